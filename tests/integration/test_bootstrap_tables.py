@@ -8,10 +8,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
-from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from tests.support.still_upstream import StillTable, copied, texts
+from tests.support.still_upstream import StillTable, copied, other_at, texts
 from tests.support.target_rows import run_sql
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql]
@@ -152,3 +152,43 @@ def test_a_row_that_the_target_takes_no_statement_for(servers: Servers, spark: S
     run_sql(servers.target, "SET GLOBAL max_allowed_packet = 33554432")
     copied(spark, config, servers.source.target(), [table.at(400)])
     same(servers, table, "id, MD5(b)")
+
+
+def test_views_and_sequences(servers: Servers, spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    run_sql(servers.source, "CREATE DATABASE seen CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+    table = StillTable(Table("base", (Column("id", "bigint"), Column("v", "int")), ("id",)), "seen")
+    for sql in (
+        table.sql(),
+        "INSERT INTO seen.base VALUES (1, 2)",
+        "CREATE VIEW seen.above AS SELECT v FROM seen.base",
+        "CREATE VIEW seen.a_first AS SELECT v + 1 AS w FROM seen.above",
+        "CREATE VIEW seen.theirs AS SELECT 1 AS one",
+        "CREATE SEQUENCE seen.numbers START WITH 5",
+    ):
+        run_sql(servers.source, sql)
+    run_sql(servers.target, "CREATE DATABASE seen")
+    run_sql(servers.target, "CREATE VIEW seen.theirs AS SELECT 2 AS two")
+    run_sql(servers.target, "CREATE TABLE seen.kept (id BIGINT, v INT, UNIQUE KEY theirs (v))")
+    run_sql(servers.source, "CREATE TABLE seen.kept (id BIGINT PRIMARY KEY, v INT)")
+    kept = StillTable(Table("kept", (Column("id", "bigint"), Column("v", "int")), ("id",)), "seen")
+    views = [other_at(510 + i, "seen", name, "view") for i, name in enumerate(("a_first", "above", "theirs"))]
+    others = [*views, other_at(520, "seen", "numbers", "sequence")]
+    config = DrainerConfig(
+        source=SourceConfig(cluster_id=32),
+        target=servers.target.target(),
+        apply=ApplyConfig(checkpoint_schema="seen_marks", upstream_new_collations="true"),
+    )
+    with caplog.at_level("WARNING"):
+        copied(spark, config, servers.source.target(), [table.at(500), kept.at(501)], others)
+    assert (
+        "seen.kept is at the target and keeps its definition: it lacks the unique key (id) and it has of its own the unique key (v)"
+        in caplog.text
+    )
+    assert "seen.theirs was at the target before the copy, and stays as it is" in caplog.text
+    assert run_sql(servers.target, "SELECT w, two, NEXTVAL(seen.numbers) FROM seen.a_first, seen.theirs") == [(3, 2, 5)]
+    run_sql(servers.source, "CREATE OR REPLACE VIEW seen.above AS SELECT v * 10 AS v FROM seen.base")
+    run_sql(servers.source, "DROP SEQUENCE seen.numbers")
+    run_sql(servers.target, "INSERT INTO seen.base VALUES (7, 7)")
+    copied(spark, config, servers.source.target(), [table.at(500), kept.at(501)], views, again=True)
+    assert run_sql(servers.target, "SELECT w, two FROM seen.a_first, seen.theirs") == [(21, 2)]
+    assert sorted(run_sql(servers.target, "SHOW TABLES FROM seen")) == [("a_first",), ("above",), ("base",), ("kept",), ("theirs",)]

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Table, table_json
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table, table_json
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TargetConfig
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
@@ -96,25 +96,38 @@ class StillTable:
         return TableAt(number, self.schema, self.described.name, TableInfo.from_json(info), SchemaVersion(1), (), False)
 
 
+def other_at(number: int, schema: str, name: str, kind: str) -> TableAt:
+    """A ``view`` or ``sequence`` as the history describes it."""
+    info = table_json(Table(name, (Column("id", "bigint"),)), number) | {kind: {}}
+    return TableAt(number, schema, name, TableInfo.from_json(info), SchemaVersion(1), (), False)
+
+
 @contextmanager
-def copying(spark: SparkSession, config: DrainerConfig, upstream: SnapshotSource) -> Iterator[Bootstrap]:
-    """A copy under a lease of its own; ``config`` has a cluster id."""
+def copying(spark: SparkSession, config: DrainerConfig, upstream: SnapshotSource, *, removes: bool = False) -> Iterator[Bootstrap]:
+    """A copy under a lease of its own; ``config`` has a cluster id. ``removes``: what an earlier one has copied."""
     apply, cluster_id = config.apply, config.source.cluster_id
     guard = LeaseGuard(
         lambda: connect(config.target, apply), cluster_id, apply.checkpoint_schema, LeaseHolder("still"), apply.lease_timeout, FEW
     )
     try:
-        yield Bootstrap(spark, config, guard.take(), upstream, SchemaHistory(), 1, threading.Event())
+        yield Bootstrap(spark, config, guard.take(), upstream, SchemaHistory(), 1, threading.Event(), removes=removes)
     finally:
         guard.close()
 
 
 def copied(
-    spark: SparkSession, config: DrainerConfig, source: TargetConfig, tables: Sequence[TableAt], others: Sequence[TableAt] = ()
+    spark: SparkSession,
+    config: DrainerConfig,
+    source: TargetConfig,
+    tables: Sequence[TableAt],
+    others: Sequence[TableAt] = (),
+    *,
+    again: bool = False,
 ) -> Copied:
-    """A first load of ``tables`` and ``others``."""
+    """A first load of ``tables`` and ``others``; ``again``: in the place of an earlier one."""
     reader = StillServer(ShippedTarget.of(source, spark.sparkContext.broadcast))
-    with copying(spark, replace(config, source=replace(config.source, cluster_id=config.source.cluster_id or 31)), reader) as copy:
+    config = replace(config, source=replace(config.source, cluster_id=config.source.cluster_id or 31))
+    with copying(spark, config, reader, removes=again) as copy:
         return copy.run(CopyHead(CopyKind.FIRST, TS, CopyState.PLANNED), tables, others)
 
 
