@@ -4,7 +4,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -126,7 +126,6 @@ def copied(
 ) -> Copied:
     """A first load of ``tables`` and ``others``; ``again``: in the place of an earlier one."""
     reader = StillServer(ShippedTarget.of(source, spark.sparkContext.broadcast))
-    config = replace(config, source=replace(config.source, cluster_id=config.source.cluster_id or 31))
     with copying(spark, config, reader, removes=again) as copy:
         return copy.run(CopyHead(CopyKind.FIRST, TS, CopyState.PLANNED), tables, others)
 
