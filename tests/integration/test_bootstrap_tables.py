@@ -41,7 +41,8 @@ def servers() -> Iterator[Servers]:
 
 def config_of(servers: Servers, cluster_id: int) -> DrainerConfig:
     """Each test's copy is that of another cluster."""
-    return DrainerConfig(SourceConfig(cluster_id=cluster_id), servers.target.target(), ApplyConfig(upstream_new_collations="true"))
+    apply = ApplyConfig(upstream_new_collations="true")
+    return DrainerConfig(source=SourceConfig(cluster_id=cluster_id), target=servers.target.target(), apply=apply)
 
 
 def same(servers: Servers, table: StillTable, columns: str = "*") -> None:
