@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expres
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, look
 from pyspark_tidb_binlog.sinks.mysql.literals import LiteralForm
-from pyspark_tidb_binlog.sinks.mysql.password import Broadcast, ShippedTarget
+from pyspark_tidb_binlog.sinks.mysql.password import Broadcast, Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 
 _log = logging.getLogger(__name__)
@@ -253,13 +253,6 @@ def collected_words(ts: int, where: str) -> str:
         "running stream is copied at the checkpoint, so let the stream come nearer to the present first, without it (docs/bootstrap.md, Beyond GC). To "
         "keep GC back while tables are copied, raise tidb_gc_life_time"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Here:
-    """A password that stays in this process."""
-
-    value: bytes
 
 
 def upstream_of(config: UpstreamConfig, broadcast: Callable[[bytes], Broadcast] = Here) -> SnapshotSource:
