@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.jobs.node_report import NodeReport
 from pyspark_tidb_binlog.jobs.replication import Replication
-from pyspark_tidb_binlog.schemas.http_client import HttpConnection
+from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
 from tests.support.mirrored_upstream import MirroredUpstream
 from tests.support.spark_queries import replicated
 from tests.support.target_rows import rows_of, run_sql
@@ -123,14 +123,14 @@ def test_filled_streamed_and_one_table_again(
     def watch(over: threading.Event) -> None:
         while not over.wait(0.02):
             for node in service.nodes.listing(DRAINERS).nodes:
-                with contextlib.suppress(OSError), HttpConnection.to(node.host, 5.0, tls=False) as connection:
+                with contextlib.suppress(*FAILURES, ValueError), HttpConnection.to(node.host, 5.0, tls=False) as connection:
                     progress = json.loads(connection.request("GET", "/progress").body)
                     reports.append(NodeReport(node, progress, {}, "").text())
 
     def stream(request: BootstrapRequest) -> int:
         reports.clear()
         over = threading.Event()
-        watching = threading.Thread(target=watch, args=[over])
+        watching = threading.Thread(target=watch, args=[over], daemon=True)
         watching.start()
         with Writing(source), Replication(spark, config, bootstrap=request, upstream=reader) as replication:
             over.set()
