@@ -147,10 +147,11 @@ def _statements(source: TargetConfig, number: int, count: int, tables: int) -> I
             begin, end = most * number // count, most * (number + 1) // count
             quoted = "CONCAT_WS(',', c0, QUOTE(c1), c2, c3, QUOTE(c4), CONCAT('0x', HEX(c5)))"
             sql = f"SELECT {quoted} FROM {DATABASE}.{name} WHERE c0 > {begin} AND c0 <= {end} ORDER BY c0"
-            with session.stream(sql) as read:
-                while rows := read(CHUNK):
-                    texts = [b"(" + (row[0] or b"") + b")" for row in rows]
-                    head = f"INSERT INTO {TWIN}.{name} VALUES ".encode()
+            head = f"INSERT INTO {TWIN}.{name} VALUES ".encode()
+            with session.stream(sql) as blocks:
+                rows = [b"(" + row + b")" for block in blocks for row in block[0].to_pylist()]
+                for first in range(0, len(rows), CHUNK):
+                    texts = rows[first : first + CHUNK]
                     yield [head + b",".join(texts[i : i + STATEMENT]) for i in range(0, len(texts), STATEMENT)]
 
 

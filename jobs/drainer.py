@@ -9,13 +9,12 @@ from collections.abc import Sequence
 
 from pyspark_tidb_binlog.jobs import preflight
 from pyspark_tidb_binlog.jobs.cli import drainer_config
-from pyspark_tidb_binlog.jobs.preflight import drainer_options
+from pyspark_tidb_binlog.jobs.drainer_options import BootstrapRequest, drainer_options
 from pyspark_tidb_binlog.jobs.recovery import recover_without_upstream
 from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.jobs.report import Reporter
 from pyspark_tidb_binlog.jobs.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.spark_session import build_session
-from pyspark_tidb_binlog.jobs.table_loader import BootstrapRequest
 
 
 def main(argv: Sequence[str]) -> int:
@@ -24,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     given = drainer_options().parsed(argv)
     if given.check:
         return preflight.main(argv)
-    requested = BootstrapRequest.of(given.bootstrap, everything=given.bootstrap_all, restart=given.bootstrap_restart)
+    requested = BootstrapRequest.of(given)
     config = drainer_config(given)
     recover_without_upstream(config, stop)
     spark = build_session("tidb-binlog drainer")

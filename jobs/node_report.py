@@ -34,6 +34,8 @@ class NodeReport:
         lines = [f"Drainer {self.node.node_id} at {self.node.host}: {progress.get('state') or self.node.state}"]
         if self.trouble:
             return "\n".join([*lines, f"  {self.trouble}", f"  registered last: {self._at(self.node.max_commit_ts)}"])
+        if progress.get("bootstrap"):
+            return "\n".join([*lines, f"  the stream has not begun: {progress['bootstrap']}"])
         lines.append(f"  everything up to {self._at(int(self.status.get('LastTS') or 0))} is in the target")
         if progress:
             lines.append(

@@ -1,6 +1,6 @@
 """``./spark-submit.sh drainer --check``: whether a stream with these settings would run, without starting one. No JVM is started.
 
-Reports a line for each thing: what, where, what to do. It reads the settings; Pumps, registry and DDL history; and of a MySQL-protocol
+Reports a line for each thing: what, where, what to do. It reads the settings; Pumps, registry and DDL history; the account of ``[spark.upstream]``; and of a MySQL-protocol
 target the account's rights, the server's variables, databases and tables, and the DDLs that wait between the checkpoint and now.
 
 Promises: nothing is applied, registered or created: no lease (one lock of its own name is tried and given back at once), no table, no database; the target's session is in a READ ONLY transaction where
@@ -10,11 +10,15 @@ the server has such. Exit code 0: nothing hinders; 1: something does; 2: a setti
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
 from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, JobParser, add_settings, drainer_config, parser
+from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, drainer_config
+from pyspark_tidb_binlog.jobs.drainer_options import NOTHING, BootstrapRequest, drainer_options
+from pyspark_tidb_binlog.jobs.upstream_account import UpstreamSight, upstream_remarks
+from pyspark_tidb_binlog.jobs.upstream_cluster import StreamServers, servers_at
 from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, ReplicationError
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
@@ -22,6 +26,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
+from pyspark_tidb_binlog.sinks.bootstrap.target_tables import not_empty
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, on_target
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
@@ -29,6 +34,7 @@ from pyspark_tidb_binlog.sinks.mysql import lease, progress
 from pyspark_tidb_binlog.sinks.mysql.ddl.begun import begun
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import load_applied, load_refused
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.inventory import Inventory, inventory_of
 from pyspark_tidb_binlog.sinks.mysql.moved_record import move_of
@@ -36,6 +42,7 @@ from pyspark_tidb_binlog.sinks.mysql.rights import WantedRights, may_write_read_
 from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
+from pyspark_tidb_binlog.sinks.mysql.target_fit import holds_rows
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
@@ -57,9 +64,10 @@ _ASKED = (
 def main(argv: Sequence[str]) -> int:
     """Print what there is to say."""
     settings: list[str] = []
-    config = drainer_config(drainer_options().parsed(argv), settings.append)
+    given = drainer_options().parsed(argv)
+    config, request = drainer_config(given, settings.append), BootstrapRequest.of(given)
     hindering = seen = 0
-    for remark in (*(note("settings", text) for text in settings), *preflight(config)):
+    for remark in (*(note("settings", text) for text in settings), *preflight(config, request)):
         print(remark.words, flush=True)
         seen += 1
         hindering += remark.hinders
@@ -67,34 +75,12 @@ def main(argv: Sequence[str]) -> int:
     return EXIT_FAILED if hindering else 0
 
 
-def drainer_options() -> JobParser:
-    """The command line of the Drainer."""
-    options = parser("drainer", "Replicate TiDB's binlogs.")
-    check = "only say what would hinder the stream, without starting or changing anything; exit code 1 if something does"
-    options.add_argument("-check", "--check", action="store_true", help=check)
-    options.add_argument(
-        "-bootstrap",
-        "--bootstrap",
-        action="append",
-        default=[],
-        metavar="DB.TABLE,...",
-        help="first copy these tables (DB.* = all of a database) from spark.upstream at the checkpoint; what they hold at the target is removed",
-    )
-    everything = (
-        "first fill an empty target with everything that is replicated, from spark.upstream at one snapshot; the same as --bootstrap '*'"
-    )
-    options.add_argument("-bootstrap-all", "--bootstrap-all", action="store_true", help=everything)
-    again = "begin a copy that is half done again, at a new snapshot"
-    options.add_argument("-bootstrap-restart", "--bootstrap-restart", action="store_true", help=again)
-    add_settings(options, DrainerConfig)
-    return options
-
-
-def preflight(config: DrainerConfig) -> Iterator[Remark]:
-    """Everything that there is to say about a stream with these settings, found one after the other."""
+def preflight(config: DrainerConfig, request: BootstrapRequest = NOTHING) -> Iterator[Remark]:
+    """Everything that there is to say about a stream with these settings, found one after the other; ``request``: what is copied before."""
     with contextlib.ExitStack() as closing:
         upstream = _Upstream(config, closing)
         yield from upstream.remarks()
+        yield from upstream_remarks(config, request, UpstreamSight(upstream.cluster_id, upstream.history, upstream.servers))
         if config.apply.db_type not in ("mysql", "tidb"):
             yield note("syncer.db-type", f"{config.apply.db_type}: only the settings and the upstream are looked at")
             return
@@ -105,7 +91,7 @@ def preflight(config: DrainerConfig) -> Iterator[Remark]:
             return
         with contextlib.suppress(ApplyError):  # TiDB has no such transactions
             session.execute("START TRANSACTION READ ONLY")
-        yield from _Check(config, session, upstream).remarks()
+        yield from _Check(config, session, upstream, request).remarks()
 
 
 class _Upstream:
@@ -116,6 +102,7 @@ class _Upstream:
         self._closing = closing
         self.cluster_id = config.source.cluster_id
         self.history: SchemaHistory | None = None
+        self.servers: StreamServers = dict
 
     def remarks(self) -> Iterator[Remark]:
         config = self._config
@@ -140,7 +127,9 @@ class _Upstream:
         discovery.pumps()
 
     def _read_history(self, tls: TlsSettings | None) -> None:
-        self.history = HistoryFeed(history_at(self._config.ddl_history, self._config.source, tls, self._closing), None, tls).snapshot()
+        where = history_at(self._config.ddl_history, self._config.source, tls, self._closing)
+        self.servers = partial(servers_at, where, tls)
+        self.history = HistoryFeed(where, None, tls).snapshot()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +148,9 @@ class _Stand:
 class _Check:
     """The target, and what waits for it."""
 
-    def __init__(self, config: DrainerConfig, session: Session, upstream: _Upstream) -> None:
+    def __init__(self, config: DrainerConfig, session: Session, upstream: _Upstream, request: BootstrapRequest) -> None:
         self._config = config
+        self._request = request
         self._session = session
         self._upstream = upstream
         self._selection = Selection.of(config.apply)
@@ -180,6 +170,9 @@ class _Check:
             self._variables(), self._where, self._connections(), may_write=may_write_read_only(grants), has_zones=self._has_zones()
         )
         if stand is None or history is None:
+            return
+        if self._request.everything and not stand.progress.known:
+            yield from self._to_be_filled(history)
             return
         yield from self._begins(stand)
         yield from stand.begun
@@ -251,6 +244,14 @@ class _Check:
         held = lease.look(self._session, self._upstream.cluster_id, self._config.apply.checkpoint_schema) if found.known else None
         if held is not None and held.life:
             yield note(self._where, f"the lease is held by {held.words}", "stop that Drainer before this one is started")
+
+    def _to_be_filled(self, history: SchemaHistory) -> Iterator[Remark]:
+        yield note(self._where, "has no checkpoint: --bootstrap-all fills it, and makes the databases and tables that are not there")
+        live = self._selection.live(history, history.newest_version)
+        names = [(t.schema, t.name) for t in map(self._selection.routes.moved, live) if holds_rows(t)]
+        there = read_tables(self._session, names)
+        if filled := [f"{schema}.{name}" for schema, name in there if not is_empty(self._session, schema, name)]:
+            yield hinders(self._where, not_empty(filled), "empty them, or start without --bootstrap-all")
 
     def _not_synced(self, waiting: WaitingDdls) -> Iterator[Remark]:
         fates = [decided(step, waiting.history, self._selection).decision.fate for step in waiting.steps()]

@@ -38,6 +38,7 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.batch_gate import BatchGate
 from pyspark_tidb_binlog.jobs.cli import replication_error_in
+from pyspark_tidb_binlog.jobs.drainer_options import NOTHING, BootstrapRequest
 from pyspark_tidb_binlog.jobs.jvm_heap import HeapAfterBigBatches
 from pyspark_tidb_binlog.jobs.local_paths import local_path
 from pyspark_tidb_binlog.jobs.report import Progress, as_json
@@ -47,8 +48,9 @@ from pyspark_tidb_binlog.jobs.snapshot_taker import SnapshotTaker
 from pyspark_tidb_binlog.jobs.spark_checkpoint import SparkCheckpoint
 from pyspark_tidb_binlog.jobs.start_wait import StartWait
 from pyspark_tidb_binlog.jobs.stream_progress import StreamProgress
-from pyspark_tidb_binlog.jobs.table_loader import NOTHING, BootstrapRequest, StreamStand, TableLoader
+from pyspark_tidb_binlog.jobs.table_loader import StreamStand, TableLoader
 from pyspark_tidb_binlog.jobs.targets import sink_of, words_for
+from pyspark_tidb_binlog.jobs.upstream_cluster import servers_at
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
@@ -123,7 +125,8 @@ class Replication:
         self._status_ports = history_at(config.ddl_history, config.source, self._tls, self._closing)
         self._feed = HistoryFeed(self._status_ports, _history_cache(config.checkpoint_dir, cluster_id), self._tls)
         self._config = with_collations(self._config)
-        self._loader = TableLoader(spark, self._config, bootstrap, self._stop, upstream)
+        servers = partial(servers_at, self._status_ports, self._tls)
+        self._loader = TableLoader(spark, self._config, bootstrap, self._stop, upstream, servers, self._join_cluster)
         self._sink = sink_of(self._config, cluster_id, self._pause, self._discovery.now, spark)
         self._sink.defer(self._note_nothing_applied)
         self._applier = BatchApplier(spark, self._config, self._sink, self._feed, self._take_report)
@@ -183,9 +186,8 @@ class Replication:
         self._raise_if_stopped()
         self._copy_tables(found.schema_version)
         self._checkpoint.clear_half_written()
-        gate = self._gate = BatchGate()
         # In this order: a name is kept only once it is registered.
-        self._join_cluster(gate)
+        gate = self._join_cluster()
         self._checkpoint.keep(self._sink.target)
         source = dataclasses.replace(config.source, starting_commit_ts=self._sink.commit_ts)
         options = StreamOptions(stop_file=str(gate.file), patience=config.upstream_timeout, bucket_ids=self._checkpoint.bucket_ids)
@@ -319,11 +321,14 @@ class Replication:
         except ReplicationError:
             _log.exception("the failed stream could not be closed cleanly")
 
-    def _join_cluster(self, gate: BatchGate) -> None:
+    def _join_cluster(self) -> BatchGate:
         """Serve the node's pages and, if there is a registry, register: Pumps notify this Drainer and do not close before it has read their
-        binlogs.
+        binlogs. Once, while the lease is held: before tables are copied, or else before the query is started.
         """
         config, counts = self._config, self._counts
+        if self._gate is not None:
+            return self._gate
+        gate = self._gate = BatchGate()
         sight = StreamSight(
             commit_ts=lambda: self.commit_ts,
             pump_positions=lambda: counts.pump_positions(self._query),
@@ -347,6 +352,7 @@ class Replication:
         if pushing is not None:
             self._closing.callback(pushing.stop)
         _log.info("Drainer %s serves gRPC and HTTP at %s", config.apply.drainer, self._node.address)
+        return gate
 
     def _rests(self, gate: BatchGate) -> bool:
         """Whether the gate is shut and no batch is under way, nor one that the source was about to return."""

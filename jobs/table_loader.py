@@ -9,11 +9,10 @@ or not; where that is not possible, ``BootstrapRefused`` says why and what to do
 
 import contextlib
 import logging
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -25,6 +24,8 @@ from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.cli import replication_error_in
+from pyspark_tidb_binlog.jobs.drainer_options import BootstrapRequest
+from pyspark_tidb_binlog.jobs.upstream_cluster import StreamServers, unverified
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
@@ -50,51 +51,6 @@ _TRIES = 10
 """Snapshots that are tried for a first load, while DDLs are under way."""
 _PAUSE_SECONDS = 1.0
 _MADE_BY_TIDB = frozenset({"information_schema", "performance_schema", "metrics_schema", "inspection_schema", "mysql", "sys"})
-_NAMES = re.compile(
-    r"\s*(?:`(?P<quoted_db>(?:[^`]|``)+)`|(?P<db>[^`.,]+))\s*\.\s*(?:`(?P<quoted_table>(?:[^`]|``)+)`|(?P<table>[^`,]+))\s*(?:,|$)"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class BootstrapRequest:
-    """What the command line asks to be copied. The default asks for nothing."""
-
-    everything: bool = False
-    tables: tuple[tuple[str, str], ...] = ()
-    """Database and table, under the names upstream; a table ``*`` is all of the database."""
-    restart: bool = False
-    """What an earlier life has begun is begun again."""
-
-    @classmethod
-    def of(cls, named: Sequence[str], *, everything: bool, restart: bool) -> Self:
-        """From the flags ``--bootstrap``, ``--bootstrap-all`` and ``--bootstrap-restart``.
-
-        Raises:
-            ConfigError: a name is not of the form DB.TABLE.
-        """
-        tables = [pair for text in named if text.strip() != "*" for pair in _pairs(text)]
-        return cls(everything or any(text.strip() == "*" for text in named), tuple(dict.fromkeys(tables)), restart)
-
-    def __bool__(self) -> bool:
-        """Whether it asks for anything."""
-        return self.everything or bool(self.tables) or self.restart
-
-
-NOTHING = BootstrapRequest()
-
-
-def _pairs(text: str) -> Iterable[tuple[str, str]]:
-    at = 0
-    while at < len(text) or not at:
-        found = _NAMES.match(text, at)
-        if found is None:
-            raise ConfigError(
-                f"--bootstrap {text!r}: tables are named DB.TABLE,DB.TABLE or DB.*; names with dots or commas stand in `backquotes`"
-            )
-        names = ((found["quoted_db"], found["db"]), (found["quoted_table"], found["table"]))
-        database, table = (quoted.replace("``", "`") if quoted else bare.strip() for quoted, bare in names)
-        yield database, table
-        at = found.end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +73,11 @@ class TableLoader:
         request: BootstrapRequest,
         stop: threading.Event,
         upstream: SnapshotSource | None = None,
+        servers: StreamServers = dict,
+        begins: Callable[[], object] = lambda: None,
     ) -> None:
-        """``config``: with its cluster id. ``upstream``: where to read; None: ``[spark.upstream]``.
+        """``config``: with its cluster id. ``upstream``: where to read; None: ``[spark.upstream]``. ``servers``: of the stream's cluster. ``begins`` is called
+        before anything is copied.
 
         Raises:
             ConfigError: these settings have nothing to copy to or from.
@@ -128,6 +87,9 @@ class TableLoader:
         self._request = request
         self._stop = stop
         self._upstream = upstream
+        self._servers = servers
+        self._looked = False
+        self._begins = begins
         self._running: Bootstrap | None = None
         self._is_server = config.apply.db_type in ("mysql", "tidb")
         if request and not self._is_server:
@@ -143,7 +105,7 @@ class TableLoader:
     def words(self) -> str:
         """How far the copy is, for people; empty = none runs."""
         running = self._running
-        return running.progress.words() if running is not None else ""
+        return running.words if running is not None else ""
 
     def first_load(self, held: Callable[[], Lease], commit_ts: int | None, history_at: Callable[[int, bool], SchemaHistory]) -> int | None:
         """Fill a target without a checkpoint, if that is asked for or begun; where the stream then begins. None: it is not.
@@ -183,6 +145,7 @@ class TableLoader:
                     as_time(first.head.ts),
                 )
             return None
+        self._require_upstream(held())
         for attempt in range(_TRIES):
             ts = self._source().now()
             try:
@@ -225,6 +188,7 @@ class TableLoader:
                 _log.warning("a copy of tables that are not replicated any more is half done; it is left so")
             return
         self._require_source(left)
+        self._require_upstream(held)
         self._require_whole(held, stand)
         everything = self._to_copy(record, stand, selection, wanted, left)
         self._require_thawed(stand, everything)
@@ -334,17 +298,32 @@ class TableLoader:
 
     # Both.
 
-    def _run(
-        self, held: Lease, head: CopyHead, tables: Sequence[TableAt], others: Sequence[TableAt], history: SchemaHistory, version: int
-    ) -> None:
-        upstream = self._source()
+    def _require_upstream(self, held: Lease) -> None:
+        """It is a TiDB of the stream's cluster, as far as that can be told, and not the target."""
+        if self._looked:
+            return
+        upstream, cluster_id = self._source(), held.cluster_id
         if upstream.is_target(held):
             raise BootstrapRefused(
                 f"spark.upstream ({upstream.where}) is the target itself: its tables would be emptied and nothing copied. Correct spark.upstream or syncer.to"
             )
+        if why := unverified(upstream, cluster_id, self._servers):
+            _log.warning(
+                "nobody can tell whether spark.upstream (%s) is of cluster %d, whose binlogs come; only the names and ids of its tables are compared: %s",
+                *(upstream.where, cluster_id, why),
+            )
+        else:
+            _log.info("spark.upstream (%s) is of cluster %d, whose binlogs come", upstream.where, cluster_id)
+        self._looked = True
+
+    def _run(
+        self, held: Lease, head: CopyHead, tables: Sequence[TableAt], others: Sequence[TableAt], history: SchemaHistory, version: int
+    ) -> None:
+        self._require_upstream(held)
+        self._begins()
         with self._gc_held(head.ts):
             self._running = Bootstrap(
-                self._spark, self._config, held, upstream, history, version, self._stop, removes=self._request.restart
+                self._spark, self._config, held, self._source(), history, version, self._stop, removes=self._request.restart
             )
             try:
                 done = self._running.run(head, tables, others)

@@ -6,6 +6,7 @@
     GET  /registry/pumps         {"revision": N, "nodes": [Status, ...]}    (also /registry/drainers; by node id)
          ?after=N&wait=SECONDS   only what was written after revision N; waits up to SECONDS, 60 at most, for it (``Registry.changes``)
     PUT  /registry/pumps/ID      body: Status            (the last writer wins)
+    GET  /info/all               {"servers_num": 1, "all_servers_info": {id: {"ip": …, "listening_port": …}}}
     GET  /ddl/history            jobs, ascending; ?limit=N newest N, descending; ?start_job_id=S&limit=N ids <= S, descending
     GET  /mvcc/hex/KEY           rows.md 9.3
     GET  /schema, /schema/DB     every database, every table of one
@@ -129,6 +130,8 @@ class ClusterService:
         self.schema = schema
         self.gc_safe_point = gc_safe_point
         self.commands = commands or {}
+        self.servers: Mapping[str, Mapping[str, Any]] = {}
+        """The TiDB servers of the cluster, by id, as ``/info/all`` answers."""
         self._waits = threading.BoundedSemaphore(_WAITING)
         self._host = addr.rpartition(":")[0]
         self._server = RpcServer("registry").bind(addr, tls=tls)
@@ -188,6 +191,8 @@ class ClusterService:
                 return {"gc_safe_point": self.gc_safe_point()}
             case ["registry", kind] if kind in KINDS:
                 return _listing_json(self._listing(kind, query))
+            case ["info", "all"]:
+                return {"servers_num": len(self.servers), "all_servers_info": self.servers}
             case ["ddl", "history"]:
                 return history_page(self.history(), query)
             case ["mvcc", "hex", text]:

@@ -72,6 +72,11 @@ class StatusPorts:
         path = f"/schema/{quote(database, safe='')}"
         return self._first(lambda address: self._json(address, path), f"for the tables of database {database!r}")
 
+    def servers(self) -> dict[str, str]:
+        """``ip:port`` of every TiDB server of the cluster, by its id; ``PumpUnavailable`` if no port answered."""
+        found = self._first(lambda address: self._json(address, "/info/all")["all_servers_info"], "for the TiDB servers")
+        return {str(uuid): f"{info.get('ip')}:{info.get('listening_port')}" for uuid, info in found.items()}
+
     def job(self, job_id: int) -> Any:
         """The JSON of one finished DDL job; None if the history does not have it. ``PumpUnavailable`` if no port answered."""
         path = f"/ddl/history?start_job_id={job_id}&limit=1"
@@ -83,7 +88,7 @@ class StatusPorts:
         for address in self._addresses:
             try:
                 return question(address)
-            except (*FAILURES, ValueError) as error:
+            except (*FAILURES, ValueError, KeyError, TypeError) as error:
                 failures.append(f"{address}: {error}")
         raise PumpUnavailable(f"no status port answers the request {about} ({'; '.join(failures) or 'none is known'})")
 

@@ -28,7 +28,7 @@ from pyspark_tidb_binlog.sinks.bootstrap import copy_record
 from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopiedRange, CopiedTable, CopyHead, CopyKind, CopyRecord, CopyState
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
-from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlace, CopyPlan, Rows, copy_range
+from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlace, CopyPlan, copy_range
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, WantedTable, not_empty
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of
 from pyspark_tidb_binlog.sinks.engine.column_pairs import visible
@@ -39,6 +39,7 @@ from pyspark_tidb_binlog.sinks.mysql.leased_target import run_leased
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
@@ -100,13 +101,13 @@ class Bootstrap:
         self._shipped: ShippedTarget | None = None
         self._sources: KeptSessions | None = None
         self._lock = threading.Lock()
-        self._progress = CopyProgress(0, 0, 0, 0, 0.0)
+        self._progress: CopyProgress | None = None
 
     @property
-    def progress(self) -> CopyProgress:
-        """How far it is; quick, from any thread."""
+    def words(self) -> str:
+        """How far it is, for people; quick, from any thread."""
         with self._lock:
-            return self._progress
+            return self._progress.words() if self._progress is not None else "looking at the tables that are to be copied"
 
     def run(self, head: CopyHead, tables: Sequence[TableAt], others: Sequence[TableAt] = ()) -> Copied:
         """Copy ``tables`` at ``head.ts``, and make ``others``, views and sequences, behind them.
@@ -153,26 +154,12 @@ class Bootstrap:
         fresh = [t for t in tables if not goes_on or (t.schema, t.name) not in known]
         if goes_on and found is not None:
             require_still_there(self._ask, self._apply, self._lease, [t for t in found.tables if (t.schema, t.name) in mine])
-        sizes = self._looked_at(head, fresh) if fresh else []
         given_up = self._given_up(found, head) if found is not None and not goes_on else ()
-        # What is there under another name, which a route gives it since, is somebody's.
-        again = {(t.schema, t.name, t.to): t for t in given_up if t.state is not CopyState.PLANNED or t.made}
-        before = [again.get((t.schema, t.name, self._to(t))) for t in fresh]
-        planned = [
-            CopiedTable(
-                t.schema, t.name, CopyState.AGAIN if old else CopyState.PLANNED, rows, self._to(t), made=old is not None and old.made
-            )
-            for t, old, rows in zip(fresh, before, sizes, strict=True)
-        ]
-        stale: list[CopiedTable] = []
-        if head.kind is CopyKind.FIRST:
-            self._require_empty([t for t, old in zip(fresh, before, strict=True) if old is None])
-            left_behind = [t for t in given_up if t.state is not CopyState.PLANNED and (t.schema, t.name) not in mine and self._keeps(t)]
-            self._require_gone([t for t in left_behind if not t.made])
-            stale = [t for t in left_behind if t.made]
+        planned = self._planned(head, fresh, given_up)
         if not goes_on:
-            kept = [*planned, *map(_anew, left_out), *(replace(t, state=CopyState.STALE) for t in stale)]
-            self._transact(lambda session: copy_record.begin(session, cluster_id, schema, head, kept))
+            stale = self._left_behind(mine, given_up) if head.kind is CopyKind.FIRST else []
+            recorded = [*planned, *map(_anew, left_out), *stale]
+            self._transact(lambda session: copy_record.begin(session, cluster_id, schema, head, recorded))
             failpoints.point("after-bootstrap-begin")
         elif planned:
 
@@ -181,7 +168,32 @@ class Bootstrap:
                 copy_record.note_whole(session, cluster_id, schema, CopyState.PLANNED)
 
             self._transact(add)
-        record = self._load()
+        return self._checked(head, tables, self._load())
+
+    def _planned(self, head: CopyHead, fresh: Sequence[TableAt], given_up: Sequence[CopiedTable]) -> list[CopiedTable]:
+        """The record of tables that nothing was copied of; ``given_up``: of a copy that is not continued."""
+        sizes = self._looked_at(head, fresh) if fresh else []
+        # What is there under another name, which a route gives it since, is somebody's.
+        again = {(t.schema, t.name, t.to): t for t in given_up if t.state is not CopyState.PLANNED or t.made}
+        before = [again.get((t.schema, t.name, self._to(t))) for t in fresh]
+        if head.kind is CopyKind.FIRST:
+            self._require_empty([t for t, old in zip(fresh, before, strict=True) if old is None])
+        return [
+            CopiedTable(
+                t.schema, t.name, CopyState.AGAIN if old else CopyState.PLANNED, rows, self._to(t), made=old is not None and old.made
+            )
+            for t, old, rows in zip(fresh, before, sizes, strict=True)
+        ]
+
+    def _left_behind(self, mine: set[tuple[str, str]], given_up: Sequence[CopiedTable]) -> list[CopiedTable]:
+        """What a copy that was given up has made and nobody wants any more."""
+        left = [t for t in given_up if (t.schema, t.name) not in mine and self._keeps(t)]
+        self._require_gone([t for t in left if t.state is not CopyState.PLANNED and not t.made])
+        return [replace(t, state=CopyState.STALE) for t in left if t.made]
+
+    def _checked(self, head: CopyHead, tables: Sequence[TableAt], record: CopyRecord) -> CopyRecord:
+        """The record with the tables that are copied, which is about the same tables, and routes, as now."""
+        mine = {(t.schema, t.name) for t in tables}
         gone = [f"{t.schema}.{t.name}" for t in record.tables if (t.schema, t.name) not in mine and self._keeps(t)]
         if gone:
             raise BootstrapRefused(
@@ -390,8 +402,8 @@ class Bootstrap:
             condition = Condition(plan.source, plan.where)
             require(self._spark, condition)
 
-            def hidden(rows: Rows, plan: CopyPlan = plan, condition: Condition = condition) -> frozenset[int]:
-                return hidden_places(self._spark, arrow_of(plan.read, [row[: len(plan.read)] for row in rows]), condition)
+            def hidden(read: Columns, plan: CopyPlan = plan, condition: Condition = condition) -> frozenset[int]:
+                return hidden_places(self._spark, arrow_of(plan.read, read), condition)
 
             for _ in copy_range(place, plan, part, self._sessions.use, self._policy, hidden):
                 self._raise_if_stopped()

@@ -8,6 +8,7 @@ with such snapshots is a subclass; nothing else of the copy knows where it reads
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig, UpstreamConfig
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
@@ -20,7 +21,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expres
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, look
 from pyspark_tidb_binlog.sinks.mysql.literals import LiteralForm
-from pyspark_tidb_binlog.sinks.mysql.password import Broadcast, ShippedTarget
+from pyspark_tidb_binlog.sinks.mysql.password import Broadcast, Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 
 _log = logging.getLogger(__name__)
@@ -51,6 +52,17 @@ def handle_of(columns: Sequence[ColumnInfo]) -> Handle:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class TidbServer:
+    """One TiDB server of the upstream's cluster."""
+
+    id: str
+    """Its own, of this life of the process; no other server of any cluster has it."""
+    address: str
+    binlog: str
+    """``On``, or why what is written through it does not reach the Pumps: ``Off``, ``Skipping``, ``Unknown``."""
+
+
 class SnapshotSource:
     """A running TiDB and an account there. Picklable, for the executors."""
 
@@ -68,6 +80,27 @@ class SnapshotSource:
         """A timestamp of the cluster's own clock, taken now: all transactions up to it have committed, or will never."""
         with self._of_upstream(), self._connect() as session:
             return self._newest(session)
+
+    @contextmanager
+    def newest(self) -> Iterator[Session]:
+        """A session that reads what there is now."""
+        with self._of_upstream(), self._connect() as session:
+            session.execute("SET SESSION autocommit = 1")
+            yield session
+
+    def gc_life_time(self, session: Session) -> str:
+        """For how long TiDB keeps old versions of rows, as it says it; empty: it does not tell."""
+        for sql in ("SELECT @@GLOBAL.tidb_gc_life_time", "SELECT variable_value FROM mysql.tidb WHERE variable_name = 'tikv_gc_life_time'"):
+            try:
+                found = session.query(sql)
+            except RetryableApplyError:
+                raise
+            except ApplyError as error:
+                _log.debug("%s: %s", sql, error)
+                continue
+            if found:
+                return _text(found[0][0])
+        return ""
 
     @contextmanager
     def at(self, ts: int, sessions: KeptSessions | None = None) -> Iterator[Session]:
@@ -104,6 +137,16 @@ class SnapshotSource:
                 _log.debug("the lease is not looked for in the upstream: %s", error)
                 return False
             return found is not None and found.life == held.life
+
+    def servers(self) -> tuple[TidbServer, ...]:
+        """The TiDB servers of its cluster.
+
+        Raises:
+            ApplyError: they are not told: it is no TiDB, or one before 4.0.
+        """
+        with self._of_upstream(), self._connect() as session:
+            found = session.query("SELECT ddl_id, ip, port, binlog_status FROM information_schema.tidb_servers_info")
+            return tuple(TidbServer(_text(uuid), f"{_text(ip)}:{port}", _text(binlog)) for uuid, ip, port, binlog in found)
 
     def tables(self, session: Session) -> tuple[tuple[str, str], ...]:
         """Every table, view and sequence at the session's snapshot, with its database."""
@@ -187,12 +230,8 @@ class SnapshotSource:
         return connect(self._account.target(), ApplyConfig(lease_timeout=_IDLE_SECONDS))
 
     def _keys(self, session: Session, sql: str, handle: Handle) -> list[Key]:
-        with session.stream(sql) as read:
-            rows: list[tuple[bytes | None, ...]] = []
-            while more := read(10_000):
-                rows += more
-        columns = [whole(cells) for cells in cells_of(handle.forms, rows)] if rows else []
-        return list(zip(*columns, strict=True))
+        with session.stream(sql) as blocks:
+            return [key for block in blocks for key in zip(*map(whole, cells_of(handle.forms, block)), strict=True)]
 
     @contextmanager
     def _of_upstream(self, ts: int = 0) -> Iterator[None]:
@@ -216,8 +255,8 @@ def collected_words(ts: int, where: str) -> str:
     )
 
 
-def upstream_of(config: UpstreamConfig, broadcast: Callable[[bytes], Broadcast]) -> SnapshotSource:
-    """The upstream that ``[spark.upstream]`` names; ``broadcast``: of Spark, for the password.
+def upstream_of(config: UpstreamConfig, broadcast: Callable[[bytes], Broadcast] = Here) -> SnapshotSource:
+    """The upstream that ``[spark.upstream]`` names; ``broadcast``: of Spark, for the password, where executors read, too.
 
     Raises:
         ConfigError: it names none.

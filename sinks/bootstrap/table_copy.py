@@ -8,8 +8,11 @@ the server is an error that names the table, never skipped. Memory holds a state
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
@@ -18,7 +21,7 @@ from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.bootstrap import copy_record
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopiedRange
-from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Handle, Key, chunk_sql
+from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import chunk_sql
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, handle_of
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expression, form_of, whole
 from pyspark_tidb_binlog.sinks.mysql import lease
@@ -29,10 +32,9 @@ from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.literals import join_cells
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
 from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, Session, Sessions, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement, split
-
-Rows = list[tuple[bytes | None, ...]]
 
 _FIRST_ROWS, _MOST_ROWS = 500, 20_000
 """Rows of a chunk: the first one, and any."""
@@ -40,8 +42,6 @@ _CHUNK_BYTES = 16 * 1024 * 1024
 """About what a chunk has."""
 _MOST_CHUNK_BYTES = 2 * _CHUNK_BYTES
 """After which it ends, when its rows are bigger than those before."""
-_BATCH_BYTES = 1024 * 1024
-_MOST_BATCH = 2000
 _DOUBTFUL = frozenset({ColumnType.ENUM})
 
 
@@ -89,11 +89,11 @@ class CopyPlace:
         return self.lease.cluster_id, self.lease.schema
 
 
-Hidden = Callable[[Rows], frozenset[int]]
+Hidden = Callable[[Columns], frozenset[int]]
 """The numbers of those of some rows, with ``CopyPlan.read``, that are not replicated."""
 
 
-def all_shown(rows: Rows) -> frozenset[int]:
+def all_shown(read: Columns) -> frozenset[int]:
     """Every row is replicated."""
     return frozenset()
 
@@ -150,11 +150,11 @@ class _Chunk:
             self._limit,
         )
         last = part.after
-        with place.upstream.at(place.ts, self._sources) as source, source.stream(sql) as read:
-            for rows in batches(read):
-                self._write(session, rows)
-                last = self._key_of(rows[-1], handle)
-                count += len(rows)
+        with place.upstream.at(place.ts, self._sources) as source, source.stream(sql) as blocks:
+            for block in blocks:
+                self._write(session, block[: len(asked)])
+                last = tuple(whole(cells)[0] for cells in cells_of(handle.forms, [column[-1:] for column in block[len(asked) :]]))
+                count += len(block[-1])
                 if self.bytes >= _MOST_CHUNK_BYTES:
                     break
         done = count < self._limit and self.bytes < _MOST_CHUNK_BYTES
@@ -162,26 +162,27 @@ class _Chunk:
         failpoints.point("before-bootstrap-commit")
         return done
 
-    def _key_of(self, row: tuple[bytes | None, ...], handle: Handle) -> Key:
-        return tuple(whole(cells)[0] for cells in cells_of(handle.forms, [row[len(self._plan.read) :]]))
-
-    def _write(self, session: Session, read: Rows) -> None:
+    def _write(self, session: Session, read: Columns) -> None:
         hidden = self._hidden(read)
-        rows = [tuple(row[i] for i in self._taken) for number, row in enumerate(read) if number not in hidden]
-        if not rows:
+        values = [read[i] for i in self._taken]
+        if hidden:
+            shown = pa.array(np.isin(np.arange(len(read[0])), list(hidden), invert=True))
+            values = [column.filter(shown) for column in values]
+        count = len(values[0])
+        if not count:
             return
-        cells = cells_of(self._forms, rows)
+        cells = cells_of(self._forms, values)
         between = [b","] * (len(cells) - 1)
         texts = join_cells(b"(", cells, between, b"),")
-        zeros = [(c.name, np.array([row[i] == b"0" for row in rows])) for i, c in enumerate(self._columns) if c.tp in _DOUBTFUL]
+        zeros = [(c.name, _zeros(values[i])) for i, c in enumerate(self._columns) if c.tp in _DOUBTFUL]
         target = self._plan.target
         origin = Origin(table_name(target.schema, target.name), target.version, tuple(c.name for c in self._columns), ())
         shape = Statement(write_head(target.schema, target.name, origin.columns), 0, Phase.WRITE, Effect.ADDS, origin)
         limits = (self._place.limits.max_bytes, self._place.limits.max_rows)
-        for statement in split(shape, b"", texts, np.full(len(rows), self._place.ts), limits, zeros):
+        for statement in split(shape, b"", texts, np.full(count, self._place.ts), limits, zeros):
             self._insert(session, statement)
             self.bytes += len(statement.sql)
-        self.rows += len(rows)
+        self.rows += count
 
     def _insert(self, session: Session, statement: Statement) -> None:
         if words := session.too_large(statement.sql):
@@ -197,16 +198,9 @@ class _Chunk:
             )
 
 
-def batches(read: Callable[[int], Rows]) -> Iterator[Rows]:
-    """The rows in batches of about ``_BATCH_BYTES``, whatever size the rows have; one row at least."""
-    rows: Rows = []
-    size = 0
-    # One at a time: nobody knows how big the next one is.
-    while row := read(1):
-        rows += row
-        size += sum(len(value) for value in row[0] if value is not None)
-        if size >= _BATCH_BYTES or len(rows) >= _MOST_BATCH:
-            yield rows
-            rows, size = [], 0
-    if rows:
-        yield rows
+def _zeros(numbers: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which of them are 0."""
+    found: np.ndarray[Any, np.dtype[np.bool_]] = pc.fill_null(pc.equal(numbers, pa.scalar(b"0", pa.binary())), False).to_numpy(
+        zero_copy_only=False
+    )
+    return found

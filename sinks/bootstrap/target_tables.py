@@ -27,7 +27,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, left_out
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
@@ -77,13 +77,21 @@ class TargetTables:
         """
         name = (wanted.target.schema, wanted.target.name)
         with self._alone():
-            if not self.is_there(*name):
+            was_there = self.is_there(*name)
+            if not was_there:
                 self._make(wanted)
             elif not is_empty(self._session, *name):
                 if not may_empty:
                     raise BootstrapRefused(not_empty([wanted.label]))
                 self._session.execute(f"TRUNCATE TABLE {table_name(*name)}")
-            self._require_columns(wanted)
+            there = read_tables(self._session, [name]).get(name)
+            self._require_columns(wanted, there)
+            if was_there and there is not None and (words := other_keys(wanted.target.info, there)):
+                _log.warning(
+                    "%s is at the target and keeps its definition: %s. Dropped there before the start, it is made as upstream",
+                    wanted.label,
+                    words,
+                )
 
     def drop(self, schema: str, name: str) -> None:
         """Remove a table, view or sequence that a copy has made, if it is there."""
@@ -148,9 +156,7 @@ class TargetTables:
             self._session.use(wanted.target.schema)
             self._session.execute(statement.sql)
 
-    def _require_columns(self, wanted: WantedTable) -> None:
-        name = (wanted.target.schema, wanted.target.name)
-        there = read_tables(self._session, [name]).get(name)
+    def _require_columns(self, wanted: WantedTable, there: TargetTable | None) -> None:
         found = as_found(wanted.target, there, partial=True) if there is not None else wanted.target
         missing = "" if isinstance(found, Misfit) else ", ".join(left_out(wanted.target, found))
         why = found.why if isinstance(found, Misfit) else f"it has no column {missing}" if missing else ""
@@ -178,6 +184,18 @@ def not_empty(tables: list[str]) -> str:
         f"a first load needs an empty target, and there are rows in {shown}. Drop these tables if nobody needs them, or leave them out with syncer.ignore-table; "
         "what an earlier first load has copied is removed by --bootstrap-restart; to copy tables of a stream that runs already, name them: --bootstrap DB.TABLE"
     )
+
+
+def other_keys(info: TableInfo, there: TargetTable) -> str:
+    """Which unique keys only one of the two tables has, in words; empty: none. Pure."""
+    upstream = {tuple(c.name.lower() for c in key) for key in info.unique_keys()}
+    target = {tuple(name.lower() for name, _ in key.columns) for key in there.unique_keys}
+    words = []
+    for word, keys in (("lacks", upstream - target), ("has of its own", target - upstream)):
+        if keys and not (info.has_computed_key and word != "lacks"):
+            shown = ", ".join("(" + ", ".join(key) + ")" for key in sorted(keys))
+            words.append(f"it {word} the unique key {shown}")
+    return " and ".join(words)
 
 
 def statement_of(wanted: WantedTable, dialect: Dialect, routes: Routes) -> Rewritten:

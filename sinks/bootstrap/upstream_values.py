@@ -14,6 +14,7 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.mysql.dialect import is_bytes, is_text
 from pyspark_tidb_binlog.sinks.mysql.literals import Cells, LiteralForm, literals
+from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
 
 _NUMBERED = frozenset({ColumnType.ENUM, ColumnType.SET, ColumnType.BIT})
 _BARE = _NUMBERED | {
@@ -46,15 +47,15 @@ def form_of(column: ColumnInfo) -> LiteralForm:
     return LiteralForm.TEXT if is_text(column) or column.tp == ColumnType.JSON else LiteralForm.QUOTED
 
 
-def cells_of(forms: Sequence[LiteralForm], rows: Sequence[Sequence[bytes | None]]) -> list[Cells]:
-    """The literals of each column, for rows as the server answered them."""
-    return [literals(pa.array(values, pa.binary()), form) for form, values in zip(forms, zip(*rows, strict=True), strict=True)]
+def cells_of(forms: Sequence[LiteralForm], values: Columns) -> list[Cells]:
+    """The literals of each column, for values as the server answered them."""
+    return [literals(column, form) for form, column in zip(forms, values, strict=True)]
 
 
-def arrow_of(columns: Sequence[ColumnInfo], rows: Sequence[Sequence[bytes | None]]) -> pa.Table:
-    """Rows as the server answered them, in the types of ``image_schema``."""
+def arrow_of(columns: Sequence[ColumnInfo], values: Columns) -> pa.Table:
+    """Values as the server answered them, in the types of ``image_schema``."""
     schema = image_schema(columns)
-    found = [_typed(pa.array([row[i] for row in rows], pa.binary()), field.type) for i, field in enumerate(schema)]
+    found = [_typed(column, field.type) for column, field in zip(values, schema, strict=True)]
     return pa.Table.from_arrays(found, schema=schema)
 
 

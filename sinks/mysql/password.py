@@ -22,6 +22,13 @@ class Broadcast(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Here:
+    """What stands for a broadcast variable where no task needs it: the value stays in this process."""
+
+    value: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class ShippedTarget:
     """A target without its password: picklable, and safe to log."""
 

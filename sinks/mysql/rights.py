@@ -128,6 +128,13 @@ def statements(wanted: WantedRights, account: str) -> Iterator[str]:
     yield f"GRANT PROCESS{', REPLICATION CLIENT' if wanted.asks_timestamp else ''} ON *.* TO {account}"
 
 
+def reading(databases: Sequence[str], account: str, *, views: bool) -> Iterator[str]:
+    """The GRANTs that let ``account`` copy tables from the upstream; ``views``: there are views."""
+    for database in databases:
+        yield _grant(("SELECT", *(("SHOW VIEW",) * views)), database, account)
+    yield f"GRANT SELECT ON `mysql`.`tidb` TO {account}"
+
+
 def _replicating(wanted: WantedRights) -> tuple[str, ...]:
     """What is needed on a database that is replicated."""
     return (*ROWS, *DDLS, *(("REFERENCES",) * wanted.foreign_keys), *(("CREATE VIEW", "SHOW VIEW") if wanted.views else ()))

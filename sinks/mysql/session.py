@@ -21,6 +21,7 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import COMMAND, CR, ER, SERVER_STATUS
 from pymysql.cursors import SSCursor
+from pymysql.err import raise_mysql_exception
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
 from pyspark_tidb_binlog.conf.sql_mode import ALWAYS, ROUNDS_TIMES, for_rows, refusals
@@ -32,6 +33,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, flavour_of
 from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, Warned
 from pyspark_tidb_binlog.sinks.mysql.marks import TransactionMark
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import BACKOFF, FEW, RetryPolicy, TransientError, passing, what_is_wrong
+from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns, RowPackets
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +50,7 @@ _FIRST_TIMEOUT = 10.0
 _HEAD = 200
 """Characters of a statement shown in an error."""
 PACKET_TOO_LARGE = 1153
+_READ_BYTES = 256 * 1024
 _SEARCHED = 100_000
 """Length of the prefix of a statement that is searched for its first value: column names come before it."""
 
@@ -155,40 +158,42 @@ class Session:
             return list(cursor.fetchall())
 
     @contextmanager
-    def stream(self, sql: bytes | str) -> Iterator[Callable[[int], list[tuple[bytes | None, ...]]]]:
-        """Run a statement whose result set is not held in memory; gives a function that reads the next rows, at most so many.
+    def stream(self, sql: bytes | str) -> Iterator[Iterator[Columns]]:
+        """Run a statement whose result set is not held in memory; gives its rows, some at a time, as the server's text in the connection's charset.
 
-        Each value is the server's text, in the connection's charset; None = NULL. The session is for nothing else in the block, and a block that ends
-        before the last row closes it, because everything else would have to be read first.
+        The session is for nothing else in the block, and a block that ends before the last row closes it, because everything else would have to be
+        read first.
         """
         connection: Any = self._connection
-        decoders, use_unicode = connection.decoders, connection.use_unicode
         with self._classified(sql):
             cursor = connection.cursor(SSCursor)
-            connection.decoders, connection.use_unicode = {}, False
-            try:
-                cursor.execute(sql)
-            finally:
-                connection.decoders, connection.use_unicode = decoders, use_unicode
-        ended = False
-
-        def next_rows(most: int) -> list[tuple[bytes | None, ...]]:
-            nonlocal ended
-            with self._classified(sql):
-                rows = list(cursor.fetchmany(most))
-            ended = len(rows) < most
-            return rows
-
+            cursor.execute(sql)
+        result = cursor._result
+        rows = RowPackets(len(result.fields))
         try:
-            yield next_rows
+            yield self._blocks(sql, rows)
         finally:
-            if ended:
-                cursor.close()
-            else:
-                # Or the driver would read the rest when it collects them.
-                cursor._result.unbuffered_active, cursor._result.connection, cursor.connection = False, None, None
+            # Or the driver would read the rest when it collects them.
+            result.unbuffered_active, result.connection, cursor.connection = False, None, None
+            if not rows.ended:
                 connection._force_close()
                 self._failed = True
+
+    def _blocks(self, sql: bytes | str, rows: RowPackets) -> Iterator[Columns]:
+        connection: Any = self._connection
+        with self._classified(sql):
+            while not rows.ended:
+                try:
+                    data = connection._rfile.read1(_READ_BYTES)
+                except OSError as error:
+                    raise pymysql.err.OperationalError(
+                        CR.CR_SERVER_LOST, f"Lost connection to MySQL server during query ({error})"
+                    ) from error
+                if not data:
+                    raise pymysql.err.OperationalError(CR.CR_SERVER_LOST, "Lost connection to MySQL server during query")
+                yield from rows.feed(data)
+            if rows.refused:
+                raise_mysql_exception(rows.refused)
 
     def use(self, database: str) -> None:
         """Make ``database`` the current one."""

@@ -21,12 +21,11 @@ from pyspark_tidb_binlog.sinks.mysql.checked import checked
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.parallel import PartPlan, PartTarget, apply_part
-from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
+from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, SpanPlan
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Statement
-from tests.support.fakes.broadcast import Here
 from tests.support.leases import take_lease
 from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, index, table, text
 

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.emulator.values import EVERY_TYPE, value_for
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TableName, TableRoute
+from pyspark_tidb_binlog.jobs.drainer_options import BootstrapRequest
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.table_loader import BootstrapRequest
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, LeaseHeld, SnapshotCollected
 from tests.support.bootstrap_life import run_life
 from tests.support.bootstrapped_stream import BootstrappedStream
@@ -102,6 +102,15 @@ def same(run: BootstrappedStream, source: PrivateMariaDB, target: PrivateMariaDB
         assert rows_of(target, table) == wanted and wanted, table
 
 
+@pytest.fixture
+def run(stream: Callable[..., BootstrappedStream]) -> BootstrappedStream:
+    """A stream of the small tables, which have rows; nothing is at the target."""
+    made = stream()
+    shop(made, ITEM, KEYLESS, NAMED)
+    filled(made)
+    return made
+
+
 def state(server: PrivateMariaDB) -> str:
     return str(run_sql(server, f"SELECT state FROM {MARKS}.spark_bootstrap WHERE table_name = ''")[0][0])
 
@@ -109,12 +118,7 @@ def state(server: PrivateMariaDB) -> str:
 SMALL = ("shop.item", "shop.log", "shop.named")
 
 
-def test_a_first_load_with_writes_going_on(
-    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
-) -> None:
-    run = stream()
-    shop(run, ITEM, KEYLESS, NAMED)
-    filled(run)
+def test_a_first_load_with_writes_going_on(run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
     over = threading.Event()
 
     def write() -> None:
@@ -152,12 +156,7 @@ def test_every_type_as_it_is(stream: Callable[..., BootstrappedStream], mariadb:
     same(run, source, mariadb, "shop.types")
 
 
-def test_one_table_again_at_the_checkpoint(
-    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
-) -> None:
-    run = stream()
-    shop(run, ITEM, KEYLESS, NAMED)
-    filled(run)
+def test_one_table_again_at_the_checkpoint(run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
     run.apply()
     more_changes(run, 1)
     run.apply()
@@ -196,10 +195,7 @@ def test_routes_columns_and_conditions(stream: Callable[..., BootstrappedStream]
     assert run_sql(mariadb, "SELECT v FROM mart.thing WHERE id = 2") == [(50,)]
 
 
-def test_what_is_refused(stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
-    run = stream()
-    shop(run, ITEM, KEYLESS, NAMED)
-    filled(run)
+def test_what_is_refused(run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
     with pytest.raises(BootstrapRefused, match="fill it with --bootstrap-all"):
         run.begin(BootstrapRequest(tables=(("shop", "item"),)))
     run_sql(mariadb, "CREATE DATABASE shop")
@@ -271,10 +267,7 @@ def test_killed_at_every_step_it_goes_on_exactly(
     assert [r.findings for r in run.reports if r.findings] == []
 
 
-def test_a_first_load_is_begun_again(stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
-    run = stream()
-    shop(run, ITEM, KEYLESS, NAMED)
-    filled(run)
+def test_a_first_load_is_begun_again(run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
     with dying("after-bootstrap-empty"):
         run.begin(ALL)
     more_changes(run, 1)
@@ -288,11 +281,8 @@ def test_a_first_load_is_begun_again(stream: Callable[..., BootstrappedStream], 
 
 
 def test_a_copy_that_is_begun_again_in_vain_is_still_to_be_done(
-    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
+    run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB
 ) -> None:
-    run = stream()
-    shop(run, ITEM, KEYLESS, NAMED)
-    filled(run)
     run.apply()
     run.mirror.tick()
     with dying("after-bootstrap-empty"):
@@ -314,11 +304,8 @@ def test_a_copy_that_is_begun_again_in_vain_is_still_to_be_done(
 
 
 def test_what_is_left_out_in_the_middle_of_its_copy_is_copied_when_it_comes_back(
-    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
+    run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB
 ) -> None:
-    run = stream()
-    shop(run, ITEM, KEYLESS, NAMED)
-    filled(run)
     run.apply()
     run.mirror.tick()
     with dying("after-bootstrap-empty"):
@@ -375,11 +362,8 @@ def test_another_route_in_the_middle_of_a_copy_is_refused(
 
 
 def test_what_an_earlier_start_made_is_removed_where_the_upstream_has_it_no_more_or_otherwise(
-    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
+    run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB
 ) -> None:
-    run = stream()
-    shop(run, ITEM, KEYLESS, NAMED)
-    filled(run)
     run_sql(mariadb, "CREATE DATABASE shop")
     run_sql(mariadb, "CREATE TABLE shop.log (a INT, b VARCHAR(10), KEY theirs (a))")
     with dying("before-bootstrap-record"):
@@ -404,12 +388,7 @@ def as_before_its_checkpoint(run: BootstrappedStream, server: PrivateMariaDB, st
     run_sql(server, f"DELETE FROM {MARKS}.checkpoint")
 
 
-def test_a_first_load_that_is_done_and_not_joined(
-    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
-) -> None:
-    run = stream()
-    shop(run, ITEM, KEYLESS, NAMED)
-    filled(run)
+def test_a_first_load_that_is_done_and_not_joined(run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
     began = run.begin(ALL, ignore_table=(TableName("shop", "item"),))
     as_before_its_checkpoint(run, mariadb, "done")
     more_changes(run, 1)
@@ -429,12 +408,7 @@ def test_a_first_load_that_is_done_and_not_joined(
     same(run, source, mariadb, *SMALL)
 
 
-def test_a_first_load_whose_checkpoint_is_lost(
-    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
-) -> None:
-    run = stream()
-    shop(run, ITEM, KEYLESS, NAMED)
-    filled(run)
+def test_a_first_load_whose_checkpoint_is_lost(run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
     run.begin(ALL)
     more_changes(run, 1)
     run.apply()
@@ -451,11 +425,8 @@ def test_a_first_load_whose_checkpoint_is_lost(
 
 
 def test_a_target_that_is_emptied_in_the_middle_of_its_copy(
-    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
+    run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB
 ) -> None:
-    run = stream()
-    shop(run, ITEM, KEYLESS, NAMED)
-    filled(run)
     with dying("after-bootstrap-table"):
         run.begin(ALL)
     (table,) = [
@@ -481,3 +452,40 @@ def test_a_table_that_is_another_one_by_the_history(stream: Callable[..., Bootst
     ):
         run.begin(ALL)
     assert run_sql(mariadb, "SHOW DATABASES LIKE 'shop'") == []
+
+
+def test_an_upstream_of_another_cluster_is_refused(
+    run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB, caplog: pytest.LogCaptureFixture
+) -> None:
+    run.apply()
+    run.mirror.tick()
+    run.servers = {"another": "10.0.0.9:4000"}
+    with pytest.raises(BootstrapRefused, match=r"servers 10\.0\.0\.1:4000 \(the-mirror\); cluster \d+ has 10\.0\.0\.9:4000 \(another\)"):
+        run.begin(BootstrapRequest(tables=(("shop", "item"),)))
+    same(run, source, mariadb, *SMALL)
+    run.servers = {}
+    with caplog.at_level("WARNING"):
+        run.begin(BootstrapRequest(tables=(("shop", "item"),)))
+    assert "nobody can tell whether spark.upstream" in caplog.text
+    same(run, source, mariadb, *SMALL)
+
+
+def test_tables_that_are_renamed_dropped_and_truncated_after_the_snapshot(run: BootstrappedStream, mariadb: PrivateMariaDB) -> None:
+    with dying("after-bootstrap-begin"):
+        run.begin(ALL)
+    ddl = run.upstream.ddl
+    ddl.rename("shop.item", "shop.thing")
+    ddl.drop_table("shop.log")
+    ddl.truncate("shop.named")
+    for table in SMALL:
+        run.mirror.note_dropped(table)
+    txn = run.upstream.begin()
+    txn.insert("shop.thing", {"id": 99_999, "v": 1, "f": 0, "t": "new"})
+    txn.insert("shop.named", {"k": "new", "n": 1, "v": b"new"})
+    txn.commit()
+    run.begin()
+    assert [len(rows_of(mariadb, table)) for table in SMALL] == [40, 40, 40]
+    run.apply()
+    assert sorted(run_sql(mariadb, "SHOW TABLES FROM shop")) == [("named",), ("thing",)]
+    assert run_sql(mariadb, "SELECT COUNT(*), MAX(t = 'new') FROM shop.thing") == [(41, 1)]
+    assert run_sql(mariadb, "SELECT k FROM shop.named") == [("new",)]

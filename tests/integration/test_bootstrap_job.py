@@ -1,6 +1,7 @@
 """A first load and a table copied again by the whole Drainer: Pumps, registry, Spark's query, a target; writes go on all the time."""
 
 import contextlib
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,14 +11,17 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig
+from pyspark_tidb_binlog.jobs.drainer_options import BootstrapRequest
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
+from pyspark_tidb_binlog.jobs.node_report import NodeReport
 from pyspark_tidb_binlog.jobs.replication import Replication
-from pyspark_tidb_binlog.jobs.table_loader import BootstrapRequest
+from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
 from tests.support.mirrored_upstream import MirroredUpstream
 from tests.support.spark_queries import replicated
 from tests.support.target_rows import rows_of, run_sql
@@ -46,6 +50,7 @@ def mirror(tmp_path: Path) -> Iterator[tuple[MirroredUpstream, ClusterService]]:
         )
         address = stack.enter_context(PumpProcess(pump)).address
         upstream = stack.enter_context(Upstream(PumpClient.fixed([address], CLUSTER_ID), oracle=service.oracle))
+        service.servers = {"the-mirror": {"ip": "10.0.0.1", "listening_port": 4000}}
         service.history, service.mvcc = upstream.jobs, upstream.mvcc.look_up
         mirror = MirroredUpstream(upstream, source)
         stack.callback(mirror.close)
@@ -89,9 +94,14 @@ class Writing:
 
 
 def test_filled_streamed_and_one_table_again(
-    mirror: tuple[MirroredUpstream, ClusterService], spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path
+    mirror: tuple[MirroredUpstream, ClusterService],
+    spark: SparkSession,
+    mariadb: PrivateMariaDB,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     source, service = mirror
+    caplog.set_level("INFO")
     for name in ("shop", MARKS):
         run_sql(mariadb, f"DROP DATABASE IF EXISTS {name}")
     source.create_database("shop")
@@ -108,11 +118,26 @@ def test_filled_streamed_and_one_table_again(
         delta_dir=str(tmp_path / "delta"),
     )
     reader = source.reader(spark.sparkContext.broadcast)
+    reports: list[str] = []
+
+    def watch(over: threading.Event) -> None:
+        while not over.wait(0.02):
+            for node in service.nodes.listing(DRAINERS).nodes:
+                with contextlib.suppress(*FAILURES, ValueError), HttpConnection.to(node.host, 5.0, tls=False) as connection:
+                    progress = json.loads(connection.request("GET", "/progress").body)
+                    reports.append(NodeReport(node, progress, {}, "").text())
 
     def stream(request: BootstrapRequest) -> int:
+        reports.clear()
+        over = threading.Event()
+        watching = threading.Thread(target=watch, args=[over], daemon=True)
+        watching.start()
         with Writing(source), Replication(spark, config, bootstrap=request, upstream=reader) as replication:
+            over.set()
             began = replication.commit_ts
             replicated(replication, source.tick(), 1 << 30)
+        watching.join()
+        assert any("the stream has not begun: " in report for report in reports), reports[:3]
         with Replication(spark, config) as replication:
             replicated(replication, source.tick(), 1 << 30)
         for table in ("shop.item", "shop.log"):
@@ -121,6 +146,7 @@ def test_filled_streamed_and_one_table_again(
         return began
 
     first = stream(BootstrapRequest(everything=True))
+    assert f"is of cluster {CLUSTER_ID}, whose binlogs come" in caplog.text
     assert run_sql(mariadb, f"SELECT DISTINCT snapshot_ts, kind FROM {MARKS}.spark_bootstrap") == [(first, "first")]
     run_sql(mariadb, "UPDATE shop.log SET b = 'wrong'")
     run_sql(mariadb, "DROP TABLE shop.item")

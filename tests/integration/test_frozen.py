@@ -35,12 +35,11 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import LEFT, PartPlan, PartTarget, apply_part
-from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
+from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, plan_rows
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
 from tests.support.ddl_target import losses
-from tests.support.fakes.broadcast import Here
 from tests.support.leases import held
 
 pytestmark = pytest.mark.mysql

@@ -15,12 +15,11 @@ from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.mysql import parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.parallel import PartPlan, PartTarget, apply_part
-from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
+from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.ddl_target import dying
-from tests.support.fakes.broadcast import Here
 from tests.support.leases import take_lease
 from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, index, table
 from tests.support.real_safe_mode import PlainTable, RowChange, replay

@@ -24,13 +24,12 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.executor import begin_ddl
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import PartTarget
-from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
+from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Phase
 from tests.support.ddl_jobs import database, history, job, steps_of, table
 from tests.support.eventually import eventually
-from tests.support.fakes.broadcast import Here
 from tests.support.fakes.planned import Planned
 from tests.support.leases import take_lease
 

@@ -26,13 +26,12 @@ from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, GUARD, LAYOUT, LeaseGuard, alone
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import PartTarget
-from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
+from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
 from tests.support.ddl_jobs import database, history, job, steps_of, table
 from tests.support.eventually import eventually
-from tests.support.fakes.broadcast import Here
 from tests.support.fakes.planned import Planned
 from tests.support.leases import take_lease
 

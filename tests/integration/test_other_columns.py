@@ -24,13 +24,12 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_columns import ensure_kept_table
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import LEFT, PartPlan, PartTarget, apply_part
-from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
+from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import as_found
-from tests.support.fakes.broadcast import Here
 from tests.support.leases import held
 from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, VERSION, Events, column, index, table, text
 from tests.support.row_worlds import RowHistory, RowWorld, clustered, two_keys

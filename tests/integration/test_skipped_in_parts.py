@@ -23,10 +23,9 @@ from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.mysql import parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.parallel import PartPlan, PartTarget, apply_part
-from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
+from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
-from tests.support.fakes.broadcast import Here
 from tests.support.leases import take_lease
 from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
 

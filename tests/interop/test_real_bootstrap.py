@@ -49,10 +49,10 @@ def account() -> TargetConfig:
 def rows(server: TargetConfig, table: str) -> Counter[tuple[bytes | None, ...]]:
     """As text, FLOAT and what is numbered as numbers."""
     columns = "id, f * 1e0, e + 0, s + 0, b + 0, t, g" if table == "integers" else "*"
-    with connect(server, ApplyConfig()) as session, session.stream(f"SELECT {columns} FROM {DATABASE}.{table}") as read:
+    with connect(server, ApplyConfig()) as session, session.stream(f"SELECT {columns} FROM {DATABASE}.{table}") as blocks:
         found: Counter[tuple[bytes | None, ...]] = Counter()
-        while more := read(1000):
-            found.update(more)
+        for block in blocks:
+            found.update(zip(*(column.to_pylist() for column in block), strict=True))
         return found
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import DrainerConfig, TargetConfig
-from pyspark_tidb_binlog.jobs.table_loader import BootstrapRequest
+from pyspark_tidb_binlog.jobs.drainer_options import BootstrapRequest
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,9 +10,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.jobs.drainer_options import NOTHING, BootstrapRequest
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.table_loader import NOTHING, BootstrapRequest, StreamStand, TableLoader
+from pyspark_tidb_binlog.jobs.table_loader import StreamStand, TableLoader
 from pyspark_tidb_binlog.jobs.targets import sink_of
+from pyspark_tidb_binlog.jobs.upstream_cluster import StreamServers
 from pyspark_tidb_binlog.sinks.apply import BatchApplier
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
@@ -33,11 +35,12 @@ def begun_stream(
     stop: threading.Event,
     report: Callable[[BatchReport], None] = lambda report: None,
     replay: Callable[[BatchApplier, TargetProgress], None] = lambda applier, found: None,
+    servers: StreamServers = dict,
 ) -> tuple[Sink, BatchApplier]:
     """A target that was opened, and everything copied that was to be; closed again if that fails."""
     sink = sink_of(config, config.source.cluster_id, stop.wait)  # type: ignore[arg-type]
     applier = BatchApplier(spark, config, sink, history, report)
-    loader = TableLoader(spark, config, request, stop, reader)
+    loader = TableLoader(spark, config, request, stop, reader, servers)
 
     def start(target: str, commit_ts: int | None) -> int:
         loaded = loader.first_load(lambda: lease_of(sink), commit_ts, lambda ts, again: history.snapshot())
@@ -61,6 +64,8 @@ class BootstrappedStream(EmulatedStream):
         self._config = replace(config, source=replace(config.source, cluster_id=self.upstream.cluster_id))
         self.mirror = MirroredUpstream(self.upstream, source)
         self.request = NOTHING
+        self.servers: dict[str, str] = {"the-mirror": "10.0.0.1:4000"}
+        """What the stream's side knows of its TiDB servers."""
         self.stop = threading.Event()
 
     def begin(self, request: BootstrapRequest = NOTHING, **settings: Any) -> int:
@@ -93,6 +98,7 @@ class BootstrappedStream(EmulatedStream):
             reader = self.mirror.reader(self._spark.sparkContext.broadcast)
             history = ToldHistory(self.upstream)
             self._life = begun_stream(
-                self._spark, self._config, history, self.request, reader, self.after_ts, self.stop, self.reports.append, replay
+                *(self._spark, self._config, history, self.request, reader, self.after_ts, self.stop, self.reports.append, replay),
+                lambda: self.servers,
             )
         return self._life

@@ -36,6 +36,11 @@ _GONE = "SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 8055, MESSAGE_TEXT = 'snapsho
 class MariaSnapshots(bootstrap.SnapshotSource):
     """Reads the mirror as ``SnapshotSource`` reads TiDB: only how a snapshot is taken, and how the schema at it is told, differ."""
 
+    def servers(self) -> tuple[bootstrap.TidbServer, ...]:
+        """One; a MariaDB that was dropped has none."""
+        with self._connect() as session:
+            return tuple(bootstrap.TidbServer(uuid, "10.0.0.1:4000", "On") for (uuid,) in session.query("SELECT id FROM mirror.server"))
+
     def tables(self, session: Session) -> tuple[tuple[str, str], ...]:
         """Those of the shapes that were there then."""
         found = session.query("SELECT table_schema, table_name, create_text FROM mirror.shapes WHERE commit_ts <= @ts ORDER BY commit_ts")
@@ -105,6 +110,7 @@ class MirroredUpstream:
             "CREATE TABLE mirror.clock (ts BIGINT NOT NULL, safe_point BIGINT NOT NULL)",
             "CREATE TABLE mirror.shapes (commit_ts BIGINT, table_schema VARCHAR(64), table_name VARCHAR(64), columns_json TEXT, create_text TEXT, table_id BIGINT)",
             "INSERT INTO mirror.clock VALUES (0, 0)",
+            "CREATE TABLE mirror.server (id VARCHAR(64)) AS SELECT 'the-mirror' AS id",
             "SET SESSION time_zone = '+00:00'",
             "SET SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES'",
             "SET SESSION system_versioning_alter_history = KEEP",

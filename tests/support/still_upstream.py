@@ -4,13 +4,13 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Table, table_json
-from pyspark_tidb_binlog.conf.model import DrainerConfig, TargetConfig
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table, table_json
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TargetConfig
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
@@ -96,34 +96,42 @@ class StillTable:
         return TableAt(number, self.schema, self.described.name, TableInfo.from_json(info), SchemaVersion(1), (), False)
 
 
+def other_at(number: int, schema: str, name: str, kind: str) -> TableAt:
+    """A ``view`` or ``sequence`` as the history describes it."""
+    info = table_json(Table(name, (Column("id", "bigint"),)), number) | {kind: {}}
+    return TableAt(number, schema, name, TableInfo.from_json(info), SchemaVersion(1), (), False)
+
+
 @contextmanager
-def copying(spark: SparkSession, config: DrainerConfig, upstream: SnapshotSource) -> Iterator[Bootstrap]:
-    """A copy under a lease of its own; ``config`` has a cluster id."""
+def copying(spark: SparkSession, config: DrainerConfig, upstream: SnapshotSource, *, removes: bool = False) -> Iterator[Bootstrap]:
+    """A copy under a lease of its own; ``config`` has a cluster id. ``removes``: what an earlier one has copied."""
     apply, cluster_id = config.apply, config.source.cluster_id
     guard = LeaseGuard(
         lambda: connect(config.target, apply), cluster_id, apply.checkpoint_schema, LeaseHolder("still"), apply.lease_timeout, FEW
     )
     try:
-        yield Bootstrap(spark, config, guard.take(), upstream, SchemaHistory(), 1, threading.Event())
+        yield Bootstrap(spark, config, guard.take(), upstream, SchemaHistory(), 1, threading.Event(), removes=removes)
     finally:
         guard.close()
 
 
 def copied(
-    spark: SparkSession, config: DrainerConfig, source: TargetConfig, tables: Sequence[TableAt], others: Sequence[TableAt] = ()
+    spark: SparkSession,
+    config: DrainerConfig,
+    source: TargetConfig,
+    tables: Sequence[TableAt],
+    others: Sequence[TableAt] = (),
+    *,
+    again: bool = False,
 ) -> Copied:
-    """A first load of ``tables`` and ``others``."""
+    """A first load of ``tables`` and ``others``; ``again``: in the place of an earlier one."""
     reader = StillServer(ShippedTarget.of(source, spark.sparkContext.broadcast))
-    with copying(spark, replace(config, source=replace(config.source, cluster_id=config.source.cluster_id or 31)), reader) as copy:
+    with copying(spark, config, reader, removes=again) as copy:
         return copy.run(CopyHead(CopyKind.FIRST, TS, CopyState.PLANNED), tables, others)
 
 
 def texts(server: TargetConfig, sql: str) -> list[tuple[Any, ...]]:
     """The rows that a query gives, as the server's bytes, sorted."""
-    from pyspark_tidb_binlog.conf.model import ApplyConfig
-
-    with connect(server, ApplyConfig()) as session, session.stream(sql) as read:
-        found: list[tuple[Any, ...]] = []
-        while more := read(1000):
-            found += more
+    with connect(server, ApplyConfig()) as session, session.stream(sql) as blocks:
+        found = [row for block in blocks for row in zip(*(column.to_pylist() for column in block), strict=True)]
     return sorted(found, key=repr)

@@ -18,7 +18,7 @@ def run_sql(server: PrivateMariaDB, statement: str) -> list[tuple[Any, ...]]:
 def rows_of(server: PrivateMariaDB, table: str) -> Counter[tuple[bytes | None, ...]]:
     """Every row of a table, and how often it is there."""
     found: Counter[tuple[bytes | None, ...]] = Counter()
-    with connect(server.target(), ApplyConfig()) as session, session.stream(f"SELECT * FROM {table}") as read:
-        while more := read(1000):
-            found.update(more)
+    with connect(server.target(), ApplyConfig()) as session, session.stream(f"SELECT * FROM {table}") as blocks:
+        for block in blocks:
+            found.update(zip(*(column.to_pylist() for column in block), strict=True))
     return found

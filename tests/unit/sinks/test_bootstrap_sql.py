@@ -1,16 +1,19 @@
 """The statements that a bootstrap sends to TiDB, and what it makes of the answers."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import islice
-from typing import Any
-
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table, table_json
-from pyspark_tidb_binlog.conf.model import ApplyConfig, TableRoute, TargetConfig
-from pyspark_tidb_binlog.jobs.table_loader import BootstrapRequest
-from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, RetryableApplyError, SnapshotCollected
+from pyspark_tidb_binlog.conf.model import ApplyConfig, TableRoute
+from pyspark_tidb_binlog.jobs.drainer_options import BootstrapRequest, drainer_options
+from pyspark_tidb_binlog.jobs.upstream_cluster import servers_at, unverified
+from pyspark_tidb_binlog.schemas.errors import (
+    ApplyError,
+    BootstrapRefused,
+    ConfigError,
+    PumpUnavailable,
+    RetryableApplyError,
+    SnapshotCollected,
+)
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
@@ -25,17 +28,15 @@ from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import (
     key_to_json,
     ranges_between,
 )
-from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, handle_of
-from pyspark_tidb_binlog.sinks.bootstrap.table_copy import batches
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import TidbServer, handle_of
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import WantedTable, statement_of
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import expression
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes
+from tests.support.fakes.told_tidb import ToldTidb
 
 TS = 449000000000000001
-Rows = list[tuple[bytes | None, ...]]
 
 
 def table(described: Table, schema: str = "shop") -> TableAt:
@@ -48,66 +49,41 @@ NAMED = table(Table("na`med", (Column("k", "varchar(20)"), Column("n", "int"), C
 KEYLESS = table(Table("log", (Column("a", "int"), Column("b", "bit(3)"))))
 
 
-class Told:
-    """A session that answers what it is told to, and keeps what it was asked."""
-
-    def __init__(self, answers: dict[str, Any]) -> None:
-        self.asked: list[str] = []
-        self._answers = answers
-
-    def __enter__(self) -> "Told":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.asked.append("closed")
-
-    def execute(self, sql: str) -> int:
-        self.asked.append(sql)
-        self._answer(sql)
-        return 0
-
-    def query(self, sql: str, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
-        self.asked.append(sql)
-        return list(self._answer(sql))
-
-    def begin(self) -> None:
-        self.asked.append("BEGIN")
-
-    def opened(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self.asked.append("closed")
-
-    def rollback(self) -> None:
-        self.asked.append("ROLLBACK")
-
-    @contextmanager
-    def stream(self, sql: str) -> Iterator[Callable[[int], Rows]]:
-        self.asked.append(sql)
-        waiting = [list(self._answer(sql))]
-        yield lambda most: waiting.pop() if waiting else []
-
-    def _answer(self, sql: str) -> Any:
-        found = next((answer for part, answer in self._answers.items() if part in sql), [])
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-
-class ToldTidb(SnapshotSource):
-    def __init__(self, answers: dict[str, Any] | None = None) -> None:
-        super().__init__(ShippedTarget(TargetConfig(host="tidb", port=4000), b"", None))  # type: ignore[arg-type]
-        self.told = Told(answers or {})
-
-    def _connect(self) -> Any:
-        return self.told
-
-
 def test_the_newest_timestamp_is_that_of_a_transaction_of_the_cluster() -> None:
     tidb = ToldTidb({"tidb_current_ts": [(str(TS),)]})
     assert tidb.now() == TS
     assert tidb.told.asked == ["BEGIN", "SELECT @@tidb_current_ts", "ROLLBACK", "closed"]
+
+
+def test_the_servers_of_the_cluster() -> None:
+    tidb = ToldTidb({"tidb_servers_info": [("uuid-1", "10.0.0.1", 4000, "On"), (b"uuid-2", b"10.0.0.2", 4001, b"Skipping")]})
+    assert tidb.servers() == (TidbServer("uuid-1", "10.0.0.1:4000", "On"), TidbServer("uuid-2", "10.0.0.2:4001", "Skipping"))
+    assert tidb.told.asked[0] == "SELECT ddl_id, ip, port, binlog_status FROM information_schema.tidb_servers_info"
+
+
+def test_whether_it_is_the_cluster_whose_binlogs_come() -> None:
+    tidb = ToldTidb({"tidb_servers_info": [("uuid-1", "10.0.0.1", 4000, "On")]})
+    assert unverified(tidb, 7, lambda: {"uuid-0": "a:1", "uuid-1": "10.0.0.1:4000"}) == ""
+    with pytest.raises(BootstrapRefused, match=r"another cluster than 7, .* 10\.0\.0\.1:4000 \(uuid-1\); cluster 7 has a:1 \(uuid-0\)"):
+        unverified(tidb, 7, lambda: {"uuid-0": "a:1"})
+
+    def away() -> dict[str, str]:
+        raise PumpUnavailable("no port answers")
+
+    assert unverified(tidb, 7, away) == "no port answers"
+    assert unverified(tidb, 7, dict) == "no TiDB server is told by the side of the stream"
+    old = ToldTidb({"tidb_servers_info": ApplyError("no such table", 1146, "", "tidb:4000")})
+    assert unverified(old, 7, lambda: {"uuid-0": "a:1"}) == "no such table"
+    with pytest.raises(PumpUnavailable, match=r"is the file /tmp/history\.json"):
+        servers_at("/tmp/history.json", None)
+
+
+def test_the_ids_of_tables_at_the_snapshot() -> None:
+    tidb = ToldTidb({"tidb_table_id": [("Shop", "Item", 7), (b"shop", b"log", None)]})
+    assert tidb.table_ids(tidb.told) == {("shop", "item"): 7, ("shop", "log"): 0}  # type: ignore[arg-type]
+    assert tidb.told.asked == ["SELECT table_schema, table_name, tidb_table_id FROM information_schema.tables"]
+    tidb = ToldTidb({"tidb_table_id": ApplyError("no such column", 1054, "", "tidb:4000")})
+    assert tidb.table_ids(tidb.told) == {}  # type: ignore[arg-type]
 
 
 def test_a_session_reads_at_the_snapshot() -> None:
@@ -259,7 +235,7 @@ def test_a_table_with_a_route_or_a_list_of_columns() -> None:
 
 def test_names_on_the_command_line() -> None:
     def asked(*named: str) -> BootstrapRequest:
-        return BootstrapRequest.of(named, everything=False, restart=False)
+        return BootstrapRequest.of(drainer_options().parsed([f"--bootstrap={text}" for text in named]))
 
     assert not asked()
     assert asked("shop.item, shop.log", "`a.b`.`c``,d`").tables == (("shop", "item"), ("shop", "log"), ("a.b", "c`,d"))
@@ -278,15 +254,7 @@ def test_progress_in_words() -> None:
     assert CopyProgress(4, 3, 3000, 2000, 9.0).share == 0.99 and CopyProgress(4, 4, 3000, 2000, 9.0).share == 1.0
 
 
-def test_a_batch_is_small_also_where_rows_become_big() -> None:
-    rows: Rows = [*[(b"x", None)] * 3000, *[(b"x" * 900_000, b"y")] * 7]
-    unread = iter(rows)
-    found = list(batches(lambda most: list(islice(unread, most))))
-    assert [row for batch in found for row in batch] == rows
-    assert max(sum(len(row[0] or b"") for row in batch) for batch in found) < 2_000_000
-
-
 def test_a_name_that_is_empty_is_no_request() -> None:
     for named in ("", " "):
         with pytest.raises(ConfigError, match="DB.TABLE"):
-            BootstrapRequest.of([named], everything=False, restart=False)
+            BootstrapRequest.of(drainer_options().parsed([f"--bootstrap={named}"]))

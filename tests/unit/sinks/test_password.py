@@ -5,8 +5,7 @@ import pickle
 import pytest
 
 from pyspark_tidb_binlog.conf.model import TargetConfig
-from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
-from tests.support.fakes.broadcast import Here
+from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 
 
 @pytest.mark.parametrize("password", ["", "x", "s3cret ü\n", "p" * 4000])
