@@ -159,6 +159,8 @@ class SparkTopic(Topic):
     def _failed(self, words: str, run: Sequence[bytes], after: int) -> ApplyError:
         if "RecordTooLargeException" in words and len(run) == 1:
             return too_large(self._settings.name, words, run[0])
+        if _AGAIN in words:
+            words += ". Spark's log says how the first attempt ended"
         return ApplyError(
             f"{self._settings.name}: a send of {len(run)} messages failed, after which the topic should end at offset {after}, before at {self._end}: "
             f"{words}. Nothing is sent again blindly: the next start reads what is there and goes on"
@@ -218,7 +220,7 @@ class SparkTopic(Topic):
         if self._consumer is None:
             return False
         try:
-            return not self._consumer.partitionsFor(self._settings.topic, self._jvm.java.time.Duration.ofSeconds(ASK_SECONDS))
+            return not self._consumer.partitionsFor(self._settings.topic, self._jvm.java.time.Duration.ofSeconds(1))
         except Py4JJavaError:
             return False
 

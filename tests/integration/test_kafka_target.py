@@ -15,10 +15,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
+from pyspark_tidb_binlog.conf.kinds import PAIRS, text_of
 from pyspark_tidb_binlog.conf.model import KafkaConfig
 from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.schemas.errors import ApplyError, Stopped
-from pyspark_tidb_binlog.sinks.kafka import kafka_wire, topic_settings
+from pyspark_tidb_binlog.sinks.kafka import kafka_wire, spark_topic, topic_settings
 from pyspark_tidb_binlog.sinks.kafka.broker_topic import BrokerTopic
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import Topic, TopicEnd
 from pyspark_tidb_binlog.sinks.kafka.spark_topic import SparkTopic
@@ -166,8 +167,8 @@ def test_a_small_limit_of_the_topic_halves_batches(kafka: PrivateKafka, name: st
     opened().end()
     to = ("--bootstrap-server", kafka.address, "--entity-type", "topics", "--entity-name", name)
     kafka.tool("kafka.admin.ConfigCommand", *to, "--alter", "--add-config", "max.message.bytes=5000")
-    opened().send(MESSAGES)
-    assert messages(kafka, name) == MESSAGES
+    opened().send(MESSAGES[:200])
+    assert messages(kafka, name) == MESSAGES[:200]
 
 
 def test_another_program_that_sends_is_noticed(opened: Callable[..., Topic], ours: Callable[..., BrokerTopic]) -> None:
@@ -196,7 +197,9 @@ def test_a_broker_that_is_away_is_waited_for(kafka: PrivateKafka, name: str, ope
     assert (messages(kafka, name), topic.waiting_for) == (MESSAGES, None)
 
 
-def test_a_wait_ends_when_the_stream_is_stopped_or_time_is_up(opened: Callable[..., Topic]) -> None:
+def test_a_wait_ends_when_the_stream_is_stopped_or_time_is_up(opened: Callable[..., Topic], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_topic, "ASK_SECONDS", 1)
+
     def stopped(seconds: float) -> None:
         raise Stopped("stopped while waiting for the target")
 
@@ -225,7 +228,12 @@ def test_a_topic_that_was_made_again(
 ) -> None:
     topic = opened()
     topic.send([b"a", b"b", b"c"])
-    kafka.tool("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", kafka.address, "--delete", "--topic", name)
+    jvm: Any = spark.sparkContext._jvm
+    settings = jvm.java.util.HashMap()
+    settings.put("bootstrap.servers", kafka.address)
+    admin = jvm.org.apache.kafka.clients.admin.Admin.create(settings)
+    admin.deleteTopics(jvm.java.util.Collections.singletonList(name)).all().get()
+    admin.close()
     eventually(lambda: ours().end() == 0, seconds=300)
     with pytest.raises(ApplyError, match=r"offset 0.*, where 3 was expected"):
         topic.send([b"d"])
@@ -264,9 +272,7 @@ def test_tls_sasl_and_compression(
     mechanism: str, module: str, kafka: PrivateKafka, name: str, by_spark: Callable[..., SparkTopic], spark: SparkSession
 ) -> None:
     def login(password: str) -> dict[str, str]:
-        jaas = f'org.apache.kafka.common.security.{module} required username="{USER}" password="{password}";'
-        tls = {"security.protocol": "SASL_SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(kafka.ca)}
-        return tls | {"sasl.mechanism": mechanism, "sasl.jaas.config": jaas, "compression.type": "gzip"}
+        return kafka.login(mechanism, module, password) | {"compression.type": "gzip"}
 
     topic = by_spark(kafka.secure_address, login(PASSWORD))
     topic.send(MESSAGES)
@@ -353,7 +359,8 @@ def test_a_send_that_was_begun_is_not_tried_again(master: str, end: str, kafka: 
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "a send of 3 messages failed" in done.stdout and "begun by another attempt of its task" in done.stdout
-    assert messages(kafka, name) in ([b"a"], [b"a", b"b", b"c"])
+    # A run is there as a whole or, as here, not at all.
+    assert messages(kafka, name) == []
 
 
 @pytest.mark.spark
@@ -400,7 +407,7 @@ def test_deaths_of_the_drainer_and_of_the_broker(
     delivery: str, clients: tuple[str, ...], deadly: dict[str, tuple[int, ...]], kafka: PrivateKafka, tmp_path: Path
 ) -> None:
     """The messages are in the topic once; after every second death the broker is killed too, and Spark's directory is lost at the third. Each life
-    sends by the next one of ``clients``.
+    sends by the next one of ``clients``; Spark over TLS and with a password, which is in no file afterwards.
     """
 
     def after_death(deaths: int) -> None:
@@ -411,10 +418,16 @@ def test_deaths_of_the_drainer_and_of_the_broker(
             arena.forget(delta=False)
 
     more = {"syncer.db-type": "kafka", "syncer.to.kafka-addrs": kafka.address, "data-dir": tmp_path / "data"}
+    options = text_of(PAIRS, tuple(kafka.login("SCRAM-SHA-512", "scram.ScramLoginModule", PASSWORD).items()))
+    ways = {
+        "own": ["--spark.kafka-client=own"],
+        "spark": [f"--spark.kafka-options={options}", f"--syncer.to.kafka-addrs={kafka.secure_address}"],
+    }
     name = f"bank-{delivery}-{'-'.join(clients)}"
     more["syncer.to.topic-name"] = name
     with Arena(load(GOLDEN / "bank"), None, tmp_path, delivery, BANK, more) as arena:
         arena.write()
-        died = arena.live_and_die(numbered(deadly), after_death, lambda deaths: [f"--spark.kafka-client={clients[deaths % len(clients)]}"])
+        died = arena.live_and_die(numbered(deadly), after_death, lambda deaths: ways[clients[deaths % len(clients)]])
         assert (died, arena.deaths()) == (sum(map(len, deadly.values())), counted(deadly))
     assert checksums(messages(kafka, name)) == checksums_from_drainer("bank", "drainer.slave")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and PASSWORD.encode() in path.read_bytes()]

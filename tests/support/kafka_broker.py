@@ -49,6 +49,12 @@ class PrivateKafka:
         """``host:port`` of the listener that asks for TLS and SASL: ``USER`` with ``PASSWORD``, by PLAIN or SCRAM-SHA-512."""
         return f"127.0.0.1:{self.secure_port}"
 
+    def login(self, mechanism: str, module: str, password: str) -> dict[str, str]:
+        """Options of a Java client for that listener."""
+        jaas = f'org.apache.kafka.common.security.{module} required username="{USER}" password="{password}";'
+        tls = {"security.protocol": "SASL_SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.ca)}
+        return tls | {"sasl.mechanism": mechanism, "sasl.jaas.config": jaas}
+
     @property
     def data_dir(self) -> Path:
         """Where the broker keeps its topics."""
