@@ -30,7 +30,7 @@ from tests.support.drainer_process import ROOT
 from tests.support.eventually import eventually
 from tests.support.golden_case import GOLDEN
 from tests.support.golden_messages import checksums, checksums_from_drainer, from_drainer
-from tests.support.kafka_broker import PASSWORD, USER, PrivateKafka
+from tests.support.kafka_broker import PASSWORD, PrivateKafka
 from tests.support.spark_queries import replicated
 
 pytestmark = [pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -224,7 +224,7 @@ def test_a_topic_that_does_not_exist(
 
 
 def test_a_topic_that_was_made_again(
-    kafka: PrivateKafka, name: str, opened: Callable[..., Topic], ours: Callable[..., BrokerTopic]
+    kafka: PrivateKafka, name: str, opened: Callable[..., Topic], ours: Callable[..., BrokerTopic], spark: SparkSession
 ) -> None:
     topic = opened()
     topic.send([b"a", b"b", b"c"])
