@@ -380,7 +380,9 @@ class KafkaConfig:
     client_id: str = setting("tidb_binlog", "name of this client", "syncer.to.kafka-client-id")
     topic: str = setting("", "the topic; empty = <cluster id>_obinlog", "syncer.to.topic-name")
     client: str = ours(
-        "", "who sends: own (this project's client), spark (Spark's Kafka sink), or empty: spark if there are kafka-options", "kafka-client"
+        "",
+        "who sends: own (this project's client), spark (Spark's Kafka sink), or empty: spark if there are kafka-options; adr/0011 compares what they promise",
+        "kafka-client",
     )
     options: tuple[tuple[str, str], ...] = setting(
         (),

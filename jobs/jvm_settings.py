@@ -6,6 +6,7 @@ same. Options that the caller gives win.
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from pyspark_tidb_binlog.conf.entry import HOME
@@ -45,12 +46,12 @@ def jvm_options(jars: Path | None, *, local: bool, given: str) -> str:
 
 def jars_dir() -> Path | None:
     """The directory of Delta's jars on this machine, in the virtual environment or fetched; None: they are not here yet."""
-    return _complete_one(new_jars_dir(), DELTA_PACKAGE)
+    return _complete_one("spark-jars", new_jars_dir, DELTA_PACKAGE)
 
 
 def kafka_jars_dir() -> Path | None:
     """The directory of the jars of Spark's Kafka sink, likewise."""
-    return _complete_one(new_kafka_jars_dir(), KAFKA_PACKAGE)
+    return _complete_one("spark-kafka-jars", new_kafka_jars_dir, KAFKA_PACKAGE)
 
 
 def new_jars_dir() -> Path:
@@ -63,9 +64,13 @@ def new_kafka_jars_dir() -> Path:
     return own_places.downloads() / f"spark-kafka-jars-{KAFKA_PACKAGE.rpartition(':')[2]}"
 
 
-def _complete_one(fetched: Path, package: str) -> Path | None:
-    beside = Path(sys.prefix) / fetched.name.rpartition("-")[0]
-    return next((place for place in (beside, fetched) if is_complete(place, package)), None)
+def _complete_one(beside: str, fetched: Callable[[], Path], package: str) -> Path | None:
+    """``beside``: its name in the virtual environment, where no place for downloads is needed."""
+    in_environment = Path(sys.prefix) / beside
+    if is_complete(in_environment, package):
+        return in_environment
+    place = fetched()
+    return place if is_complete(place, package) else None
 
 
 def is_complete(place: Path, package: str = DELTA_PACKAGE) -> bool:

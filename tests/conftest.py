@@ -69,10 +69,12 @@ def fresh_mariadb() -> Iterator[PrivateMariaDB]:
 
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
-    """One local session on two cores with the settings of the jobs."""
+    """One local session on two cores with the settings of the jobs, and with Spark's Kafka sink where that was set up."""
     # Not at module level: unit tests must not pay for pyspark.
+    from pyspark_tidb_binlog.jobs.jvm_settings import jars_in, kafka_jars_dir
     from pyspark_tidb_binlog.jobs.spark_session import build_session
 
-    session = build_session("tests", master="local[2]")
+    kafka = kafka_jars_dir()
+    session = build_session("tests", master="local[2]", extra={"spark.jars": ",".join(jars_in(kafka))} if kafka else None)
     yield session
     session.stop()

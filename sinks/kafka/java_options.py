@@ -23,6 +23,8 @@ _ROOM = 1 << 20
 """For what frames messages."""
 _PRODUCER_ONLY = "compression."
 _SECRET = ("password", "key", "jaas", "secret", "token", "credential")
+_OURS_TO_ASK = {"allow.auto.create.topics": "true"}
+"""A topic that is not there is made where the brokers do so, as a real Drainer's client has them do it."""
 _BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
 
 
@@ -74,7 +76,7 @@ def driver_options(settings: BrokerSettings) -> dict[str, str]:
         "value.deserializer": _BYTES,
         "enable.auto.commit": "false",
     }
-    return _of_both(settings) | ours
+    return _of_both(settings) | ours | _OURS_TO_ASK
 
 
 def without_secrets(text: str, options: Iterable[tuple[str, str]]) -> str:

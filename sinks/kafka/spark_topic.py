@@ -16,15 +16,14 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
 from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
-from pyspark import TaskContext
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.kafka.java_options import (
@@ -44,7 +43,10 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _RECORD = pa.schema([pa.field("value", pa.binary()), pa.field("partition", pa.int32())])
-_RECORD_DDL = "value BINARY, partition INT"
+_TASK = "replace(concat(reflect('org.slf4j.MDC', 'get', 'task_name'), reflect('org.slf4j.MDC', 'get', 'mdc.taskName')), 'null')"
+"""``task 0.0 in stage 12.0 (TID 34)``: index and attempt of a task, number and attempt of a stage. The second name is that of an older form of the log."""
+_FIRST = "task [0-9]+[.]0 in stage [0-9]+[.]0 "
+_AGAIN = "this send was begun by another attempt of its task, which may have sent: it is not tried again"
 _SLOW_SECONDS = 5.0
 """After which a send is said to be waited for."""
 _HIDING = ("spark.sql.redaction.options.regex", "^kafka[.]|(?i)url")
@@ -141,7 +143,8 @@ class SparkTopic(Topic):
         self._end = after
 
     def _write(self, run: Sequence[bytes]) -> None:
-        frame = self._session.range(0, 1, 1, 1).mapInArrow(first_attempt_of(run), _RECORD_DDL)
+        rows = pa.Table.from_arrays([pa.array(run, pa.binary()), pa.array([0] * len(run), pa.int32())], schema=_RECORD)
+        frame = of_first_attempt(self._session.createDataFrame(rows).coalesce(1))
         writer = frame.write.format("kafka").options(**producer_options(self._settings, self._run_bytes))
         writer.option("topic", self._settings.topic).mode("append").save()
 
@@ -156,6 +159,8 @@ class SparkTopic(Topic):
     def _failed(self, words: str, run: Sequence[bytes], after: int) -> ApplyError:
         if "RecordTooLargeException" in words and len(run) == 1:
             return too_large(self._settings.name, words, run[0])
+        if _AGAIN in words:
+            words += ". Spark's log says how the first attempt ended"
         return ApplyError(
             f"{self._settings.name}: a send of {len(run)} messages failed, after which the topic should end at offset {after}, before at {self._end}: "
             f"{words}. Nothing is sent again blindly: the next start reads what is there and goes on"
@@ -215,7 +220,7 @@ class SparkTopic(Topic):
         if self._consumer is None:
             return False
         try:
-            return not self._consumer.partitionsFor(self._settings.topic, self._jvm.java.time.Duration.ofSeconds(ASK_SECONDS))
+            return not self._consumer.partitionsFor(self._settings.topic, self._jvm.java.time.Duration.ofSeconds(1))
         except Py4JJavaError:
             return False
 
@@ -268,14 +273,10 @@ class SparkTopic(Topic):
         return found
 
 
-def first_attempt_of(messages: Sequence[bytes]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Makes the rows of a send within the task that sends them: the first attempt of the task has them, any other fails."""
+def of_first_attempt(frame: DataFrame) -> DataFrame:
+    """``frame``, whose rows only the first attempt of a task gets, at the first attempt of its stage: any other fails.
 
-    def rows(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task = TaskContext.get()
-        if task is None or task.attemptNumber() > 0:
-            raise RuntimeError("this send was begun by another attempt of its task, which may have sent: it is not tried again")
-        values = [pa.array(messages, pa.binary()), pa.array([0] * len(messages), pa.int32())]
-        yield pa.RecordBatch.from_arrays(values, schema=_RECORD)
-
-    return rows
+    Spark has no setting by which the tasks of one job are not tried again, and ``spark.task.maxFailures`` does not count a lost executor. The name of the
+    running task is in the context of the JVM's log; where it is not, all attempts fail.
+    """
+    return frame.selectExpr(f"CASE WHEN {_TASK} RLIKE '^{_FIRST}' THEN value ELSE raise_error('{_AGAIN}') END AS value", "partition")

@@ -15,9 +15,11 @@ from typing import Self
 import pyspark
 
 from pyspark_tidb_binlog.jobs.lab.ports import free_port
+from tests.support.certificates import Authority
 from tests.support.eventually import eventually
 
 JARS = Path(sys.prefix) / "kafka-jars"
+USER, PASSWORD = "drainer", "hard-to-guess-too"
 
 
 def _scala() -> Path:
@@ -32,13 +34,26 @@ class PrivateKafka:
     def __init__(self, work_dir: Path) -> None:
         """``start`` (or ``with``) runs it. Topics are created when they are asked for."""
         self._work_dir = work_dir
-        self.port, self._controller = free_port(), free_port()
+        self.port, self.secure_port, self._controller = free_port(), free_port(), free_port()
+        self.ca = work_dir / "ca" / "test-ca.pem"
+        """The file of the CA that has signed the broker's certificate."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
         """``host:port``."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def secure_address(self) -> str:
+        """``host:port`` of the listener that asks for TLS and SASL: ``USER`` with ``PASSWORD``, by PLAIN or SCRAM-SHA-512."""
+        return f"127.0.0.1:{self.secure_port}"
+
+    def login(self, mechanism: str, module: str, password: str) -> dict[str, str]:
+        """Options of a Java client for that listener."""
+        jaas = f'org.apache.kafka.common.security.{module} required username="{USER}" password="{password}";'
+        tls = {"security.protocol": "SASL_SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.ca)}
+        return tls | {"sasl.mechanism": mechanism, "sasl.jaas.config": jaas}
 
     @property
     def data_dir(self) -> Path:
@@ -51,8 +66,10 @@ class PrivateKafka:
         if not settings.exists():
             self._work_dir.mkdir(parents=True, exist_ok=True)
             settings.write_text(self._settings())
+            self._certify()
             cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(settings)).wait(120)
+            scram = f"SCRAM-SHA-512=[name={USER},password={PASSWORD}]"
+            self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(settings), "--add-scram", scram).wait(600)
         self._process = self._java("kafka.Kafka", str(settings))
         eventually(self._answers, seconds=120, seen=self._log)
         return self
@@ -101,14 +118,29 @@ class PrivateKafka:
     def _log(self) -> str:
         return (self._work_dir / "kafka.log").read_text(errors="replace")[-4000:]
 
+    def _certify(self) -> None:
+        """Key and certificate in one file, as Kafka wants them."""
+        made = Authority(self.ca.parent).certify("broker")
+        (self._work_dir / "broker.pem").write_bytes(made.key.read_bytes() + made.cert.read_bytes())
+
     def _settings(self) -> str:
+        jaas = "org.apache.kafka.common.security"
         lines = {
             "process.roles": "broker,controller",
             "node.id": 1,
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self._controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "listeners": f"PLAINTEXT://{self.address},SECURE://{self.secure_address},CONTROLLER://127.0.0.1:{self._controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.address},SECURE://{self.secure_address}",
             "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
+            "listener.name.secure.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+            "listener.name.secure.plain.sasl.jaas.config": f'{jaas}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";',
+            "listener.name.secure.scram-sha-512.sasl.jaas.config": f"{jaas}.scram.ScramLoginModule required;",
+            "listener.name.secure.ssl.keystore.type": "PEM",
+            "listener.name.secure.ssl.keystore.location": self._work_dir / "broker.pem",
+            # How long a broker that was killed counts as alive: one that is started again waits for that.
+            "broker.heartbeat.interval.ms": 200,
+            "broker.session.timeout.ms": 1000,
             "log.dirs": self.data_dir,
             "offsets.topic.replication.factor": 1,
             "transaction.state.log.replication.factor": 1,

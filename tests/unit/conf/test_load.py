@@ -171,7 +171,7 @@ def test_a_heartbeat_of_0_is_the_default_as_in_the_real_pump() -> None:
     assert load_pump(environ={}, flags={"heartbeat-interval": "0"}) == load_pump(environ={})
 
 
-@pytest.mark.parametrize("value", ["true", "[1]", "{b = 1}", "1979-05-27"])
+@pytest.mark.parametrize("value", ["true", "[1]", "{b = true}", "1979-05-27"])
 def test_a_session_variable_is_text_or_a_number(tmp_path: Path, value: str) -> None:
     with pytest.raises(ValueError, match="syncer.to.params: .* is not a table of names and values"):
         load_drainer(toml(tmp_path, f"[syncer.to.params]\na = {value}\n"), {})

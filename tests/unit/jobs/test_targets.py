@@ -67,3 +67,11 @@ def test_jobs_that_compare_need_a_server() -> None:
     assert targets.require_server(config("tidb")) == config("tidb")
     with pytest.raises(ConfigError, match="syncer.db-type = 'file': this job compares tables"):
         targets.require_server(config("file"))
+
+
+def test_who_sends_to_a_topic() -> None:
+    by_spark = dataclasses.replace(config("kafka"), kafka=KafkaConfig(addrs="b:1", client="spark"))
+    with pytest.raises(ConfigError, match="there is no Spark session to send with"):
+        targets.sink_of(by_spark, 7, lambda seconds: None)
+    with_options = dataclasses.replace(config("kafka"), kafka=KafkaConfig(addrs="b:1", options=(("security.protocol", "SSL"),)))
+    assert targets.broker_settings(with_options, 7).options == (("security.protocol", "SSL"),)

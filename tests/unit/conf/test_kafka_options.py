@@ -1,0 +1,64 @@
+"""Options of Kafka's Java client: how they are written, which are refused, what may be encrypted, and that no error tells them."""
+
+from pathlib import Path
+
+import pytest
+
+from pyspark_tidb_binlog.conf.encrypted import encrypted
+from pyspark_tidb_binlog.conf.kafka_options import JAAS
+from pyspark_tidb_binlog.conf.load import flags_of, load_drainer
+from pyspark_tidb_binlog.conf.model import DrainerConfig, KafkaConfig
+
+KEY = {"BINLOG_SECRET_KEY": "00c0ffee" * 8}
+LOGIN = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="d" password="%s";'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[spark]\nkafka-options = { "security.protocol" = "SSL", "ssl.key.password" = "p,=\\"x" }',
+        '[spark.kafka-options]\nsecurity.protocol = "SSL"\nssl.key.password = "p,=\\"x"',
+    ],
+)
+def test_a_name_with_dots_may_be_quoted_or_not(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "drainer.toml"
+    file.write_text(text.replace("[spark", '[syncer]\ndb-type = "kafka"\n[spark', 1))
+    found = load_drainer(file, environ={})
+    assert dict(found.kafka.options) == {"security.protocol": "SSL", "ssl.key.password": 'p,="x'}
+    assert found.kafka.by_spark
+    assert load_drainer(environ={}, flags=flags_of(found)).kafka == found.kafka
+
+
+def test_a_part_of_a_value_may_be_encrypted(caplog: pytest.LogCaptureFixture) -> None:
+    text = encrypted('a"b\\c', KEY)
+    options = {JAAS: LOGIN % f"encrypted({text})", "ssl.key.password": f"encrypted({text})", "ssl.truststore.type": "PEM"}
+    flags = {"syncer.db-type": "kafka", "spark.kafka-options": tuple(options.items())}
+    found = dict(load_drainer(environ=KEY, flags=flags).kafka.options)
+    assert found == {JAAS: LOGIN % 'a\\"b\\\\c', "ssl.key.password": 'a"b\\c', "ssl.truststore.type": "PEM"}
+    assert caplog.text == ""
+    with pytest.raises(ValueError, match=r"^spark.kafka-options: ssl.key.password: it is not base64$"):
+        load_drainer(environ=KEY, flags=flags | {"spark.kafka-options": (("ssl.key.password", "encrypted(abc)"),)})
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"spark.kafka-client": "java"}, "spark.kafka-client: 'java' is not own, spark or empty"),
+        ({"spark.kafka-client": "own", "spark.kafka-options": "a=hidden"}, "own client has no TLS, no SASL and no compression"),
+        ({"spark.kafka-options": "acks=1"}, "spark.kafka-options: acks cannot be set: each message is sent once and in order"),
+        ({"spark.kafka-options": "bootstrap.servers=x:1"}, "cannot be set: name the brokers in syncer.to.kafka-addrs"),
+        ({"spark.kafka-options": "hidden"}, "the value is not a table of names and values"),
+        ({"spark.kafka-options": '{a = "hidden}'}, "the value is not a table of names and values"),
+    ],
+)
+def test_what_is_refused_says_why_and_tells_no_value(flags: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words) as refused:
+        load_drainer(environ={}, flags={"syncer.db-type": "kafka"} | flags)
+    assert "hidden" not in str(refused.value)
+
+
+def test_who_sends_is_decided_once() -> None:
+    some = (("security.protocol", "SSL"),)
+    assert [KafkaConfig().by_spark, KafkaConfig(options=some).by_spark] == [False, True]
+    assert [KafkaConfig(client="own").by_spark, KafkaConfig(client="spark").by_spark] == [False, True]
+    assert "SSL" not in repr(DrainerConfig(kafka=KafkaConfig(options=some)))
