@@ -182,14 +182,22 @@ def _workers_as_forks(master: str) -> Iterator[None]:
     The environment is then as before: other programs that this one starts have workers of their own.
     """
     before = {name: os.environ.get(name) for name in FORKED_BY}
-    if before["PYSPARK_PYTHON"] is None and jvm.is_local(master) and os.access(PYTHON, os.X_OK):
-        with contextlib.suppress(OSError), log_file().open("ab") as out:
-            WorkerForks().begin(out)
-    yield
-    for name, value in before.items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
+    forks: WorkerForks | None = None
+    try:
+        if before["PYSPARK_PYTHON"] is None and jvm.is_local(master) and os.access(PYTHON, os.X_OK):
+            with contextlib.suppress(OSError), log_file().open("ab") as out:
+                forks = WorkerForks()
+                forks.begin(out)
+        yield
+    except BaseException:
+        if forks is not None:
+            forks.close()
+        raise
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def _jvm_of_our_own(conf: SparkConf) -> JavaGateway:

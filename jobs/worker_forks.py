@@ -95,11 +95,24 @@ class WorkerForks:
         """Start the process that forks as a new one, because this one may have threads; ``out``: where it prints. Ends with this process."""
         number = self._listener.fileno()
         command = [sys.executable, "-m", __name__, str(number), str(self._place)]
+        # What an interpreter reads when it starts is as Spark sets it: hashes of text are the same in each run, and prints come at once.
+        environ = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES"} | os.environ
         read, self._alive = os.pipe()
-        self._begun = subprocess.Popen(command, stdin=read, stdout=out, stderr=out, pass_fds=[number])
-        os.close(read)
+        try:
+            self._begun = subprocess.Popen(command, stdin=read, stdout=out, stderr=out, pass_fds=[number], env=environ)
+        except OSError:
+            self.close()
+            raise
+        finally:
+            os.close(read)
         self._listener.close()
-        atexit.register(self.close)
+        self._begun_by = os.getpid()
+        atexit.register(self._close_at_exit)
+
+    def _close_at_exit(self) -> None:
+        # a fork of the program comes here too, if it ends as an interpreter does
+        if os.getpid() == self._begun_by:
+            self.close()
 
     def fork(self) -> None:
         """Start the process that forks, with everything imported that this process has imported and ``PRELOADED``."""

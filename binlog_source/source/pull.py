@@ -5,6 +5,7 @@ A call to a host that crashed or was cut off still has an open connection, so a 
 error names Pump and ts. Channels are kept for the life of the process.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -133,7 +134,9 @@ class Pull:
         self._iterated = False
         request = pump_pb2.PullBinlogReq(clusterID=endpoint.cluster_id)
         request.startFrom.suffix, request.startFrom.offset = start.suffix, start.offset
-        method = _channel(endpoint, _ONE_THREAD).unary_stream(
+        # a call of one thread does not keep its channel, and grpcio cancels all calls of a channel that nobody has any more
+        self._channel = _channel(endpoint, _ONE_THREAD)
+        method = self._channel.unary_stream(
             PULL_BINLOGS, request_serializer=pump_pb2.PullBinlogReq.SerializeToString, response_deserializer=None
         )
         told = [(KNOWN_KEY, ",".join(sorted(known)))] if known else []
@@ -174,6 +177,9 @@ class Pull:
     def close(self) -> None:
         """End the call and free it; by the thread that reads it."""
         self.cancel()
+        if isinstance(sys.exc_info()[1], KeyboardInterrupt | SystemExit):
+            # A signal's handler may have raised it where the call waits for an event: grpcio has then freed what the next would be taken from.
+            return
         # grpcio keeps 20 KB of a call of one thread for ever, unless that thread takes its last events; TLS's calls have none
         take = getattr(self._call, "_consume_next_event", None)
         while take is not None and self._call._state.due:

@@ -2,13 +2,15 @@
 
 import gc
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.source.framing import Records
-from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, offers_raw
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, Pull, offers_raw, renew
 from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_raw, read_sorted
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
@@ -211,3 +213,47 @@ def test_a_pull_that_was_left_leaves_nothing_behind() -> None:
                 assert commits(read_raw(endpoint(pump), Position(0, 0), Position(0, 20), 1, ReadTerms(5, refuse))) == [0, 9]
         # 20 KiB each were kept
         assert held() - before < 400 * 5 * 1024
+
+
+def test_a_pull_goes_on_when_others_get_a_new_connection() -> None:
+    """The time-out of one reader is no reason to cut off the others of its process."""
+    renewed = threading.Event()
+
+    def slowly(asked: Asked) -> Iterator[bytes]:
+        yield LOG[0]
+        renewed.wait(10)
+        yield LOG[1]
+
+    with ScriptedPump(slowly, RAW) as pump:
+        pull = Pull(endpoint(pump), "raw", Position(0, 0), 10)
+        messages = iter(pull)
+        try:
+            next(messages)
+            renew(pump.address)
+            gc.collect()
+            renewed.set()
+            assert len(list(messages)) == 1
+        finally:
+            renewed.set()
+            pull.close()
+
+
+def test_ctrl_c_while_a_pull_waits_is_what_the_reader_sees() -> None:
+    """It breaks off grpcio's wait for the next event, after which there is none that could be taken."""
+    over = threading.Event()
+
+    def one_then_wait(asked: Asked) -> Iterator[bytes]:
+        yield LOG[0]
+        over.wait(10)
+
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with ScriptedPump(one_then_wait, RAW) as pump:
+        try:
+            read = read_raw(endpoint(pump), Position(0, 0), Position(1, 10), 1, ReadTerms(5, refuse))
+            next(read)
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                next(read)
+        finally:
+            over.set()
+            signal.signal(signal.SIGINT, former)

@@ -210,9 +210,10 @@ def test_a_program_with_threads_has_a_process_that_forks_beside_it(tmp_path: Pat
             def seen(batches):
                 import sys
                 import pyarrow as pa
+                print("printed by a worker")
                 for _ in batches:
                     with open("/proc/self/cmdline") as line:
-                        yield pa.RecordBatch.from_pydict({"line": [line.read()]})
+                        yield pa.RecordBatch.from_pydict({"line": [f"{line.read()}{hash('text')}"]})
 
             before = dict(os.environ)
             session = build_session("program", master="local[1]", delta=False)
@@ -220,14 +221,71 @@ def test_a_program_with_threads_has_a_process_that_forks_beside_it(tmp_path: Pat
             print(sorted(changed & {"PYSPARK_PYTHON", "TIDB_BINLOG_FORKS", "TIDB_BINLOG_PYTHON"}), os.environ.get("PYSPARK_PYTHON"))
             line = session.range(1).mapInArrow(seen, "line STRING").collect()[0].line.split(chr(0))
             print(*line[1:4])
+            print(line[-1])
             """
         )
     )
     environ = {name: value for name, value in os.environ.items() if name not in ("PYSPARK_PYTHON", "TIDB_BINLOG_FORKS")}
-    environ |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    environ |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "TIDB_BINLOG_LOG": str(tmp_path / "program.log")}
     done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    environment, forked = done.stdout.splitlines()
+    environment, forked, hashed = done.stdout.splitlines()
     assert environment == f"['PYSPARK_PYTHON'] {sys.executable}"
     assert forked.startswith("-m pyspark_tidb_binlog.jobs.worker_forks ")
+    plain = subprocess.run(
+        [sys.executable, "-c", "print(hash('text'))"], env=environ | {"PYTHONHASHSEED": "0"}, capture_output=True, text=True
+    )
+    assert hashed == plain.stdout.strip(), "as Spark has it in each of its interpreters"
+    assert "printed by a worker" in (tmp_path / "program.log").read_text()
     assert list(tmp_path.glob("tbs-forks-*")) == [], "the process has ended with the program"
+
+
+def test_a_program_whose_jvm_does_not_start_keeps_its_environment_and_no_process(tmp_path: Path) -> None:
+    """Whoever mends it tries again, in a notebook in the same process."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import os
+            from pyspark_tidb_binlog.jobs import spark_session
+            from pyspark_tidb_binlog.jobs.worker_forks import FORKED_BY
+
+            try:
+                with spark_session._workers_as_forks("local[1]"):
+                    assert all(name in os.environ for name in FORKED_BY)
+                    raise ValueError
+            except ValueError:
+                pass
+            print([name for name in FORKED_BY if name in os.environ], os.listdir(os.environ["TMPDIR"]))
+            """
+        )
+    )
+    environ = {
+        name: value for name, value in os.environ.items() if name not in ("PYSPARK_PYTHON", "TIDB_BINLOG_FORKS", "TIDB_BINLOG_PYTHON")
+    }
+    (tmp_path / "tmp").mkdir()
+    environ |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "tmp"), "TIDB_BINLOG_LOG": str(tmp_path / "program.log")}
+    done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[] []\n", done.stderr
+
+
+def test_a_fork_of_the_program_ends_without_the_process_that_forks(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import os, subprocess, sys
+            from pyspark_tidb_binlog.jobs.worker_forks import WorkerForks
+
+            WorkerForks().begin(sys.stderr)
+            if os.fork():
+                os.wait()
+                code = "import sys; print('pyspark.worker' in sys.modules)"
+                print(subprocess.run([os.environ["PYSPARK_PYTHON"], "-c", code], capture_output=True, text=True).stdout.strip())
+            """
+        )
+    )
+    environ = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "True\n", done.stderr
+    assert list(tmp_path.glob("tbs-forks-*")) == []
