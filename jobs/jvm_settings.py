@@ -28,7 +28,7 @@ NOT_NEEDED_FOR_KAFKA = "org.apache.hadoop:*,org.slf4j:*,at.yawk.lz4:*,org.xerial
 """The same of Spark's Kafka sink."""
 COMPLETE = ".complete"
 """A file beside jars, which names what they are: nothing of it is missing."""
-_OF_KAFKA_SINK = re.compile(r"\bspark-sql-kafka-0-10\b")
+_OF_KAFKA_SINK = re.compile(r"\bspark-sql-kafka-0-10(?:_|\b)")
 _OF_DELTA = re.compile(r"\bdelta-(?:spark|core)(?:_[\d.]+)*\b")
 
 
