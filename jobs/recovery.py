@@ -59,7 +59,7 @@ def replayed(config: DrainerConfig, cluster_id: int, stop: threading.Event) -> R
 
     def pause(seconds: float) -> None:
         if stop.wait(seconds):
-            raise Stopped("stopped while waiting for the target; the next start begins again with the relay log")
+            raise Stopped("stopped before all of the relay log was replayed; the next start goes on with it")
 
     how = ReadBack(process_zone())
     sink = RelayReplay(config, cluster_id, relay_stream(config, cluster_id), how, pause)

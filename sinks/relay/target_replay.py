@@ -161,9 +161,10 @@ class RelayReplay(RowSink):
             )
 
     def _records(self) -> Iterator[BinlogRecord]:
-        """The records that the target may lack, in their order."""
+        """The records that the target may lack, in their order. Between two of them a stop request ends the replay."""
         ignored, last_ts = self._settings.ignore_txn_commit_ts, self.commit_ts
         for record in walk(self._directory):
+            self._retry_policy.pause(0.0)
             commit_ts = commit_ts_of(record.payload)
             # A real Drainer that was started again has written again what was there; an early DDL shares its commit_ts with a transaction.
             again = commit_ts < last_ts if _is_ddl(record.payload) else commit_ts <= last_ts

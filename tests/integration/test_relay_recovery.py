@@ -1,5 +1,6 @@
 """The relay log and recovery from it on a real MariaDB: kills in the middle of a span applied row by row, then without the upstream."""
 
+import itertools
 import random
 import shutil
 import signal
@@ -12,7 +13,7 @@ import pytest
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.binlogfile import files_in, walk
-from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, LeaseHeld
+from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, LeaseHeld, Stopped
 from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
 from tests.support.relay_process import RelayTask, recover, relayed_process, stream_until
 from tests.support.row_sink_process import SCHEMA, made, worlds
@@ -116,6 +117,25 @@ def test_recovery_is_killed_and_repeated(site: Site, upstream_returns: bool) -> 
     stream_until(site.task(seed))
     assert keyed(site.rows()) == keyed(made(seed, BATCHES)[0].expected())
     assert '"consistent":true' in site.checkpoint()
+
+
+def test_a_stop_request_ends_a_recovery_between_two_records(site: Site) -> None:
+    """While it looks through the log, and while it applies it; the next one goes on."""
+    seed = "stopped"
+    killed_within(site, seed, "after-rows-commit:5")
+    records = sum(1 for _ in walk(site.log_dir))
+    for last in (0, records + records // 2):
+        asked = itertools.count()
+
+        def pause(seconds: float, asked: Iterator[int] = asked, last: int = last) -> None:
+            if next(asked) == last:
+                raise Stopped("asked to")
+
+        with pytest.raises(Stopped):
+            recover(site.task(seed), pause)
+        assert '"consistent":false' in site.checkpoint()
+    done = recover(site.task(seed))
+    assert done is not None and keyed(site.rows()) == keyed(snapshot(seed, done.commit_ts))
 
 
 def test_each_operation_is_applied_once_over_all_lives_of_the_recovery(site: Site) -> None:

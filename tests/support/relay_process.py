@@ -6,7 +6,7 @@ import resource
 import signal
 import tempfile
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,9 +65,9 @@ def relayed_process(task: RelayTask, env: Mapping[str, str]) -> Ended:
         return Ended(process.exitcode, Path(said.name).read_text())
 
 
-def recover(task: RelayTask) -> Replayed | None:
+def recover(task: RelayTask, pause: Callable[[float], None] = lambda seconds: None) -> Replayed | None:
     """Make the target consistent from the log; None: it is."""
-    sink = RelayReplay(task.config(), 0, STREAM, ReadBack(process_zone()), lambda seconds: None)
+    sink = RelayReplay(task.config(), 0, STREAM, ReadBack(process_zone()), pause)
     try:
         found = sink.start()
         return None if found.consistent else sink.replay(found)
