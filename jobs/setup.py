@@ -205,7 +205,7 @@ def ensure_archive(jars: Path, spark: SparkOfMachine, release: str) -> None:
     archive = jars / "spark.jsa"
     made_for = f"{java_version()} {release}"
     stamp = jars / ".archive"
-    if stamp.exists() and stamp.read_text() == made_for:
+    if archive.exists() and stamp.exists() and stamp.read_text() == made_for:
         return
     say("trying Spark once, for quicker starts from now on")
     archive.unlink(missing_ok=True)

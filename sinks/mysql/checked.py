@@ -12,13 +12,12 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from typing import TypeVar
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError, RetryableApplyError
-from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
-from pyspark_tidb_binlog.schemas.redaction import HIDDEN
+from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.effects import NO_PARTITION, StatementResult, finding, judge, key_text, matched
+from pyspark_tidb_binlog.sinks.mysql.effects import NO_PARTITION, StatementResult, finding, judge, matched
 from pyspark_tidb_binlog.sinks.mysql.moves import RowMove
+from pyspark_tidb_binlog.sinks.mysql.sent_statements import DUPLICATE, NOT_COMPARABLE, StatementSender, stop_at_findings
 from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, Session
 from pyspark_tidb_binlog.sinks.mysql.statements import Ahead, Effect, Statement
 
@@ -26,9 +25,6 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-_DUPLICATE = 1062
-_NOT_COMPARABLE = 1267
-"""A text is compared with a column whose charset cannot represent it, so no row has that value."""
 _MOVES = "tidb_binlog_moves"
 _ROUNDS = 8
 """Runs in which rejected statements are identified one after the other; beyond them every statement is run row by row."""
@@ -46,6 +42,7 @@ class Effects:
         """``by_row``: numbers of the statements to run row by row; ``counted``: of those to run whole, with their missing rows counted."""
         self._session = session
         self._settings = apply
+        self._sender = StatementSender(session, apply)
         self._by_row = by_row
         self._counted = counted
         self._number = 0
@@ -98,7 +95,7 @@ class Effects:
             except RetryableApplyError:
                 raise
             except ApplyError as error:
-                if error.errno not in (_DUPLICATE, _NOT_COMPARABLE):
+                if error.errno not in (DUPLICATE, NOT_COMPARABLE):
                     raise self._refusal(move.update, error) from (error if self._settings.log_row_data else None)
                 self._session.execute(f"ROLLBACK TO SAVEPOINT {_MOVES}")
                 return False
@@ -119,7 +116,7 @@ class Effects:
             except RetryableApplyError:
                 raise
             except ApplyError as error:
-                if error.errno != _NOT_COMPARABLE:
+                if error.errno != NOT_COMPARABLE:
                     raise self._refusal(some[0].update, error) from (error if self._settings.log_row_data else None)
                 return False
             found += int(rows[0][0])
@@ -143,12 +140,12 @@ class Effects:
         except RetryableApplyError:
             raise
         except ApplyError as error:
-            if error.errno == _NOT_COMPARABLE:
+            if error.errno == NOT_COMPARABLE:
                 return None
             raise self._refusal(move.take, error) from (error if self._settings.log_row_data else None)
         if rows and rows[0][0] is None:
             raise ApplyError(
-                f"{self._place(move.take)}: what its columns that only the target has ({', '.join(o.name for o in move.others)}) hold is, as text, longer "
+                f"{self._sender.place(move.take)}: what its columns that only the target has ({', '.join(o.name for o in move.others)}) hold is, as text, longer "
                 f"than the target's max_allowed_packet, {self._session.max_allowed_packet:,}; raise it there (SET GLOBAL max_allowed_packet, up to 1 "
                 "GiB) and start again",
                 PACKET_TOO_LARGE,
@@ -208,9 +205,9 @@ class Effects:
         except ApplyError as error:
             if self._passed_over(statement, error):
                 return ()
-            if error.errno == _NOT_COMPARABLE and statement.effect is Effect.REMOVES:
+            if error.errno == NOT_COMPARABLE and statement.effect is Effect.REMOVES:
                 return (finding(statement, FindingKind.ROWS, f"the row to be deleted cannot exist in the target: {error.words}", 0),)
-            if error.errno != _DUPLICATE or statement.effect is Effect.REMOVES or not statement.origin.key:
+            if error.errno != DUPLICATE or statement.effect is Effect.REMOVES or not statement.origin.key:
                 raise self._refusal(statement, error) from (error if self._settings.log_row_data else None)
             if statement.effect is Effect.RESTORES:
                 words = "a row that was deleted before its transaction was skipped was not inserted again, another one is in its way"
@@ -220,7 +217,7 @@ class Effects:
 
     def _passed_over(self, statement: Statement, error: ApplyError) -> bool:
         """Whether safe mode has nothing to write for this row."""
-        if error.errno == _NOT_COMPARABLE and statement.effect is Effect.CLEARS:
+        if error.errno == NOT_COMPARABLE and statement.effect is Effect.CLEARS:
             return True
         if not (statement.superseded and error.errno == NO_PARTITION):
             return False
@@ -240,27 +237,13 @@ class Effects:
         return judge(statement, self._send(statement, statement.sql), missing)
 
     def _send(self, statement: Statement, sql: bytes) -> StatementResult:
-        if words := self._session.too_large(sql):
-            raise ApplyError(f"{self._place(statement)}: {words}", PACKET_TOO_LARGE)
-        return self._session.answer(sql, self._meanwhile)
+        return self._sender.send(statement, sql, self._meanwhile)
 
     def _refusal(self, statement: Statement, error: ApplyError) -> ApplyError:
-        if error.errno == PACKET_TOO_LARGE:
-            return error
         way_out = f", or skip the transaction with syncer.ignore-txn-commit-ts = [{statement.newest_ts}]"
         if statement.effect is Effect.RESTORES:
             way_out = ": the row was deleted before its transaction was skipped, and has to be inserted again"
-        return ApplyError(
-            f"{self._place(statement)}, schema version {statement.origin.schema_version}: {error}. Repair the target (its message says "
-            f"what it rejects) and start again{way_out}",
-            error.errno,
-            error.words,
-        )
-
-    def _place(self, statement: Statement) -> str:
-        key = key_text(statement) if self._settings.log_row_data else HIDDEN
-        ts = statement.newest_ts
-        return f"{statement.origin.table}, key {key}, commit_ts {ts} ({as_time(ts)})"
+        return self._sender.refusal(statement, error, way_out)
 
 
 def _counted_together(moves: Iterable[RowMove]) -> Iterator[list[RowMove]]:
@@ -302,15 +285,5 @@ def checked(session: Session, apply: ApplyConfig, write: Callable[[Effects], T])
         by_row, counted = by_row | rows, counted | wholes
         session.rollback()
         session.begin()
-    if effects.findings and apply.on_finding == "stop":
-        raise FindingError(_stop_text(effects.findings, apply.log_row_data))
+    stop_at_findings(effects.findings, apply)
     return result, tuple(effects.findings)
-
-
-def _stop_text(findings: list[Finding], show: bool) -> str:
-    first = in_words(findings[0], show)
-    return (
-        f"the target is not as the binlogs say it must be, {len(findings)} findings, the first: {first}. Nothing of this transaction is "
-        "committed. Compare the table with the upstream and repair it, then start again; or continue and record findings with "
-        "spark.on-finding = record"
-    )

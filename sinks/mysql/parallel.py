@@ -53,6 +53,7 @@ from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_retried, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
+from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED
 
 DONE = pa.schema(
     [
@@ -63,9 +64,12 @@ DONE = pa.schema(
         pa.field("detail", pa.binary(), nullable=False),
     ]
 )
-"""What one part did in one phase: the number of rows, how long it took, and the pickled findings. Phase ``LEFT``: it still has to be written."""
+"""What one part did in one phase: the number of rows, how long it took, and the pickled findings. Phase ``LEFT``: it still has to be written.
+``REFUSED``: a table is not as it was planned for; the pickled error.
+"""
 
 LEFT = "left"
+REFUSED = "refused"
 _OTHERS_SECONDS = 30.0
 """How long a part waits until the others have committed their deletes. The tasks of other parts may be waiting for its slot."""
 _POLL = Backoff(0.002, 0.05)
@@ -127,16 +131,28 @@ def apply_phases(events: KeyedEvents, how: PartPlan, to: PartTarget, *, together
         to: where to write.
         together: all parts run at the same time, so each waits for the deletes of the others, at most ``_OTHERS_SECONDS``. If not, it is left
             unless those are done already. Call this again for parts that are left.
+
+    Raises:
+        ApplyError: a table of the target is not as it was planned for (``OUTDATED``): what no part has marked as done can be planned anew.
     """
     patience = _OTHERS_SECONDS if together else 0.0
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with RowSpool(KEYED) as spool:
             whole = spool.extend(how.chosen(unpack([batch], KEYED)) for batch in batches).table()
-            yield from apply_part(_part_of(whole), whole, how, to, patience)
+            part = _part_of(whole)
+            try:
+                yield from apply_part(part, whole, how, to, patience)
+            except ApplyError as error:
+                if error.errno not in OUTDATED:
+                    raise
+                # As an exception it would reach the driver as Spark's, as a text, and end the stream.
+                yield _reported(part, REFUSED, 0, 0.0, error)
 
     done = events.overlapping(how.span).mapInArrow(run, ddl_of(DONE)).toArrow()
     phases = done.column("phase")
+    for error in map(pickle.loads, done.filter(pc.equal(phases, REFUSED)).column("detail").to_pylist()):
+        raise error
     deleting = done.filter(pc.equal(phases, Phase.DELETE.value)).column("micros")
     return PartsDone(_together(done), (pc.max(deleting).as_py() or 0) / 1e6, pc.sum(pc.equal(phases, LEFT), min_count=0).as_py())
 
@@ -373,7 +389,11 @@ def _keyless_rows(rows: pa.Table) -> SchemaMismatch:
 
 
 def _row(part: int, phase: str, done: Written, seconds: float) -> pa.RecordBatch:
-    values = (part, phase, done.rows, int(seconds * 1e6), pickle.dumps(done.findings))
+    return _reported(part, phase, done.rows, seconds, done.findings)
+
+
+def _reported(part: int, phase: str, rows: int, seconds: float, detail: object) -> pa.RecordBatch:
+    values = (part, phase, rows, int(seconds * 1e6), pickle.dumps(detail))
     return pa.RecordBatch.from_arrays([pa.array([v], f.type) for v, f in zip(values, DONE, strict=True)], schema=DONE)
 
 

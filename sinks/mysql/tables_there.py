@@ -1,7 +1,7 @@
 """Gives each step the tables as they are at the target: columns that it lacks, columns that it has beyond, tables that it does not have. [db]
 
 Promises: no query where the tables of a step are known (``structure``). A step that is refused because a table was changed meanwhile is planned once more,
-with the tables read again. A table that the target does not have is a finding with the number of its rows: with ``on-finding = stop`` a
+with the tables read again; in parts, what a part has marked as done stays. A table that the target does not have is a finding with the number of its rows: with ``on-finding = stop`` a
 ``FindingError`` before anything of the step is written, with ``record`` its rows are passed over and the step goes on.
 """
 

@@ -22,6 +22,8 @@ PAIRING = ("pair-state",)
 DELTA = ("before-delta", "after-delta")
 PARTS = ("before-part-delete-commit", "after-part-delete", "before-part-write-commit", "after-part-write")
 DDL = ("after-ddl-intent", "after-ddl", "before-ddl-done")
+PUT_OFF = ("after-record-put-off",)
+"""Passed by a step in which nothing is applied, soon after one whose record was saved."""
 
 FEW = Cut(step_bytes=150, max_bytes=450)
 """At most five transactions a batch."""
@@ -135,6 +137,14 @@ def test_ddls_that_move_or_drop_rows(delivery: str, fresh_mariadb: PrivateMariaD
     """Before and after each of the first of every kind; the case has two tables that swap their names among them."""
     with Arena(load(GOLDEN / "ddl"), fresh_mariadb, tmp_path, delivery, FEW) as arena:
         torture(arena, tuple(f"{point}-{kind}" for kind in MOVING for point in DDL), (1,))
+        arena.assert_equal()
+
+
+@pytest.mark.parametrize("delivery", ["sorted", "raw"])
+def test_steps_in_which_nothing_is_applied(delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    """What Spark has committed is beyond the target's record at each of these deaths; its directory is not lost, or is."""
+    with Arena(load(GOLDEN / "keys"), fresh_mariadb, tmp_path, delivery, FEW) as arena:
+        torture(arena, (*PUT_OFF, "after-spark-commit"), (1, 2, 3), lambda deaths: arena.forget(delta=False) if deaths == 4 else None)
         arena.assert_equal()
 
 
