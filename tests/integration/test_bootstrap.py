@@ -484,7 +484,7 @@ def test_tables_that_are_renamed_dropped_and_truncated_after_the_snapshot(run: B
     txn.insert("shop.named", {"k": "new", "n": 1, "v": b"new"})
     txn.commit()
     run.begin()
-    assert [len(rows_of(mariadb, table)) for table in SMALL] == [40, 40, 40]
+    assert [run_sql(mariadb, f"SELECT COUNT(*) FROM {table}") for table in SMALL] == [[(40,)]] * 3
     run.apply()
     assert sorted(run_sql(mariadb, "SHOW TABLES FROM shop")) == [("named",), ("thing",)]
     assert run_sql(mariadb, "SELECT COUNT(*), MAX(t = 'new') FROM shop.thing") == [(41, 1)]
