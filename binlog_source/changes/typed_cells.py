@@ -12,6 +12,7 @@ Promises: no value is changed but by what the table says; NULL stays NULL.
 """
 
 from dataclasses import dataclass
+from decimal import Decimal
 
 import numpy as np
 import numpy.typing as npt
@@ -112,6 +113,8 @@ def fitted(cells: pa.Array, wanted: pa.DataType) -> pa.Array:
     if not texts and _kind_of_time(given) != _kind_of_time(wanted):
         raise pa.ArrowInvalid(f"{given} is no {wanted}")
     found = cells.cast(wanted)
+    if pa.types.is_string(given) and pa.types.is_floating(wanted):
+        _require_shown(cells, found)
     # Arrow itself lets a float overflow, a decimal be rounded and a time of day be cut off.
     if not texts and not found.cast(given).equals(cells):
         raise pa.ArrowInvalid(f"{wanted} cannot hold each of them exactly")
@@ -120,6 +123,13 @@ def fitted(cells: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _require_shown(texts: pa.StringArray, found: pa.Array) -> None:
+    """Each float is written as the number that its text says: ``9007199254740993`` and ``1e400`` are none."""
+    for text, number in zip(texts.to_pylist(), found.cast(pa.string()).to_pylist(), strict=True):
+        if text is not None and Decimal(text) != Decimal(number):
+            raise pa.ArrowInvalid(f"{found.type} cannot hold {text} exactly")
 
 
 def _require_numbers(texts: pa.StringArray, wanted: pa.DataType) -> None:

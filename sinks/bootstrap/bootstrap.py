@@ -157,7 +157,8 @@ class Bootstrap:
         given_up = self._given_up(found, head) if found is not None and not goes_on else ()
         planned = self._planned(head, fresh, given_up)
         if not goes_on:
-            stale = self._left_behind(mine, given_up) if head.kind is CopyKind.FIRST else []
+            joined = found is not None and found.joined
+            stale = self._left_behind(mine, given_up, joined) if head.kind is CopyKind.FIRST else []
             recorded = [*planned, *map(_anew, left_out), *stale]
             self._transact(lambda session: copy_record.begin(session, cluster_id, schema, head, recorded))
             failpoints.point("after-bootstrap-begin")
@@ -185,10 +186,12 @@ class Bootstrap:
             for t, old, rows in zip(fresh, before, sizes, strict=True)
         ]
 
-    def _left_behind(self, mine: set[tuple[str, str]], given_up: Sequence[CopiedTable]) -> list[CopiedTable]:
-        """What a copy that was given up has made and nobody wants any more."""
+    def _left_behind(self, mine: set[tuple[str, str]], given_up: Sequence[CopiedTable], joined: bool) -> list[CopiedTable]:
+        """What a copy that was given up has made and nobody wants any more; ``joined``: the stream has begun behind it."""
         left = [t for t in given_up if (t.schema, t.name) not in mine and self._keeps(t)]
-        self._require_gone([t for t in left if t.state is not CopyState.PLANNED and not t.made])
+        # The stream may have dropped it, and somebody else may have made one of that name since.
+        strange = [t for t in left if not t.made or (joined and t.state is not CopyState.MADE)]
+        self._require_gone([t for t in strange if t.state is not CopyState.PLANNED])
         return [replace(t, state=CopyState.STALE) for t in left if t.made]
 
     def _checked(self, head: CopyHead, tables: Sequence[TableAt], record: CopyRecord) -> CopyRecord:
@@ -201,9 +204,8 @@ class Bootstrap:
             )
         to = {(t.schema, t.name): self._to(t) for t in tables}
         here = tuple(t for t in record.tables if (t.schema, t.name) in mine)
-        moved = [
-            f"{t.schema}.{t.name}" for t in here if t.state not in (CopyState.PLANNED, CopyState.AGAIN) and t.to != to[t.schema, t.name]
-        ]
+        # What is to be emptied, or was made, has the name that it had then: under another one is somebody's.
+        moved = [f"{t.schema}.{t.name}" for t in here if (t.state is not CopyState.PLANNED or t.made) and t.to != to[t.schema, t.name]]
         if moved:
             raise BootstrapRefused(
                 f"{', '.join(moved[:5])}: copied, or in part, at {head.ts} by another [[spark.route]] (name, columns or where). Set it as it was; or start with "
@@ -247,7 +249,12 @@ class Bootstrap:
     def _given_up(self, found: CopyRecord, head: CopyHead) -> Sequence[CopiedTable]:
         """What is at the target of a copy that is not continued; what is done and joined is the stream's, unless it is to be removed."""
         removes = self._removes and found.head.kind is CopyKind.FIRST and head.kind is CopyKind.FIRST
-        return [*found.tables, *found.others] if found.begun or removes else ()
+        if not (found.begun or removes):
+            return ()
+        if found.head.kind is CopyKind.TABLES and head.kind is CopyKind.TABLES:
+            # A table of a stream that is done has been the stream's since: it is emptied, and keeps what the target has added to it.
+            return [*found.unfinished, *found.others]
+        return [*found.tables, *found.others]
 
     def _ask(self, question: Callable[[Session], T]) -> T:
         return run_retried(self._sessions.use, question, self._policy)
@@ -317,7 +324,13 @@ class Bootstrap:
                 self._with_tables(lambda tables: tables.drop(*name))
             elif not copied.made and not self._with_tables(lambda tables: tables.is_there(*name)):
                 self._transact(lambda session: copy_record.note_made(session, cluster_id, schema, copied))
-            self._with_tables(lambda tables: tables.make_ready(wanted, may_empty=empties))
+            try:
+                self._with_tables(lambda tables: tables.make_ready(wanted, may_empty=empties))
+            except ApplyError:
+                if not self._with_tables(lambda tables: tables.is_there(*name)):
+                    # Refused: whoever makes it by hand now has a table of their own.
+                    self._transact(lambda session: copy_record.note_refused(session, cluster_id, schema, copied))
+                raise
             self._transact(
                 lambda session: copy_record.note_empty(session, cluster_id, schema, copied, head.ts, head.kind, ranges),
             )
@@ -374,6 +387,9 @@ class Bootstrap:
             if not made:
                 names = ", ".join(w.label for w in waiting)
                 _log.warning("views or sequences that the target refuses, to be made there by hand: %s", names)
+                for wanted in waiting:
+                    refused = CopiedTable(wanted.source.schema, wanted.source.name, CopyState.MADE)
+                    self._transact(partial(copy_record.forget, cluster_id=self._lease.cluster_id, schema=self._schema, table=refused))
                 return
 
     def _copy_by_executors(self, head: CopyHead, work: Sequence[tuple[CopyPlan, CopiedRange]]) -> None:

@@ -182,8 +182,12 @@ def note_empty(
 
 def note_made(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> None:
     """The copy is about to make the table."""
-    values = [cluster_id, table.schema, table.name, _WHOLE]
-    session.execute(f"UPDATE {_table(schema)} SET made = 1, changed_at = NOW(3) WHERE {_ONE}", values)
+    _set_made(session, cluster_id, schema, table, 1)
+
+
+def note_refused(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> None:
+    """The target has refused to make the table."""
+    _set_made(session, cluster_id, schema, table, 0)
 
 
 def forget(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> None:
@@ -272,6 +276,11 @@ def _set_state(session: Session, cluster_id: int, schema: str, name: tuple[str, 
     )
     if changed != 1 and not session.query(f"SELECT 1 FROM {_table(schema)} WHERE {_ONE}", [cluster_id, *name, _WHOLE]):
         raise ApplyError(f"{'.'.join(name)}: its row in {schema}.{TABLE} is gone; start with --bootstrap-restart")
+
+
+def _set_made(session: Session, cluster_id: int, schema: str, table: CopiedTable, made: int) -> None:
+    values = [made, cluster_id, table.schema, table.name, _WHOLE]
+    session.execute(f"UPDATE {_table(schema)} SET made = %s, changed_at = NOW(3) WHERE {_ONE}", values)
 
 
 def _forget_ranges(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> None:

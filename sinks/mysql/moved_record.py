@@ -63,7 +63,10 @@ def into_target(rows: TwoRecords, savepoint: int, names: tuple[str, str], path: 
     Raises:
         ConfigError: the savepoint is newer than both.
     """
-    newest = max((row.commit_ts for row in (rows.asked, rows.other) if row is not None), default=0)
+    # A row that ours knows was left behind: ours may have been set back since.
+    left = rows.asked is not None and rows.other is not None and rows.asked.commit_ts == rows.other.beside
+    asked = None if left else rows.asked
+    newest = max((row.commit_ts for row in (asked, rows.other) if row is not None), default=0)
     named = rows.other.elsewhere if rows.other is not None else ()
     if savepoint > newest and savepoint not in named:
         where = f"{names[0]} says {newest} ({as_time(newest)})" if newest else f"{names[0]} has no row of this cluster"
@@ -73,8 +76,8 @@ def into_target(rows: TwoRecords, savepoint: int, names: tuple[str, str], path: 
         )
     if rows.other is None:
         return RecordMove()
-    if rows.asked is not None and rows.asked.commit_ts >= rows.other.commit_ts:
-        return RecordMove(words=f"{names[1]} is older than {names[0]}, which is at {rows.asked.commit_ts}: it is removed")
+    if asked is not None and asked.commit_ts >= rows.other.commit_ts:
+        return RecordMove(words=f"{names[1]} is older than {names[0]}, which is at {asked.commit_ts}: it is removed")
     was = f", which was at {rows.asked.commit_ts}" if rows.asked is not None else ""
     return RecordMove(
         replace(rows.other, elsewhere=(), beside=None),

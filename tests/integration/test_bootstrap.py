@@ -14,7 +14,8 @@ from pyspark_tidb_binlog.binlog_source.emulator.values import EVERY_TYPE, value_
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TableName, TableRoute
 from pyspark_tidb_binlog.jobs.drainer_options import BootstrapRequest
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, LeaseHeld, SnapshotCollected
+from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, LeaseHeld, SnapshotCollected
+from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, WantedTable
 from tests.support.bootstrap_life import run_life
 from tests.support.bootstrapped_stream import BootstrappedStream
 from tests.support.ddl_target import dying
@@ -356,9 +357,46 @@ def test_another_route_in_the_middle_of_a_copy_is_refused(
     run.mirror.tick()
     with pytest.raises(BootstrapRefused, match=r"rows in mart\.thing"):
         run.begin(BootstrapRequest(restart=True), routes=other)
+    with dying("after-bootstrap-begin"):
+        run.begin(BootstrapRequest(restart=True), routes=())
+    with pytest.raises(BootstrapRefused, match=r"shop\.item: copied, or in part"):
+        run.begin(routes=other)
     assert run_sql(mariadb, "SELECT t FROM mart.thing") == [("theirs",)]
     run.begin(routes=())
     same(run, source, mariadb, "shop.item")
+
+
+def test_a_table_that_the_target_refused_is_of_whoever_makes_it(
+    run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: TargetTables, wanted: WantedTable) -> None:
+        raise ApplyError("the target refuses it")
+
+    with monkeypatch.context() as patched, pytest.raises(ApplyError, match="refuses it"):
+        patched.setattr(TargetTables, "_make", refuse)
+        run.begin(ALL)
+    run_sql(mariadb, "CREATE TABLE shop.item (id BIGINT UNSIGNED PRIMARY KEY, v INT, f FLOAT, t VARCHAR(20), KEY theirs (v))")
+    run_sql(mariadb, "INSERT INTO shop.item VALUES (1, 1, 1, 'theirs')")
+    for again in (BootstrapRequest(), BootstrapRequest(restart=True)):
+        with pytest.raises(BootstrapRefused, match=r"rows in shop\.item"):
+            run.begin(again)
+    assert run_sql(mariadb, "SELECT t FROM shop.item") == [("theirs",)]
+
+
+def test_what_is_added_to_a_table_of_the_stream_stays_when_its_copy_is_begun_again(
+    run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB
+) -> None:
+    run.apply()
+    run.mirror.tick()
+    run_sql(mariadb, "DROP TABLE shop.item")
+    two = (("shop", "item"), ("shop", "log"))
+    with dying("after-bootstrap-table"):
+        run.begin(BootstrapRequest(tables=two))
+    run_sql(mariadb, "ALTER TABLE shop.item ADD KEY theirs (v)")
+    run.mirror.tick()
+    run.begin(BootstrapRequest(tables=two, restart=True))
+    same(run, source, mariadb, *SMALL)
+    assert run_sql(mariadb, "SHOW INDEX FROM shop.item WHERE Key_name = 'theirs'")
 
 
 def test_what_an_earlier_start_made_is_removed_where_the_upstream_has_it_no_more_or_otherwise(

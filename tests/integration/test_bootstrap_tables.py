@@ -173,6 +173,9 @@ def test_views_and_sequences(servers: Servers, spark: SparkSession, caplog: pyte
         "CREATE VIEW seen.a_first AS SELECT v + 1 AS w FROM seen.above",
         "CREATE VIEW seen.theirs AS SELECT 1 AS one",
         "CREATE SEQUENCE seen.numbers START WITH 5",
+        "CREATE DATABASE only_upstream",
+        "CREATE TABLE only_upstream.t (a INT)",
+        "CREATE VIEW seen.by_hand AS SELECT a FROM only_upstream.t",
     ):
         run_sql(servers.source, sql)
     run_sql(servers.target, "CREATE DATABASE seen")
@@ -180,7 +183,7 @@ def test_views_and_sequences(servers: Servers, spark: SparkSession, caplog: pyte
     run_sql(servers.target, "CREATE TABLE seen.kept (id BIGINT, v INT, UNIQUE KEY theirs (v))")
     run_sql(servers.source, "CREATE TABLE seen.kept (id BIGINT PRIMARY KEY, v INT)")
     kept = StillTable(Table("kept", (Column("id", "bigint"), Column("v", "int")), ("id",)), "seen")
-    views = [other_at(510 + i, "seen", name, "view") for i, name in enumerate(("a_first", "above", "theirs"))]
+    views = [other_at(510 + i, "seen", name, "view") for i, name in enumerate(("a_first", "above", "theirs", "by_hand"))]
     others = [*views, other_at(520, "seen", "numbers", "sequence")]
     config = config_of(servers, 36)
     with caplog.at_level("WARNING"):
@@ -190,10 +193,14 @@ def test_views_and_sequences(servers: Servers, spark: SparkSession, caplog: pyte
         in caplog.text
     )
     assert "seen.theirs was at the target before the copy, and stays as it is" in caplog.text
+    assert "that the target refuses, to be made there by hand: seen.by_hand" in caplog.text
+    run_sql(servers.target, "CREATE TABLE seen.by_hand AS SELECT 3 AS three")
     assert run_sql(servers.target, "SELECT w, two, NEXTVAL(seen.numbers) FROM seen.a_first, seen.theirs") == [(3, 2, 5)]
     run_sql(servers.source, "CREATE OR REPLACE VIEW seen.above AS SELECT v * 10 AS v FROM seen.base")
     run_sql(servers.source, "DROP SEQUENCE seen.numbers")
     run_sql(servers.target, "INSERT INTO seen.base VALUES (7, 7)")
     copied(spark, config, servers.source.target(), [table.at(500), kept.at(501)], views, again=True)
     assert run_sql(servers.target, "SELECT w, two FROM seen.a_first, seen.theirs") == [(21, 2)]
-    assert sorted(run_sql(servers.target, "SHOW TABLES FROM seen")) == [("a_first",), ("above",), ("base",), ("kept",), ("theirs",)]
+    assert run_sql(servers.target, "SELECT three FROM seen.by_hand") == [(3,)]
+    there = [("a_first",), ("above",), ("base",), ("by_hand",), ("kept",), ("theirs",)]
+    assert sorted(run_sql(servers.target, "SHOW TABLES FROM seen")) == there

@@ -26,6 +26,9 @@ DAY, NOON = datetime.date(2020, 1, 2), datetime.datetime(2020, 1, 2, 12)
         ("x", pa.string(), pa.int32()),
         ("0x10", pa.string(), pa.int32()),
         ("nan", pa.string(), pa.float64()),
+        ("9007199254740993", pa.string(), pa.float64()),
+        ("16777217", pa.string(), pa.float32()),
+        ("1e400", pa.string(), pa.float64()),
         ("1.567", pa.string(), pa.decimal128(10, 2)),
         ("7\n", pa.string(), pa.int32()),
         ("true", pa.string(), pa.bool_()),
@@ -49,6 +52,8 @@ def test_a_value_that_is_not_the_same_is_refused(value: object, given: pa.DataTy
         ("12", pa.string(), pa.int32(), 12),
         ("-1.50", pa.string(), pa.decimal128(10, 2), Decimal("-1.5")),
         ("1e3", pa.string(), pa.float64(), 1000.0),
+        ("-0", pa.string(), pa.float64(), -0.0),
+        ("1.10", pa.string(), pa.float64(), 1.1),
         (12, pa.int32(), pa.string(), "12"),
     ],
 )

@@ -23,6 +23,8 @@ def row(commit_ts: int, **more: object) -> Checkpoint:
         (row(200), None, 200, None, False),
         (None, row(400, elsewhere=(390,), beside=0), 390, row(400), True),
         (row(200), row(400, elsewhere=(390, 410), beside=200), 410, row(400), True),
+        # set back by hand since it was moved: the row that was left behind is no news
+        (row(100), row(60, elsewhere=(60,), beside=100), 60, row(60), True),
         (row(500), row(400, elsewhere=(400,)), 400, None, True),
         (row(400), row(400, elsewhere=(400,)), 400, None, True),
     ],
