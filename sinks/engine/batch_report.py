@@ -96,6 +96,10 @@ class Written:
     rows: int = 0
     findings: tuple[Finding, ...] = ()
 
+    def plus(self, more: "Written") -> "Written":
+        """Both."""
+        return Written(self.rows + more.rows, self.findings + more.findings)
+
 
 @dataclass(slots=True)
 class BatchCounts:

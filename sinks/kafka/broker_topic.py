@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption
+from pyspark_tidb_binlog.sinks.kafka import cut_off
 from pyspark_tidb_binlog.sinks.kafka import kafka_wire as wire
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import Topic
 from pyspark_tidb_binlog.sinks.kafka.kafka_wire import BrokerError, Leader
@@ -49,6 +50,7 @@ class BrokerTopic(Topic):
 
     def end(self) -> int:
         """The offset after the last message."""
+        cut_off.require_none(self._settings)
         self._end = self._retried(lambda leader: self._offset(leader, wire.LATEST))
         return self._end
 

@@ -26,6 +26,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.kafka import cut_off
 from pyspark_tidb_binlog.sinks.kafka.java_options import (
     ASK_SECONDS,
     BROKERS_LIMIT,
@@ -54,6 +55,9 @@ _HIDING = ("spark.sql.redaction.options.regex", "^kafka[.]|(?i)url")
 _BY_V1 = ("spark.sql.sources.useV1SourceList", "kafka")
 _TRANSIENT = "org.apache.kafka.common.errors.RetriableException"
 _UNRESOLVED = "No resolvable bootstrap urls"
+_DELIVERY = "kafka.delivery.timeout.ms"
+_GIVEN_UP = re.compile(r"^(?!InterruptException)\w+Exception: ")
+"""What the Java client itself says of messages that it sends no more; an interrupt is of Spark, which cancels a job."""
 _OF_KAFKA = re.compile(r"org\.apache\.kafka\.[\w.$]*?(\w+Exception): ([^\n]*)")
 
 
@@ -80,6 +84,7 @@ class SparkTopic(Topic):
 
     def end(self) -> int:
         """The offset after the last message."""
+        cut_off.require_none(self._settings)
         self._end = self._asked(lambda consumer: consumer.endOffsets)
         return self._end
 
@@ -130,22 +135,28 @@ class SparkTopic(Topic):
     def _send(self, run: Sequence[bytes]) -> None:
         self._expect(self._end, "before a send")
         after = self._end + len(run)
+        options = producer_options(self._settings, self._run_bytes)
+        cut_off.begins(self._settings, int(options[_DELIVERY]) / 1000)
         self._sending_since = time.monotonic()
         try:
-            self._write(run)
+            self._write(run, options)
         except (PySparkException, Py4JJavaError) as error:
+            words = self._words(error)
+            if _GIVEN_UP.match(words):
+                cut_off.is_over(self._settings)
             # Spark cancels the job of a stream that is stopped.
             self._pause(0.0)
-            raise self._failed(self._words(error), run, after) from None
+            raise self._failed(words, run, after) from None
         finally:
             self._sending_since = None
+        cut_off.is_over(self._settings)
         self._expect(after, f"after {len(run)} messages were sent at {self._end}")
         self._end = after
 
-    def _write(self, run: Sequence[bytes]) -> None:
+    def _write(self, run: Sequence[bytes], options: dict[str, str]) -> None:
         rows = pa.Table.from_arrays([pa.array(run, pa.binary()), pa.array([0] * len(run), pa.int32())], schema=_RECORD)
         frame = of_first_attempt(self._session.createDataFrame(rows).coalesce(1))
-        writer = frame.write.format("kafka").options(**producer_options(self._settings, self._run_bytes))
+        writer = frame.write.format("kafka").options(**options)
         writer.option("topic", self._settings.topic).mode("append").save()
 
     def _expect(self, expected: int, when: str) -> None:

@@ -53,6 +53,7 @@ from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientE
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode, SafeStep
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.structure import PartsOutdated
 from pyspark_tidb_binlog.sinks.mysql.tables_there import TablesThere
 from pyspark_tidb_binlog.sinks.mysql.target_record import TargetRecord
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
@@ -360,9 +361,12 @@ class MySQLSink(Sink):
         written = Written()
         for together in (self._together, False):
             with clock.timed(Stage.APPLY, "write"):
-                done = parallel.apply_phases(events, how, to, together=together)
+                try:
+                    done = parallel.apply_phases(events, how, to, together=together)
+                except PartsOutdated as error:
+                    raise PartsOutdated(error, written.plus(error.written)) from error
             clock.move("write", "plan+delete", done.seconds)
-            written = Written(written.rows + done.written.rows, written.findings + done.written.findings)
+            written = written.plus(done.written)
             if not done.left:
                 return written
             self._together = False

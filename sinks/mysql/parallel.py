@@ -53,7 +53,7 @@ from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_retried, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
-from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED
+from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED, PartsOutdated
 
 DONE = pa.schema(
     [
@@ -133,7 +133,7 @@ def apply_phases(events: KeyedEvents, how: PartPlan, to: PartTarget, *, together
             unless those are done already. Call this again for parts that are left.
 
     Raises:
-        ApplyError: a table of the target is not as it was planned for (``OUTDATED``): what no part has marked as done can be planned anew.
+        PartsOutdated: a table of the target is not as it was planned for: what no part has marked as done can be planned anew.
     """
     patience = _OTHERS_SECONDS if together else 0.0
 
@@ -151,8 +151,9 @@ def apply_phases(events: KeyedEvents, how: PartPlan, to: PartTarget, *, together
 
     done = events.overlapping(how.span).mapInArrow(run, ddl_of(DONE)).toArrow()
     phases = done.column("phase")
-    for error in map(pickle.loads, done.filter(pc.equal(phases, REFUSED)).column("detail").to_pylist()):
-        raise error
+    refused = pc.equal(phases, REFUSED)
+    for error in map(pickle.loads, done.filter(refused).column("detail").to_pylist()):
+        raise PartsOutdated(error, _together(done.filter(pc.invert(refused))))
     deleting = done.filter(pc.equal(phases, Phase.DELETE.value)).column("micros")
     return PartsDone(_together(done), (pc.max(deleting).as_py() or 0) / 1e6, pc.sum(pc.equal(phases, LEFT), min_count=0).as_py())
 

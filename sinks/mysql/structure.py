@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN
+from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 
 TableName = tuple[str, str]
 """Database and table."""
@@ -26,12 +27,20 @@ OUTDATED = frozenset({1049, 1054, 1136, 1146, 1364})
 """Errors of a row's statement that a table other than the known one explains: unknown database, column; column count; unknown table; no default."""
 ABSENT = frozenset({1049, 1146})
 """No such database, no such table."""
-
 KEPT_SECONDS = 30.0
 """Maximum age of what is kept."""
 _TOGETHER = 40
 """Tables in one query. Each is a SELECT of its own, by name: MariaDB opens every table of a database for any other condition."""
 _WORDS = re.compile(r"'((?:[^']|'')*)'")
+
+
+class PartsOutdated(ApplyError):
+    """A part of a span was refused with one of ``OUTDATED``; ``written``: what its other parts have committed, which are not written again."""
+
+    def __init__(self, error: ApplyError, written: Written) -> None:
+        """``error`` as it is, and what is not to be forgotten of the others."""
+        super().__init__(str(error), error.errno, error.words, error.where)
+        self.written = written
 
 
 class Queries(Protocol):

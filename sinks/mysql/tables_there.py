@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED, Structures, TableName, TargetTable, is_absent
+from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED, PartsOutdated, Structures, TableName, TargetTable, is_absent
 from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, holds_rows, left_out
 
 _log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class TablesThere:
             FindingError: the target lacks a table, and ``on-finding`` is ``stop``.
             ApplyError: a table is not as it must be, or what ``work`` raises.
         """
-        concerned = _concerned(step, rows)
+        concerned, before = _concerned(step, rows), Written()
         for last in (False, True):
             try:
                 there, findings = self._met(step, concerned)
@@ -74,8 +74,10 @@ class TablesThere:
                     raise
                 _log.info("a table of the target is not as it was read, its structure is read again: %s", error)
                 self.forget()
+                if isinstance(error, PartsOutdated):
+                    before = error.written
             else:
-                return Written(done.rows, findings + done.findings)
+                return before.plus(Written(done.rows, findings + done.findings))
         raise AssertionError("the loop above returns or raises")
 
     def _met(self, step: RowsStep, concerned: Sequence[_Concerned]) -> tuple[RowsStep, tuple[Finding, ...]]:
