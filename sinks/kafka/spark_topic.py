@@ -135,11 +135,10 @@ class SparkTopic(Topic):
     def _send(self, run: Sequence[bytes]) -> None:
         self._expect(self._end, "before a send")
         after = self._end + len(run)
-        options = producer_options(self._settings, self._run_bytes)
-        cut_off.begins(self._settings, int(options[_DELIVERY]) / 1000)
+        cut_off.begins(self._settings, int(producer_options(self._settings, self._run_bytes)[_DELIVERY]) / 1000)
         self._sending_since = time.monotonic()
         try:
-            self._write(run, options)
+            self._write(run)
         except (PySparkException, Py4JJavaError) as error:
             words = self._words(error)
             if _GIVEN_UP.match(words):
@@ -153,10 +152,10 @@ class SparkTopic(Topic):
         self._expect(after, f"after {len(run)} messages were sent at {self._end}")
         self._end = after
 
-    def _write(self, run: Sequence[bytes], options: dict[str, str]) -> None:
+    def _write(self, run: Sequence[bytes]) -> None:
         rows = pa.Table.from_arrays([pa.array(run, pa.binary()), pa.array([0] * len(run), pa.int32())], schema=_RECORD)
         frame = of_first_attempt(self._session.createDataFrame(rows).coalesce(1))
-        writer = frame.write.format("kafka").options(**options)
+        writer = frame.write.format("kafka").options(**producer_options(self._settings, self._run_bytes))
         writer.option("topic", self._settings.topic).mode("append").save()
 
     def _expect(self, expected: int, when: str) -> None:

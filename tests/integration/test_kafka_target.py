@@ -396,7 +396,7 @@ def test_the_messages_are_those_of_the_real_drainer(
 @pytest.mark.parametrize(
     ("delivery", "clients", "deadly"),
     [
-        ("raw", ("own", "spark"), DEADLY),
+        pytest.param("raw", ("own", "spark"), DEADLY, marks=pytest.mark.slow),
         pytest.param("raw", ("spark",), DEADLY, marks=pytest.mark.slow),
         pytest.param("sorted", ("own",), TWICE, marks=pytest.mark.slow),
         pytest.param("sorted", ("spark",), TWICE, marks=pytest.mark.slow),

@@ -862,7 +862,8 @@ def test_a_defect_in_a_handler_fails_its_own_call_only(server, channel, caplog, 
     assert (error.value.code(), error.value.details()) == (grpc.StatusCode.INTERNAL, "ValueError: a defect")
     server.answer_one()
     assert held.result(PATIENCE) == b""
-    assert "a call failed" in caplog.text and "Traceback" in caplog.text
+    # In the records: PySpark gives the handlers of a process a format of its own.
+    assert any(record.getMessage() == "a call failed" and record.exc_info for record in caplog.records)
 
 
 def test_a_refusal_that_is_raised_for_ever_gathers_nothing(server, channel):

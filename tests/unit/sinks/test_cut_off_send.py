@@ -29,7 +29,7 @@ class Script(SparkTopic):
     def _expect(self, expected: int, when: str) -> None:
         pass
 
-    def _write(self, run: Sequence[bytes], options: dict[str, str]) -> None:
+    def _write(self, run: Sequence[bytes]) -> None:
         if self._ending:
             raise PySparkException(self._ending)
 
