@@ -33,12 +33,17 @@ def run_bytes(limit: int) -> int:
     return max(1, min(MOST_BYTES, limit * 4 // 5 - 1024))
 
 
+def delivery_ms(settings: BrokerSettings) -> int:
+    """After how many milliseconds a producer gives a message up."""
+    # Above the time of a request, or the producer refuses to start.
+    return min(_MOST_MS, max(int(settings.retry_seconds * 1000), 2 * _milliseconds(dict(settings.options), "request.timeout.ms")))
+
+
 def producer_options(settings: BrokerSettings, most: int) -> dict[str, str]:
     """Of the producer, as Spark's sink takes them. ``most``: bytes of messages that are sent as one."""
     given = dict(settings.options)
     request = _milliseconds(given, "request.timeout.ms")
-    # Above the time of a request, or the producer refuses to start.
-    delivery = min(_MOST_MS, max(int(settings.retry_seconds * 1000), 2 * request))
+    delivery = delivery_ms(settings)
     largest = min(_MOST_MS, max(settings.max_message_bytes, most) + _ROOM)
     ours = {
         "bootstrap.servers": settings.addrs,

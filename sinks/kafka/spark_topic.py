@@ -30,6 +30,7 @@ from pyspark_tidb_binlog.sinks.kafka import cut_off
 from pyspark_tidb_binlog.sinks.kafka.java_options import (
     ASK_SECONDS,
     BROKERS_LIMIT,
+    delivery_ms,
     driver_options,
     producer_options,
     reader_options,
@@ -55,7 +56,6 @@ _HIDING = ("spark.sql.redaction.options.regex", "^kafka[.]|(?i)url")
 _BY_V1 = ("spark.sql.sources.useV1SourceList", "kafka")
 _TRANSIENT = "org.apache.kafka.common.errors.RetriableException"
 _UNRESOLVED = "No resolvable bootstrap urls"
-_DELIVERY = "kafka.delivery.timeout.ms"
 _GIVEN_UP = re.compile(r"^(?!InterruptException)\w+Exception: ")
 """What the Java client itself says of messages that it sends no more; an interrupt is of Spark, which cancels a job."""
 _OF_KAFKA = re.compile(r"org\.apache\.kafka\.[\w.$]*?(\w+Exception): ([^\n]*)")
@@ -135,7 +135,7 @@ class SparkTopic(Topic):
     def _send(self, run: Sequence[bytes]) -> None:
         self._expect(self._end, "before a send")
         after = self._end + len(run)
-        cut_off.begins(self._settings, int(producer_options(self._settings, self._run_bytes)[_DELIVERY]) / 1000)
+        cut_off.begins(self._settings, delivery_ms(self._settings) / 1000)
         self._sending_since = time.monotonic()
         try:
             self._write(run)

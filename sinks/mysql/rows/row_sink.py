@@ -144,7 +144,7 @@ class RowSink(MySQLSink):
             written = Written()
             for here in self._cut_at_open_span(step):
                 done = self._apply(rows_between(rows, here.after_ts, here.upto_ts), here, clock)
-                written = Written(written.rows + done.rows, written.findings + done.findings)
+                written = written.plus(done)
             self._record.note_sync_point(step.applied)
             return written
 
@@ -159,7 +159,7 @@ class RowSink(MySQLSink):
             with clock.timed(Stage.READ):
                 rows = without(events.rows_in(span), "commit_ts", skipped_ts)
             done = self.apply(rows, replace(step, after_ts=span[0], upto_ts=span[1]), clock)
-            written = Written(written.rows + done.rows, written.findings + done.findings)
+            written = written.plus(done)
         return written
 
     def _look_again(self) -> None:
