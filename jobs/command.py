@@ -21,6 +21,7 @@ from typing import NoReturn
 from pyspark_tidb_binlog.conf.entry import CODE, COMMAND, IN_CHECKOUT, PACKAGE, PROGRAM
 from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs import jvm_settings, own_places
+from pyspark_tidb_binlog.jobs.class_archive import ClassArchive
 from pyspark_tidb_binlog.jobs.jvm_settings import FRUGAL
 from pyspark_tidb_binlog.jobs.kafka_wanted import wants_kafka_sink
 from pyspark_tidb_binlog.jobs.programs import SERVER, server_program
@@ -218,12 +219,16 @@ def require_packages(name: str, job: Offered, found: Callable[[str], object] = f
 def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
     """Spark's arguments; completes the environment."""
     home = _spark_home(environ)
-    require_java(*java_of(environ))
+    java, release = java_of(environ)
+    require_java(java, release)
     master = given.master or environ.get("MASTER") or "local[*]"
     local = master.startswith("local") and not master.startswith("local-cluster")
     for name, value in FRUGAL.items():
         environ[name] = environ.get(name) or value
     jars = _jars(given, home, environ)
+    archive = ClassArchive(jars, home, java) if jars is not None and java is not None and local else None
+    if archive is not None:
+        _renew(archive, environ)
     named = jvm_settings.jars_in(jars) if jars is not None else []
     class_path, all_jars, py_files = given.class_path, given.jars, given.py_files
     if local:
@@ -244,7 +249,7 @@ def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
     # Behind Delta's on the class path they would make the JVM's class archive useless.
     all_jars = ",".join(filter(None, [*_kafka_jars(given, home, environ), all_jars]))
     options = environ.get("SPARK_SUBMIT_OPTS", "")
-    ours = jvm_settings.jvm_options(jars, local=local, given=f"{options} {' '.join(given.spark)}")
+    ours = jvm_settings.jvm_options(archive, local=local, given=f"{options} {' '.join(given.spark)}")
     # Strings hash alike in driver and workers, as spark-submit sets it.
     environ |= {"SPARK_HOME": str(home), "SPARK_SUBMIT_OPTS": f"{ours} {options}".strip(), "PYTHONHASHSEED": "0"}
     settings = ["spark.python.daemon.module=pyspark_tidb_binlog.jobs.workers", "spark.ui.showConsoleProgress=false"]
@@ -261,7 +266,7 @@ def _spark_home(environ: Mapping[str, str]) -> Path:
     """The Spark that PySpark belongs to: inside the package if pip installed it, else around it."""
     found = find_spec("pyspark")
     assert found is not None and found.origin is not None
-    package = Path(found.origin).parent
+    package = Path(found.origin).parent.resolve()
     for place in (package, package.parents[1], Path(environ.get("SPARK_HOME") or package)):
         if (place / "bin" / "spark-submit").is_file() and (place / "jars").is_dir():
             break
@@ -286,8 +291,20 @@ def _jars(given: Given, home: Path, environ: Mapping[str, str]) -> Path | None:
         spark = SparkOfMachine(Path(sys.executable), home, dict(environ))
         found = jvm_settings.new_jars_dir()
         ensure_jars(found, spark)
-        ensure_archive(found, spark, "")
+        ensure_archive(found, spark)
     return found
+
+
+def _renew(archive: ClassArchive, environ: Mapping[str, str]) -> None:
+    """Make an archive anew that was made for another Java or other jars; without it, a start only takes longer."""
+    if archive.fits() or not os.access(archive.jars, os.W_OK):
+        return
+    from pyspark_tidb_binlog.jobs.setup import SetupError, SparkOfMachine, ensure_archive
+
+    try:
+        ensure_archive(archive.jars, SparkOfMachine(Path(sys.executable), archive.spark_home, dict(environ)))
+    except (SetupError, OSError) as error:
+        print(f"tidb-binlog: Spark's class archive in {archive.jars} could not be made, so starts take longer: {error}", file=sys.stderr)
 
 
 def _kafka_jars(given: Given, home: Path, environ: Mapping[str, str]) -> list[str]:

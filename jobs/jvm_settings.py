@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyspark_tidb_binlog.conf.entry import HOME
 from pyspark_tidb_binlog.jobs import own_places
+from pyspark_tidb_binlog.jobs.class_archive import ClassArchive
 from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, EXACT_DELTA, KAFKA_PACKAGE
 
 FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "131072"}
@@ -32,16 +33,16 @@ _OF_KAFKA_SINK = re.compile(r"\bspark-sql-kafka-0-10(?:_|\b)")
 _OF_DELTA = re.compile(r"\bdelta-(?:spark|core)(?:_[\d.]+)*\b")
 
 
-def jvm_options(jars: Path | None, *, local: bool, given: str) -> str:
+def jvm_options(archive: ClassArchive | None, *, local: bool, given: str) -> str:
     """JVM options that keep Spark's log off the console and make the JVM start quickly and silently.
 
-    With a ``local`` master those of ``conf/jvm.options`` come first, unless ``given`` names a collector: a JVM accepts only one. ``jars``: where
-    the class archive is.
+    With a ``local`` master those of ``conf/jvm.options`` come first, unless ``given`` names a collector: a JVM accepts only one.
+    ``archive`` is used if it fits.
     """
     log = f"-Dlog4j2.configurationFile={(HOME / 'conf' / 'log4j2.properties').as_uri()}"
     ours = (HOME / "conf" / "jvm.options").read_text().strip() if local and not re.search(r"-XX:\+Use\w*GC\b", given) else ""
-    archive = f"-XX:SharedArchiveFile={jars / 'spark.jsa'}" if jars is not None and (jars / "spark.jsa").exists() else ""
-    return f"{ours} {log} -Xlog:disable -Xlog:all=error:stderr {archive}".strip()
+    classes = f"-XX:SharedArchiveFile={archive.file}" if archive is not None and archive.fits() else ""
+    return f"{ours} {log} -Xlog:disable -Xlog:all=error:stderr {classes}".strip()
 
 
 def jars_dir() -> Path | None:
@@ -66,7 +67,8 @@ def new_kafka_jars_dir() -> Path:
 
 def _complete_one(beside: str, fetched: Callable[[], Path], package: str) -> Path | None:
     """``beside``: its name in the virtual environment, where no place for downloads is needed."""
-    in_environment = Path(sys.prefix) / beside
+    # Resolved: the JVM compares class paths as text, and an environment can be reached by two.
+    in_environment = Path(sys.prefix).resolve() / beside
     if is_complete(in_environment, package):
         return in_environment
     place = fetched()

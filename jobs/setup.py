@@ -26,9 +26,10 @@ from typing import NoReturn
 from pyspark_tidb_binlog.conf.entry import CODE, IN_CHECKOUT, PACKAGE
 from pyspark_tidb_binlog.conf.entry import HOME as PROJECT
 from pyspark_tidb_binlog.conf.version import VERSION
+from pyspark_tidb_binlog.jobs.class_archive import ClassArchive
 from pyspark_tidb_binlog.jobs.jvm_settings import COMPLETE, NOT_NEEDED, NOT_NEEDED_FOR_KAFKA, is_complete
 from pyspark_tidb_binlog.jobs.programs import SERVER, server_program
-from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, JAVA, KAFKA_PACKAGE, java_release
+from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, JAVA, KAFKA_PACKAGE, java_of, java_release
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 VENV = PROJECT / ".venv"
@@ -85,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
         ensure_bytecode()
         if wanted.java:
             ensure_jars(JARS, spark_of_venv())
-            ensure_archive(JARS, spark_of_venv(), (PROJECT / "requirements.txt").read_text())
+            ensure_archive(JARS.resolve(), spark_of_venv())
         if wanted.kafka:
             ensure_kafka()
     except SetupError as error:
@@ -200,25 +201,26 @@ def ensure_resolved(package: str, to: Path, spark: SparkOfMachine, options: Sequ
     (to / COMPLETE).write_text(package)
 
 
-def ensure_archive(jars: Path, spark: SparkOfMachine, release: str) -> None:
-    """Spark's classes in a class-data archive of the JVM beside ``jars``, made by one warm-up run; ``release``: what it is made for."""
-    archive = jars / "spark.jsa"
-    made_for = f"{java_version()} {release}"
-    stamp = jars / ".archive"
-    if archive.exists() and stamp.exists() and stamp.read_text() == made_for:
+def ensure_archive(jars: Path, spark: SparkOfMachine) -> None:
+    """Spark's classes in a class-data archive of the JVM beside ``jars``, made by one warm-up run unless it is there and fits.
+
+    Raises:
+        SetupError: Spark does not run.
+    """
+    java, _ = java_of(spark.environ)
+    if java is None or (archive := ClassArchive(jars, spark.home, java)).fits():
         return
     say("trying Spark once, for quicker starts from now on")
-    archive.unlink(missing_ok=True)
+    archive.remove()
     aside = jars / f"{os.getpid()}.jsa"
-    environ = {**spark.environ, "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={aside}"}
+    environ = {**spark.environ, "SPARK_HOME": str(spark.home), "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={aside}"}
     if IN_CHECKOUT:
         environ["PYTHONPATH"] = str(CODE)
     try:
         run([str(spark.python), "-m", "pyspark_tidb_binlog.jobs.warmup"], "the first run of Spark", env=environ)
-        aside.replace(archive)
+        archive.replaced_by(aside)
     finally:
         aside.unlink(missing_ok=True)
-    stamp.write_text(made_for)
 
 
 def write_zip(file: Path) -> None:
@@ -263,7 +265,7 @@ def apt_install(packages: Sequence[str], why: str) -> None:
 
 def spark_of_venv() -> SparkOfMachine:
     """The virtual environment's."""
-    (home,) = VENV.glob("lib/python3*/site-packages/pyspark")
+    (home,) = VENV.resolve().glob("lib/python3*/site-packages/pyspark")
     inherited = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
     return SparkOfMachine(PYTHON, home, inherited | {"PYSPARK_PYTHON": str(PYTHON), "PYSPARK_DRIVER_PYTHON": str(PYTHON)})
 

@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.jobs import jvm, own_places
 from pyspark_tidb_binlog.jobs.allocator import reuse_blocks
+from pyspark_tidb_binlog.jobs.class_archive import ClassArchive
 from pyspark_tidb_binlog.jobs.jvm_settings import FRUGAL, NOT_NEEDED, jars_dir, jars_in, jvm_options, names_delta, ships_delta
 from pyspark_tidb_binlog.jobs.logs import log_file, spark_level, spark_log_file
 from pyspark_tidb_binlog.jobs.session_check import CATALOG, EXTENSION, STATE_STORE
@@ -232,7 +233,9 @@ def _expect_the_jvm_to_end(context: SparkContext) -> None:
 def _launch_settings(master: str, *, delta: bool) -> dict[str, str]:
     """Settings that matter only if this process starts the JVM itself; ``jobs/command.py`` passes the same on its command line."""
     local, jars = jvm.is_local(master), jars_dir()
-    options = jvm_options(jars, local=local, given=os.environ.get("SPARK_SUBMIT_OPTS", ""))
+    java, _ = java_of(os.environ)
+    archive = ClassArchive(jars, _spark_home(), java) if jars is not None and java is not None else None
+    options = jvm_options(archive, local=local, given=os.environ.get("SPARK_SUBMIT_OPTS", ""))
     settings = {
         "spark.python.daemon.module": f"{__package__}.workers",
         "spark.driver.extraJavaOptions": f"{options} -Dtidb.binlog.log={spark_log_file()}",
