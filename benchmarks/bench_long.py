@@ -1,6 +1,6 @@
 """Two million row events: the case ``bench`` played seven times with other keys and timestamps, compared to ``bench`` in the same run.
 
-    python -m benchmarks.bench_long [--deliveries sorted raw] [--plays 7] [--repeat 3] [--max-bytes 134217728]
+    python -m benchmarks.bench_long [--deliveries sorted raw] [--plays 7] [--repeat 4] [--max-bytes 134217728]
         [--redo-log 2G]
 
 Per delivery: ``--repeat`` times the backlog ``bench``, half of them before the long one and half after; measured as ``bench_backlog`` does.
@@ -52,7 +52,7 @@ def main() -> int:
     options.add_argument("--warm-up", type=Path, default=ROOT / "tests" / "golden" / "txn")
     options.add_argument("--deliveries", nargs="+", choices=("sorted", "raw"), default=["sorted", "raw"])
     options.add_argument("--plays", type=int, default=7)
-    options.add_argument("--repeat", type=int, default=3, help="runs of the single play beside the long one")
+    options.add_argument("--repeat", type=int, default=4, help="runs of the single play, half before and half after the long one")
     options.add_argument("--max-bytes", type=int, default=SourceConfig().max_bytes_per_trigger, help="spark.max-bytes-per-trigger")
     options.add_argument("--redo-log", default="2G", help="innodb-log-file-size and innodb-buffer-pool-size of the target")
     given = options.parse_args()
