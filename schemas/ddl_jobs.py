@@ -85,10 +85,15 @@ class JobType(IntEnum):
     CREATE_RESOURCE_GROUP = 68
     ALTER_RESOURCE_GROUP = 69
     DROP_RESOURCE_GROUP = 70
+    ALTER_PARTITIONING = 71
+    REMOVE_PARTITIONING = 72
 
 
 UNSUPPORTED = frozenset(JobType(n) for n in (27, 28, 31, 49, 50, 51, 52, 53, 54, 55, 56, 57, 59, 68, 69, 70))
 """Types that change nothing that a target can hold (ddl.md 4): skipped everywhere."""
+
+NEW_TABLE_ID = frozenset({JobType.TRUNCATE_TABLE, JobType.ALTER_PARTITIONING, JobType.REMOVE_PARTITIONING})
+"""Types after which the table of ``table_id`` goes on under the id that ``table_info`` has (ddl.md 3)."""
 
 VISIBLE_IN_INFO = frozenset(
     {

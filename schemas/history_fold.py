@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo, Job, JobType
+from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID, DbInfo, Job, JobType
 from pyspark_tidb_binlog.schemas.ddl_tokens import rename_pairs
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.layered import Layered
@@ -102,8 +102,8 @@ class Fold:
             self._recover_schema(job)
         elif kind in _DROPS:
             self._drop(job, job.table_id)
-        elif kind == JobType.TRUNCATE_TABLE:
-            self._truncate(job)
+        elif kind in NEW_TABLE_ID:
+            self._renumber(job)
         elif kind == JobType.RENAME_TABLES:
             self._rename_all(job)
         elif kind == JobType.EXCHANGE_PARTITION:
@@ -202,7 +202,7 @@ class Fold:
             last = next(e for e in reversed(growing.entries) if isinstance(e, TableSnapshot))
             self._push(table_id, TableSnapshot(job.version, last.schema, last.name, last.info), job)
 
-    def _truncate(self, job: Job) -> None:
+    def _renumber(self, job: Job) -> None:
         known = self._live(job.table_id)
         self._drop(job, job.table_id)
         if job.table_info is not None:

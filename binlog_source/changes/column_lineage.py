@@ -1,13 +1,13 @@
 """What becomes of a table's columns over its DDLs, by id. Pure.
 
-TiDB keeps a column's id when it is renamed and when the table is truncated, which gets another id itself. A change of type that converts the
+TiDB keeps a column's id when it is renamed, and when the table itself gets another id: by TRUNCATE, PARTITION BY or REMOVE PARTITIONING. A change of type that converts the
 data gives the column another id, and with CHANGE COLUMN also another name.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
+from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID, Job, JobType
 from pyspark_tidb_binlog.schemas.ddl_tokens import significant
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
@@ -28,7 +28,7 @@ def lineage(history: SchemaHistory, table_id: int, after: int, upto: int) -> Lin
     """What the table and its columns at schema version ``after`` are at ``upto``."""
     ids: dict[int, int] = {}
     for job in history.jobs_of_table(table_id, after, upto):
-        if job.type == JobType.TRUNCATE_TABLE and job.table_id == table_id and job.table_info is not None:
+        if job.type in NEW_TABLE_ID and job.table_id == table_id and job.table_info is not None:
             later = lineage(history, job.table_info.id, job.version, upto)
             return Lineage(later.table_id, _then(ids, later.ids))
         if job.type in _CONVERTING:

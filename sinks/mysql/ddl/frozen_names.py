@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import VISIBLE_IN_INFO
+from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID, VISIBLE_IN_INFO
 from pyspark_tidb_binlog.schemas.ddl_tokens import significant
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenShape, RefusedJobs, on_target, renamed_columns, shape_of
@@ -55,7 +55,7 @@ _MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES, JobType.CREATE_
 _VISIBLE_IN_INFO = VISIBLE_IN_INFO | {JobType.RENAME_TABLE}
 """Jobs whose changes are all visible in the table infos and their names."""
 
-_NEW_IDS = frozenset({JobType.TRUNCATE_TABLE, JobType.EXCHANGE_PARTITION})
+_NEW_IDS = NEW_TABLE_ID | {JobType.EXCHANGE_PARTITION}
 
 
 def given(job: Job, query: str, history: SchemaHistory, refused: RefusedJobs) -> DdlDelivery:
@@ -118,7 +118,7 @@ def _made(job: Job, query: str, history: SchemaHistory, refused: RefusedJobs) ->
 def _changed(job: Job, history: SchemaHistory, refused: RefusedJobs, frozen: list[tuple[TableAt, FrozenShape]]) -> DdlDelivery:
     absent = next((s for _, s in frozen if s.info is None), None)
     if absent is not None:
-        alone = len(history.tables_of_job(job)) == 1 or job.type == JobType.TRUNCATE_TABLE
+        alone = len(history.tables_of_job(job)) == 1 or job.type in NEW_TABLE_ID
         return DdlDelivery(DdlForm.NOTHING if alone else DdlForm.REFUSED, f"{absent.schema}.{absent.name} is not on the target")
     if job.type in _VISIBLE_IN_INFO and all(_stays(t, job, history, refused) for t, _ in frozen):
         return DdlDelivery(DdlForm.NOTHING, "it does not change the frozen table")

@@ -4,9 +4,11 @@ import pickle
 
 import pytest
 
+from pyspark_tidb_binlog.binlog_source.changes.column_lineage import lineage
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.history import Job, JobReader, SchemaHistory
 from pyspark_tidb_binlog.schemas.history_fold import Fold
+from pyspark_tidb_binlog.sinks.engine.frozen import shape_of
 from tests.support.ddl_jobs import column, database, history, job, partitions, table
 from tests.support.golden_case import load_case
 
@@ -93,6 +95,24 @@ def test_exchange_partition_swaps_the_ids() -> None:
     plain = h.table_at(21, 4)
     assert plain is not None and (plain.name, plain.info.id) == ("plain", 21)
     assert [j.id for j in h.jobs_of_table(21, 0, 9)] == [4]
+
+
+@pytest.mark.parametrize("kind", [71, 72], ids=["PARTITION BY", "REMOVE PARTITIONING"])
+def test_a_table_that_is_partitioned_anew_goes_on_under_its_new_id_only(kind: int) -> None:
+    """``table_id`` is the old id, the info has the new one (ddl.md 3); its rows stay."""
+    h = history(
+        database(1),
+        job(2, 3, table(10, "t", partition=partitions((11, "p0")))),
+        job(3, kind, table(20, "t", partition=partitions((21, "p0"), (22, "p1"))), table_id=10),
+        job(4, 14, table(20, "u")),
+    )
+    assert [t.table_id for t in h.tables_in("d", 2)] == [10] and [t.table_id for t in h.tables_in("d", 3)] == [20]
+    assert h.table_at(10, 2) is not None and h.table_at(10, 3) is None
+    assert [(t.table_id, t.name) for t in h.tables_in("d", 4)] == [(20, "u")], "nothing of the old name is left"
+    assert sorted(h.tables_of_job(h.jobs_between(2, 3)[0])) == [10, 20]
+    assert lineage(h, 10, 2, 4).table_id == 20
+    frozen = shape_of(h, frozenset({2}), 20, 3)
+    assert frozen is not None and frozen.info is None, "what was refused of the former id counts"
 
 
 def test_dropping_a_database_drops_its_tables_and_flashback_brings_them_back() -> None:
