@@ -26,12 +26,13 @@ from pyspark_tidb_binlog.jobs.local_paths import local_path
 from pyspark_tidb_binlog.jobs.log_lines import line
 from pyspark_tidb_binlog.jobs.node_report import NodeReport, ddl_lines, finding_lines
 from pyspark_tidb_binlog.schemas.durable_file import replace_file
-from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable, ReplicationError
+from pyspark_tidb_binlog.schemas.errors import ConfigError, LeaseHeld, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
 from pyspark_tidb_binlog.sinks.delta.plain_read import read_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import remarkable
 from pyspark_tidb_binlog.sinks.mysql.session import connect
+from pyspark_tidb_binlog.sinks.translate.local_record import SAVEPOINT, locked
 
 _TIMEOUT = 10.0
 _WHERE = f"{Path(__file__).name}:1"
@@ -179,7 +180,7 @@ def _asked(given: argparse.Namespace, address: str, method: str, path: str, *, m
 
 
 def _generate_meta(given: argparse.Namespace) -> int:
-    """Write ``savepoint`` as binlogctl does; the times are comments, so that a Drainer can read the file."""
+    """Write ``savepoint`` as binlogctl does; the times are comments, so that a Drainer can read the file. Not beside one that writes there."""
     with _registry(given) as registry:
         ts = registry.tso()
     text = f"commitTS = {ts}\n"
@@ -190,9 +191,18 @@ def _generate_meta(given: argparse.Namespace) -> int:
         except (ZoneInfoNotFoundError, ValueError) as error:
             raise ConfigError(f"there is no time zone {given.time_zone!r}") from error
         text += f"# {at.isoformat(' ')}\n# {at.astimezone(zone).isoformat(' ')}\n"
-    file: Path = given.data_dir / "savepoint"
-    given.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    replace_file(file, text)
+    directory: Path = given.data_dir
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        held = locked(directory)
+        try:
+            replace_file(directory / SAVEPOINT, text)
+        finally:
+            os.close(held)
+    except LeaseHeld as error:
+        raise ConfigError(f"{error}. Stop it first: its savepoint would be replaced under it") from error
+    except OSError as error:
+        raise ConfigError(f"cannot write {directory / SAVEPOINT}: {error}") from error
     print(line("INFO", _WHERE, "save meta", {"meta": f"commitTS: {ts}"}, datetime.datetime.now().astimezone()))
     return 0
 

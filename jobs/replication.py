@@ -127,7 +127,9 @@ class Replication:
         self._config = with_collations(self._config)
         servers = partial(servers_at, self._status_ports, self._tls)
         self._loader = TableLoader(spark, self._config, bootstrap, self._stop, upstream, servers, self._join_cluster)
-        self._sink = sink_of(self._config, cluster_id, self._pause, self._discovery.now, spark)
+        self._now = partial(patiently, self._discovery.now, config.upstream_timeout, waiting)
+        """The upstream's timestamp of now."""
+        self._sink = sink_of(self._config, cluster_id, self._pause, self._now, spark)
         self._sink.defer(self._note_nothing_applied)
         self._applier = BatchApplier(spark, self._config, self._sink, self._feed, self._take_report)
         self._heap = HeapAfterBigBatches.of(spark, config.apply.atomic_bytes)
@@ -447,7 +449,7 @@ class Replication:
             return loaded
         else:
             starting = first_ts(known, DeltaPlace(*places(self._spark, config.delta_dir, target)))
-            starting = starting if starting >= 0 else self._discovery.now()
+            starting = starting if starting >= 0 else self._now()
         if config.apply.load_schema_snapshot and starting > 0:
             self._load_schemas(starting, again=commit_ts is not None)
         return starting

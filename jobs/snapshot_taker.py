@@ -174,7 +174,8 @@ class SnapshotTaker:
         if not touched.after:
             return
         safe_point = self._safe_point()
-        unknown = safe_point is None and time.time() * 1000 - physical_ms(ts) >= LEAST_GC_LIFE_MS
+        # A clock that is far behind ts is wrong, and says nothing.
+        unknown = safe_point is None and abs(time.time() * 1000 - physical_ms(ts)) >= LEAST_GC_LIFE_MS
         if unknown or (safe_point is not None and safe_point > ts):
             passed = (
                 "may have passed it (the safe point is not known)"

@@ -5,7 +5,27 @@ the new one. A write that fails, as on a full disk, leaves the old content, and 
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+
+
+@contextmanager
+def written_in(what: str, directory: Path, setting: str) -> Iterator[None]:
+    """Errors of the file system while ``what`` is written in ``directory``, which ``setting`` names, as one message with what to do.
+
+    Raises:
+        ApplyError: instead of an ``OSError``.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ApplyError(
+            f"cannot write {what} in {directory}: {error}. Free space there, give this account the right to write, or correct {setting}; then start "
+            "again: nothing is lost, and nothing is written twice"
+        ) from error
 
 
 def replace_file(path: Path, content: str, mode: int = 0o666) -> None:

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
+from pyspark_tidb_binlog.binlog_source.cluster.pump_clock import now_by_pumps
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
-from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 A = TypeVar("A")
@@ -70,14 +70,18 @@ class PumpDiscovery(Protocol):
         """The id that Pumps check."""
 
     def now(self) -> int:
-        """A timestamp of the cluster's clock."""
+        """A timestamp of the cluster's clock, above every commit_ts that was delivered to anybody before.
+
+        Raises:
+            PumpUnavailable: it cannot be asked.
+        """
 
     def close(self) -> None:
         """Close the connections; the next request opens them again."""
 
 
 class ConfiguredDiscovery:
-    """The Pumps named in the settings; the clock is this machine's."""
+    """The Pumps named in the settings, which also tell the time."""
 
     def __init__(self, addresses: str, cluster_id: int, tls: TlsSettings | None = None) -> None:
         self.tls = tls
@@ -105,8 +109,12 @@ class ConfiguredDiscovery:
         return self._cluster_id
 
     def now(self) -> int:
-        """The time of this machine."""
-        return tso(time.time_ns() // 1_000_000)
+        """The upstream's time as the Pumps tell it: this machine's clock may be wrong.
+
+        Raises:
+            PumpUnavailable: none of them answers.
+        """
+        return now_by_pumps(self._pumps.values(), self.tls)
 
     def close(self) -> None:
         """There is nothing to close."""

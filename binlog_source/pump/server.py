@@ -138,9 +138,8 @@ class EmbeddedPump:
         return known.get(self.node_id)
 
     def _serve(self, service: PumpService, server: RpcServer) -> None:
-        pages = StatusPages(
-            service, self._registry, PumpControls(self._move, self._collector.trigger, self._mvcc_text, lambda: self._waiting())
-        )
+        controls = PumpControls(self._move, self._collector.trigger, self._mvcc_text, self._timestamp, lambda: self._waiting())
+        pages = StatusPages(service, self._registry, controls)
         server.serve(Handlers(service, server, self._stopping).methods(pages.answer, self.config))
 
     def _go_online(self, before: NodeState | None) -> None:

@@ -30,6 +30,8 @@ class PumpControls:
     """False: a collection is running."""
     mvcc: Callable[[bytes], str]
     """What the upstream reports of a key, as text."""
+    now: Callable[[], int]
+    """A timestamp of now, above every ts in the log; asked where there is no registry."""
     waiting: Callable[[], list[dict[str, object]]] = list
     """The Prewrites that wait for their outcome."""
 
@@ -76,6 +78,8 @@ class StatusPages:
             if self._registry is not None:
                 status = {node.node_id: node.to_dict() for node in self._registry.listing(PUMPS).nodes}
                 commit_ts = self._registry.tso()
+            else:
+                commit_ts = self._controls.now()
         except ReplicationError as error:
             status, trouble = None, str(error)
         return json_answer({"status": status, "CommitTS": commit_ts, "Checkpoint": {}, "ErrMsg": trouble})

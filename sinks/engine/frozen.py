@@ -85,9 +85,7 @@ def shape_of(history: SchemaHistory, refused: RefusedJobs, table_id: int, versio
 
 def _former_id(job: Job, table_id: int) -> int:
     """The table's id before ``job``: some jobs, and EXCHANGE, assign another one."""
-    moves = job.type in NEW_TABLE_ID or (
-        job.type == JobType.EXCHANGE_PARTITION and job.table_info and job.table_info.id != table_id
-    )
+    moves = job.type in NEW_TABLE_ID or (job.type == JobType.EXCHANGE_PARTITION and job.table_info and job.table_info.id != table_id)
     return job.table_id if moves else table_id
 
 

@@ -9,10 +9,12 @@ import datetime
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_tidb_binlog.schemas.binlogfile import MAX_FILE_BYTES, BinlogWriter, FilePosition
+from pyspark_tidb_binlog.schemas.durable_file import written_in
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.translate.local_record import Stand, TargetPlace
 from pyspark_tidb_binlog.sinks.translate.log_end import end_of
@@ -55,6 +57,10 @@ class BinlogDirectory(Outlet):
 
     def open(self, stand: Stand | None, commit_ts: int) -> None:
         """Lock the directory and remove what lies beyond ``stand``."""
+        with self._written():
+            self._writer = self._opened(stand, commit_ts)
+
+    def _opened(self, stand: Stand | None, commit_ts: int) -> BinlogWriter:
         target = self._target
         writer = BinlogWriter(target.directory, target.max_file_bytes, self._now)
         try:
@@ -70,7 +76,10 @@ class BinlogDirectory(Outlet):
         except BaseException:
             writer.close()
             raise
-        self._writer = writer
+        return writer
+
+    def _written(self) -> AbstractContextManager[None]:
+        return written_in("binlogs", self._target.directory, "syncer.to.dir")
 
     def put(self, messages: Iterable[Message]) -> int:
         """Append a record per message."""
@@ -82,9 +91,10 @@ class BinlogDirectory(Outlet):
                 done += message.events
                 yield message.payload
 
-        writer.append(payloads())
-        writer.sync()
-        self._tidy()
+        with self._written():
+            writer.append(payloads())
+            writer.sync()
+            self._tidy()
         return done
 
     @property

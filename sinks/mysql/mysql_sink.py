@@ -45,7 +45,7 @@ from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.late_record import Note
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import LAYOUT, alone
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
-from pyspark_tidb_binlog.sinks.mysql.opening import Doubt, Recorded, doubt_of, start_of, version_on
+from pyspark_tidb_binlog.sinks.mysql.opening import Doubt, Recorded, doubt_of, safe_until, start_of, version_on
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows, planned
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
@@ -102,7 +102,8 @@ class MySQLSink(Sink):
         open_upto = self._leased.ask(partial(self._open_upto, found.commit_ts)) if found.known else 0
         record.commit_ts = start_of(found, open_upto, begin(identity, found.commit_ts if found.known else None))
         doubt = self._leased.ask(partial(self._doubt, found))
-        until_ts = max(self._now() if doubt.crashed else 0, doubt.upto_ts, choice.upto_ts, doubt.beyond if choice.upto_ts else 0)
+        crashed_until = safe_until(doubt, record.commit_ts, self._now()) if doubt.crashed else doubt.upto_ts
+        until_ts = max(crashed_until, choice.upto_ts, doubt.beyond if choice.upto_ts else 0)
         version = version_on(found, history(), record.commit_ts, ours=doubt.ours)
         moved = AppliedJobs(version) if found.known and not choice.ours else None
         self._leased.transact(partial(self._forget_beyond, until_ts, moved, found.consistent))

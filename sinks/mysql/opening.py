@@ -7,10 +7,14 @@ its spans are recorded part by part; it is in doubt only where somebody moved it
 import logging
 from dataclasses import dataclass
 
+from pyspark_tidb_binlog.schemas.events import as_time, tso
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
 
 _log = logging.getLogger(__name__)
+
+LEAST_OPEN = tso(3_600_000)
+"""Far longer than a real Drainer's checkpoint, which is written every three seconds, trails what it has applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,23 @@ def doubt_of(found: TargetProgress, recorded: Recorded) -> Doubt:
         return Doubt(False, ours, 0, "", recorded.beyond)
     why = f"another Drainer took over within a span that spark_progress or spark_rows records as begun, up to {recorded.around}"
     return Doubt(False, ours, recorded.around, why, recorded.beyond)
+
+
+def safe_until(doubt: Doubt, commit_ts: int, now_ts: int) -> int:
+    """Up to where safe mode goes after another Drainer's crash: ``now_ts``, the upstream's time at this start, is above all that was delivered to it.
+
+    At or below the checkpoint that time is wrong, and ``LEAST_OPEN`` beyond the checkpoint counts instead.
+    """
+    if now_ts > commit_ts:
+        return max(now_ts, doubt.upto_ts)
+    _log.warning(
+        "the upstream's time, %d (%s), is not after the target's checkpoint %d (%s): what is wrong with its clock? Safe mode goes on for an hour beyond the checkpoint",
+        now_ts,
+        as_time(now_ts),
+        commit_ts,
+        as_time(commit_ts),
+    )
+    return max(commit_ts + LEAST_OPEN, doubt.upto_ts)
 
 
 def start_of(found: TargetProgress, open_upto: int, answer: int) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter, FilePosition, collectable, files_in
-from pyspark_tidb_binlog.schemas.durable_file import replace_file
+from pyspark_tidb_binlog.schemas.durable_file import replace_file, written_in
 from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
 from pyspark_tidb_binlog.sinks.translate.log_end import end_of, last_ts_of
@@ -257,12 +257,8 @@ def extent_of(directory: Path, last_ts: int, end: FilePosition) -> Extent:
 def told(directory: Path) -> Iterator[None]:
     """Errors of the file system, and of damaged files, with the directory and what to do."""
     try:
-        yield
-    except OSError as error:
-        raise ApplyError(
-            f"cannot write the relay log in {directory}: {error}. Nothing was applied that is not in it. Free space there or correct "
-            "syncer.relay.log-dir, and start again"
-        ) from error
+        with written_in("the relay log", directory, "syncer.relay.log-dir"):
+            yield
     except Corruption as error:
         raise Corruption(
             f"the relay log in {directory}: {error}. With the upstream running it is not needed: move its files away and start again"

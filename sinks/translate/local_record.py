@@ -9,8 +9,10 @@ it by some seconds, as a real Drainer's does. Any other ``savepoint`` was writte
 says nothing of the place in the target. A new directory is another target.
 """
 
+import contextlib
 import fcntl
 import json
+import logging
 import os
 import time
 import tomllib
@@ -20,8 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pyspark_tidb_binlog.schemas.durable_file import replace_file
+from pyspark_tidb_binlog.schemas.durable_file import replace_file, written_in
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld
+
+_log = logging.getLogger(__name__)
 
 SAVEPOINT = "savepoint"
 STAND = "savepoint.spark"
@@ -99,8 +103,9 @@ class LocalRecord:
             LeaseHeld: another process has it.
             ApplyError: the record is another cluster's, or cannot be read.
         """
-        self._directory.mkdir(0o700, parents=True, exist_ok=True)
-        self._lock = locked(self._directory)
+        with self._written():
+            self._directory.mkdir(0o700, parents=True, exist_ok=True)
+            self._lock = locked(self._directory)
         savepoint, found = self._savepoint(), self._found()
         if found:
             self.target = str(found["target"])
@@ -109,30 +114,37 @@ class LocalRecord:
                     f"{self._directory / STAND} is the record of cluster {found['cluster_id']}, this is cluster {self._cluster_id}: each needs "
                     "a directory of its own"
                 )
-            self._named = tuple(found["savepoints"])
-            if savepoint is None or savepoint.commit_ts in self._named:
+            if savepoint is None or savepoint.commit_ts in found["savepoints"]:
                 self.stand = Stand(found["commit_ts"], found["schema_version"], frozenset(found["early"]), found["place"])
+        self._named = (savepoint.commit_ts,) if savepoint is not None else ()
         self.target = self.target or str(uuid.uuid4())
         if self.stand is None and savepoint is not None and savepoint.commit_ts:
             self.stand = Stand(savepoint.commit_ts, savepoint.schema_version, frozenset(), None, ours=False)
 
     def save(self, stand: Stand) -> None:
-        """Record ``stand``; durable when it returns. The savepoint follows, at most every ``SAVE_SECONDS`` and at ``close``."""
+        """Record ``stand``; durable when it returns. The savepoint follows, at most every ``SAVE_SECONDS`` and at ``close``.
+
+        Raises:
+            ApplyError: it cannot be written; what was recorded before counts, or ``stand``.
+        """
         self._behind = Savepoint(stand.commit_ts, stand.schema_version, True)
         due = time.monotonic() - self._saved_at >= SAVE_SECONDS or not self._named
-        self._write_stand(stand, due=due)
-        self.stand = stand
-        if due:
-            self._write_savepoint()
+        with self._written():
+            self._write_stand(stand, due=due)
+            self.stand = stand
+            if due:
+                self._write_savepoint()
 
     def close(self) -> None:
-        """Write the savepoint if it trails, and release the directory; safe to call twice."""
+        """Write the savepoint if it trails, and release the directory; safe to call twice. Where it cannot be written it trails on, which the log says."""
         if self._lock < 0:
             return
         try:
             if self._behind is not None and self.stand is not None:
                 self._write_stand(self.stand, due=True)
                 self._write_savepoint()
+        except OSError as error:
+            _log.warning("%s stays behind %s, which counts for this program: %s", self._directory / SAVEPOINT, STAND, error)
         finally:
             os.close(self._lock)
             self._lock = -1
@@ -141,6 +153,9 @@ class LocalRecord:
     def held(self) -> bool:
         """Whether this sink may write."""
         return self._lock >= 0
+
+    def _written(self) -> contextlib.AbstractContextManager[None]:
+        return written_in("the record of the stream", self._directory, "data-dir")
 
     def _write_stand(self, stand: Stand, *, due: bool) -> None:
         named = (*self._named[-1:], stand.commit_ts) if due else self._named

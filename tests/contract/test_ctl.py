@@ -15,6 +15,7 @@ from pyspark_tidb_binlog.conf.model import PumpConfig
 from pyspark_tidb_binlog.jobs.ctl import main
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.sinks.translate.local_record import LocalRecord, Stand
 from tests.support.certificates import table_of
 from tests.support.drainer_nodes import PretendedStream
 from tests.support.eventually import eventually
@@ -137,7 +138,23 @@ def test_a_savepoint_with_a_fresh_timestamp(registry: Registry, where: list[str]
     assert first.startswith("commitTS = ") and utc.endswith("+00:00") and local.endswith("+08:00") and utc[0] == local[0] == "#"
     with pytest.raises(ConfigError, match="no time zone 'Nowhere'"):
         main(["generate_meta", "-data-dir", str(tmp_path), "-time-zone", "Nowhere", *where])
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["savepoint"]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["savepoint", "savepoint.lock"]
+
+
+def test_no_savepoint_is_written_beside_a_drainer_that_writes_there(where: list[str], tmp_path: Path) -> None:
+    """Both would write through one temporary file, so that half of one could become the savepoint."""
+    record = LocalRecord(tmp_path, 7)
+    record.open()
+    record.save(Stand(5, 1, frozenset(), None))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ConfigError, match=f"another Drainer records its progress in {tmp_path}.*Stop it first"):
+        main(["generate_meta", "-data-dir", str(tmp_path), *where])
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    record.close()
+    assert main(["generate_meta", "-data-dir", str(tmp_path), *where]) == 0
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot write .*/file/savepoint: "):
+        main(["generate_meta", "-data-dir", str(tmp_path / "file"), *where])
 
 
 def test_a_command_that_is_none(where: list[str]) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_tidb_binlog.binlog_source.cluster import discovery
 from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import ConfiguredDiscovery
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
@@ -55,6 +57,36 @@ def ask(pump: EmbeddedPump, method: str, path: str):
         return answer.status, answer.headers["Content-Type"], answer.read()
     finally:
         connection.close()
+
+
+@pytest.mark.parametrize("days", [-1000, 1000], ids=["set back", "far ahead"])
+def test_a_fixed_list_of_pumps_tells_the_time_whatever_this_machines_clock_says(tmp_path, service, monkeypatch, days):
+    """A Pump with a registry tells the registry's, one without is above all that it holds."""
+    alone = config(tmp_path, "pump1", service, registry="", cluster_id=CLUSTER)
+    with_registry = config(tmp_path, "pump2", service)
+    pumps = [EmbeddedPump(alone).start(), EmbeddedPump(with_registry).start()]
+    try:
+        held_ts = tso(time.time_ns() // 1_000_000 + 3_600_000)
+        write(pumps[0], payload(2, held_ts, held_ts))
+        wrong = time.time_ns() + days * 86_400 * 10**9
+        monkeypatch.setattr(discovery.time, "time_ns", lambda: wrong)
+        assert service.oracle.next() < ConfiguredDiscovery(pumps[1].address, CLUSTER).now() < service.oracle.next()
+        assert ConfiguredDiscovery(pumps[0].address, CLUSTER).now() > held_ts
+        # Nobody listens on the port of a Pump that has gone; one that answers is enough.
+        gone = pumps[1].address
+        pumps.pop().stop()
+        assert ConfiguredDiscovery(f"{gone},{pumps[0].address}", CLUSTER).now() > held_ts
+        with pytest.raises(PumpUnavailable, match=f"no Pump tells the upstream's time: http://{gone}/status does not answer"):
+            ConfiguredDiscovery(gone, CLUSTER).now()
+    finally:
+        for one in pumps:
+            one.stop()
+
+
+def test_a_pump_that_cannot_ask_pd_says_so(pump, service):
+    service.stop()
+    with pytest.raises(PumpUnavailable, match="/status: .*does not answer"):
+        ConfiguredDiscovery(pump.address, CLUSTER).now()
 
 
 def write(pump, *payloads):

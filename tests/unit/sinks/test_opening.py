@@ -3,7 +3,7 @@
 import pytest
 
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
-from pyspark_tidb_binlog.sinks.mysql.opening import Recorded, doubt_of, version_on
+from pyspark_tidb_binlog.sinks.mysql.opening import LEAST_OPEN, Recorded, doubt_of, safe_until, version_on
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
 
 
@@ -20,3 +20,11 @@ def test_a_checkpoint_that_is_not_consistent_and_not_ours_is_that_of_a_crash(mar
     found = TargetProgress(100, False, 7, None)
     doubt = doubt_of(found, Recorded(100, 0, marked, 180, 0))
     assert (doubt.crashed, doubt.upto_ts, doubt.beyond) == (not marked, 0 if marked else 180, 180)
+
+
+@pytest.mark.parametrize(("now_ts", "until"), [(500, 500), (150, 180), (101, 180), (100, 100 + LEAST_OPEN), (7, 100 + LEAST_OPEN)])
+def test_safe_mode_after_a_crash_is_never_over_at_the_checkpoint(now_ts: int, until: int, caplog: pytest.LogCaptureFixture) -> None:
+    """A clock at or before the checkpoint is wrong."""
+    doubt = doubt_of(TargetProgress(100, False, 7, None), Recorded(100, 0, False, 180, 0))
+    assert safe_until(doubt, 100, now_ts) == until
+    assert ("what is wrong with its clock?" in caplog.text) is (now_ts <= 100)

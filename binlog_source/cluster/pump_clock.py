@@ -1,0 +1,49 @@
+"""The upstream's timestamp of now, as its Pumps tell it: for a fixed list of Pumps, without a registry. HTTP shell.
+
+``GET /status`` of a Pump has it as ``CommitTS``: a fresh timestamp of PD's (wire.md 8.1), of a Pump without a registry one above all that its log
+holds. This machine's clock is not asked: set back it would name a time that binlogs have passed already, and ahead one that they reach much later.
+
+Promises: what it returns is above every commit_ts that the Pump that told it has delivered to anybody before it was asked.
+"""
+
+import json
+from collections.abc import Iterable
+
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
+
+_TIMEOUT = 5.0
+
+
+def now_by_pumps(addresses: Iterable[str], tls: TlsSettings | None = None) -> int:
+    """The greatest timestamp of now that the Pumps at ``addresses`` (``host:port``) tell; one that answers is enough. ``tls``: the cluster's.
+
+    Raises:
+        PumpUnavailable: none of them tells one.
+    """
+    told, silent = [], []
+    for address in addresses:
+        try:
+            told.append(_now_by(address, tls))
+        except PumpUnavailable as error:
+            silent.append(str(error))
+    if not told:
+        raise PumpUnavailable(f"no Pump tells the upstream's time: {'; '.join(silent)}")
+    return max(told)
+
+
+def _now_by(address: str, tls: TlsSettings | None) -> int:
+    page = f"{'https' if tls else 'http'}://{address}/status"
+    try:
+        with HttpConnection.to(address, _TIMEOUT, tls=tls or False) as connection:
+            answer = connection.request("GET", "/status")
+        found = json.loads(answer.text) if answer.ok else {}
+        ts, trouble = int(found["CommitTS"]), found.get("ErrMsg") or f"CommitTS is {found['CommitTS']}"
+    except FAILURES as error:
+        raise PumpUnavailable(f"{page} does not answer ({type(error).__name__}: {error})") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PumpUnavailable(f"{page} has no CommitTS (HTTP {answer.status})") from error
+    if ts <= 0:
+        raise PumpUnavailable(f"{page}: {trouble}")
+    return ts
