@@ -2,7 +2,8 @@
 
 Promises: ``record`` never waits for Spark, Delta or the disk. A background thread writes several batches per commit, each batch once:
 ``txnAppId`` is the query's id and ``txnVersion`` the newest batch id of the commit. Batches that the table already holds are left out,
-because Delta would otherwise silently skip the whole commit. Rows that cannot be written are kept, retried and reported. The table is a
+because Delta would otherwise silently skip the whole commit. Rows that cannot be written are kept, retried and reported; of a commit whose answer was
+lost the table itself tells what it holds, before anything more is written, and until then its last row is joined with none behind it. The table is a
 record for operators and says where to resume when Spark's checkpoint directory is lost; the target's row stays authoritative.
 """
 
@@ -36,6 +37,8 @@ PUT_OFF_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
 MOST_ROWS = 4096
 """Rows that wait one by one while the table cannot be written; more are joined two by two, so that memory does not grow with the batches."""
+_ROWS, _FINDINGS = "rows", "findings"
+"""The two tables."""
 _JOINED = "several batches: the table could not be written meanwhile"
 FILLED_UP = -1
 """``batch_id`` of a row that was copied from the target's checkpoint at start."""
@@ -118,8 +121,11 @@ class CheckpointTable(Protocol):
 class FindingsTable(Protocol):
     """The table that findings are written to."""
 
+    def lacking(self, rows: Sequence[CheckpointRow]) -> Sequence[CheckpointRow]:
+        """Those of ``rows`` whose findings the table lacks."""
+
     def append(self, rows: Sequence[CheckpointRow]) -> None:
-        """Add those findings of ``rows`` that the table lacks."""
+        """Add the findings of ``rows`` in one commit."""
 
 
 class Maintenance(Protocol):
@@ -178,6 +184,10 @@ class DeltaCheckpoint:
         self._hurry = False
         self._closing = False
         self._attempts = 0
+        self._left: Sequence[CheckpointRow] = ()
+        """What of an attempt's rows is still to be written, as far as the tables have told."""
+        self._unsure: dict[str, int] = {}
+        """Table -> ``batch_id`` of the last row of a commit that may be in it or not."""
         self._newest: Newest | None = None
         self._failure: ReplicationError | None = None
         self._thread = threading.Thread(target=self._run, name="delta-checkpoint", daemon=True)
@@ -245,7 +255,6 @@ class DeltaCheckpoint:
             self._thread.join(timeout)
 
     def _run(self) -> None:
-        attempted = 0
         while True:
             with self._news:
                 self._news.wait_for(lambda: self._rows or self._closing)
@@ -256,17 +265,13 @@ class DeltaCheckpoint:
                 self._put_off()
                 self._hurry = False
                 if len(self._rows) > MOST_ROWS:
-                    # Not across the end of the last attempt, whose rows may be in the table although its answer was lost.
-                    self._rows[:] = joined(self._rows[:attempted]) + joined(self._rows[attempted:])
+                    self._rows[:] = joined(self._rows, frozenset(self._unsure.values()))
                 rows = tuple(self._rows)
-                attempted = len(rows)
             failure = self._tried(rows)
             with self._news:
                 self._attempts += 1
                 self._failure = failure
-                if failure is None:
-                    del self._rows[:attempted]
-                    attempted = 0
+                self._rows[: len(rows)] = self._left if failure is not None else ()
                 self._news.notify_all()
                 idle = failure is None and not self._hurry and not self._closing
             if idle and self._maintenance is not None:
@@ -280,6 +285,7 @@ class DeltaCheckpoint:
 
     def _tried(self, rows: Sequence[CheckpointRow]) -> ReplicationError | None:
         """Write ``rows``, or why that failed."""
+        self._left = rows
         try:
             return self._write(rows)
         except Exception as error:  # the last resort of the thread: whatever it is must be seen, and rows that nobody writes would pile up
@@ -296,16 +302,19 @@ class DeltaCheckpoint:
 
     def _write(self, rows: Sequence[CheckpointRow]) -> ReplicationError | None:
         try:
-            if self._findings is not None:
-                self._findings.append(rows)
+            if self._findings is not None and any(r.findings for r in rows):
+                self._write_findings(self._findings)
             if self._table is None:
                 self._table = DeltaTable(self._spark, self._path, self._app_id, self._target)
             if self._newest is None:
                 self._newest = self._table.newest()
-            new = missing_rows(rows, self._newest)
+                self._unsure.pop(_ROWS, None)
+            self._left = new = missing_rows(self._left, self._newest)
             if new:
                 failpoints.point("before-delta")
+                self._unsure[_ROWS] = max(r.batch_id for r in new)
                 self._table.append(new)
+                del self._unsure[_ROWS]
                 failpoints.point("after-delta")
                 batch_id = max(self._newest.batch_id, *(r.batch_id for r in new))
                 self._newest = Newest(batch_id, new[-1].resolved_ts, new[-1].recorded_at)
@@ -317,14 +326,31 @@ class DeltaCheckpoint:
             return ReplicationError(text)
         return None
 
+    def _write_findings(self, table: FindingsTable) -> None:
+        new = table.lacking(self._left)
+        self._unsure.pop(_FINDINGS, None)
+        lacking = {r.batch_id for r in new}
+        self._left = [r if r.batch_id in lacking else replace(r, findings=()) for r in self._left]
+        if new:
+            self._unsure[_FINDINGS] = max(r.batch_id for r in new)
+            table.append(new)
+            del self._unsure[_FINDINGS]
+            self._left = [replace(r, findings=()) for r in self._left]
 
-def joined(rows: Sequence[CheckpointRow]) -> list[CheckpointRow]:
-    """The batches of ``rows``, two by two as one row; what was copied from the target stays as it is. Pure."""
+
+def joined(rows: Sequence[CheckpointRow], ends: frozenset[int] = frozenset()) -> list[CheckpointRow]:
+    """The batches of ``rows``, two by two as one row; what was copied from the target stays as it is, and so does what follows one of ``ends``. Pure."""
     found: list[CheckpointRow] = []
     pairs = 0
     for row in rows:
         last = found[-1] if found else None
-        if last is None or pairs == len(found) or FILLED_UP in (last.batch_id, row.batch_id) or last.resolved_ts > row.resolved_ts:
+        if (
+            last is None
+            or pairs == len(found)
+            or last.batch_id in ends | {FILLED_UP}
+            or row.batch_id == FILLED_UP
+            or last.resolved_ts > row.resolved_ts
+        ):
             found.append(row)
             continue
         found[-1], pairs = _both(last, row), len(found)

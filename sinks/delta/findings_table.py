@@ -57,28 +57,30 @@ class DeltaFindings:
     """The table; created with the first finding."""
 
     def __init__(self, spark: SparkSession, path: str, app_id: str) -> None:
-        """Does not access the table before ``append``."""
+        """Does not access the table before ``lacking``."""
         self._parent = spark
         self._spark: SparkSession | None = None
         self._path = path
         self._app_id = app_id
 
+    def lacking(self, rows: Sequence[CheckpointRow]) -> list[CheckpointRow]:
+        """Those of ``rows`` whose findings the table lacks."""
+        return missing_findings(rows, self._known(self._session()))
+
     def append(self, rows: Sequence[CheckpointRow]) -> None:
-        """Add those findings of ``rows`` that the table lacks, in one commit."""
-        if not any(r.findings for r in rows):
-            return
+        """Add the findings of ``rows`` in one commit."""
+        version = max(r.batch_id for r in rows)
+        writer = self._session().createDataFrame(as_table(rows, self._app_id)).coalesce(1).write.format("delta").mode("append")
+        if version >= 0:
+            writer = writer.option("txnAppId", self._app_id).option("txnVersion", str(version))
+        writer.save(self._path)
+
+    def _session(self) -> SparkSession:
         if self._spark is None:
             self._spark = self._parent.newSession()
             for name, value in SETTINGS.items():
                 self._spark.conf.set(name, value)
-        new = missing_findings(rows, self._known(self._spark))
-        if not new:
-            return
-        version = max(r.batch_id for r in new)
-        writer = self._spark.createDataFrame(as_table(new, self._app_id)).coalesce(1).write.format("delta").mode("append")
-        if version >= 0:
-            writer = writer.option("txnAppId", self._app_id).option("txnVersion", str(version))
-        writer.save(self._path)
+        return self._spark
 
     def _known(self, spark: SparkSession) -> RecordedFindings:
         if not is_table(spark, self._path):

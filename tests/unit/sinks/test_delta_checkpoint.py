@@ -1,6 +1,7 @@
 """The background writer without Spark: what is written, what is left out, what survives a failure."""
 
 import contextlib
+import dataclasses
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from pyspark_tidb_binlog.sinks.delta.checkpoint_table import (
     joined,
     missing_rows,
 )
+from pyspark_tidb_binlog.sinks.delta.findings_table import RecordedFindings, missing_findings
 from tests.support.eventually import eventually
 
 EMPTY = Newest()
@@ -179,6 +181,9 @@ def test_findings_go_first_and_again_when_they_could_not_be_written(table: Memor
     order: list[str] = []
 
     class Findings:
+        def lacking(self, rows: Sequence[CheckpointRow]) -> Sequence[CheckpointRow]:
+            return rows
+
         def append(self, rows: Sequence[CheckpointRow]) -> None:
             order.append(f"findings {[r.batch_id for r in rows]}")
             if len(order) == 1:
@@ -277,6 +282,65 @@ def test_rows_are_joined_two_by_two() -> None:
     assert joined([]) == []
     again = joined(joined(rows))
     assert [one.resolved_ts for one in again] == [5, 40, 50] and again[1].notes == first.notes
+
+
+class Away(MemoryTable):
+    """Commits although it raises, and cannot be read for some attempts afterwards."""
+
+    def __init__(self, unreadable: int) -> None:
+        super().__init__(failures=1, commits_although_failing=True)
+        self.unreadable = unreadable
+
+    def newest(self) -> Newest:
+        if self.rows and self.unreadable:
+            self.unreadable -= 1
+            raise OSError("the disk is away")
+        return super().newest()
+
+
+class AwayFindings:
+    """The same for findings: which of them each batch has brought."""
+
+    def __init__(self, unreadable: int) -> None:
+        self.unreadable = unreadable
+        self.failing = True
+        self.found: list[tuple[int, str]] = []
+
+    def lacking(self, rows: Sequence[CheckpointRow]) -> Sequence[CheckpointRow]:
+        if self.found and self.unreadable:
+            self.unreadable -= 1
+            raise OSError("the disk is away")
+        return missing_findings(rows, RecordedFindings(max((i for i, _ in self.found), default=-1)))
+
+    def append(self, rows: Sequence[CheckpointRow]) -> None:
+        self.found += [(r.batch_id, f.words) for r in rows for f in r.findings]
+        if self.failing:
+            self.failing = False
+            raise OSError("the answer was lost")
+
+
+@pytest.mark.parametrize("first", [4, 5, 6])
+@pytest.mark.parametrize("unreadable", [0, 1, 2, 3])
+def test_a_commit_that_may_have_succeeded_is_joined_with_nothing_that_came_later(
+    first: int, unreadable: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the table cannot be read afterwards: each batch counts once, and so does each finding."""
+    monkeypatch.setattr(checkpoint_table, "MOST_ROWS", 8)
+    table, findings, sent = Away(unreadable), AwayFindings(unreadable), 60
+    writer = DeltaCheckpoint(None, "/delta", "app", "target", interval=3600, retry_after=3600, table=table, findings=findings)
+    for i in range(sent):
+        words = (Finding(FindingKind.LOST, f"finding {i}"),) if i % 3 == 0 else ()
+        writer.record(dataclasses.replace(row(i), rows=1, transactions=2, findings=words))
+        if i >= first and i % 7 == first % 7:
+            with contextlib.suppress(ReplicationError):
+                writer.flush()
+    writer.close()
+    assert (table.unreadable, findings.unreadable) == (0, 0)
+    assert sum(r.rows for r in table.rows) == sent and sum(r.transactions for r in table.rows) == 2 * sent
+    assert [
+        (one.resolved_ts, two.from_ts) for one, two in zip(table.rows, table.rows[1:], strict=False) if one.resolved_ts > two.resolved_ts
+    ] == []
+    assert sorted(words for _, words in findings.found) == sorted(f"finding {i}" for i in range(0, sent, 3))
 
 
 def test_what_waits_while_the_table_cannot_be_written_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
