@@ -2,12 +2,15 @@
 
 The data's own transaction cannot hold it. So the target keeps a record of ours of the same form, ``spark_checkpoint``, in every transaction, and
 exactly once rests on that alone; the real checkpoint is written after it, every ``SAVE_SECONDS`` and at the end, as a real Drainer does. Our
-record names the commit_ts that the real one may have, before that is written. At the start:
+record names the commit_ts that the real one may have, before that is written, and the real one says that we wrote it, for which target: in a row as
+a key, in a file as a comment, which a real Drainer drops when it writes. At the start:
 
     real              ours          what counts
     none              known         ours: the real one is written again, which the log says
     known             none          the real one
     one of the named  known         ours: the real one trails it, or was written last
+    ours, above ours  known         refused: the target was restored, or is another one
+    ours              none          refused: the target was rebuilt, or is another one
     above ours        known         the real one: another Drainer, or a person, went on
     below ours        known         the real one: somebody set it back; the target is brought on from there in safe mode, up to our record
 
@@ -17,6 +20,7 @@ checkpoint that cannot be written is retried, and does not hold the data up; one
 
 import logging
 import os
+import re
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -26,7 +30,8 @@ from typing import Protocol
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, DrainerConfig, TargetConfig
 from pyspark_tidb_binlog.schemas.durable_file import replace_file
-from pyspark_tidb_binlog.schemas.errors import ApplyError, CheckpointMoved
+from pyspark_tidb_binlog.schemas.errors import ApplyError, CheckpointMoved, ConfigError
+from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.session import connect
@@ -39,6 +44,8 @@ OURS = "spark_checkpoint"
 _MOST_SECONDS = 60.0
 """Longest pause after an attempt to write that failed."""
 IN_FILE = frozenset({"file", "kafka", "pb"})
+_WRITTEN = re.compile(r"^# written at (?P<ts>\d+) for target (?P<target>\S+)$", re.MULTILINE)
+"""Our comment in a savepoint."""
 
 
 class RealCheckpoint(Protocol):
@@ -83,7 +90,8 @@ class InFile:
     def read(self) -> Checkpoint | None:
         """As ``RealCheckpoint``; an empty file is none, as for a real Drainer, which begins at initial-commit-ts then."""
         try:
-            found = Savepoint.from_toml(self._path.read_text("utf-8"))
+            text = self._path.read_text("utf-8")
+            found = Savepoint.from_toml(text)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -95,15 +103,20 @@ class InFile:
                 f"{self.where} is not a Drainer's savepoint: {error}. Restore it; or remove it, if the target is not to be brought to another place: "
                 f"then what {OURS} in the target says counts"
             ) from error
-        return Checkpoint(found.commit_ts, found.consistent, found.schema_version) if found.commit_ts else None
+        by_us = _WRITTEN.search(text)
+        written_for = by_us["target"] if by_us is not None and int(by_us["ts"]) == found.commit_ts else ""
+        return Checkpoint(found.commit_ts, found.consistent, found.schema_version, written_for=written_for) if found.commit_ts else None
 
     def write(self, checkpoint: Checkpoint, expected: Collection[int]) -> None:
         """By a rename, after the content is on the disk."""
         found = self.read()
         if found is not None and found.commit_ts not in expected:
             raise _moved(self.where, found.commit_ts, expected)
+        text = Savepoint(checkpoint.commit_ts, checkpoint.schema_version, checkpoint.consistent).to_toml()
+        if checkpoint.written_for:
+            text += f"# written at {checkpoint.commit_ts} for target {checkpoint.written_for}\n"
         try:
-            replace_file(self._path, Savepoint(checkpoint.commit_ts, checkpoint.schema_version, checkpoint.consistent).to_toml())
+            replace_file(self._path, text)
         except OSError as error:
             raise ApplyError(f"the checkpoint {self.where} cannot be written: {error}") from error
 
@@ -219,7 +232,13 @@ class Choice:
 
 
 def choose(ours: Checkpoint | None, real: Checkpoint | None, where: str) -> Choice:
-    """Which of the two records counts. Pure."""
+    """Which of the two records counts. Pure.
+
+    Raises:
+        ConfigError: we wrote the real one for a target that was not as this one is.
+    """
+    if real is not None and real.written_for and (ours is None or real.commit_ts > max(ours.commit_ts, *ours.elsewhere, 0)):
+        raise ConfigError(_of_another(ours, real, where))
     if ours is None:
         return Choice(real, False, words=f"the target has no record of its own: the checkpoint {where} counts" if real else "")
     if real is None:
@@ -231,6 +250,17 @@ def choose(ours: Checkpoint | None, real: Checkpoint | None, where: str) -> Choi
     how = "went on" if real.commit_ts > ours.commit_ts else "set it back"
     words = f"the checkpoint {where} is at {real.commit_ts}, where this Drainer did not write it (the target's own record is {ours.commit_ts}): another one, or a person, {how}. It counts"
     return Choice(real, False, ours.commit_ts if real.commit_ts < ours.commit_ts else 0, words)
+
+
+def _of_another(ours: Checkpoint | None, real: Checkpoint, where: str) -> str:
+    record = f"is at {ours.commit_ts} ({as_time(ours.commit_ts)})" if ours is not None else "is not there"
+    goes_on = "from its own record" if ours is not None else "as on an empty target (--bootstrap-all, or initial-commit-ts)"
+    return (
+        f"the checkpoint {where} is at {real.commit_ts} ({as_time(real.commit_ts)}), and this program wrote it for the target {real.written_for}; but the record "
+        f"{OURS} in this target {record}: the target was restored from a backup, was rebuilt, has lost its last commits in a crash, or is another one. "
+        f"Choose: (1) its data is as its record says: remove that checkpoint, and the stream goes on {goes_on}; (2) its data is as the checkpoint says: "
+        f"write that by hand, in a file without the comment, in a row without the key spark-written"
+    )
 
 
 class Trailing:

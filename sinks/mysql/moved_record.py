@@ -106,7 +106,7 @@ def out_of_target(rows: TwoRecords, real: Checkpoint | None, names: tuple[str, s
     was = f", which was at {ours.commit_ts}" if ours is not None else ""
     old = f"; the older checkpoint {real.commit_ts} that trails it is written again" if trails and real is not None else ""
     return RecordMove(
-        replace(other, elsewhere=trails, beside=beside),
+        replace(other, elsewhere=trails, beside=beside, written_for=""),
         beside,
         f"the record moves: {names[1]} is at {beside} and becomes that of {names[0]}{was}{old}",
     )

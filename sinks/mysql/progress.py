@@ -69,6 +69,8 @@ class Checkpoint:
     """commit_ts that the real checkpoint may have, where that is kept elsewhere and this is our own record (``sinks.mysql.elsewhere``)."""
     beside: int | None = None
     """commit_ts of a row of the real table that an earlier life has left in the target (``sinks.mysql.moved_record``); None: it is not said."""
+    written_for: str = ""
+    """Identity of the target for which this program wrote it elsewhere, with this very commit_ts; empty: somebody else did, or it is in the target."""
 
     def to_json(self) -> str:
         """The Drainer's form: these keys in this order, without spaces."""
@@ -84,6 +86,8 @@ class Checkpoint:
             value["elsewhere"] = self.elsewhere
         if self.beside is not None:
             value["beside"] = self.beside
+        if self.written_for:
+            value["spark-written"] = {"target": self.written_for, "commitTS": self.commit_ts}
         return json.dumps(value, separators=(",", ":"))
 
     @classmethod
@@ -94,13 +98,15 @@ class Checkpoint:
         point = SyncPoint(int(ts_map["primary-ts"]), int(ts_map["secondary-ts"])) if {"primary-ts", "secondary-ts"} <= set(ts_map) else None
         elsewhere = tuple(int(ts) for ts in value.get("elsewhere", ()))
         beside = int(value["beside"]) if "beside" in value else None
+        commit_ts, written = int(value.get("commitTS", 0)), value.get("spark-written") or {}
         return cls(
-            int(value.get("commitTS", 0)),
+            commit_ts,
             bool(value.get("consistent", False)),
             int(value.get("schema-version", 0)),
             point,
             elsewhere,
             beside,
+            str(written.get("target", "")) if written.get("commitTS") == commit_ts else "",
         )
 
 

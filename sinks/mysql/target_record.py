@@ -233,7 +233,7 @@ class TargetRecord:
     def _follow(self) -> None:
         """The real checkpoint is written after ours."""
         if self._trailing is not None:
-            self._trailing.follow(Checkpoint(self.commit_ts, False, self._version_saved, self._sync_point))
+            self._trailing.follow(self._real_now(consistent=False))
 
     def _catch_up_in_time(self) -> None:
         with self.one_at_a_time:
@@ -282,4 +282,8 @@ class TargetRecord:
         self._stopped = True
         self._leased.transact(partial(self._save_again, AppliedJobs(self._version_saved)), FEW)
         consistent = self.consistent and not self._safe.open_at(self.commit_ts)
-        trailing.end(Checkpoint(self.commit_ts, consistent, self._version_saved, self._sync_point))
+        trailing.end(self._real_now(consistent=consistent))
+
+    def _real_now(self, *, consistent: bool) -> Checkpoint:
+        target = self._leased.lease.target
+        return Checkpoint(self.commit_ts, consistent, self._version_saved, self._sync_point, written_for=target)

@@ -1,12 +1,13 @@
 """Which of two checkpoints counts, a savepoint in a directory, and the order of the two writes; no server."""
 
+import dataclasses
 from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, DrainerConfig, SecurityConfig, TargetConfig
-from pyspark_tidb_binlog.schemas.errors import ApplyError, CheckpointMoved, LeaseHeld
+from pyspark_tidb_binlog.schemas.errors import ApplyError, CheckpointMoved, ConfigError, LeaseHeld
 from pyspark_tidb_binlog.sinks.mysql import elsewhere
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import InFile, OnServer, Trailing, choose, is_elsewhere, real_checkpoint
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
@@ -51,6 +52,36 @@ def test_what_counts_at_the_start() -> None:
     assert not ahead.ours and ahead.checkpoint == at(12) and not ahead.upto_ts and "went on" in ahead.words
     back = choose(at(9, 5), at(6), "x")
     assert not back.ours and back.checkpoint == at(6) and back.upto_ts == 9 and "set it back" in back.words
+
+
+def test_one_that_we_wrote_for_a_target_that_was_later_is_never_taken_for_another_drainers() -> None:
+    """The target was restored, rebuilt or lost its last commits: what it lacks would be left out."""
+    written = dataclasses.replace(at(12), written_for="target-1")
+    for ours in (None, at(9, 5), at(5)):
+        with pytest.raises(
+            ConfigError, match=r"at 12 .* for the target target-1.*restored from a backup.*\(1\).*remove that checkpoint.*\(2\)"
+        ):
+            choose(ours, written, "x")
+    assert choose(at(9, 5, 12), written, "x").ours and choose(at(12), written, "x").ours
+    back = choose(at(15), written, "x")
+    assert not back.ours and back.upto_ts == 15, "an older one, from a backup of both perhaps, is meant"
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_whether_we_wrote_it_is_said_with_the_very_commit_ts(edited: bool, tmp_path: Path) -> None:
+    real = InFile(tmp_path)
+    real.open()
+    written = dataclasses.replace(at(12), written_for="target-1")
+    real.write(written, ())
+    row = written.to_json()
+    if edited:
+        path = tmp_path / "savepoint"
+        path.write_text(path.read_text().replace("commitTS = 12", "commitTS = 13"))
+        row = row.replace('"commitTS":12,', '"commitTS":13,', 1)
+    in_file, in_row = real.read(), Checkpoint.from_json(row)
+    real.close()
+    assert in_file is not None and in_file.written_for == in_row.written_for == ("" if edited else "target-1")
+    assert in_file.commit_ts == in_row.commit_ts == (13 if edited else 12)
 
 
 def test_a_savepoint_is_a_real_drainers_both_ways(tmp_path: Path) -> None:
