@@ -45,7 +45,11 @@ C = typing.TypeVar("C", DrainerConfig, PumpConfig)
 
 def run_job(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
     """Run ``main(argv)`` and turn whatever it raises into one message on stderr, a trace in the log file and an exit code."""
-    log_to_file()
+    try:
+        log_to_file()
+    except OSError as error:
+        _tell(f"error: cannot write a log: {error}; name a file that can be written in TIDB_BINLOG_LOG")
+        return EXIT_FAILED
     before, threading.excepthook = threading.excepthook, _log_death
     try:
         return main(sys.argv[1:] if argv is None else argv)

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -172,8 +172,11 @@ class Replication:
         """Clean up after a crash, decide where to resume, start the query. On failure, close what was opened."""
         try:
             self._start()
-        except BaseException:
+        except BaseException as error:
             self._close_after_error()
+            told = self._checkpoint.disks.failure_in(str(error)) if isinstance(error, (PySparkException, Py4JError, OSError)) else None
+            if told is not None:
+                raise told from error
             raise
         return self
 
@@ -505,10 +508,9 @@ class Replication:
     def _note_nothing_applied(self, recorded_ts: int, upto_ts: int) -> None:
         self._checkpoint.note_nothing_applied(NothingApplied(self._sink.target, recorded_ts, upto_ts))
 
-    @staticmethod
-    def _unwrapped(failure: StreamingQueryException) -> Exception:
+    def _unwrapped(self, failure: Exception) -> Exception:
         text = replication_error_in(str(failure))
-        return ReplicationError(text) if text else failure
+        return ReplicationError(text) if text else self._checkpoint.disks.failure_in(str(failure)) or failure
 
 
 def _history_cache(checkpoint_dir: str, cluster_id: int, kind: str = "history") -> HistoryCache | None:

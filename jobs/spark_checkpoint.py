@@ -16,11 +16,12 @@ from pyspark_tidb_binlog.binlog_source.source.buckets import bucket_ids
 from pyspark_tidb_binlog.binlog_source.stream import resolve_delivery
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.unset import KEPT, KEPT_NODE_ID
+from pyspark_tidb_binlog.jobs.full_disks import FullDisks
 from pyspark_tidb_binlog.jobs.local_paths import local_path
 from pyspark_tidb_binlog.jobs.places import CheckpointFiles
 from pyspark_tidb_binlog.jobs.resume import NothingApplied, committed_ts
 from pyspark_tidb_binlog.schemas.durable_file import replace_file
-from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
 from pyspark_tidb_binlog.schemas.events import Delivery
 
 _KEPT_VERSION = 3
@@ -42,6 +43,8 @@ class SparkCheckpoint:
             PumpUnavailable: the Pumps do not answer.
         """
         self._place = CheckpointFiles(spark, config.checkpoint_dir)
+        self.disks = FullDisks(spark, config.checkpoint_dir)
+        """What is said when one of Spark's is full."""
         self._node_id = config.apply.drainer
         partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
         self.bucket_ids = bucket_ids(config.source.pairing_buckets or _BUCKETS_EACH * partitions, partitions)
@@ -87,6 +90,7 @@ class SparkCheckpoint:
 
         Raises:
             ConfigError: the directory cannot be written to.
+            ReplicationError: its disk is full.
         """
         local = local_path(self._place.uri)
         if local is None:
@@ -97,7 +101,7 @@ class SparkCheckpoint:
             local.mkdir(parents=True, exist_ok=True)
             replace_file(local / _NOTHING_APPLIED, noted.to_json())
         except OSError as error:
-            raise ConfigError(f"cannot write to spark.checkpoint-dir {self._place.uri}: {error}") from error
+            raise self._unwritable(str(error)) from error
 
     @property
     def nothing_applied(self) -> NothingApplied | None:
@@ -128,6 +132,7 @@ class SparkCheckpoint:
 
         Raises:
             ConfigError: the directory cannot be written to.
+            ReplicationError: its disk is full.
         """
         buckets = {"pairing_buckets": len(self.bucket_ids), "bucket_ids": self.bucket_ids}
         version = _NUMBERED if self.bucket_ids == tuple(range(len(self.bucket_ids))) else _KEPT_VERSION
@@ -138,4 +143,7 @@ class SparkCheckpoint:
         try:
             self._place.write(name, text)
         except Py4JJavaError as error:
-            raise ConfigError(f"cannot write to spark.checkpoint-dir {self._place.uri}: {error.java_exception.getMessage()}") from error
+            raise self._unwritable(str(error.java_exception.getMessage())) from error
+
+    def _unwritable(self, why: str) -> ReplicationError:
+        return self.disks.failure_in(why) or ConfigError(f"cannot write to spark.checkpoint-dir {self._place.uri}: {why}")

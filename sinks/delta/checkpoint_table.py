@@ -290,7 +290,7 @@ class DeltaCheckpoint:
             return self._write(rows)
         except Exception as error:  # the last resort of the thread: whatever it is must be seen, and rows that nobody writes would pile up
             self._newest = None
-            text = f"cannot write {len(rows)} rows to the Delta table {self._path}: {_first_line(error)}; they are kept and retried"
+            text = f"cannot write {len(rows)} rows to the Delta table {self._path}: {reason_of(error)}; they are kept and retried"
             _log.exception(text)
             return ReplicationError(text)
 
@@ -321,7 +321,7 @@ class DeltaCheckpoint:
         except (PySparkException, Py4JError, OSError) as error:
             # The commit may have succeeded, or another writer may have written: read the table again before the next attempt.
             self._newest = None
-            text = f"cannot write {len(rows)} rows to the Delta table {self._path}: {_first_line(error)}; they are kept and retried"
+            text = f"cannot write {len(rows)} rows to the Delta table {self._path}: {reason_of(error)}; they are kept and retried"
             _log.warning(text)
             return ReplicationError(text)
         return None
@@ -502,6 +502,9 @@ SETTINGS = {
 }
 
 
+_NEW_LINE = "\n"
+_CAUSE = re.compile(r"^(?:Caused by)?: (.+)$", re.MULTILINE)
+"""In the text of an error of the JVM: what it is, and what caused it."""
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -514,5 +517,8 @@ def is_table(spark: SparkSession, path: str) -> bool:
     return bool(jvm.io.delta.tables.DeltaTable.isDeltaTable(spark._jsparkSession, path))
 
 
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+def reason_of(error: Exception) -> str:
+    """Why a write failed, in a line: of an error of the JVM the innermost cause, since its own first line only names a call. Pure."""
+    text = str(error).strip()
+    causes = _CAUSE.findall(text)
+    return causes[-1].strip() if causes else f"{type(error).__name__}: {text.partition(_NEW_LINE)[0]}"

@@ -21,6 +21,7 @@ from pyspark_tidb_binlog.sinks.delta.checkpoint_table import (
     as_table,
     joined,
     missing_rows,
+    reason_of,
 )
 from pyspark_tidb_binlog.sinks.delta.findings_table import RecordedFindings, missing_findings
 from tests.support.eventually import eventually
@@ -118,6 +119,23 @@ def test_a_commit_whose_answer_was_lost_is_not_written_twice() -> None:
     writer.record(row(1))
     writer.close()
     assert table.commits == [[0], [1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("the disk is full\nand more", "OSError: the disk is full"),
+        ("", "OSError: "),
+        (
+            "An error occurred while calling o18.save.\n: org.apache.spark.SparkException: Job aborted\n\tat org.x.Y.z(Y.scala:1)\n"
+            "Caused by: java.io.IOException: No space left on device\n\tat java.base/w(Native Method)\n\t... 62 more\n",
+            "java.io.IOException: No space left on device",
+        ),
+        ("An error occurred while calling o18.save.\n: java.lang.Error: x\n\tat a.b(C.java:1)\n", "java.lang.Error: x"),
+    ],
+)
+def test_an_error_of_the_jvm_is_told_by_its_cause(text: str, said: str) -> None:
+    assert reason_of(OSError(text)) == said
 
 
 def test_close_that_cannot_write_says_so() -> None:
