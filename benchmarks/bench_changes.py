@@ -7,35 +7,25 @@ does, the row events and their images as Arrow columns. No Pump and no Spark: wh
 CPU seconds are the ones to compare on a busy machine. Ends with exit code 1 if a goal is missed.
 """
 
-import argparse
-import gzip
-import json
-import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.bench_decode import medians, parse, payloads_of
+from benchmarks.one_core import SLICE, Decodable, begun, medians, parse
 from pyspark_tidb_binlog.binlog_source.changes.change_decoder import ChangeDecoder, DecodedAs
 from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions, InvalidDates, SchemaEvolution
 from pyspark_tidb_binlog.binlog_source.changes.change_rows import before_and_after
 from pyspark_tidb_binlog.binlog_source.changes.row_choice import chosen_rows
 from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable
 from pyspark_tidb_binlog.binlog_source.changes.table_shape import shape_of
-from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobReader
-from pyspark_tidb_binlog.schemas.events import BinlogType
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.explode import explode
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
-from pyspark_tidb_binlog.schemas.proto import binlog_pb2 as pb
-from pyspark_tidb_binlog.schemas.stages import RAW, TRANSACTION
+from pyspark_tidb_binlog.schemas.stages import TRANSACTION
 
-ROOT = Path(__file__).parents[1]
-SLICE = 2000
-"""Transactions at a time, about what a Pump's messages are gathered to."""
 IMAGES = "images, as a Drainer's"
 GOALS = {"all tables, VARIANT": 2.5, "one table, its columns": 2.0}
 """Times the CPU seconds of a change's images."""
@@ -60,21 +50,15 @@ class Recorded:
 class Case:
     """A recorded case."""
 
-    payloads: list[bytes]
     transactions: pa.RecordBatch
     known: Recorded
     rows: dict[NamedTable, int] = field(default_factory=dict)
     """How many changes each table has."""
 
 
-def case_of(folder: Path) -> Case:
-    """The case in ``folder``, in memory."""
-    payloads = [p for path in sorted(folder.glob("pump-*.binlogs.gz")) for p in payloads_of(path)]
-    commits = [(b.commit_ts, b.start_ts, p) for p in payloads if (b := pb.Binlog.FromString(p)).tp == BinlogType.COMMIT]
-    commits.sort()
-    rows = [{"pump": "p", "start_ts": s, "commit_ts": c, "bucket": 0, "payload": p} for c, s, p in commits]
-    history = SchemaHistory.of(JobReader().read(json.loads(gzip.decompress((folder / "ddl_history.json.gz").read_bytes()))))
-    case = Case(payloads, pa.RecordBatch.from_pylist(rows, schema=RAW), Recorded(history))
+def case_of(decodable: Decodable) -> Case:
+    """The case with its changes counted."""
+    case = Case(decodable.transactions, Recorded(decodable.history))
     for batch in changed(case, DecodedAs()):
         for database, table, op in zip(*(batch.column(name).to_pylist() for name in ("database", "table", "op")), strict=True):
             if op != "ddl":
@@ -102,27 +86,22 @@ def decoded(case: Case) -> None:
 
 def main() -> int:
     """Print the measurement."""
-    options = argparse.ArgumentParser(description="time binlogs to changes against the protobuf parse")
-    options.add_argument("--case", type=Path, default=ROOT / "tests" / "golden" / "bench")
-    options.add_argument("--repeat", type=int, default=3)
-    args = options.parse_args()
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    pa.set_cpu_count(1)
-    case = case_of(args.case)
+    decodable, repeat = begun("time binlogs to changes against a Drainer's images", 3)
+    case = case_of(decodable)
     every = sum(case.rows.values())
     table, count = max(case.rows.items(), key=lambda one: one[1])
     history = case.known.history
     shape = shape_of(table, history, int(history.newest_version), InvalidDates.NULL)
     of_table = ChangeOptions(table=table, evolution=SchemaEvolution.IGNORE)
     work: dict[str, tuple[int, Callable[[], object]]] = {
-        "protobuf parse": (every, lambda: parse(case.payloads)),
+        "protobuf parse": (every, lambda: parse(decodable.payloads)),
         IMAGES: (every, lambda: decoded(case)),
         "all tables, VARIANT": (every, lambda: changed(case, DecodedAs())),
         "one table, its columns": (count, lambda: changed(case, DecodedAs(of_table, shape))),
     }
-    timed = {name: (rows, *medians(run, args.repeat)) for name, (rows, run) in work.items()}
+    timed = {name: (rows, *medians(run, repeat)) for name, (rows, run) in work.items()}
     times = {name: cpu / rows * every / timed[IMAGES][2] for name, (rows, _, cpu) in timed.items()}
-    print(f"{len(case.payloads)} binlogs, {every} changes, {count} of them of {table}; medians of {args.repeat}, one core")
+    print(f"{len(decodable.payloads)} binlogs, {every} changes, {count} of them of {table}; medians of {repeat}, one core")
     for name, (rows, wall, cpu) in timed.items():
         print(f"  {name:24} {wall:6.3f} s, CPU {cpu:6.3f} s, {rows / cpu:10,.0f} changes a CPU second, {times[name]:.2f} times the images")
     missed = [name for name, goal in GOALS.items() if times[name] > goal]

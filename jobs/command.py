@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.conf.entry import CODE, COMMAND, IN_CHECKOUT, PACKAGE, 
 from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs import jvm_settings, own_places
 from pyspark_tidb_binlog.jobs.class_archive import ClassArchive
+from pyspark_tidb_binlog.jobs.fetched_jars import DELTA_JARS, KAFKA_SINK_JARS, FetchedJars, jars_in
 from pyspark_tidb_binlog.jobs.jvm_settings import FRUGAL
 from pyspark_tidb_binlog.jobs.kafka_wanted import wants_kafka_sink
 from pyspark_tidb_binlog.jobs.programs import SERVER, server_program
@@ -225,11 +226,14 @@ def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
     local = master.startswith("local") and not master.startswith("local-cluster")
     for name, value in FRUGAL.items():
         environ[name] = environ.get(name) or value
-    jars = _jars(given, home, environ)
+    jars = _jars(DELTA_JARS, given, home, environ)
+    for_kafka = (
+        _jars(KAFKA_SINK_JARS, given, home, environ) if given.job == "drainer" and wants_kafka_sink(given.options, environ) else None
+    )
     archive = ClassArchive(jars, home, java) if jars is not None and java is not None and local else None
     if archive is not None:
         _renew(archive, environ)
-    named = jvm_settings.jars_in(jars) if jars is not None else []
+    named = jars_in(jars) if jars is not None else []
     class_path, all_jars, py_files = given.class_path, given.jars, given.py_files
     if local:
         # Driver and executors are one JVM and see this code: nothing to copy, nothing to ship.
@@ -247,7 +251,7 @@ def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
         py_files = ",".join(filter(None, [str(code), py_files]))
         all_jars = ",".join(filter(None, [*named, all_jars]))
     # Behind Delta's on the class path they would make the JVM's class archive useless.
-    all_jars = ",".join(filter(None, [*_kafka_jars(given, home, environ), all_jars]))
+    all_jars = ",".join(filter(None, [*(jars_in(for_kafka) if for_kafka is not None else []), all_jars]))
     options = environ.get("SPARK_SUBMIT_OPTS", "")
     ours = jvm_settings.jvm_options(archive, local=local, given=f"{options} {' '.join(given.spark)}")
     # Strings hash alike in driver and workers, as spark-submit sets it.
@@ -279,19 +283,17 @@ def _spark_home(environ: Mapping[str, str]) -> Path:
     return place
 
 
-def _jars(given: Given, home: Path, environ: Mapping[str, str]) -> Path | None:
-    """The directory of Delta's jars, fetched if they are not there; None if Spark has them, or the caller names others."""
-    if jvm_settings.names_delta(" ".join([given.jars, given.class_path, *given.spark])) or jvm_settings.ships_delta(home):
+def _jars(wanted: FetchedJars, given: Given, home: Path, environ: Mapping[str, str]) -> Path | None:
+    """The directory of these jars, fetched if they are not there; None if Spark has them, or the caller names others."""
+    if wanted.are_named_in(" ".join([given.jars, given.class_path, *given.spark])) or wanted.ship_with(home):
         return None
-    found = jvm_settings.jars_dir()
+    found = wanted.place()
     if found is None:
         # Not at the top: most starts need nothing of it.
-        from pyspark_tidb_binlog.jobs.setup import SparkOfMachine, ensure_archive, ensure_jars
+        from pyspark_tidb_binlog.jobs.setup import SparkOfMachine, ensure_jars
 
-        spark = SparkOfMachine(Path(sys.executable), home, dict(environ))
-        found = jvm_settings.new_jars_dir()
-        ensure_jars(found, spark)
-        ensure_archive(found, spark)
+        found = wanted.place_to_fetch()
+        ensure_jars(wanted, found, SparkOfMachine(Path(sys.executable), home, dict(environ)))
     return found
 
 
@@ -305,22 +307,6 @@ def _renew(archive: ClassArchive, environ: Mapping[str, str]) -> None:
         ensure_archive(archive.jars, SparkOfMachine(Path(sys.executable), archive.spark_home, dict(environ)))
     except (SetupError, OSError) as error:
         print(f"tidb-binlog: Spark's class archive in {archive.jars} could not be made, so starts take longer: {error}", file=sys.stderr)
-
-
-def _kafka_jars(given: Given, home: Path, environ: Mapping[str, str]) -> list[str]:
-    """The jars of Spark's Kafka sink for a Drainer that wants it, fetched if they are not there; none where the caller names others."""
-    if given.job != "drainer" or not wants_kafka_sink(given.options, environ):
-        return []
-    if jvm_settings.names_kafka_sink(" ".join([given.jars, given.class_path, *given.spark])):
-        return []
-    found = jvm_settings.kafka_jars_dir()
-    if found is None:
-        # Not at the top: most starts need nothing of it.
-        from pyspark_tidb_binlog.jobs.setup import SparkOfMachine, ensure_kafka_sink
-
-        found = jvm_settings.new_kafka_jars_dir()
-        ensure_kafka_sink(found, SparkOfMachine(Path(sys.executable), home, dict(environ)))
-    return jvm_settings.jars_in(found)
 
 
 def _meant(word: str, known: Iterable[str]) -> str:

@@ -27,16 +27,14 @@ from pyspark_tidb_binlog.conf.entry import CODE, IN_CHECKOUT, PACKAGE
 from pyspark_tidb_binlog.conf.entry import HOME as PROJECT
 from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs.class_archive import ClassArchive
-from pyspark_tidb_binlog.jobs.jvm_settings import COMPLETE, NOT_NEEDED, NOT_NEEDED_FOR_KAFKA, is_complete
+from pyspark_tidb_binlog.jobs.fetched_jars import COMPLETE, DELTA_JARS, KAFKA_SINK_JARS, FetchedJars
 from pyspark_tidb_binlog.jobs.programs import SERVER, server_program
-from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, JAVA, KAFKA_PACKAGE, java_of, java_release
+from pyspark_tidb_binlog.jobs.versions import JAVA, java_of, java_release
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 VENV = PROJECT / ".venv"
 PYTHON = VENV / "bin" / "python"
-JARS = VENV / "spark-jars"
 KAFKA_JARS = VENV / "kafka-jars"
-SPARK_KAFKA_JARS = VENV / "spark-kafka-jars"
 KAFKA = "org.apache.kafka:kafka_2.13:3.9.1"
 """A broker, which only tests run."""
 
@@ -85,8 +83,8 @@ def main(argv: Sequence[str]) -> int:
         ensure_packages(dev=wanted.dev)
         ensure_bytecode()
         if wanted.java:
-            ensure_jars(JARS, spark_of_venv())
-            ensure_archive(JARS.resolve(), spark_of_venv())
+            ensure_jars(DELTA_JARS, VENV / DELTA_JARS.folder, spark_of_venv())
+            ensure_archive((VENV / DELTA_JARS.folder).resolve(), spark_of_venv())
         if wanted.kafka:
             ensure_kafka()
     except SetupError as error:
@@ -154,23 +152,16 @@ def ensure_bytecode() -> None:
             run([str(PYTHON), str(PROJECT / "jobs" / "bytecode.py"), str(archive)], "compiling PySpark")
 
 
-def ensure_jars(to: Path, spark: SparkOfMachine) -> None:
-    """Delta's jars in the directory ``to``."""
-    if not is_complete(to):
-        ensure_resolved(DELTA_PACKAGE, to, spark, ["--exclude-packages", NOT_NEEDED], ("io.delta_", "io.unitycatalog_"))
-
-
-def ensure_kafka_sink(to: Path, spark: SparkOfMachine) -> None:
-    """The jars of Spark's Kafka sink in the directory ``to``."""
-    wanted = ("org.apache.spark_", "org.apache.kafka_", "org.apache.commons_commons-pool2")
-    ensure_resolved(KAFKA_PACKAGE, to, spark, ["--exclude-packages", NOT_NEEDED_FOR_KAFKA], wanted)
+def ensure_jars(jars: FetchedJars, to: Path, spark: SparkOfMachine) -> None:
+    """``jars`` in the directory ``to``."""
+    ensure_resolved(jars.package, to, spark, ["--exclude-packages", jars.excludes], jars.wanted)
 
 
 def ensure_kafka() -> None:
     """A broker's jars in ``.venv/kafka-jars``, those of Spark's Kafka sink in ``.venv/spark-kafka-jars``."""
     ensure_java()
     ensure_resolved(KAFKA, KAFKA_JARS, spark_of_venv())
-    ensure_kafka_sink(SPARK_KAFKA_JARS, spark_of_venv())
+    ensure_jars(KAFKA_SINK_JARS, VENV / KAFKA_SINK_JARS.folder, spark_of_venv())
 
 
 def ensure_resolved(package: str, to: Path, spark: SparkOfMachine, options: Sequence[str] = (), wanted: tuple[str, ...] = ("",)) -> None:

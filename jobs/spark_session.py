@@ -24,11 +24,12 @@ from pyspark.sql import SparkSession
 from pyspark_tidb_binlog.jobs import jvm, own_places
 from pyspark_tidb_binlog.jobs.allocator import reuse_blocks
 from pyspark_tidb_binlog.jobs.class_archive import ClassArchive
-from pyspark_tidb_binlog.jobs.jvm_settings import FRUGAL, NOT_NEEDED, jars_dir, jars_in, jvm_options, names_delta, ships_delta
+from pyspark_tidb_binlog.jobs.fetched_jars import DELTA_JARS, jars_in
+from pyspark_tidb_binlog.jobs.jvm_settings import FRUGAL, jvm_options
 from pyspark_tidb_binlog.jobs.logs import log_file, spark_level, spark_log_file
 from pyspark_tidb_binlog.jobs.session_check import CATALOG, EXTENSION, STATE_STORE
 from pyspark_tidb_binlog.jobs.signals import REQUEST, take_back
-from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, java_of, require_java, require_spark
+from pyspark_tidb_binlog.jobs.versions import java_of, require_java, require_spark
 from pyspark_tidb_binlog.jobs.worker_forks import FORKED_BY, PYTHON, WorkerForks
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
@@ -85,8 +86,8 @@ def configured(builder: SparkSession.Builder, *, delta: bool = True) -> SparkSes
     local = jvm.is_local(given.get("spark.master", "local[*]"))
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    has_jars = not delta or names_delta(" ".join(given.get(name, "") for name in _LISTS)) or ships_delta(_spark_home())
-    wanted = dict([STATE_STORE, *([EXTENSION, CATALOG] if delta else [])]) | ({} if has_jars else _jars(jars_dir(), local=local))
+    has_jars = not delta or DELTA_JARS.are_named_in(" ".join(given.get(name, "") for name in _LISTS)) or DELTA_JARS.ship_with(_spark_home())
+    wanted = dict([STATE_STORE, *([EXTENSION, CATALOG] if delta else [])]) | ({} if has_jars else _jars(DELTA_JARS.place(), local=local))
     for name, value in additions(given, wanted).items():
         builder = builder.config(name, value)
     return builder
@@ -232,7 +233,7 @@ def _expect_the_jvm_to_end(context: SparkContext) -> None:
 
 def _launch_settings(master: str, *, delta: bool) -> dict[str, str]:
     """Settings that matter only if this process starts the JVM itself; ``jobs/command.py`` passes the same on its command line."""
-    local, jars = jvm.is_local(master), jars_dir()
+    local, jars = jvm.is_local(master), DELTA_JARS.place()
     java, _ = java_of(os.environ)
     archive = ClassArchive(jars, _spark_home(), java) if jars is not None and java is not None else None
     options = jvm_options(archive, local=local, given=os.environ.get("SPARK_SUBMIT_OPTS", ""))
@@ -247,5 +248,5 @@ def _jars(jars: Path | None, *, local: bool) -> dict[str, str]:
     """How Spark gets Delta's jars: those in ``jars``, else from Maven Central."""
     if jars is None:
         ivy = str(own_places.downloads() / "ivy")
-        return {"spark.jars.packages": DELTA_PACKAGE, "spark.jars.excludes": NOT_NEEDED, "spark.jars.ivy": ivy}
+        return {"spark.jars.packages": DELTA_JARS.package, "spark.jars.excludes": DELTA_JARS.excludes, "spark.jars.ivy": ivy}
     return {"spark.driver.extraClassPath": ":".join(jars_in(jars))} if local else {"spark.jars": ",".join(jars_in(jars))}

@@ -4,7 +4,7 @@ import sys
 
 from pyspark.sql import DataFrame
 
-from pyspark_tidb_binlog.jobs.jvm_settings import jars_in, kafka_jars_dir
+from pyspark_tidb_binlog.jobs.fetched_jars import KAFKA_SINK_JARS, jars_in
 from pyspark_tidb_binlog.jobs.spark_session import build_session
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.kafka import spark_topic
@@ -13,7 +13,7 @@ from pyspark_tidb_binlog.sinks.kafka.topic_settings import BrokerSettings
 
 def main(master: str, addrs: str, name: str, end: str) -> None:
     """Send once."""
-    jars = kafka_jars_dir()
+    jars = KAFKA_SINK_JARS.place()
     assert jars is not None, "Spark's Kafka sink is missing: ./spark-submit.sh setup --kafka"
     spark = build_session("broken-send", master=master, delta=False, extra={"spark.jars": ",".join(jars_in(jars))})
     first_attempt = spark_topic.of_first_attempt

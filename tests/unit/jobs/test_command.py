@@ -4,7 +4,7 @@ import pytest
 
 from pyspark_tidb_binlog.jobs import command
 from pyspark_tidb_binlog.jobs.command import JOBS, Given, parsed, require_packages, usage
-from pyspark_tidb_binlog.jobs.jvm_settings import names_delta
+from pyspark_tidb_binlog.jobs.fetched_jars import DELTA_JARS
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
@@ -68,4 +68,4 @@ def test_a_missing_package_is_one_line_with_the_extra_that_has_it() -> None:
     ],
 )
 def test_jars_of_delta_that_a_person_names_are_known(text: str, is_delta: bool) -> None:
-    assert names_delta(text) == is_delta
+    assert DELTA_JARS.are_named_in(text) == is_delta

@@ -1,0 +1,62 @@
+"""Where the jars are that Spark is given, and who needs none."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pyspark_tidb_binlog.jobs import command, own_places
+from pyspark_tidb_binlog.jobs.command import Given
+from pyspark_tidb_binlog.jobs.fetched_jars import COMPLETE, DELTA_JARS, KAFKA_SINK_JARS, FetchedJars, jars_in
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+
+BOTH = pytest.mark.parametrize("jars", [DELTA_JARS, KAFKA_SINK_JARS], ids=["delta", "kafka"])
+
+
+def filled(place: Path, jars: FetchedJars, *names: str) -> Path:
+    place.mkdir(parents=True)
+    for name in names:
+        (place / name).touch()
+    (place / COMPLETE).write_text(jars.package)
+    return place
+
+
+@BOTH
+def test_jars_in_the_environment_need_no_place_for_downloads(jars: FetchedJars, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refused() -> Path:
+        raise ConfigError("no directory for the cache can be written")
+
+    monkeypatch.setattr(own_places, "downloads", refused)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    with pytest.raises(ConfigError):
+        jars.place()
+    there = filled(tmp_path / jars.folder, jars)
+    assert jars.place() == there
+
+
+@BOTH
+def test_jars_of_another_version_do_not_count(jars: FetchedJars, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(own_places, "downloads", lambda: tmp_path / "cache")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    filled(tmp_path / jars.folder, replace(jars, package=jars.package + "1"))
+    assert jars.place() is None
+    fetched = jars.place_to_fetch()
+    assert fetched.name == f"{jars.folder}-{jars.package.rpartition(':')[2]}"
+    filled(fetched, jars)
+    assert jars.place() == fetched
+
+
+@BOTH
+def test_the_command_takes_its_own_unless_spark_or_the_caller_has_them(
+    jars: FetchedJars, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
+    place = filled(tmp_path / "environment" / jars.folder, jars, "b.jar", "a.jar")
+    spark_home = tmp_path / "spark"
+    assert command._jars(jars, Given("drainer"), spark_home, {}) == place
+    assert jars_in(place) == [str(place / "a.jar"), str(place / "b.jar")]
+    assert command._jars(jars, Given("drainer", [], ["--packages", jars.package]), spark_home, {}) is None
+    (spark_home / "jars").mkdir(parents=True)
+    (spark_home / "jars" / f"{jars.package.split(':')[1]}-9.jar").touch()
+    assert command._jars(jars, Given("drainer"), spark_home, {}) is None
