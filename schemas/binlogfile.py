@@ -255,6 +255,15 @@ class BinlogWriter:
             os.fsync(self._file)
             self._unsynced = False
 
+    def require(self, place: FilePosition) -> FilePosition:
+        """``place``, which exists.
+
+        Raises:
+            Corruption: it does not.
+        """
+        self._file_of(place)
+        return place
+
     def cut(self, to: FilePosition) -> None:
         """Remove what was written after ``to``: the rest of its file and all later files.
 
@@ -290,10 +299,8 @@ class BinlogWriter:
         if not files and cut_to in (None, FilePosition(0, 0)):
             return self._begin(0), FilePosition(0, 0)
         require_whole(files)
-        last = files[-1] if cut_to is None else next((f for f in files if f.index == cut_to.index), None)
-        held = (self._directory / last.name).stat().st_size if last else -1
-        if last is None or (cut_to is not None and held < cut_to.offset):
-            raise Corruption(f"{self._directory} does not hold {cut_to}, up to which binlogs were recorded as written: were files removed?")
+        last = files[-1] if cut_to is None else self._file_of(cut_to)
+        held = (self._directory / last.name).stat().st_size
         end = whole_until(self._directory / last.name) if cut_to is None else cut_to.offset
         # the newest first, so that a crash in between leaves no gap
         self.collect(f for f in reversed(files) if f.index > last.index)
@@ -303,6 +310,12 @@ class BinlogWriter:
             os.fsync(found)
         sync_directory(self._directory)
         return found, FilePosition(last.index, end)
+
+    def _file_of(self, place: FilePosition) -> BinlogName:
+        found = next((f for f in self.files() if f.index == place.index), None)
+        if found is None or (self._directory / found.name).stat().st_size < place.offset:
+            raise Corruption(f"{self._directory} does not hold {place}, up to which binlogs were recorded as written: were files removed?")
+        return found
 
     def _write(self, records: list[bytes]) -> None:
         data = memoryview(b"".join(records))

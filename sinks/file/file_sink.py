@@ -1,7 +1,7 @@
 """Binlogs as files (``db-type = "file"``): what a real Drainer's file sink writes, byte for byte, and Reparo reads (wire.md 2.5 and 3).
 
 Promises: those of the contract, over files that hold each transaction and DDL once, in the order of commit_ts. Files begin and end where those of a
-run without any crash do. Where the savepoint is a real Drainer's, whatever its files hold beyond it is removed: the stream brings it again.
+run without any crash do. Where the savepoint is a real Drainer's, whatever its files hold beyond it is removed once the stream brings it again.
 Old files are deleted by the time of their last write, never the newest one.
 """
 
@@ -53,10 +53,14 @@ class BinlogDirectory(Outlet):
         self._target = target
         self._now = now
         self._writer: BinlogWriter | None = None
+        self._cut_to: FilePosition | None = None
+        """Where the first ``put`` goes on; None: at the end."""
         self._tidied_at = time.monotonic()
 
     def open(self, stand: Stand | None, commit_ts: int) -> None:
-        """Lock the directory and remove what lies beyond ``stand``."""
+        """Lock the directory. What lies beyond ``stand`` is removed by the first ``put``: by then the upstream has shown that it still holds it. It may
+        not, where the record was restored from an old backup, and these files are the only ones that do.
+        """
         with self._written():
             self._writer = self._opened(stand, commit_ts)
 
@@ -70,9 +74,7 @@ class BinlogDirectory(Outlet):
                     f"{target.directory} holds binlogs beyond {commit_ts}, where the stream begins, and no savepoint says how far they reach: begin in "
                     "an empty directory, or restore the savepoint"
                 )
-            if end != writer.position:
-                _log.warning("%s: binlogs after %s are removed; they are written again", target.directory, end)
-                writer.cut(end)
+            self._cut_to = writer.require(end) if end != writer.position else None
         except BaseException:
             writer.close()
             raise
@@ -92,6 +94,10 @@ class BinlogDirectory(Outlet):
                 yield message.payload
 
         with self._written():
+            if self._cut_to is not None:
+                _log.warning("%s: binlogs after %s are removed; they are written again", self._target.directory, self._cut_to)
+                writer.cut(self._cut_to)
+                self._cut_to = None
             writer.append(payloads())
             writer.sync()
             self._tidy()
@@ -100,7 +106,7 @@ class BinlogDirectory(Outlet):
     @property
     def place(self) -> TargetPlace:
         """The file and the offset after the last record."""
-        position = self._held.position
+        position = self._cut_to or self._held.position
         return {"file": position.index, "offset": position.offset}
 
     @property

@@ -37,7 +37,7 @@ class Outlet(Protocol):
     """Where messages go. One thread at a time."""
 
     def open(self, stand: Stand | None, commit_ts: int) -> None:
-        """Make ready to go on after ``commit_ts``: what is there beyond ``stand`` is removed, or will be passed over when it is put again.
+        """Make ready to go on after ``commit_ts``: what is there beyond ``stand`` is removed with the first ``put``, or passed over when it is put again.
 
         Raises:
             LeaseHeld: another process writes there.
@@ -174,7 +174,7 @@ class MessageSink(Sink):
         if stand.commit_ts not in (step.after_ts, step.upto_ts):
             raise ApplyError(f"cannot apply ({step.after_ts}, {step.upto_ts}]: the target stands at {stand.commit_ts}")
         done = 0
-        if stand.commit_ts == step.after_ts:
+        if stand.commit_ts == step.after_ts < step.upto_ts:
             done = self._put(messages, step.upto_ts, step.applied)
         self._commit_ts = step.upto_ts
         return Written(done)

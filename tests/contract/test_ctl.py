@@ -143,18 +143,19 @@ def test_a_savepoint_with_a_fresh_timestamp(registry: Registry, where: list[str]
 
 def test_no_savepoint_is_written_beside_a_drainer_that_writes_there(where: list[str], tmp_path: Path) -> None:
     """Both would write through one temporary file, so that half of one could become the savepoint."""
-    record = LocalRecord(tmp_path, 7)
+    directory = tmp_path / "data"
+    record = LocalRecord(directory, 7)
     record.open()
     record.save(Stand(5, 1, frozenset(), None))
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(ConfigError, match=f"another Drainer records its progress in {tmp_path}.*Stop it first"):
-        main(["generate_meta", "-data-dir", str(tmp_path), *where])
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    before = {path.name: path.read_bytes() for path in directory.iterdir()}
+    with pytest.raises(ConfigError, match=f"another Drainer records its progress in {directory}.*Stop it first"):
+        main(["generate_meta", "-data-dir", str(directory), *where])
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
     record.close()
-    assert main(["generate_meta", "-data-dir", str(tmp_path), *where]) == 0
-    (tmp_path / "file").write_text("")
+    assert main(["generate_meta", "-data-dir", str(directory), *where]) == 0
+    (directory / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot write .*/file/savepoint: "):
-        main(["generate_meta", "-data-dir", str(tmp_path / "file"), *where])
+        main(["generate_meta", "-data-dir", str(directory / "file"), *where])
 
 
 def test_a_command_that_is_none(where: list[str]) -> None:

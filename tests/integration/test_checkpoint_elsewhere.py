@@ -146,7 +146,7 @@ def test_it_follows_ours_and_is_consistent_after_a_clean_stop(kind: str, place: 
     here.stream.restart()
     assert here.real()["consistent"] is True and here.real()["commitTS"] == here.ours()["commitTS"]
     assert here.real()["schema-version"] == here.stream.upstream.schema_version
-    assert set(here.real()) <= {"consistent", "commitTS", "ts-map", "schema-version"}
+    assert set(here.real()) <= {"consistent", "commitTS", "ts-map", "schema-version", "spark-written"}
     here.add(2)
     here.stream.apply()
     here.assert_equal()

@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import DdlOutcome
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, partitions, steps_of, table
-from tests.support.ddl_target import CONFIG, apply, ddl_session
+from tests.support.ddl_target import CONFIG, apply, ddl_session, dying
 
 pytestmark = pytest.mark.mysql
 
@@ -218,3 +218,27 @@ def test_partitions_of_a_list_are_kept_by_a_charset_change(session: Session) -> 
     for step in steps_of(h, texts):
         assert apply(session, step, h).how == "text"
     assert "PARTITION `p1`" in shown(session) and "IGNORED" in shown(session)
+
+
+def test_a_table_is_partitioned_anew_under_another_id(session: Session) -> None:
+    """Its rows stay, and it is known under its new id only, over a death behind each of the two DDLs."""
+    h = history(
+        database(1),
+        job(2, 3, CHILD),
+        job(3, JobType.ALTER_PARTITIONING, table(20, "t", PLAIN, partition=partitions((21, "p0"), (22, "p1"))), table_id=11),
+        job(4, JobType.REMOVE_PARTITIONING, table(30, "t", PLAIN), table_id=20),
+    )
+    texts = {2: TEXTS[3], 3: "ALTER TABLE `t` PARTITION BY HASH (`id`) PARTITIONS 2;", 4: "ALTER TABLE `t` REMOVE PARTITIONING;"}
+    made, made_table, anew, removed = steps_of(h, texts)
+    for step in (made, made_table):
+        apply(session, step, h)
+    session.execute("INSERT INTO d.t VALUES (1, 1), (2, 2)")
+    session.commit()
+    for step, partitioned in ((anew, True), (removed, False)):
+        with dying("after-ddl"):
+            apply(session, step, h)
+        assert ("PARTITION BY" in shown(session)) is partitioned
+        assert apply(session, step, h).state == "done"
+        assert ("PARTITION BY" in shown(session)) is partitioned
+        assert sorted(session.query("SELECT * FROM d.t")) == [(1, 1), (2, 2)]
+    assert [t.table_id for t in h.tables_in("d", 4)] == [30]

@@ -104,6 +104,17 @@ def test_the_log_level_is_a_setting() -> None:
         cli.drainer_config(parser.parsed(["--log-level", "loud"]))
 
 
+def test_a_log_that_cannot_be_opened_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> None:
+        raise OSError(28, "No space left on device", "/var/log/job.log")
+
+    monkeypatch.setattr(cli, "log_to_file", full)
+    assert cli.run_job(lambda argv: 0, []) == cli.EXIT_FAILED
+    assert capsys.readouterr().err == (
+        "error: cannot write a log: [Errno 28] No space left on device: '/var/log/job.log'; name a file that can be written in TIDB_BINLOG_LOG\n"
+    )
+
+
 def test_the_trace_goes_to_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     assert raising(ZeroDivisionError("by zero")) == 70
     assert "Traceback" not in (shown := capsys.readouterr().err)

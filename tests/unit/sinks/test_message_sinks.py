@@ -1,5 +1,6 @@
 """The file and the Kafka sink through kills at every write, and in the place of a real Drainer."""
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -219,6 +220,26 @@ def test_a_full_disk_ends_the_stream_and_is_gone_with_the_next_start(tmp_path: P
             run(in_files(tmp_path / "full"))
     run(in_files(tmp_path / "full"))
     assert files(tmp_path / "full") == files(tmp_path / "whole")
+
+
+def test_what_lies_beyond_the_record_stays_until_the_upstream_brings_it_again(tmp_path: Path) -> None:
+    """The record was restored from an old backup: where the Pumps have collected what follows it, these files are all that is left of it."""
+    record, middle = tmp_path / "savepoint.spark", spans()[2][1]
+    run(in_files(tmp_path), upto=middle)
+    kept = {name: (tmp_path / name).read_bytes() for name in ("savepoint", "savepoint.spark")}
+    run(in_files(tmp_path))
+    whole = files(tmp_path)
+    for name, content in kept.items():
+        (tmp_path / name).write_bytes(content)
+    for _ in range(2):
+        sink = in_files(tmp_path)
+        opened = sink.open(lambda _, commit_ts: commit_ts or 0, lambda: case_steps(CASE)[0].history)
+        assert opened.progress.commit_ts == middle
+        sink.close()
+        assert files(tmp_path) == whole, "as after BinlogPurged"
+    assert json.loads(record.read_bytes())["place"] == json.loads(kept["savepoint.spark"])["place"]
+    run(in_files(tmp_path))
+    assert files(tmp_path) == whole
 
 
 # In the place of a real Drainer.
