@@ -1,7 +1,7 @@
 """What Kafka's Java client is told, for a topic that Spark writes, and what is hidden of it in its errors. Pure.
 
 Promises: a send is one batch of the producer, which brokers store as a whole or not at all, however many messages it has: it is closed by nothing but
-the end of the send. It is sent again under its number until it is acknowledged by all replicas in sync, or given up.
+the end of the send, also of one that fails. It is sent again under its number until it is acknowledged by all replicas in sync, or given up.
 """
 
 import re

@@ -3,10 +3,10 @@ and compression. [spark]
 
 The ends of the topic are asked for by a consumer of the same Java client on the driver: Spark's source tells no offset of an empty topic.
 
-Promises: a run of messages is one job of one task, and one batch of its producer, so that it is in the topic as a whole or not at all. Before and
-after it the end of the topic is compared with what is expected; a difference is an error that names both. Nothing is sent again here: a task that is
-tried again fails before it has a message, and after a job that failed only the next life, which reads the end of the topic, knows what is there. No
-value of an option is in an error, in Spark's log or UI.
+Promises: a run of messages is one job of one task, and one batch of its producer, so that brokers store it as a whole or not at all; of a task that
+ends between two messages, Spark's sink sends those before. Before and after a run the end of the topic is compared with what is expected; a difference
+is an error that names both. Nothing is sent again here: a task that is tried again fails before it has a message, and after a job that failed only the
+next life, which reads the end of the topic, knows what is there. No value of an option is in an error, in Spark's log or UI.
 
 What is not promised: an executor that outlives its driver amid a send may still send that run after the next life has read the end of the topic. It is
 in the topic twice then, which the next comparison finds.

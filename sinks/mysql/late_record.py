@@ -10,7 +10,9 @@ from collections.abc import Callable
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
 
 SECONDS = 3.0
-"""Minimum time between two transactions that hold a checkpoint only (issue of rings: each is a change for the other side to read)."""
+"""Minimum time between two transactions that hold a checkpoint only: in a ring each is a change for the other side to read."""
+AT_ONCE = 2
+"""Steps of a life that are saved at once. The first one often ends short of what the Pumps hold, because they answer a start one after the other."""
 Note = Callable[[int, int], None]
 """Receives the commit_ts of the record, and the one up to which the target has everything."""
 
@@ -26,20 +28,21 @@ class LateRecord:
         """commitTS of the row."""
         self.applied = AppliedJobs(0)
         """The jobs that it was saved with."""
-        self._saved_at = -SECONDS
+        self._saved_at = 0.0
+        self._at_once = AT_ONCE
 
     def found(self, commit_ts: int, applied: AppliedJobs) -> None:
-        """The row says this at the start: the first step is saved at once, so that the row tells soon where the stream stands."""
-        self.recorded_ts, self.applied = commit_ts, applied
+        """The row says this at the start: the first ``AT_ONCE`` steps are saved at once, so that the row tells soon where the stream stands."""
+        self.recorded_ts, self.applied, self._at_once = commit_ts, applied, AT_ONCE
 
     def saved(self, commit_ts: int, applied: AppliedJobs) -> None:
         """The row says this now, by a transaction of this life."""
-        self.found(commit_ts, applied)
+        self.recorded_ts, self.applied, self._at_once = commit_ts, applied, max(0, self._at_once - 1)
         self._saved_at = self._clock()
 
     def put_off(self, step: RowsStep) -> bool:
         """Note the end of ``step``, in which nothing is applied; False: it is to be saved now."""
-        if self.note is None or step.applied != self.applied or self._clock() - self._saved_at >= SECONDS:
+        if self.note is None or self._at_once or step.applied != self.applied or self._clock() - self._saved_at >= SECONDS:
             return False
         self.note(self.recorded_ts, step.upto_ts)
         return True

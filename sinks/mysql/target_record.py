@@ -131,6 +131,8 @@ class TargetRecord:
         self._version_saved = applied.version
         self._late.found(recorded_ts, applied)
         self.catch_up()
+        # What was caught up with are steps of the life before.
+        self._late.found(self._late.recorded_ts, applied)
         self._follow()
         self._opened = True
 

@@ -11,8 +11,10 @@ from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
+from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
+from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.mysql import late_record
-from pyspark_tidb_binlog.sinks.mysql.late_record import LateRecord
 from tests.support.ddl_target import dying
 from tests.support.emulated_stream import EmulatedStream
 from tests.support.eventually import eventually
@@ -110,14 +112,15 @@ def test_it_is_put_off_for_some_seconds_only(stream: Stream, monkeypatch: pytest
     assert stream.row == upto_ts
 
 
-def test_the_first_step_after_a_start_is_saved_at_once(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever restarts a Drainer sees by the record that it is back at the tip."""
+def test_the_first_steps_after_a_start_are_saved_at_once(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever restarts a Drainer sees by the record that it is back at the tip, of which the first step may fall short."""
     monkeypatch.setattr(late_record, "SECONDS", 1e9)
     stream.begin()
     stream.restart()
     stream.sink.defer(lambda recorded, upto: stream.notes.append((recorded, upto)))
-    upto_ts = stream.apply().upto_ts
-    assert stream.row == upto_ts
+    for _ in range(2):
+        upto_ts = stream.apply().upto_ts
+        assert stream.row == upto_ts
     stream.apply()
     assert (stream.row, len(stream.notes)) == (upto_ts, 1)
 
@@ -149,14 +152,21 @@ def test_a_record_that_somebody_moved_meanwhile_is_still_noticed(stream: Stream,
 
 
 def test_a_later_beginning_becomes_the_record(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a death: the row is behind, and what was noted says that nothing is missing."""
+    """As after a death: the row is behind, and what was noted says that nothing is missing. That delays none of the first steps."""
+    monkeypatch.setattr(late_record, "SECONDS", 1e9)
     stream.apply()
     stream.restart()
     behind = stream.row
     sink = stream.unopened()
     later = stream.upstream.oracle.next()
-    sink.open(lambda target, commit_ts: later, stream.history)
+    sink.defer(lambda recorded, upto: stream.notes.append((recorded, upto)))
+    opened = sink.open(lambda target, commit_ts: later, stream.history)
     assert behind < sink.commit_ts == stream.row == later
+    for _ in range(3):
+        step = RowsStep(sink.commit_ts, stream.upstream.oracle.next(), 0, {}, applied=opened.applied)
+        sink.apply(ROW_EVENT.empty_table(), step, StageClock())
+        saved, later = later, step.upto_ts
+    assert (stream.row, stream.notes) == (saved, [(saved, later)]), "only the third is put off"
     sink.close()
 
 
@@ -178,10 +188,3 @@ def test_a_span_that_another_drainer_has_begun_at_the_record_is_finished_first(s
     assert sink.commit_ts == opened.progress.unfinished.after_ts == behind
     stream.apply()
     assert query("SELECT id FROM shop.item ORDER BY id") == tuple((n,) for n in range(6))
-
-
-def test_nothing_is_put_off_without_a_note() -> None:
-    late = LateRecord()
-    late.saved(5, late.applied)
-    assert late.note is None
-    assert not late.put_off(None)  # type: ignore[arg-type]
