@@ -96,7 +96,9 @@ def test_pages_that_code_names_are_there() -> None:
 def test_what_is_not_there_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = frozenset(tracked())
     page = tmp_path / "page.md"
-    page.write_text("[a](b.md) [c](#nowhere) [d](page.md#here) `jobs/none.py` `sinks/nothing/` `https://x/y.md` `apply.py` `` `\n\n# Here\n")
+    page.write_text(
+        "[a](b.md) [c](#nowhere) [d](page.md#here) `jobs/none.py` `sinks/nothing/` `https://x/y.md` `apply.py` `` `\n\n# Here\n"
+    )
     monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
     monkeypatch.setattr(f"{__name__}.tracked", lambda: files)
     assert list(broken_links("page.md")) == ["page.md: b.md", "page.md: #nowhere"]
