@@ -20,7 +20,16 @@ from tests.support.eventually import eventually
 ROOT = Path(__file__).parents[2]
 QUERIES = {"all plain": "", "one plain": "shop.item", "all batch": "", "one batch": "shop.item"}
 """By name: the one table that is read, or all. ``plain`` is ``writeStream.format("delta")``, ``batch`` an idempotent write in ``foreachBatch``."""
-_SECONDS = 300.0
+_SECONDS = 600.0
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    # a commit of a table is followed by a checkpoint of it: time to be killed in
+    "spark.databricks.delta.properties.defaults.checkpointInterval": "1",
+}
 
 
 @dataclass(frozen=True)
@@ -68,9 +77,9 @@ class DeltaQueries:
 
         from pyspark_tidb_binlog import configured
 
-        builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.sql.session.timeZone", "UTC")
-        # a commit of a table is followed by a checkpoint of it: time to be killed in
-        builder = builder.config("spark.databricks.delta.properties.defaults.checkpointInterval", "1")
+        builder = SparkSession.builder.master("local[2]")
+        for name, value in _SETTINGS.items():
+            builder = builder.config(name, value)
         spark = configured(builder).getOrCreate()
         running = []
         for name, table in QUERIES.items():
