@@ -14,6 +14,7 @@ from pyspark_tidb_binlog.binlog_source.changes.change_rows import HEARTBEAT, bef
 from pyspark_tidb_binlog.binlog_source.changes.row_choice import Ints, RowsOfTable
 from pyspark_tidb_binlog.binlog_source.changes.table_shape import TableShape
 from pyspark_tidb_binlog.binlog_source.changes.typed_cells import fitted, is_date, typed
+from pyspark_tidb_binlog.conf.entry import document
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
@@ -97,5 +98,5 @@ def _cells(shape: TableShape, wanted: ColumnInfo, column: ColumnInfo, cells: pa.
         raise SchemaMismatch(
             f"{shape.name}, commit_ts {int(commit_ts[0])} to {int(commit_ts[-1])}: column {wanted.name} is {kind} as of schema version "
             f"{shape.version}, but {column.name} is {found.values.type} in these rows, and not all values fit: {error}; start again with "
-            "schemaCommitTs where the table has the types that you want"
+            f"schemaCommitTs where the table has the types that you want; if no one definition fits all of them: {document('changes')}, One table"
         ) from error

@@ -15,6 +15,7 @@ from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable
 from pyspark_tidb_binlog.binlog_source.changes.typed_cells import is_date, type_of
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
 from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 
@@ -111,10 +112,24 @@ def shape_of(name: NamedTable, history: SchemaHistory, version: int, invalid_dat
             break
     if table is None or table.info.is_view or table.info.is_sequence:
         raise ConfigError(
-            f"there is no table {name} at schema version {version} or later in the DDL history; check its name, and that ddlHistory is the "
-            "history of the cluster whose Pumps are read"
+            f"there is no table {name} at schema version {version} or later in the DDL history; {_what_became(name, history)}"
         )
     columns = table.info.target_columns()
     if both := sorted({c.name.lower() for c in columns} & {mark.name for mark in MARKS}):
         raise ConfigError(f"table {name} has a column {', '.join(both)}, as changes have: read it with option tables instead of table")
     return TableShape(NamedTable(table.schema, table.name), table.table_id, max(version, int(table.version)), columns, invalid_dates)
+
+
+def _what_became(name: NamedTable, history: SchemaHistory) -> str:
+    """Why there is no such table in the end, and what to do."""
+    for job in reversed(history.ordered):
+        for i in history.tables_of_job(job):
+            before, after = history.table_at(i, job.version - 1), history.table_at(i, job.version)
+            if before is None or not name.is_of(before.schema, before.name) or (after is not None and name.is_of(after.schema, after.name)):
+                continue
+            made = history.jobs_of_table(i, 0, job.version - 1)
+            return (
+                f"DDL job {job.id} took it away at {job.finished_ts} ({as_time(job.finished_ts)}): {job.query[:300]} -- start again when it has been created "
+                f'again; for its changes until then set option("schemaCommitTs", "{made[-1].finished_ts if made else 0}"), when it had its last columns'
+            )
+    return "check its name, and that ddlHistory is the history of the cluster whose Pumps are read"

@@ -222,10 +222,13 @@ class Bootstrap:
     @contextmanager
     def _at(self, head: CopyHead) -> Iterator[Session]:
         """The upstream at the snapshot, by one session for all tables."""
+        with self._upstream.at(head.ts, self._sources_at(head)) as session:
+            yield session
+
+    def _sources_at(self, head: CopyHead) -> KeptSessions:
         if self._sources is None:
             self._sources = self._upstream.sessions_at(head.ts)
-        with self._upstream.at(head.ts, self._sources) as session:
-            yield session
+        return self._sources
 
     def _keeps(self, table: CopiedTable) -> bool:
         return self._selection.tables.keeps(table.schema, table.name)
@@ -401,11 +404,12 @@ class Bootstrap:
         todo = tuple(work)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            sources = place.upstream.sessions_of_process(place.ts)
             sessions, policy = kept_sessions(target.target(), apply), RetryPolicy(retries, seconds)
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     plan, part = todo[number]
-                    rows = sum(copy_range(place, plan, part, sessions.use, policy))
+                    rows = sum(copy_range(place, plan, part, sources, sessions.use, policy))
                     yield pa.RecordBatch.from_pylist([{"place": number, "rows": rows}], schema=COPIED)
 
         frame = self._spark.range(0, len(todo), 1, len(todo)).mapInArrow(run, ddl_of(COPIED))
@@ -421,7 +425,7 @@ class Bootstrap:
             def hidden(read: Columns, plan: CopyPlan = plan, condition: Condition = condition) -> frozenset[int]:
                 return hidden_places(self._spark, arrow_of(plan.read, read), condition)
 
-            for _ in copy_range(place, plan, part, self._sessions.use, self._policy, hidden):
+            for _ in copy_range(place, plan, part, self._sources_at(head), self._sessions.use, self._policy, hidden):
                 self._raise_if_stopped()
 
     def _place(self, head: CopyHead) -> CopyPlace:

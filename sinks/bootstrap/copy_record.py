@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, KeyRange, key_from_json, key_to_json
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 
 TABLE = "spark_bootstrap"
 _ABSENT = frozenset({1049, 1146})
+_NO_COLUMN = 1054
 _WHOLE = -1
 """``unit`` of the rows that are about a table, or everything."""
 
@@ -123,7 +124,11 @@ def ensure_table(session: Session, schema: str) -> None:
 
 
 def load(session: Session, cluster_id: int, schema: str) -> CopyRecord | None:
-    """What is recorded; None: nothing was ever copied for this cluster."""
+    """What is recorded; None: nothing was ever copied for this cluster.
+
+    Raises:
+        BootstrapRefused: the table is there in another form.
+    """
     try:
         rows = session.query(
             f"SELECT table_schema, table_name, state, kind, snapshot_ts, copied, bounds, made FROM {_table(schema)} WHERE cluster_id = %s AND unit = %s "
@@ -133,6 +138,12 @@ def load(session: Session, cluster_id: int, schema: str) -> CopyRecord | None:
     except ApplyError as error:
         if error.errno in _ABSENT:
             return None
+        if error.errno == _NO_COLUMN:
+            raise BootstrapRefused(
+                f"{schema}.{TABLE} at the target has other columns than this version writes ({error.words}): a development version made it. If the stream has begun "
+                f"(a checkpoint is there), nothing needs it: DROP TABLE {_table(schema)}, and start again. If not, drop the tables that it names, too, and begin "
+                "the copy anew with --bootstrap-all"
+            ) from error
         raise
     heads = [CopyHead(CopyKind(kind), int(ts), CopyState(state)) for db, name, state, kind, ts, *_ in rows if not db and not name]
     found = [CopiedTable(db, name, CopyState(state), int(n), to or "", bool(made)) for db, name, state, _, _, n, to, made in rows if db]

@@ -32,7 +32,7 @@ _ABSENT = frozenset({1049, 1146})
 _NO_COLUMN = 1054
 _SECONDS = 300.0
 """How long one answer may take."""
-_IDLE_SECONDS = 3600.0
+_IDLE_SECONDS = 600.0
 """After how long a session that nobody uses is closed by the server."""
 _EVEN_RANGES = 32
 ROWID = "_tidb_rowid"
@@ -115,6 +115,16 @@ class SnapshotSource:
     def sessions_at(self, ts: int) -> KeptSessions:
         """Sessions that read at ``ts``, one of which is kept for the next use."""
         return KeptSessions(lambda: self._open_at(ts), _IDLE_SECONDS)
+
+    def sessions_of_process(self, ts: int) -> KeptSessions:
+        """Those of this process that read at ``ts``: for executors, whose worker processes outlive their tasks. Those of another snapshot are closed."""
+        key = (type(self), self._account.target(), ts)
+        if key not in _of_this_process:
+            for former in _of_this_process.values():
+                former.close()
+            _of_this_process.clear()
+            _of_this_process[key] = self.sessions_at(ts)
+        return _of_this_process[key]
 
     def _open_at(self, ts: int) -> Session:
         session = self._connect()
@@ -244,6 +254,10 @@ class SnapshotSource:
                 raise SnapshotCollected(collected_words(ts, self.where)) from error
             said = str(error).replace(f"target {self.where}", f"upstream TiDB {self.where}", 1)
             raise type(error)(said, error.errno, error.words, error.where) from error
+
+
+_of_this_process: dict[tuple[type[SnapshotSource], TargetConfig, int], KeptSessions] = {}
+"""At most one entry: the snapshot that was read last."""
 
 
 def collected_words(ts: int, where: str) -> str:

@@ -6,7 +6,6 @@ the server is an error that names the table, never skipped. Memory holds a state
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,20 +98,25 @@ def all_shown(read: Columns) -> frozenset[int]:
 
 
 def copy_range(
-    place: CopyPlace, plan: CopyPlan, part: CopiedRange, sessions: Sessions, policy: RetryPolicy, hidden: Hidden = all_shown
+    place: CopyPlace,
+    plan: CopyPlan,
+    part: CopiedRange,
+    sources: KeptSessions,
+    sessions: Sessions,
+    policy: RetryPolicy,
+    hidden: Hidden = all_shown,
 ) -> Iterator[int]:
-    """Copy a range to its end; yields the rows of each chunk once it is committed."""
+    """Copy a range, read by ``sources`` at the snapshot, to its end; yields the rows of each chunk once it is committed."""
     limit = _FIRST_ROWS
-    with closing(place.upstream.sessions_at(place.ts)) as sources:
-        while True:
-            chunk = _Chunk(place, plan, part, limit, hidden, sources)
-            done = run_transaction(sessions, chunk.run, policy)
-            failpoints.point("after-bootstrap-chunk")
-            yield chunk.rows
-            if done:
-                return
-            each = max(chunk.bytes // max(chunk.rows, 1), 1)
-            limit = max(min(limit * 8, _MOST_ROWS, _CHUNK_BYTES // each), 1)
+    while True:
+        chunk = _Chunk(place, plan, part, limit, hidden, sources)
+        done = run_transaction(sessions, chunk.run, policy)
+        failpoints.point("after-bootstrap-chunk")
+        yield chunk.rows
+        if done:
+            return
+        each = max(chunk.bytes // max(chunk.rows, 1), 1)
+        limit = max(min(limit * 8, _MOST_ROWS, _CHUNK_BYTES // each), 1)
 
 
 class _Chunk:

@@ -230,6 +230,15 @@ def test_what_is_refused(run: BootstrappedStream, mariadb: PrivateMariaDB, sourc
     with pytest.raises(LeaseHeld, match="already has a running Drainer"):
         run.beside(BootstrapRequest(tables=(("shop", "item"),)))
     same(run, source, mariadb, *SMALL)
+    run_sql(mariadb, f"ALTER TABLE {MARKS}.spark_bootstrap DROP COLUMN made")
+    with pytest.raises(
+        BootstrapRefused, match=rf"{MARKS}\.spark_bootstrap at the target has other columns .*'made'.* DROP TABLE `{MARKS}`"
+    ):
+        run.begin()
+    run_sql(mariadb, f"DROP TABLE {MARKS}.spark_bootstrap")
+    run.begin()
+    run.begin(BootstrapRequest(tables=(("shop", "item"),)))
+    same(run, source, mariadb, *SMALL)
 
 
 POINTS = (

@@ -28,11 +28,12 @@ def servers() -> Iterator[Servers]:
     """The upstream's sessions show seven rows at most, pad CHAR and are three hours behind; the target's are strict, and five and a half hours ahead."""
     upstream = {"sql-mode": "PAD_CHAR_TO_FULL_LENGTH,ALLOW_INVALID_DATES", "default-time-zone": "-03:00", "max-allowed-packet": "64M"}
     target = {
-        "sql-mode": "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT",
+        "sql-mode": "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,ANSI_QUOTES",
         "default-time-zone": "+05:30",
         "character-set-server": "latin1",
         "collation-server": "latin1_swedish_ci",
         "explicit-defaults-for-timestamp": "OFF",
+        "lower-case-table-names": "1",
         "max-allowed-packet": "32M",
     }
     with PrivateMariaDB(options=upstream) as source, PrivateMariaDB(options=target) as to:
@@ -49,6 +50,11 @@ def same(servers: Servers, table: StillTable, columns: str = "*") -> None:
     name = f"{quote_name(table.schema)}.{quote_name(table.described.name)}"
     wanted = texts(servers.source.target(), f"SELECT {columns} FROM {name}")
     assert texts(servers.target.target(), f"SELECT {columns} FROM {name}") == wanted, name
+
+
+def connections(server: PrivateMariaDB) -> int:
+    """How many it has taken since it began."""
+    return int(run_sql(server, "SHOW GLOBAL STATUS LIKE 'Connections'")[0][1])
 
 
 KEYS = (
@@ -94,14 +100,19 @@ def test_every_type_of_a_key_as_ranges(servers: Servers, spark: SparkSession) ->
     tables.append(StillTable(cased))
     run_sql(servers.source, "SET GLOBAL sql_select_limit = 7")
     config = config_of(servers, 33)
+    before = connections(servers.source)
     copied(spark, config, servers.source.target(), [table.at(number) for number, table in enumerate(tables, 100)])
+    # One for each worker process and the driver, and others only because none is kept for longer than half a minute: there are some 150 ranges.
+    assert connections(servers.source) - before < 40
     run_sql(servers.source, "SET GLOBAL sql_select_limit = DEFAULT")
     for table in tables:
         same(servers, table)
 
 
 def test_every_shape_of_a_table(servers: Servers, spark: SparkSession) -> None:
-    weird = "a `q`.%s 'x' \\ ß"
+    weird, longest = "a `q`.%s 'x' \\ ß", "Ünd so weiter " + "語x" * 25
+    assert len(longest) == 64
+    wide = tuple(Column(f"c{number}", "int") for number in range(999))
     run_sql(servers.source, "CREATE DATABASE shapes CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
     parted = Table("parted", (Column("id", "bigint"), Column("v", "int")), ("id",))
     tables = [
@@ -123,6 +134,12 @@ def test_every_shape_of_a_table(servers: Servers, spark: SparkSession) -> None:
         StillTable(Table(weird, (Column(weird, "int"), Column("%", "varchar(9)"), Column("select", "int")), (weird,)), "shapes"),
         StillTable(Table("huge", (Column("id", "int"), Column("b", "longblob"), Column("t", "longtext")), ("id",)), "shapes"),
         StillTable(Table("keyless", (Column("a", "int"),)), "shapes"),
+        StillTable(Table("only_keys", (Column("a", "bigint unsigned"), Column("b", "varbinary(9)")), ("a", "b")), "shapes"),
+        StillTable(Table(longest, (Column(longest, "varchar(9)"),), (longest,)), "shapes"),
+        StillTable(Table("wide", (Column("id", "int"), *wide), ("id",)), "shapes"),
+        StillTable(
+            Table("times", (Column("at", "timestamp", not_null=True), Column("none", "timestamp"), Column("id", "int")), ("id",)), "shapes"
+        ),
     ]
     with servers.source.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET SESSION foreign_key_checks = 0, time_zone = '+00:00'")
@@ -137,6 +154,10 @@ def test_every_shape_of_a_table(servers: Servers, spark: SparkSession) -> None:
         cursor.execute("INSERT INTO shapes.huge VALUES (1, RANDOM_BYTES(1024), 'a'), (3, 0x00, 'c')")
         cursor.execute("INSERT INTO shapes.huge SELECT 2, REPEAT(UNHEX('000127FF5CC3A90A'), 2621440), REPEAT('ß', 1000)")
         cursor.execute("INSERT INTO shapes.keyless SELECT seq % 3 FROM shapes.seq_1_to_40")
+        cursor.execute("INSERT INTO shapes.only_keys SELECT 18446744073709551615 - seq % 4, CHAR(seq) FROM shapes.seq_1_to_40")
+        cursor.execute(f"INSERT INTO shapes.{quote_name(longest)} VALUES ('a'), ('語')")
+        cursor.execute(f"INSERT INTO shapes.wide SELECT {', '.join(['seq'] * 1000)} FROM shapes.seq_1_to_40")
+        cursor.execute("INSERT INTO shapes.times VALUES ('2024-03-31 02:30:00', NULL, 1), (0, '2038-01-19 03:14:07', 2)")
     config = config_of(servers, 34)
     copied(spark, config, servers.source.target(), [table.at(number) for number, table in enumerate(tables, 300)])
     for table in tables:

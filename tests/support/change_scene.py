@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
@@ -27,7 +28,7 @@ class ChangeScene:
     """The database ``shop`` with the table ``item``; streams whose rows are collected batch by batch."""
 
     def __init__(self, spark: SparkSession, pumps: list[EmbeddedPump], directory: Path) -> None:
-        self._spark, self._pumps, self._directory = spark, pumps, directory
+        self.spark, self._pumps, self._directory = spark, pumps, directory
         self.upstream = Upstream(PumpClient.fixed([p.address for p in pumps], CLUSTER, PumpClientSettings(outcome_pause=0.05)))
         self.upstream.ddl.create_database("shop")
         self.upstream.ddl.create_table("shop", ITEM)
@@ -70,18 +71,27 @@ class ChangeScene:
 
     def stream(self, **more: str) -> DataFrame:
         """A stream of changes; ``more``: other options."""
-        return self._spark.readStream.format("tidb_binlog").options(**(self.options | more)).load()
+        return self.spark.readStream.format("tidb_binlog").options(**(self.options | more)).load()
 
     def read(self, **more: str) -> DataFrame:
         """A batch of what is promised."""
-        return self._spark.read.format("tidb_binlog").options(**(self.options | {"endingCommitTs": str(self.promise())} | more)).load()
+        return self.spark.read.format("tidb_binlog").options(**(self.options | {"endingCommitTs": str(self.promise())} | more)).load()
 
     def taken(self, frame: DataFrame, name: str = "one") -> list[dict[str, Any]]:
         """What the stream ``frame`` gives until it has everything that is promised, with a checkpoint of this name; as rows of all its lives."""
+        assert self._writer(frame, name).trigger(availableNow=True).start().awaitTermination(300)
+        return self.rows(name)
 
+    def running(self, frame: DataFrame, name: str = "one") -> StreamingQuery:
+        """The same, going on until it is stopped."""
+        return self._writer(frame, name).start()
+
+    def rows(self, name: str = "one") -> list[dict[str, Any]]:
+        """What the lives of a checkpoint have given, each batch as it came last."""
+        return [row for (of, _), rows in sorted(self.batches.items()) if of == name for row in rows]
+
+    def _writer(self, frame: DataFrame, name: str) -> DataStreamWriter:
         def take(batch: DataFrame, batch_id: int) -> None:
             self.batches[name, batch_id] = rows_of_changes(batch)
 
-        writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(self._directory / name))
-        assert writer.trigger(availableNow=True).start().awaitTermination(300)
-        return [row for (of, _), rows in sorted(self.batches.items()) if of == name for row in rows]
+        return frame.writeStream.foreachBatch(take).option("checkpointLocation", str(self._directory / name))

@@ -95,9 +95,11 @@ def test_pages_that_code_names_are_there() -> None:
 
 def test_what_is_not_there_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = frozenset(tracked())
-    page = tmp_path / "page.md"
-    page.write_text("[a](b.md) [c](#nowhere) [d](page.md#here) `jobs/none.py` `sinks/nothing/` `https://x/y.md` `apply.py` `` `\n\n# Here\n")
+    page = tmp_path / "runbook.md"
+    page.write_text(
+        "[a](none.svg) [c](#nowhere) [d](runbook.md#here) `jobs/none.py` `sinks/nothing/` `https://x/y.svg` `apply.py` `` `\n\n# Here\n"
+    )
     monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
     monkeypatch.setattr(f"{__name__}.tracked", lambda: files)
-    assert list(broken_links("page.md")) == ["page.md: b.md", "page.md: #nowhere"]
-    assert list(strange_paths("page.md")) == ["page.md: jobs/none.py", "page.md: sinks/nothing/"]
+    assert list(broken_links("runbook.md")) == ["runbook.md: none.svg", "runbook.md: #nowhere"]
+    assert list(strange_paths("runbook.md")) == ["runbook.md: jobs/none.py", "runbook.md: sinks/nothing/"]

@@ -9,6 +9,7 @@ from pyspark_tidb_binlog.binlog_source.changes.change_options import InvalidDate
 from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable
 from pyspark_tidb_binlog.binlog_source.changes.table_shape import shape_of
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobType
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 from tests.support.ddl_jobs import INT, VARCHAR, column, history, job, partitions, table
 
 ITEM = NamedTable("d", "item")
@@ -94,3 +95,19 @@ def test_a_renamed_column_goes_on_over_a_truncate() -> None:
     emptied = job(13, JobType.TRUNCATE_TABLE, table(9, "item", renamed), table_id=1, query="TRUNCATE TABLE item")
     assert sources(rename, emptied) == [0, 1, 2]
     assert sources(rename, emptied, version=13) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", [JobType.DROP_TABLE, JobType.RENAME_TABLE])
+def test_a_table_that_is_gone_is_an_error_that_names_what_took_it_away(kind: JobType) -> None:
+    """Whoever starts a query again meanwhile learns when, and how its last changes are read."""
+    gone = job(13, kind, table(1, "aside", COLUMNS) if kind is JobType.RENAME_TABLE else None, table_id=1, query="the statement")
+    known = history(
+        job(10, JobType.CREATE_TABLE, table(1, "item")), job(11, JobType.ADD_COLUMN, table(1, "item", COLUMNS)), job(12, 1), gone
+    )
+    with pytest.raises(
+        ConfigError, match=r'DDL job 13 took it away at 130 .*: the statement -- .*created again; .*"schemaCommitTs", "110"'
+    ):
+        shape_of(ITEM, known, 13, InvalidDates.NULL)
+    assert [c.name for c in shape_of(ITEM, known, known.version_at(110), InvalidDates.NULL).columns] == ["id", "a", "b"]
+    with pytest.raises(ConfigError, match="no table d.other .*; check its name"):
+        shape_of(NamedTable("d", "other"), known, 13, InvalidDates.NULL)
