@@ -14,6 +14,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, digits_of, image_schema, kind_of
 from pyspark_tidb_binlog.schemas.codec.rowwriter import ROWID
@@ -120,6 +121,19 @@ class ImageLayout:
         columns = info.target_columns()
         slots = {column.id: slot for slot, column in enumerate(columns)}
         return cls(columns, tuple(map(CellType.of, columns)), slots, KeyLayout.of(info).parts, image_schema(columns))
+
+
+def lacking_at(lacking: pa.BinaryArray, place: int) -> npt.NDArray[np.bool_]:
+    """Of images with these ``LACKING`` bits: those that do not have the cell at ``place``."""
+    kinds = pc.dictionary_encode(lacking)
+    of_kind = np.array([has_bit(bits, place) for bits in kinds.dictionary.to_pylist()], dtype=np.bool_)
+    found: npt.NDArray[np.bool_] = of_kind[kinds.indices.to_numpy()]
+    return found
+
+
+def has_bit(bits: bytes, place: int) -> bool:
+    """Whether the bit of ``LACKING`` is set for the cell at ``place``."""
+    return len(bits) > place // 8 and bool(bits[place // 8] >> place % 8 & 1)
 
 
 def without_lacking(images: pa.RecordBatch) -> pa.RecordBatch:

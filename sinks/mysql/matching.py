@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.row_layout import has_bit, lacking_at
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
 from pyspark_tidb_binlog.sinks.engine.fold import Mask
 
@@ -69,10 +70,7 @@ class OldRows:
 
     def lacks(self, place: int) -> Mask:
         """The rows whose image lacks the column at ``place``."""
-        kinds = pc.dictionary_encode(self.lacking)
-        of_kind = np.array([_has(bits, place) for bits in kinds.dictionary.to_pylist()], dtype=np.bool_)
-        found: Mask = of_kind[kinds.indices.to_numpy()]
-        return found
+        return lacking_at(self.lacking, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +145,7 @@ def _by_columns(table: TableAt, rows: OldRows, versions: Numbers) -> Iterator[By
 
 
 def _by(table: TableAt, columns: Sequence[ColumnInfo], rows: OldRows, bits: bytes) -> ByColumns:
-    lacked = tuple(c for i, c in enumerate(columns) if _has(bits, i))
+    lacked = tuple(c for i, c in enumerate(columns) if has_bit(bits, i))
     carried = [c for c in columns if c not in lacked]
     certain = tuple(c for c in carried if c.id not in table.leaving)
     return ByColumns(certain, tuple(c for c in carried if c.id in table.leaving), lacked, rows)
-
-
-def _has(bits: bytes, place: int) -> bool:
-    return len(bits) > place // 8 and bool(bits[place // 8] >> place % 8 & 1)

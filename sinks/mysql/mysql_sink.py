@@ -256,9 +256,17 @@ class MySQLSink(Sink):
 
     def _plan(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None) -> Plan:
         events = marked(wanted(rows, step.gone, step.left_out), step.hidden)
+        gapped = self._gapped(step)
         if safe is not None:
-            return planned(SafeSpanPlan(events, step.tables, self._limits, flavour=self._flavour, how=safe))
-        return plan_rows(events, step.tables, self._limits, flavour=self._flavour)
+            return planned(SafeSpanPlan(events, step.tables, self._limits, flavour=self._flavour, gapped=gapped, how=safe))
+        return plan_rows(events, step.tables, self._limits, flavour=self._flavour, gapped=gapped)
+
+    def _gapped(self, step: RowsStep) -> frozenset[int]:
+        """Ids of the tables of which row changes of ``step`` may have been left out."""
+        skipped = any(step.after_ts < ts <= step.upto_ts for ts in self._settings.ignore_txn_commit_ts)
+        if skipped or self._settings.loopback_control:
+            return frozenset(step.tables)
+        return frozenset(table_id for table_id, _ in step.left_out)
 
     def _in_safe_mode(self, step: RowsStep) -> SafeStep | None:
         """``step`` as it is applied in safe mode; None: it is not."""
@@ -346,6 +354,7 @@ class MySQLSink(Sink):
             step.left_out,
             step.hidden,
             safe,
+            self._settings.loopback_control,
         )
         to = parallel.PartTarget(self._ship(events), self._settings, self._leased.lease, step.after_ts, step.upto_ts, parts)
         done = self._apply_phases(events, how, to, clock)

@@ -39,6 +39,7 @@ from pyspark_tidb_binlog.sinks.engine.blocks import unpack
 from pyspark_tidb_binlog.sinks.engine.fold import Mask, ends_of, part_numbers
 from pyspark_tidb_binlog.sinks.engine.hidden import HiddenRows, marked
 from pyspark_tidb_binlog.sinks.engine.keyed import KEYED, KeyedEvents, Span
+from pyspark_tidb_binlog.sinks.engine.shared_rowids import numbered, repeated, row_numbers, sharing
 from pyspark_tidb_binlog.sinks.engine.spool import IN_MEMORY, RowSpool
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
 from pyspark_tidb_binlog.sinks.mysql.checked import Effects, checked
@@ -105,6 +106,8 @@ class PartPlan:
     """The images that conditions hide."""
     safe: SafeSpan | None = None
     """None: not in safe mode."""
+    ring: bool = False
+    """Whether transactions that came back in a ring were left out before."""
 
     def chosen(self, rows: pa.Table) -> pa.Table:
         """Those of ``rows`` that concern the span, also those of transactions to skip."""
@@ -213,6 +216,7 @@ class _PartPlans:
     """
 
     def __init__(self, rows: pa.Table, how: PartPlan) -> None:
+        rows = _told_apart(rows, how)
         self._how = how
         self._rows = rows
         few = rows.nbytes <= IN_MEMORY
@@ -328,6 +332,23 @@ def _with_keys(rows: pa.Table) -> pa.Table:
     """``rows`` with an empty key where a transaction that is skipped changes an unknown table."""
     keys = rows.column("key")
     return rows.set_column(rows.schema.get_field_index("key"), "key", pc.fill_null(keys, b"")) if keys.null_count else rows
+
+
+def _told_apart(rows: pa.Table, how: PartPlan) -> pa.Table:
+    """``rows`` with another identity for each row, also for those that share a ``_tidb_rowid``; over those of transactions to skip, too."""
+    if not rows.num_rows or not sharing(how.tables):
+        return rows
+    keys = _with_keys(rows).column("key").combine_chunks()
+    again = repeated(rows.column("table_id").to_numpy(), keys, how.tables) & rows.column("key").is_valid().to_numpy()
+    if not again.any():
+        return rows
+    gapped = frozenset(how.tables) if how.ring else frozenset(table_id for table_id, _ in how.left_out)
+    subsets, found = _subset_numbers(rows, again), np.zeros(rows.num_rows, dtype=np.int64)
+    for number, subset in enumerate(_subsets(rows, subsets)):
+        found[subsets == number] = row_numbers(subset, subset.column("key").combine_chunks(), how.tables, gapped)
+    if not found.any():
+        return rows
+    return rows.set_column(rows.schema.get_field_index("key"), "key", numbered(rows.column("key").combine_chunks(), found))
 
 
 def _ends_without(rows: pa.Table, skipped: frozenset[int]) -> Mask:

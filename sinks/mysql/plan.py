@@ -32,7 +32,8 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableI
 from pyspark_tidb_binlog.sinks.engine.batch import without
 from pyspark_tidb_binlog.sinks.engine.fold import Indexes, Mask, TableChanges, first_events, fold
 from pyspark_tidb_binlog.sinks.engine.hidden import BEFORE
-from pyspark_tidb_binlog.sinks.engine.identity import EventColumns, row_identities
+from pyspark_tidb_binlog.sinks.engine.identity import EventColumns
+from pyspark_tidb_binlog.sinks.engine.shared_rowids import identities
 from pyspark_tidb_binlog.sinks.mysql.dialect import (
     Flavour,
     change_tail,
@@ -93,9 +94,10 @@ def plan_rows(
     keys: pa.BinaryArray | None = None,
     *,
     flavour: Flavour = Flavour.MARIADB,
+    gapped: Collection[int] = (),
 ) -> Plan:
     """All statements for ``events``; the arguments and errors are those of ``SpanPlan``."""
-    return planned(SpanPlan(events, tables, limits, keys, flavour=flavour))
+    return planned(SpanPlan(events, tables, limits, keys, flavour=flavour, gapped=gapped))
 
 
 def planned(span: "SpanPlan") -> Plan:
@@ -113,8 +115,9 @@ class SpanPlan:
         events: row events of the span, in any order.
         tables: the target's table definitions in this span, by table id.
         limits: statement sizes.
-        keys: row identities, one per event; computed by ``schemas.decoder.row_keys`` if None.
+        keys: row identities, one per event; computed by ``sinks.engine.shared_rowids.identities`` if None.
         flavour: the SQL dialect.
+        gapped: without ``keys``: ids of tables of which events may be missing, because they are not to be applied.
 
     Raises:
         SchemaMismatch: an event's table is not among ``tables``.
@@ -129,6 +132,7 @@ class SpanPlan:
         keys: pa.BinaryArray | None = None,
         *,
         flavour: Flavour = Flavour.MARIADB,
+        gapped: Collection[int] = (),
     ) -> None:
         if keys is not None:
             events = events.append_column("key", keys)
@@ -138,7 +142,7 @@ class SpanPlan:
         self.ignored = self.events - events.num_rows
         """Number of events of tables that hold no rows on the target."""
         if keys is None:
-            events = events.append_column("key", row_identities(events, tables))
+            events = events.append_column("key", identities(events, tables, gapped))
         source, kept = RowSource(events), frozenset(i for i, table in tables.items() if table.others)
         self._work = self._works(events, source, partial(_built, tables, limits, flavour), kept)
         self.moves = tuple(tuple(work.builder.moves(*work.moved, source, events["key"])) for work in self._work if work.moved is not None)

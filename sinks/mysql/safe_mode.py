@@ -5,7 +5,7 @@ Drainer has crashed, or the checkpoint was moved. How far that part reaches is r
 start, before which everything happened that the other one did. The bound is stored with the progress: a later life goes on in safe mode.
 
 A real Drainer executes a DDL when all rows before it are applied, and before any later one. So where the target shows that a DDL of the open span
-was executed, because a table, or a column, that the rows need is gone, those rows are in it already, and the table is left alone up to that
+was executed, because a table, or a column, that the rows need is gone, or an ENUM has the words of a later version, those rows are in it already, and the table is left alone up to that
 DDL.
 
 Promises: says in the log when and why safe mode begins, when it ends, and once for each table without a key that its rows cannot be told apart.
@@ -21,6 +21,8 @@ from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, cannot_tell_apart
 from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
+from pyspark_tidb_binlog.sinks.mysql.target_fit import other_words
 
 _log = logging.getLogger(__name__)
 
@@ -88,11 +90,11 @@ class SafeMode:
         for at in tables.values() if in_doubt else ():
             self._name(at)
         later = frozenset(i for i, at in tables.items() if history.jobs_of_table(i, at.version, history.newest_version))
-        past = frozenset(i for i in later if _is_past(session, tables[i], partial=self._partial))
+        past = frozenset(i for i in later if _is_past(session, tables[i], history, partial=self._partial))
         if past:
             names = ", ".join(sorted(f"{tables[i].schema}.{tables[i].name}" for i in past))
             _log.warning(
-                "safe mode: rows up to %d are left out of %s, which lacks a table or column of theirs: a later DDL was executed already, after "
+                "safe mode: rows up to %d are left out of %s, which lacks a table, a column or a word of theirs: a later DDL was executed already, after "
                 "these rows",
                 step.upto_ts,
                 names,
@@ -121,7 +123,26 @@ class SafeMode:
             )
 
 
-def _is_past(session: Session, at: TableAt, *, partial: bool) -> bool:
-    """Whether the target lacks the table, or a column that its rows need; ``partial``: rows need none."""
+def _is_past(session: Session, at: TableAt, history: SchemaHistory, *, partial: bool) -> bool:
+    """Whether the target lacks the table, or a column that its rows need, or has the words of a later version; ``partial``: rows need no column."""
     there = {name.lower() for name in column_names(session, at.schema, at.name)}
-    return not there if partial else not {c.name.lower() for c in at.info.target_columns()} <= there
+    if not there or not (partial or {c.name.lower() for c in at.info.target_columns()} <= there):
+        return True
+    return _has_later_words(session, at, history)
+
+
+def _has_later_words(session: Session, at: TableAt, history: SchemaHistory) -> bool:
+    """Whether an ENUM or SET has the words of a later version, with which the numbers of the rows before it mean others."""
+    worded = [c for c in at.info.target_columns() if c.elems]
+    newest = history.table_at(at.table_id, history.newest_version) if worded else None
+    if newest is None:
+        return False
+    found = read_tables(session, [(at.schema, at.name)]).get((at.schema, at.name))
+    if found is None:
+        return False
+    later = [c for s in newest.snapshots if s.version > at.version for c in s.info.target_columns() if c.elems]
+    for column in worded:
+        there = found.column(column.name)
+        if there is not None and other_words(column, there):
+            return any(c.name.lower() == column.name.lower() and not other_words(c, there) for c in later)
+    return False

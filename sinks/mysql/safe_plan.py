@@ -10,7 +10,7 @@ the target is deleted per image. Equal rows cannot be told apart: one that the s
 there. ``cannot_tell_apart`` says which tables have such rows.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -64,13 +64,14 @@ class SafeSpanPlan(SpanPlan):
         keys: pa.BinaryArray | None = None,
         *,
         flavour: Flavour = Flavour.MARIADB,
+        gapped: Collection[int] = (),
         how: SafeSpan,
     ) -> None:
         self._tables = tables
         self._limits = limits
         self._flavour = flavour
         self._how = how
-        super().__init__(events, tables, limits, keys, flavour=flavour)
+        super().__init__(events, tables, limits, keys, flavour=flavour, gapped=gapped)
 
     def _works(self, events: pa.Table, source: RowSource, built: Callable[[int], TableBuilder], kept: frozenset[int]) -> list[TableWork]:
         if not events.num_rows:

@@ -3,12 +3,13 @@
     the target has a column more            it is not written, and keeps what it holds (``TableAt.others``)
     the target lacks a column, or computes  left out of every statement where that is allowed (``partial``), else a ``Misfit``
     the key by which rows are found lacks   a ``Misfit``
-    ENUM or SET with other words            a ``Misfit`` where tables may differ: its values are written as numbers
+    ENUM or SET with other words            a ``Misfit``: its values are written as numbers
 
 Promises: a table whose columns are the upstream's is returned as it is, the same object. Columns go by name, without regard to case. A column that differs
 in its type only is written: the server converts, and warns where a value changes, which is a finding.
 """
 
+import re
 from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.history import OtherColumn, TableAt
@@ -78,7 +79,7 @@ def _misfit(table: TableAt, lacking: list[str], columns: dict[str, TargetColumn]
             f"it has no column {shown} that rows could be written to; add it there as it is upstream, or set syncer.to.sync-mode = 2, which leaves it "
             "out of the writes from then on"
         )
-    strange = [c for c in table.info.target_columns() if partial and c.name not in lacking and _other_words(c, columns[c.name.lower()])]
+    strange = [c for c in table.info.target_columns() if c.name not in lacking and other_words(c, columns[c.name.lower()])]
     if strange:
         names = ", ".join(c.name for c in strange)
         return (
@@ -88,10 +89,15 @@ def _misfit(table: TableAt, lacking: list[str], columns: dict[str, TargetColumn]
     return ""
 
 
-def _other_words(column: ColumnInfo, there: TargetColumn) -> bool:
+def other_words(column: ColumnInfo, there: TargetColumn) -> bool:
     """Whether a number of an ENUM or SET would mean another word there."""
     if column.tp not in (ColumnType.ENUM, ColumnType.SET):
         return False
     shorter = min(len(there.words), len(column.elems))
     kind = "enum" if column.tp == ColumnType.ENUM else "set"
-    return there.kind != kind or there.words[:shorter] != tuple(column.elems[:shorter])
+    return there.kind != kind or any(_shown(a) != _shown(b) for a, b in zip(there.words[:shorter], column.elems[:shorter], strict=True))
+
+
+def _shown(word: str) -> str:
+    """A word as every server's information_schema shows it: characters beyond 16 bits as question marks, and a backslash once or twice."""
+    return re.sub(r"[?\U00010000-\U0010ffff]+", "?", word.replace("\\\\", "\\"))

@@ -2,7 +2,9 @@
 
 import contextlib
 import logging
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import FindingKind
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
@@ -22,9 +25,13 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import remarkable
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
+from pyspark_tidb_binlog.sinks.mysql.target_fit import as_found
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
 from tests.support.ddl_target import Died, deadly
+from tests.support.plan_samples import column as plain_column
+from tests.support.plan_samples import table as table_of
 
 pytestmark = pytest.mark.mysql
 
@@ -155,11 +162,38 @@ def test_without_it_the_error_says_which_column_of_which_table_and_what_to_do(ta
         ("id INT PRIMARY KEY, v INT, e VARCHAR(9), w INT", "the words of e are others than upstream"),
     ],
 )
-def test_what_cannot_be_written_right_is_refused_in_sync_mode_2_too(target: Target, columns: str, words: str) -> None:
+@pytest.mark.parametrize("sync_mode", [1, 2])
+def test_what_cannot_be_written_right_is_refused_in_either_sync_mode(target: Target, columns: str, words: str, sync_mode: int) -> None:
     target.session.execute(f"CREATE TABLE d.t ({columns})")
-    target.life(sync_mode=2)
+    target.life(sync_mode=sync_mode)
     with pytest.raises(ApplyError, match=words):
         target.write(NEW)
+
+
+def test_words_that_servers_show_otherwise_are_the_same_ones(target: Target) -> None:
+    """information_schema has no characters beyond 16 bits, and may show a backslash twice."""
+    words = ("a\\b", "it's", "\U0001f600", "caf\u00e9, (x)", "")
+    at = table_of([replace(plain_column("e", ColumnType.ENUM), elems=words)])
+    literals = ", ".join("'" + w.replace("\\", "\\\\").replace("'", "''") + "'" for w in words)
+    target.session.execute(f"CREATE TABLE d.t (e ENUM({literals}))")
+    found = as_found(at, read_tables(target.session, [("d", "t")])["d", "t"], partial=False)
+    assert found is at, found
+
+
+def test_in_safe_mode_the_words_of_a_later_version_say_that_a_tables_rows_are_there(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A MODIFY COLUMN of the open span was executed: 1 is another word now, and the rows before it hold the right one."""
+    other = column(5, "e", {**VARCHAR, "Tp": 247, "Elems": ["z", "x", "y"]})
+    changed = job(5, 12, table(10, "t", [ID, V, other], index_info=UNIQUE), query="ALTER TABLE `t` MODIFY `e` ENUM('z','x','y')")
+    monkeypatch.setattr(sys.modules[__name__], "HISTORY", history(*(j for i, j in HISTORY.jobs.items() if i < 3), changed))
+    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('z','x','y'))")
+    target.session.execute("INSERT INTO d.t VALUES (1, 10, 'x')")
+    target.session.commit()
+    sink = target.life(version=2)
+    sink._safe.begin(BEGIN, BEGIN + 1000, "a crash")
+    target.write((None, {1: 1, 2: 10, 3: 1}))
+    assert target.rows("id, e") == [(1, "x")]
 
 
 @by_row
