@@ -38,6 +38,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.inventory import Inventory, inventory_of
 from pyspark_tidb_binlog.sinks.mysql.moved_record import move_of
+from pyspark_tidb_binlog.sinks.mysql.own_tables import MADE, faults
 from pyspark_tidb_binlog.sinks.mysql.rights import WantedRights, may_write_read_only, missing_rights, read_grants, statements
 from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
@@ -165,6 +166,7 @@ class _Check:
         wanted, account = self._wanted(stand, history), self._account()
         yield from missing_rights(grants, wanted, account, self._where)
         yield from self._refused_reads(account)
+        yield from self._own_tables()
         yield note(f"account {account} at {self._where}", "needs these rights, and no others", "; ".join(statements(wanted, account)))
         yield from judged(
             self._variables(), self._where, self._connections(), may_write=may_write_read_only(grants), has_zones=self._has_zones()
@@ -341,6 +343,10 @@ class _Check:
                 yield hinders(
                     f"account {account} at {self._where}", f"{sql} is refused ({error.words}): {breaks}", "let the account do this"
                 )
+
+    def _own_tables(self) -> Iterator[Remark]:
+        for fault in faults(self._session, self._config.apply.checkpoint_schema, (table_in_target(self._config), *MADE)):
+            yield hinders(fault.table, f"{fault.what}: no start", fault.todo)
 
     def _account(self) -> str:
         user, _, host = str(self._session.query("SELECT CURRENT_USER()")[0][0]).rpartition("@")

@@ -13,6 +13,7 @@ from typing import Any
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, KeyRange, key_from_json, key_to_json
+from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 
 TABLE = "spark_bootstrap"
@@ -121,6 +122,7 @@ def ensure_table(session: Session, schema: str) -> None:
         "bounds LONGTEXT, after_key LONGTEXT, copied BIGINT NOT NULL, bytes BIGINT NOT NULL, changed_at TIMESTAMP(3) NULL, made TINYINT NOT NULL, "
         "PRIMARY KEY (cluster_id, table_schema, table_name, unit)) ENGINE=InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin"
     )
+    require_sound(session, schema, TABLE)
 
 
 def load(session: Session, cluster_id: int, schema: str) -> CopyRecord | None:

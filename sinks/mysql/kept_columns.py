@@ -7,6 +7,7 @@ an earlier span, or one from before the checkpoint was set back, has left is rep
 from collections.abc import Mapping
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
 from pyspark_tidb_binlog.sinks.mysql.progress import Marker
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 
@@ -17,6 +18,7 @@ def ensure_kept_table(session: Session, schema: str) -> None:
         f"CREATE TABLE IF NOT EXISTS {_table(schema)} (cluster_id bigint unsigned NOT NULL, to_ts bigint unsigned NOT NULL, part int NOT NULL, "
         "row_hash binary(16) NOT NULL, literals longtext CHARACTER SET ascii, PRIMARY KEY (cluster_id, to_ts, part, row_hash)) ENGINE=InnoDB"
     )
+    require_sound(session, schema, "spark_kept")
 
 
 def save_kept(session: Session, marker: Marker, kept: Mapping[bytes, str | None], schema: str) -> None:

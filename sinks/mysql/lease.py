@@ -20,6 +20,7 @@ from typing import Protocol, runtime_checkable
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 _ABSENT = frozenset({1049, 1146})
@@ -94,6 +95,7 @@ def ensure_table(session: Target, schema: str) -> None:
         "drainer varchar(191) CHARACTER SET utf8mb4 NOT NULL, host varchar(255) CHARACTER SET utf8mb4 NOT NULL, pid bigint NOT NULL, "
         "target varchar(36) CHARACTER SET ascii NOT NULL, taken_at timestamp(3) NULL, renewed_at timestamp(3) NULL) ENGINE=InnoDB"
     )
+    require_sound(session, schema, "spark_lease")
 
 
 def take(session: Target, cluster_id: int, schema: str, holder: LeaseHolder) -> Lease:

@@ -46,6 +46,7 @@ from pyspark_tidb_binlog.sinks.mysql.late_record import Note
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import LAYOUT, alone
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.opening import Doubt, Recorded, doubt_of, safe_until, start_of, version_on
+from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows, planned
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
@@ -56,6 +57,7 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retrie
 from pyspark_tidb_binlog.sinks.mysql.structure import PartsOutdated
 from pyspark_tidb_binlog.sinks.mysql.tables_there import TablesThere
 from pyspark_tidb_binlog.sinks.mysql.target_record import TargetRecord
+from pyspark_tidb_binlog.sinks.routing.own_schemas import MARK_SCHEMA, MARK_TABLE
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
@@ -221,6 +223,7 @@ class MySQLSink(Sink):
 
     def _remove_stale_marks(self, session: Session) -> None:
         if session.mark is not None:
+            require_sound(session, MARK_SCHEMA, MARK_TABLE)
             session.mark.remove_stale(session)
 
     # Rows in one transaction.

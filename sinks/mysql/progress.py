@@ -19,6 +19,7 @@ from typing import Any
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.sinks.engine.fold import Numbering
+from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.sink import TargetProgress, UnfinishedSpan
 
@@ -145,10 +146,11 @@ def ensure_tables(session: Session, schema: str = CHECKPOINT_SCHEMA, table: str 
     """Create the database and both tables, and columns of newer releases, if missing. DDL: must not be called inside a transaction.
 
     Raises:
-        ApplyError: the target refuses it, as to an account without the right to ALTER our table.
+        ApplyError: the target refuses it, as to an account without the right to ALTER our table; or a table is not as it must be.
     """
     for statement in _create_statements(schema, table):
         session.execute(statement)
+    require_sound(session, schema, table, "spark_progress")
     columns = (
         "SELECT 1 FROM information_schema.columns WHERE table_schema = %s AND table_name = 'spark_progress' AND column_name = 'skipped'"
     )
@@ -160,6 +162,7 @@ def ensure_checkpoint(session: Session, schema: str, table: str) -> None:
     """Create the database and the Drainer's table if missing, nothing of ours. DDL: must not be called inside a transaction."""
     for statement in _create_statements(schema, table)[:2]:
         session.execute(statement)
+    require_sound(session, schema, table)
 
 
 def _add_column(session: Session, statement: str) -> None:
@@ -205,7 +208,7 @@ def only_cluster(session: Session, schema: str = CHECKPOINT_SCHEMA, table: str =
         ApplyError: the table holds rows of several clusters.
     """
     there = session.query("SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s", [schema, table])
-    ids = sorted(int(row[0]) for row in session.query(f"SELECT clusterID FROM {_checkpoint(schema, table)}")) if there else []
+    ids = sorted({int(row[0]) for row in session.query(f"SELECT clusterID FROM {_checkpoint(schema, table)}")}) if there else []
     if len(ids) > 1:
         raise ApplyError(
             f"{schema}.{table} holds rows of several clusters {ids}: set spark.cluster-id to the one that this Drainer replicates"

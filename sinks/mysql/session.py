@@ -32,6 +32,7 @@ from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, flavour_of
 from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, Warned
 from pyspark_tidb_binlog.sinks.mysql.marks import TransactionMark
+from pyspark_tidb_binlog.sinks.mysql.placeholders import bound
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import BACKOFF, FEW, RetryPolicy, TransientError, passing, what_is_wrong
 from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns, RowPackets
 
@@ -113,8 +114,7 @@ class Session:
         """Run a statement without a result set; the number of affected rows."""
         with self._classified(sql):
             if args is not None:
-                with self._connection.cursor() as cursor:
-                    return int(cursor.execute(sql if isinstance(sql, str) else sql.decode(), args))
+                sql = bound(sql if isinstance(sql, str) else sql.decode(), args, self._connection.escape)
             # Bypasses the cursor, which would search a statement of a megabyte for placeholders.
             return int(self._connection.query(sql))
 
@@ -154,7 +154,7 @@ class Session:
     def query(self, sql: str | bytes, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         """Run a statement and return its whole result set."""
         with self._classified(sql), self._connection.cursor() as cursor:
-            cursor.execute(sql, args)
+            cursor.execute(sql if args is None else bound(sql if isinstance(sql, str) else sql.decode(), args, self._connection.escape))
             return list(cursor.fetchall())
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The tables that the target has: columns and unique keys, from information_schema; read once per table, and kept. [db]
+"""The tables that the target has: columns, unique keys and engine, from information_schema; read once per table, and kept. [db]
 
 ``read_tables`` reads, ``Structures`` keeps what was read. Names are those at the target; a name is found without regard to case where the
 target has no table of exactly that name (TiDB's names have no case, and a server may keep all of them in lower case).
@@ -112,6 +112,10 @@ class TargetTable:
     """In the table's order."""
     unique_keys: tuple[TargetKey, ...]
     """The primary key first, then by name, without regard to case."""
+    engine: str = "InnoDB"
+    """Empty: it is a view."""
+    transactional: bool = True
+    """Whether ROLLBACK takes its rows back, according to the server."""
 
     def column(self, name: str) -> TargetColumn | None:
         """The column of this name, without regard to case."""
@@ -146,26 +150,45 @@ def is_absent(session: Queries, schema: str, name: str) -> bool:
 
 _NAMES = "CONVERT(table_schema USING utf8mb4), CONVERT(table_name USING utf8mb4)"
 """Converted, because servers give the names of the two tables of information_schema collations that a UNION may not mix."""
+_OF_COLUMN, _OF_KEY, _OF_TABLE = 0, 1, 2
+"""What a row of the answer is about."""
 _COLUMNS = (
-    f"SELECT {{n}} AS n, {_NAMES}, 0 AS unique_key, ordinal_position AS place, '' AS key_name, CONVERT(column_name USING utf8mb4) AS name, "
+    f"SELECT {{n}} AS n, {_NAMES}, {_OF_COLUMN} AS about, ordinal_position AS place, '' AS key_name, CONVERT(column_name USING utf8mb4) AS name, "
     "column_type AS type, is_nullable AS nullable, column_default AS preset, extra AS extra, collation_name AS collation, NULL AS prefix "
     "FROM information_schema.columns "
     "WHERE table_schema = %s AND table_name = %s"
 )
 _KEYS = (
-    f"SELECT {{n}}, {_NAMES}, 1, seq_in_index, index_name, CONVERT(column_name USING utf8mb4), '', '', NULL, '', NULL, sub_part "
+    f"SELECT {{n}}, {_NAMES}, {_OF_KEY}, seq_in_index, index_name, CONVERT(column_name USING utf8mb4), '', '', NULL, '', NULL, sub_part "
     "FROM information_schema.statistics "
     "WHERE table_schema = %s AND table_name = %s AND non_unique = 0"
 )
+_ENGINE = (
+    f"SELECT {{n}}, CONVERT(t.table_schema USING utf8mb4), CONVERT(t.table_name USING utf8mb4), {_OF_TABLE}, 0, CONVERT(COALESCE(e.transactions, '') USING utf8mb4), "
+    "CONVERT(COALESCE(t.engine, '') USING utf8mb4), '', '', NULL, '', NULL, NULL "
+    "FROM information_schema.tables t LEFT JOIN information_schema.engines e "
+    "ON CONVERT(e.engine USING utf8mb4) = CONVERT(t.engine USING utf8mb4) "
+    "WHERE t.table_schema = %s AND t.table_name = %s"
+)
+_WITHOUT = frozenset({"NO"})
+"""What ``engines.transactions`` says of an engine that has none; nothing is said of one that is not loaded."""
+
+_TEXTS = (_COLUMNS, _KEYS, _ENGINE)
+
+
+def with_transactions(label: str) -> str:
+    """The statement that gives a table transactions; ``label``: its name, quoted."""
+    return f"ALTER TABLE {label} ENGINE = InnoDB"
 
 
 def _read(session: Queries, names: Sequence[TableName]) -> dict[TableName, TargetTable]:
-    selects = [text.format(n=n) for n in range(len(names)) for text in (_COLUMNS, _KEYS)]
-    rows = session.query(" UNION ALL ".join(selects), [part for name in names for _ in range(2) for part in name])
+    selects = [text.format(n=n) for n in range(len(names)) for text in _TEXTS]
+    rows = session.query(" UNION ALL ".join(selects), [part for name in names for _ in _TEXTS for part in name])
     found = {}
     for number, name in enumerate(names):
         mine = [row for row in rows if int(row[0]) == number]
-        spelled = {(str(row[1]), str(row[2])) for row in mine}
+        # An account without a right to any column sees the table, and none of its columns.
+        spelled = {(str(row[1]), str(row[2])) for row in mine if int(row[3]) == _OF_COLUMN}
         if spelled:
             chosen = name if name in spelled else min(spelled)
             found[name] = _table(chosen, [row for row in mine if (str(row[1]), str(row[2])) == chosen])
@@ -174,13 +197,14 @@ def _read(session: Queries, names: Sequence[TableName]) -> dict[TableName, Targe
 
 def _table(name: TableName, rows: Sequence[tuple[Any, ...]]) -> TargetTable:
     ordered = sorted(rows, key=lambda row: int(row[4]))
-    columns = tuple(_column(row) for row in ordered if not int(row[3]))
+    columns = tuple(_column(row) for row in ordered if int(row[3]) == _OF_COLUMN)
     keys: dict[str, list[tuple[str, int]]] = {}
     for row in ordered:
-        if int(row[3]):
+        if int(row[3]) == _OF_KEY:
             keys.setdefault(str(row[5]), []).append((_text(row[6]) or "", int(row[12] or WHOLE_COLUMN)))
     unique = sorted((TargetKey(key, tuple(parts)) for key, parts in keys.items()), key=lambda key: (not key.primary, key.name.upper()))
-    return TargetTable(*name, columns, tuple(unique))
+    engine, transactions = next(((str(row[6]), str(row[5])) for row in rows if int(row[3]) == _OF_TABLE), ("", ""))
+    return TargetTable(*name, columns, tuple(unique), engine, transactions.upper() not in _WITHOUT)
 
 
 def _column(row: tuple[Any, ...]) -> TargetColumn:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 
 
@@ -38,6 +39,7 @@ def ensure_table(session: Session, schema: str) -> None:
         "done_at timestamp(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3), "
         "PRIMARY KEY (cluster_id, lane)) ENGINE=InnoDB"
     )
+    require_sound(session, schema, "spark_rows")
 
 
 def begin(session: Session, cluster_id: int, span: tuple[int, int], plan: str, lanes: int, schema: str, *, safe: bool) -> None:

@@ -1,0 +1,83 @@
+"""Our tables at the target, made otherwise than we make them, on a real MariaDB: a start refuses them, and says what mends them."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.mysql.kept_columns import ensure_kept_table
+from pyspark_tidb_binlog.sinks.mysql.own_tables import MADE
+from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+
+pytestmark = pytest.mark.mysql
+
+SCHEMA = "own%ta`bl'es"
+NAME = "`own%ta``bl'es`"
+"""Quoted, for statements without arguments."""
+ALWAYS = ("checkpoint", *sorted(set(MADE) - {"spark_kept", "spark_bootstrap"}))
+
+Life = Callable[..., None]
+
+
+@pytest.fixture
+def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
+    with connect(mariadb.target(), ApplyConfig()) as session:
+        yield session
+        session.execute(f"DROP DATABASE IF EXISTS {NAME}")
+        session.execute("DROP DATABASE IF EXISTS retl")
+
+
+@pytest.fixture
+def life(mariadb: PrivateMariaDB) -> Life:
+    """A start and a clean stop."""
+
+    def live(**settings: bool) -> None:
+        config = DrainerConfig(target=mariadb.target(), apply=ApplyConfig(checkpoint_schema=SCHEMA, retries=1, **settings))  # type: ignore[arg-type]
+        sink = RowSink(config, 1, RowSettings(worker_count=1))
+        try:
+            sink.open(lambda _, ts: 100 if ts is None else ts, SchemaHistory)
+        finally:
+            sink.close()
+
+    return live
+
+
+def mended(session: Session, life: Life, **settings: bool) -> str:
+    """What a start refuses, mended as it says: the statement."""
+    with pytest.raises(ApplyError) as refused:
+        life(**settings)
+    statement = str(refused.value).partition("execute ")[2].partition(", and start again")[0].partition(" (where")[0]
+    session.execute(statement)
+    life(**settings)
+    return statement
+
+
+def test_the_checkpoint_of_a_drainer_on_a_server_with_another_default_engine(session: Session, life: Life) -> None:
+    session.execute(f"CREATE DATABASE {NAME}")
+    session.execute(f"CREATE TABLE {NAME}.checkpoint (clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT) ENGINE=Aria")
+    assert mended(session, life) == f"ALTER TABLE {NAME}.`checkpoint` ENGINE = InnoDB"
+
+
+def test_every_table_needs_transactions_and_its_key(session: Session, life: Life) -> None:
+    life()
+    life()
+    for table in ALWAYS:
+        session.execute(f"ALTER TABLE {NAME}.{table} ENGINE = MyISAM")
+        assert mended(session, life).endswith("ENGINE = InnoDB"), table
+        session.execute(f"ALTER TABLE {NAME}.{table} DROP PRIMARY KEY")
+        assert "ADD PRIMARY KEY" in mended(session, life), table
+
+
+def test_tables_that_are_made_when_they_are_needed(session: Session, life: Life) -> None:
+    life()
+    ensure_kept_table(session, SCHEMA)
+    session.execute(f"ALTER TABLE {NAME}.spark_kept DROP PRIMARY KEY, ADD PRIMARY KEY (cluster_id, to_ts, part)")
+    with pytest.raises(ApplyError, match="row_hash"):
+        ensure_kept_table(session, SCHEMA)
+    life(loopback_control=True)
+    session.execute("ALTER TABLE retl._drainer_repl_mark ENGINE = MyISAM")
+    assert mended(session, life, loopback_control=True).startswith("ALTER TABLE `retl`")
