@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.effects import NO_PARTITION, StatementResult, finding, judge, matched
-from pyspark_tidb_binlog.sinks.mysql.moves import RowMove
+from pyspark_tidb_binlog.sinks.mysql.moves import HeldValues, RowMove
 from pyspark_tidb_binlog.sinks.mysql.sent_statements import DUPLICATE, NOT_COMPARABLE, StatementSender, stop_at_findings
 from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, Session
 from pyspark_tidb_binlog.sinks.mysql.statements import Ahead, Effect, Statement
@@ -122,11 +122,12 @@ class Effects:
             found += int(rows[0][0])
         return found == len(moves)
 
-    def take(self, moves: Iterable[RowMove]) -> dict[bytes, str | None]:
+    def take(self, moves: Iterable[RowMove]) -> dict[bytes, HeldValues | None]:
         """Take rows away from their keys; returns by row what its other columns hold, None where there was no such row."""
-        kept: dict[bytes, str | None] = {}
+        kept: dict[bytes, HeldValues | None] = {}
         for move in moves:
-            kept[move.row] = literals = self._looked(move)
+            literals = self._looked(move)
+            kept[move.row] = None if literals is None else HeldValues.of(move.others, literals)
             if literals is None:
                 words = "1 of the rows that the binlogs update were not in the target and were inserted"
                 self.findings.append(finding(move.take, FindingKind.ROWS, words, 0))
@@ -152,17 +153,19 @@ class Effects:
             )
         return _as_text(rows[0][0]) if rows else None
 
-    def put(self, moves: Iterable[RowMove], kept: Mapping[bytes, str | None]) -> int:
+    def put(self, moves: Iterable[RowMove], kept: Mapping[bytes, HeldValues | None]) -> int:
         """Write rows that were taken away under their new keys; returns their number."""
         rows = 0
         for move in moves:
             rows += 1
-            literals = kept.get(move.row)
-            written = move.fresh if literals is None else move.put(literals)
+            held = kept.get(move.row)
+            written = move.fresh if held is None else move.put(held)
             self.findings += self._row(written, closely=True)
+            words = "" if held is None else move.lost(held)
             if move.row not in kept:
                 names = ", ".join(other.name for other in move.others)
                 words = f"what the columns that only the target has held was lost, they have their defaults: {names}"
+            if words:
                 self.findings.append(finding(written, FindingKind.VALUE, words))
         return rows
 

@@ -9,11 +9,12 @@ A part of a big span always moves in two: its deletes are committed before the f
 (``sinks.mysql.kept_columns``). Rows without a key, which are found by their columns, move in two as well if there are several: a row that has moved
 may look like one that is still to be found.
 
-Promises: what is read is the text of SQL literals, made by the server, by which the same server stores the same values again.
+Promises: what is read is the text of SQL literals, made by the server, by which the same server stores the same values again. It goes with the names of
+its columns: a person may change the table before it is written.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,6 +47,19 @@ _BYTES = frozenset(
     }
 )
 _TIMES = frozenset({"date", "datetime", "timestamp", "time"})
+
+
+@dataclass(frozen=True, slots=True)
+class HeldValues:
+    """What a row that was taken away held in the columns that only the target has."""
+
+    literals: Mapping[str, str]
+    """SQL literals by column, as the columns were named then."""
+
+    @classmethod
+    def of(cls, others: Sequence[OtherColumn], text: str) -> "HeldValues":
+        """From what ``RowMove.look`` answers about ``others``. No literal has a comma."""
+        return cls({other.name: literal for other, literal in zip(others, text.split(","), strict=True)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +109,25 @@ class RowMove:
         ends = (np.frombuffer(self.take.ends, dtype="<i8") + shift).astype("<i8").tobytes()
         return replace(self.take, sql=head + same + condition, begin=self.take.begin + shift, ends=ends)
 
-    def put(self, literals: str) -> Statement:
-        """Its INSERT with the other columns."""
-        names = (*self.columns, *(other.name for other in self.others))
+    def put(self, held: HeldValues) -> Statement:
+        """Its INSERT with the other columns, of which those are written that it had when it was taken away and the table has still."""
+        literals = {name.lower(): literal for name, literal in held.literals.items()}
+        written = [other.name for other in self.others if other.name.lower() in literals]
+        names = (*self.columns, *written)
         head = f"INSERT INTO {self.table} ({','.join(map(quote_name, names))}) VALUES ".encode()
-        row = self.text[:-1] + b"," + literals.encode() + b")"
+        row = b",".join((self.text[:-1], *(literals[name.lower()].encode() for name in written))) + b")"
         ends = np.array([len(head) + len(row)], dtype="<i8").tobytes()
         origin = replace(self.fresh.origin, columns=names)
         return replace(self.fresh, sql=head + row, begin=len(head), ends=ends, origin=origin)
+
+    def lost(self, held: HeldValues) -> str:
+        """What ``put`` cannot give the row back, in words; empty if nothing."""
+        had, has = {name.lower() for name in held.literals}, {other.name.lower() for other in self.others}
+        gone = [name for name in held.literals if name.lower() not in has]
+        new = [other.name for other in self.others if other.name.lower() not in had]
+        words = [f"what these held was lost with them: {', '.join(gone)}"] if gone else []
+        words += [f"these have their defaults: {', '.join(new)}"] if new else []
+        return f"the columns that only the target has were changed while the row was moved: {'; '.join(words)}" if words else ""
 
 
 def row_hash(table_id: int, key: bytes) -> bytes:

@@ -460,7 +460,7 @@ def _move(session: Session, effects: Effects, marker: progress.Marker, schema: s
     if marker.phase == Phase.DELETE:
         save_kept(session, marker, effects.take(moves), schema)
         return 0
-    return effects.put(moves, load_kept(session, marker, schema))
+    return effects.put(moves, load_kept(session, marker, moves, schema))
 
 
 def _corrected(

@@ -278,6 +278,55 @@ def test_what_a_correction_cannot_bring_back_is_a_finding(make: Make) -> None:
     assert done.findings[0].words.endswith("with the defaults of the columns that only the target has: note, must")
 
 
+LOST = "the columns that only the target has were changed while the row was moved: "
+
+
+@pytest.mark.parametrize(
+    ("change", "found", "words"),
+    [
+        ("MODIFY must int NOT NULL FIRST", {"note": "one", "must": 11}, []),
+        ("ADD own int DEFAULT 5", {"note": "one", "must": 11, "own": 5}, [LOST + "these have their defaults: own"]),
+        ("DROP must", {"note": "one"}, [LOST + "what these held was lost with them: must"]),
+        (
+            "DROP note, ADD own varchar(20) DEFAULT 'new'",
+            {"must": 11, "own": "new"},
+            [LOST + "what these held was lost with them: note; these have their defaults: own"],
+        ),
+    ],
+)
+def test_the_table_is_changed_while_a_row_is_moved(change: str, found: dict[str, Any], words: list[str], make: Make) -> None:
+    """What the row held goes by name, after a death between the two phases."""
+    place = make("in parts", PAIR_SQL, START)
+    events = Events(PAIR).update((1, "a", 0), (9, "a", 1), rowid=1).table()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parallel, "_others_deleted", lambda *_: False)
+        place.finishes = False
+        place.apply(events)
+    assert place.rows("id, u, n") == [(2, "b", 0), (3, "c", 0)]
+    place.session.execute(f"ALTER TABLE d.t {change}")
+    place.after_ts = 10
+    done = place.apply(events)
+    assert place.rows(f"id, u, n, {', '.join(found)}")[-1] == (9, "a", 1, *found.values())
+    assert [(f.kind, f.words) for f in done.findings] == [(FindingKind.VALUE, said) for said in words]
+
+
+def test_what_was_kept_without_the_names_of_its_columns(make: Make) -> None:
+    """As an earlier version stored it: read if the table has as many columns, else lost, and a finding."""
+    place = make("in parts", PAIR_SQL, START)
+    events = Events(PAIR).update((1, "a", 0), (9, "a", 1), rowid=1).table()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parallel, "_others_deleted", lambda *_: False)
+        place.finishes = False
+        place.apply(events)
+    assert place.session.execute(f"UPDATE {SCHEMA}.spark_kept SET literals = '_utf8mb4 X\\'6F6E65\\',11'") == 1
+    place.session.commit()
+    place.session.execute("ALTER TABLE d.t DROP must")
+    place.after_ts = 10
+    done = place.apply(events)
+    assert place.rows("id, u, n, note")[-1] == (9, "a", 1, "none")
+    assert [f.words for f in done.findings] == ["what the columns that only the target has held was lost, they have their defaults: note"]
+
+
 EVERY_KIND = {
     "x_tiny": ("tinyint", "-128"),
     "x_big": ("bigint unsigned", "18446744073709551615"),
