@@ -9,6 +9,8 @@ import binascii
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import mvcc_info
+
 _PUT, _DELETE = 0, 1
 """``type`` of a lock or a write that changes the value; others (a pessimistic lock, a rollback) do not."""
 NOW = (1 << 64) - 1
@@ -29,10 +31,10 @@ def value_at(answer: Any, ts: int, began_upto: int) -> MetaValue | None:
     """The value at ``ts``; None while a transaction that began up to ``began_upto`` holds the key, so that it has to be asked again.
 
     Raises:
-        ValueError: the JSON has another form, or lacks the value that it names.
+        ValueError: it is no answer about the key, the JSON has another form, or lacks the value that it names.
     """
+    info = mvcc_info(answer)
     try:
-        info = (answer.get("value") or {}).get("info") or {}
         lock = info.get("lock")
         if lock and int(lock.get("start_ts", 0)) <= began_upto and int(lock.get("type", _PUT)) in (_PUT, _DELETE):
             return None

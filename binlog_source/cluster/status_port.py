@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import Registry
-from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import Verdict, verdict_of
+from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import Verdict, mvcc_info, verdict_of
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
@@ -61,7 +61,13 @@ class StatusPorts:
 
     def look_up(self, key: bytes) -> Any:
         """The MVCC data of a key, as JSON; ``PumpUnavailable`` if no port answered."""
-        return self._first(lambda address: self._mvcc(address, key), f"about key {key.hex()}")
+
+        def ask(address: str) -> Any:
+            answer = self._mvcc(address, key)
+            mvcc_info(answer)
+            return answer
+
+        return self._first(ask, f"about key {key.hex()}")
 
     def databases(self) -> Any:
         """The JSON of every database's ``DBInfo``, those in memory too; ``PumpUnavailable`` if no port answered."""

@@ -1,8 +1,8 @@
 """The outcome of a transaction whose outcome no Pump holds: from what ``GET /mvcc/hex/{key}`` (rows.md 9.3) reports about it. Pure.
 
 A write record of the transaction, commit or rollback, is final. A lock means that it is still running. Absence proves a rollback only
-(``decide``) if the Prewrite was observed waiting for long enough, MVCC GC has not passed start_ts, and the primary key was not written
-since. Otherwise the outcome can no longer be determined and must be settled manually: ``undecided_text`` has the command. The Pump and the
+(``decide``) if the upstream has reported it for long enough, each time that it was asked, MVCC GC has not passed start_ts, and the primary key
+was not written since. Otherwise the outcome can no longer be determined and must be settled manually: ``undecided_text`` has the command. The Pump and the
 Drainer both decide with this function, and record the outcome with ``outcome_payload``.
 """
 
@@ -17,6 +17,8 @@ from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 _ROLLBACK_OP = 3
 """``MvccWrite.type`` of a rollback."""
+ASKED_AT_ONCE = 256
+"""About how many Prewrites the upstream is asked in a row, the oldest first, before anything else is done."""
 LEAST_GC_LIFE_MS = 600_000
 """TiDB's minimum of ``tidb_gc_life_time`` is ten minutes: what is younger is not collected."""
 
@@ -58,13 +60,13 @@ class WaitingPrewrite:
     age_ms: float
     """Since it began, by the clocks, which may be wrong."""
     waited_ms: float
-    """For which it was observed waiting (``waits.py``)."""
+    """For which the upstream has reported no trace of it (``waits.py``)."""
 
 
 def decide(verdict: Verdict, prewrite: WaitingPrewrite, timeout_ms: float, safe_point: int | None) -> Decision:
     """What the verdict on the transaction means for its Prewrite.
 
-    ``timeout_ms``: after being observed for longer than this, no Prewrite in TiKV can still be in progress. ``safe_point``: MVCC data up to
+    ``timeout_ms``: after being absent for longer than this, no Prewrite in TiKV can still be in progress. ``safe_point``: MVCC data up to
     this ts may be collected, None = unknown; it must have been read after the verdict.
     """
     if verdict.finding is TransactionState.COMMITTED:
@@ -96,14 +98,28 @@ def undecided_text(start_ts: int, key: bytes, verdict: Verdict, pump: str, addre
     )
 
 
+def mvcc_info(answer: Any) -> Any:
+    """What the JSON that ``/mvcc/hex`` answered has of the key; ``{}`` if TiKV holds nothing of it.
+
+    A TiDB up to v5 passes on whatever its TiKV said, with HTTP 200: also that the region has moved, or an error, beside which there is no ``info``.
+
+    Raises:
+        ValueError: it is no answer about the key.
+    """
+    value = answer.get("value") if isinstance(answer, dict) else None
+    if not isinstance(value, dict) or value.get("region_error") or value.get("error") or not isinstance(value.get("info"), dict):
+        raise ValueError(f"no MVCC information: {str(answer)[:300]}")
+    return value["info"]
+
+
 def verdict_of(answer: Any, start_ts: int) -> Verdict:
     """The verdict in the JSON that ``/mvcc/hex`` answered.
 
     Raises:
-        ValueError: the JSON has another form.
+        ValueError: it is no answer about the key, or the JSON has another form.
     """
+    info = mvcc_info(answer)
     try:
-        info = (answer.get("value") or {}).get("info") or {}
         overwritten = False
         for entry in info.get("writes") or ():
             begun, ended = int(entry.get("start_ts", 0)), int(entry.get("commit_ts", 0))

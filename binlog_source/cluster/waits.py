@@ -1,9 +1,11 @@
-"""How long Prewrites have been observed waiting for their outcome: by the machine's monotonic clock, never as a difference of two clocks.
+"""For how long the upstream has reported no trace of Prewrites: by the machine's monotonic clock, never as a difference of two clocks.
 Pure except for reading the clock.
 
 A start_ts comes from PD's clock. If that, or this machine's, is wrong, a transaction that has just begun looks old; but it cannot have been
 observed for longer than it has existed. So the time after which absence proves a rollback (``txn_outcome.decide``) counts from the first
-observation of a Prewrite, in readings of one clock: after a restart of the machine, or on another one, counting starts again.
+time that the upstream was asked and answered that there is no trace of it, in readings of one clock: after a restart of the machine, or on
+another one, counting starts again. It starts again, too, after anything else that the upstream answered, and when it did not answer: what
+was on its way while it was away may still arrive when it is back.
 """
 
 import os
@@ -28,18 +30,18 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class WaitingTimes:
-    """Since when each start_ts has been observed waiting, by ``clock``."""
+    """Since when each start_ts has been absent each time that the upstream was asked, by ``clock``."""
 
     clock: str = ""
     since_ms: Mapping[int, int] = field(default_factory=dict)
 
-    def seen(self, start_ts: Iterable[int], now: Reading) -> "WaitingTimes":
-        """The same after observing that exactly ``start_ts`` wait now."""
+    def seen(self, absent: Iterable[int], now: Reading) -> "WaitingTimes":
+        """The same after the upstream answered that exactly ``absent`` are absent now."""
         known = self.since_ms if self.clock == now.clock else {}
-        return WaitingTimes(now.clock, {ts: known.get(ts, now.ms) for ts in start_ts})
+        return WaitingTimes(now.clock, {ts: known.get(ts, now.ms) for ts in absent})
 
     def waited_ms(self, start_ts: int, now: Reading) -> int:
-        """How long ``start_ts`` has been observed waiting, in milliseconds."""
+        """How long ``start_ts`` has been absent, in milliseconds."""
         return now.ms - self.since_ms.get(start_ts, now.ms) if self.clock == now.clock else 0
 
 

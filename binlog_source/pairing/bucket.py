@@ -193,11 +193,9 @@ def look(stored: bytes | None, clock_ms: int, source: SourceConfig, pair: PairCo
     index = unpack(stored)
     wanting = look_after(index.records, clock_ms, int(pair.orphan_ask_after * 1000))
     now = running_time()
-    waits = index.waits.seen((orphan.start_ts for orphan in wanting.orphans), now)
-    index = replace(index, waits=waits)
-    settles = wanting.settles
-    if wanting.orphans:
-        settles += outcomes_of(wanting.orphans, lambda start_ts: waits.waited_ms(start_ts, now), pair, source)
+    answers = outcomes_of(wanting.orphans, lambda start_ts: index.waits.waited_ms(start_ts, now), pair, source)
+    index = replace(index, waits=index.waits.seen(answers.absent, now))
+    settles = wanting.settles + answers.settled
     if settles:
         _tell(settles, source)
     return Paired(_packed_index(index, wanting.again_ms), wanting.again_ms)

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
@@ -17,6 +18,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry, 
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
     Decision,
+    TransactionState,
     Verdict,
     WaitingPrewrite,
     decide,
@@ -38,17 +40,25 @@ _told_at: dict[int, float] = {}
 """When this process last logged that a start_ts must be settled manually."""
 
 
-def outcomes_of(
-    orphans: Iterable[Orphan], waited_ms: Callable[[int], int], config: PairConfig, source: SourceConfig
-) -> tuple[MissingOutcome, ...]:
-    """The orphans whose outcome is certain: found upstream, or absent there where that proves a rollback.
+@dataclass(frozen=True, slots=True)
+class UpstreamAnswers:
+    """What the upstream has answered about orphans."""
 
-    ``waited_ms``: how long a start_ts has been observed waiting (``waits.py``).
+    settled: tuple[MissingOutcome, ...] = ()
+    """Those whose outcome is certain: found upstream, or absent there where that proves a rollback."""
+    absent: frozenset[int] = frozenset()
+    """The start_ts of those that it has no trace of."""
+
+
+def outcomes_of(orphans: Iterable[Orphan], waited_ms: Callable[[int], int], config: PairConfig, source: SourceConfig) -> UpstreamAnswers:
+    """What the upstream answers about ``orphans``.
+
+    ``waited_ms``: how long it has had no trace of a start_ts (``waits.py``).
     """
     asked = list(orphans)
     addresses = _addresses(config, source) if asked else ()
     if not addresses:
-        return ()
+        return UpstreamAnswers()
     ports = StatusPorts(addresses, TlsSettings.of(source.security))
     settled = []
     verdicts: dict[int, Verdict | None] = {}
@@ -69,7 +79,8 @@ def outcomes_of(
             orphan.pump, orphan.age_ms, verdict.finding.value,
         )  # fmt: skip
         settled.append(MissingOutcome(orphan.pump, orphan.start_ts, verdict.commit_ts))
-    return tuple(settled)
+    absent = frozenset(ts for ts, verdict in verdicts.items() if verdict is not None and verdict.finding is TransactionState.ABSENT)
+    return UpstreamAnswers(tuple(settled), absent)
 
 
 def _addresses(config: PairConfig, source: SourceConfig) -> Sequence[str]:

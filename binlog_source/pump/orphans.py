@@ -1,7 +1,7 @@
 """Orphan resolution: for a Prewrite without outcome, the Pump asks the upstream and writes the missing record (pump.md 5).
 
     committed -> a Commit (no prewrite_key, no ddl fields: those are in the Prewrite)         rolled back -> a Rollback
-    locked    -> wait          no trace -> wait, and a Rollback once this process has seen it wait for ``orphan-timeout``
+    locked    -> wait          no trace -> wait, and a Rollback once that was the only answer for ``orphan-timeout``, as this process counts
     no answer -> wait, and log an error
     no trace, although there may have been one (``txn_outcome.decide``) -> wait, log an error, and let an operator ``settle`` it
 
@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
+    ASKED_AT_ONCE,
     Decision,
+    TransactionState,
     Verdict,
     WaitingPrewrite,
     decide,
@@ -32,7 +34,6 @@ from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 ASK_AFTER = 1.0
 """Seconds that a Prewrite may wait for its outcome before the upstream is asked."""
-_ASKED_AT_ONCE = 256
 _ALARM_EVERY, _UNDECIDED_EVERY = 10.0, 60.0
 _ANY_TS = (1 << 63) - 1
 _log = logging.getLogger(__name__)
@@ -96,16 +97,18 @@ class OrphanResolver:
         waiting = self._service.store.orphans(tso(now - int(ASK_AFTER * 1000)))
         self._undecided = {entry.ts: self._undecided[entry.ts] for entry in waiting if entry.ts in self._undecided}
         running = self._running()
-        self._waits = self._waits.seen((entry.ts for entry in waiting), running)
-        if not waiting:
-            return
+        absent = {entry.ts for entry in waiting[ASKED_AT_ONCE:] if entry.ts in self._waits.since_ms}
         try:
-            ports = StatusPorts(self._ports(), self._tls)
-            for entry in waiting[:_ASKED_AT_ONCE]:
+            ports = StatusPorts(self._ports(), self._tls) if waiting else None
+            for entry in waiting[:ASKED_AT_ONCE]:
+                assert ports is not None
                 waited_ms = self._waits.waited_ms(entry.ts, running)
-                self._settle(entry, ports, WaitingPrewrite(entry.ts, now - physical_ms(entry.ts), waited_ms))
+                verdict = self._settle(entry, ports, WaitingPrewrite(entry.ts, now - physical_ms(entry.ts), waited_ms))
+                if verdict.finding is TransactionState.ABSENT:
+                    absent.add(entry.ts)
         except PumpUnavailable as error:
             self._alarm(waiting, error)
+        self._waits = self._waits.seen(absent, running)
 
     def waiting(self) -> list[dict[str, object]]:
         """The Prewrites that wait for their outcome, for operators; ``undecided``: why only an operator can settle one, else ""."""
@@ -114,17 +117,18 @@ class OrphanResolver:
             for entry in self._service.store.orphans(_ANY_TS)
         ]
 
-    def _settle(self, entry: Entry, ports: StatusPorts, prewrite: WaitingPrewrite) -> None:
+    def _settle(self, entry: Entry, ports: StatusPorts, prewrite: WaitingPrewrite) -> Verdict:
         self._service.metrics.asked()
         key = parse(self._service.store.payload(entry)).prewrite_key
         verdict = ports.ask(entry.ts, key)
         match decide(verdict, prewrite, self._timeout_ms, self._safe_point(ports)):
             case Decision.WAIT:
-                return
+                pass
             case Decision.UNDECIDED:
                 self._tell(entry, undecided_text(entry.ts, key, verdict, self._service.node_id, self._address, self._tls))
             case Decision.COMMIT | Decision.ROLL_BACK:
                 self._write(entry, verdict)
+        return verdict
 
     def _write(self, entry: Entry, verdict: Verdict) -> None:
         _log.warning(

@@ -111,7 +111,7 @@ def test_a_pd_that_is_away_is_named(pd_site: PdSite, feed: HistoryFeed) -> None:
 
 def test_orphans_are_resolved_by_any_server(pd_site: PdSite, tidb: Tidb) -> None:
     orphan = Orphan("p1", START, payload(0, START, prewrite_key=b"k", prewrite_value=b""), 5000)
-    resolve: Callable[[], object] = lambda: outcomes_of([orphan], lambda ts: 0, PairConfig(), SourceConfig(pumps=pd_site.url))  # noqa: E731
+    resolve: Callable[[], object] = lambda: outcomes_of([orphan], lambda ts: 0, PairConfig(), SourceConfig(pumps=pd_site.url)).settled  # noqa: E731
     tidb.mvcc.commit(b"k", START, START + 5)
     assert resolve() == (), "no server is running: the Prewrite waits"
     tidb.start("one")
@@ -126,10 +126,10 @@ def test_a_pd_that_is_away_leaves_the_orphan_waiting(pd_site: PdSite, tidb: Tidb
     tidb.start("one")
     pd_site.pd.stop()
     orphan = Orphan("p1", START, payload(0, START, prewrite_key=b"k", prewrite_value=b""), 5000)
-    assert outcomes_of([orphan], lambda ts: 0, PairConfig(), SourceConfig(pumps=pd_site.url)) == ()
+    assert outcomes_of([orphan], lambda ts: 0, PairConfig(), SourceConfig(pumps=pd_site.url)).settled == ()
     assert "PD cannot be asked for the status ports of TiDB" in caplog.text
 
 
 def test_without_orphans_pd_is_not_asked(pd_site: PdSite) -> None:
     pd_site.pd.stop()
-    assert outcomes_of([], lambda ts: 0, PairConfig(), SourceConfig(pumps=pd_site.url)) == ()
+    assert outcomes_of([], lambda ts: 0, PairConfig(), SourceConfig(pumps=pd_site.url)).settled == ()

@@ -113,13 +113,13 @@ def test_the_drainer_decides_alike(
     config = PairConfig(resolver=upstream.url, orphan_timeout=1.0)
     orphan = Orphan("p1", START, prewrite(START).payload, 3_600_000)
     for source in (SourceConfig(pumps=upstream.url), SourceConfig(pumps=pump.address, cluster_id=CLUSTER)):
-        assert outcomes_of([orphan], lambda start_ts: 3_600_000, config, source) == ()
+        assert outcomes_of([orphan], lambda start_ts: 3_600_000, config, source).settled == ()
     assert caplog.text.count(f"pump settle http://{pump.address} {START} commit") == 1, "said once in a while"
     fresh = Orphan("p1", START + 6000, prewrite(START + 6000).payload, 3_600_000)
     mvcc.commit(b"other", 1, 2)
     source = SourceConfig(pumps=upstream.url)
-    assert outcomes_of([fresh], lambda start_ts: 999, config, source) == (), "whatever the clocks say"
-    assert outcomes_of([fresh], lambda start_ts: 1001, config, source) == (MissingOutcome("p1", START + 6000, 0),)
+    assert outcomes_of([fresh], lambda start_ts: 999, config, source).settled == (), "whatever the clocks say"
+    assert outcomes_of([fresh], lambda start_ts: 1001, config, source).settled == (MissingOutcome("p1", START + 6000, 0),)
 
 
 def test_the_drainer_counts_what_it_has_seen_itself(upstream: ClusterService, pump: EmbeddedPump, monkeypatch: pytest.MonkeyPatch) -> None:

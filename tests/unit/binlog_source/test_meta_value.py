@@ -59,6 +59,7 @@ def test_what_is_no_answer_is_an_error() -> None:
         value_at(answer(writes=WRITES), 31, 31)
     for wrong in (
         [],
+        {"value": {"region_error": {"message": "epoch not match"}}},
         {"value": {"info": {"writes": [{"commit_ts": 1}]}}},
         answer(writes=[{"start_ts": 1, "commit_ts": 2, "short_value": "a"}]),
     ):

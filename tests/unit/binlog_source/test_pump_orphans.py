@@ -112,6 +112,35 @@ def test_a_clock_that_is_ahead_settles_nothing(service, monkeypatch):
     assert not service.store.orphans(1 << 62), "now it was seen to wait for ten minutes"
 
 
+def test_only_what_the_upstream_answered_counts(service, monkeypatch):
+    """Ten minutes in which no port answers prove nothing, nor do those in which the transaction was locked."""
+    lost = PumpUnavailable("no status port answers")
+    absent = Verdict(TransactionState.ABSENT)
+    answers = [lost, absent, lost, absent, Verdict(TransactionState.ALIVE), absent, absent, absent]
+    told = iter(answers)
+
+    def ask(ports, start_ts, key):
+        answer = next(told)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.cluster.status_port.StatusPorts.ask", ask)
+    running = iter(
+        [*(Reading("c", ms) for ms in range(0, 601_000 * 6, 601_000)), Reading("c", 601_000 * 6 - 2000), Reading("c", 601_000 * 6)]
+    )
+    resolver = OrphanResolver(
+        service, lambda: ("h:1",), 600, lambda: 1_601_000, safe_point=lambda ports: START - 1, running=lambda: next(running)
+    )
+    for _ in answers[:-1]:
+        resolver()
+        service.store.catch_up()
+        assert service.store.orphans(1 << 62)
+    resolver()
+    service.store.catch_up()
+    assert not service.store.orphans(1 << 62)
+
+
 def test_absence_that_proves_nothing_writes_nothing_and_names_the_command(service, monkeypatch, caplog):
     resolver = resolved(service, monkeypatch, Verdict(TransactionState.ABSENT), START)
     with caplog.at_level(logging.ERROR):

@@ -42,9 +42,28 @@ def test_verdicts(start_ts: int, verdict: Verdict) -> None:
     assert verdict_of(ANSWER, start_ts) == verdict
 
 
-@pytest.mark.parametrize("answer", [{}, {"value": None}, {"value": {"info": {}}}])
-def test_nothing_is_absence(answer: object) -> None:
-    assert verdict_of(answer, 10) == Verdict(TransactionState.ABSENT)
+def test_nothing_is_absence() -> None:
+    assert verdict_of({"key": "6B", "region_id": 102, "value": {"info": {}}}, 10) == Verdict(TransactionState.ABSENT)
+
+
+REGION_ERROR = {"message": "epoch not match", "epoch_not_match": {"current_regions": [{"id": 102}]}}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"key": "6B", "region_id": 102, "value": {"region_error": REGION_ERROR}},
+        {"key": "6B", "region_id": 102, "value": {"region_error": REGION_ERROR, "info": {}}},
+        {"key": "6B", "region_id": 102, "value": {"error": "key is locked"}},
+        {"key": "6B", "region_id": 102, "value": {}},
+        {"value": None},
+        {},
+    ],
+)
+def test_what_does_not_speak_of_the_key_is_no_absence(answer: object) -> None:
+    """A TiDB up to v5 answers so, with HTTP 200, when its TiKV has moved the region: the transaction may be committed."""
+    with pytest.raises(ValueError, match="no MVCC information"):
+        verdict_of(answer, 10)
 
 
 @pytest.mark.parametrize("answer", [[], "x", {"value": 3}, {"value": {"info": {"writes": [{"start_ts": 10}]}}}])
