@@ -1,20 +1,34 @@
 """Two databases in a ring: what one commits, whoever sent it, is the binlog of an upstream that a drainer applies to the other.
 
 Promises: the databases are real MariaDBs, and what a drainer reads is made of their row binlogs, so that its own SQL is what comes back: rows,
-checkpoints, markers, marks, lease. The drainers are the real applier and the real sink, a batch at a time. Not shown: Pumps, the source, and what
-a TiDB writes that a MariaDB does not. DDLs are not carried over: a table that an upstream lacks is made there when its first row comes.
+checkpoints, markers, marks, lease. A ``Half`` is the real applier and the real sink, a batch at a time; a ``DrainedHalf`` a whole Drainer behind a
+Pump. Not shown: what a TiDB writes that a MariaDB does not. DDLs are not carried over: a table that an upstream lacks is made there when its first
+row comes.
 """
 
+import contextlib
+import threading
 from collections.abc import Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self
 
 from pyspark.sql import SparkSession
 
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
-from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig
+from pyspark_tidb_binlog.jobs import ctl
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
 from tests.support.emulated_stream import EmulatedStream
+from tests.support.eventually import eventually
+from tests.support.pump_writes import CLUSTER, config_of
 from tests.support.row_binlog import Change, Image, RowBinlog, Transaction
 
 CHANNEL = 3
@@ -27,30 +41,21 @@ def is_marked(transaction: Transaction) -> bool:
     return any(image[1] == CHANNEL for image in marks)
 
 
-class Half:
-    """One direction: from the database ``server`` by a drainer to ``to``."""
+class Carrier:
+    """Gives what a database commits to an embedded upstream, transaction by transaction."""
 
-    def __init__(self, spark: SparkSession, server: PrivateMariaDB, to: PrivateMariaDB, tables: Sequence[Table], **more: Any) -> None:
-        """``tables``: of the database ``shop``; they are made at ``to``. ``more``: settings of the drainer."""
-        self._server, self._binlog = server, RowBinlog(server)
-        settings: dict[str, Any] = {"loopback_control": True, "channel_id": CHANNEL, "on_finding": "stop", "history_lag": 0.0}
-        apply = ApplyConfig(**(settings | more))
-        self.stream = EmulatedStream(spark, DrainerConfig(target=to.target(), apply=apply))
+    def __init__(self, server: PrivateMariaDB, upstream: Upstream, tables: Sequence[Table]) -> None:
+        """``tables``: of the database ``shop``, which the upstream gets. What ``server`` has committed so far is not carried."""
+        self._server, self._binlog, self._upstream = server, RowBinlog(server), upstream
         self._keys: dict[str, list[int]] = {}
         self._kinds: dict[str, list[Column]] = {}
         self._handles: dict[tuple[str, Image], Any] = {}
         self.carried: list[Transaction] = []
         """All that the database has committed."""
-        ddl = self.stream.upstream.ddl
-        ddl.create_database("shop")
+        upstream.ddl.create_database("shop")
         for table in tables:
-            ddl.create_table("shop", table)
+            upstream.ddl.create_table("shop", table)
             self._know(f"shop.{table.name}", table)
-
-    def open(self) -> None:
-        """Make the tables; from then on a step in which nothing is applied may be put off, as in the real job."""
-        self.stream.apply()
-        self.stream.sink.defer(lambda recorded, upto: None)
 
     def carry(self) -> list[Transaction]:
         """Give what the database has committed since the last call to the upstream."""
@@ -58,22 +63,12 @@ class Half:
         for transaction in transactions:
             for change in transaction.changes:
                 self._make(change.table)
-            txn = self.stream.upstream.begin()
+            txn = self._upstream.begin()
             for change in transaction.changes:
                 self._change(txn, change)
             txn.commit()
         self.carried += transactions
         return transactions
-
-    def turn(self) -> BatchReport:
-        """Carry, and apply as one batch."""
-        self.carry()
-        return self.stream.apply()
-
-    @property
-    def rows_written(self) -> int:
-        """Row images that the drainer has written in all."""
-        return sum(report.rows_written for report in self.stream.reports)
 
     def _know(self, name: str, table: Table) -> None:
         self._kinds[name] = list(table.columns)
@@ -89,10 +84,9 @@ class Half:
             found = list(cursor.fetchall())
         columns = tuple(Column(column, _kind(kind)) for column, kind, _ in found)
         table = Table(table_name, columns, tuple(column for column, _, key in found if key == "PRI"))
-        upstream = self.stream.upstream
-        if schema not in upstream.store.databases:
-            upstream.ddl.create_database(schema)
-        upstream.ddl.create_table(schema, table)
+        if schema not in self._upstream.store.databases:
+            self._upstream.ddl.create_database(schema)
+        self._upstream.ddl.create_table(schema, table)
         self._know(name, table)
 
     def _change(self, txn: Any, change: Change) -> None:
@@ -111,6 +105,117 @@ class Half:
 
     def _key(self, table: str, image: Image) -> Image:
         return tuple(image[i] for i in self._keys[table])
+
+
+class Half:
+    """One direction: from the database ``server`` by a drainer to ``to``, a batch when the test says so."""
+
+    def __init__(self, spark: SparkSession, server: PrivateMariaDB, to: PrivateMariaDB, tables: Sequence[Table], **more: Any) -> None:
+        """``tables``: of the database ``shop``; they are made at ``to``. ``more``: settings of the drainer."""
+        self.stream = EmulatedStream(spark, DrainerConfig(target=to.target(), apply=_settings(more)))
+        self._carrier = Carrier(server, self.stream.upstream, tables)
+
+    def open(self) -> None:
+        """Make the tables; from then on a step in which nothing is applied may be put off, as in the real job."""
+        self.stream.apply()
+        self.stream.sink.defer(lambda recorded, upto: None)
+
+    @property
+    def carried(self) -> list[Transaction]:
+        """All that the database has committed."""
+        return self._carrier.carried
+
+    def turn(self) -> BatchReport:
+        """Carry, and apply as one batch."""
+        self._carrier.carry()
+        return self.stream.apply()
+
+    @property
+    def rows_written(self) -> int:
+        """Row images that the drainer has written in all."""
+        return sum(report.rows_written for report in self.stream.reports)
+
+
+class DrainedHalf:
+    """One direction by a whole Drainer, which runs by itself: registry, Pump, source, and the node that ``ctl`` speaks to."""
+
+    def __init__(
+        self, spark: SparkSession, server: PrivateMariaDB, to: PrivateMariaDB, tables: Sequence[Table], directory: Path, **more: Any
+    ) -> None:
+        """``spark``: a session of its own. ``tables``: of ``shop`` upstream; ``to`` has them already. ``more``: settings of the drainer."""
+        self._closing = contextlib.ExitStack()
+        self._oracle = Oracle()
+        self._service = ClusterService(self._oracle, CLUSTER, history=lambda: self._upstream.jobs()).start()
+        self._closing.callback(self._service.stop)
+        pump = EmbeddedPump(config_of(directory, 1, registry=self._service.url, fake_binlog_interval=1)).start()
+        self._closing.callback(pump.stop)
+        begin = self._oracle.next()
+        self._upstream = Upstream(PumpClient.fixed([pump.address], CLUSTER), oracle=self._oracle)
+        self._closing.callback(self._upstream.close)
+        self._carrier = Carrier(server, self._upstream, tables)
+        config = DrainerConfig(
+            source=SourceConfig(self._service.url, CLUSTER, starting_commit_ts=begin),
+            target=to.target(),
+            apply=_settings({"sync_ddl": False} | more),
+            ddl_history=self._service.url,
+            addr="127.0.0.1:0",
+            checkpoint_dir=str(directory / "spark"),
+            delta_dir=str(directory / "delta"),
+        )
+        self.replication = Replication(spark, config)
+        self._one_at_a_time = threading.Lock()
+        self._stop = threading.Event()
+        self._carrying = ThreadPoolExecutor(1, "carrier")
+
+    def __enter__(self) -> Self:
+        """Start; a thread carries from here on."""
+        with contextlib.ExitStack() as opened:
+            opened.push(self._closing)
+            opened.enter_context(self.replication)
+            opened.callback(self._carrying.shutdown)
+            opened.callback(self._stop.set)
+            self._carried = self._carrying.submit(self._carry_on)
+            self._closing = opened.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Stop everything."""
+        self._closing.__exit__(*error)
+
+    def control(self, command: str, state: str) -> None:
+        """What an operator asks of the Drainer by ``ctl``; returns when it is in that state."""
+        assert ctl.main([command, "-node-id", "drainer", "-registry", self._service.url]) == 0
+        eventually(lambda: self.replication.progress().state == state, what=f"it is {state}", seen=self.replication.progress)
+
+    def settle(self) -> None:
+        """Everything that the database has committed until now is applied, or left out."""
+        with self._one_at_a_time:
+            self._carrier.carry()
+        self._upstream.flush()
+        upto = self._oracle.next()
+        eventually(lambda: self.replication.reached(upto), seconds=120, what="it has everything", seen=self.replication.progress)
+
+    @property
+    def carried(self) -> list[Transaction]:
+        """All that the database has committed."""
+        if self._carried.done():
+            self._carried.result()
+        return self._carrier.carried
+
+    @property
+    def rows_written(self) -> int:
+        """Row images that the drainer has written in all."""
+        return sum(report.rows_written for report in self.replication.reports)
+
+    def _carry_on(self) -> None:
+        while not self._stop.wait(0.1):
+            with self._one_at_a_time:
+                self._carrier.carry()
+
+
+def _settings(more: dict[str, Any]) -> ApplyConfig:
+    settings: dict[str, Any] = {"loopback_control": True, "channel_id": CHANNEL, "on_finding": "stop", "history_lag": 0.0}
+    return ApplyConfig(**(settings | more))
 
 
 def _kind(data_type: str) -> str:
