@@ -30,6 +30,7 @@ from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.column_pairs import visible
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
+from pyspark_tidb_binlog.sinks.mysql.ddl.added_before import other_values
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in_zone
@@ -267,8 +268,9 @@ class _Run:
             return self._finish(self._pass_by("filter", self._step.query, self._subject.given.why))
         judge = ExecutionCheck(self._session, self._step, self._subject, self._dialect, _table(self._config))
         if earlier is not None and not scattered and judge.has_run(earlier, now):
+            others = self._other_values()
             losses = self._declare(text.then or next((d.then for d in derive(self._clock.subject, self._dialect)), ""))
-            return self._finish(DdlOutcome(DONE, "found", self._step.query, (*text.losses, *losses)))
+            return self._finish(DdlOutcome(DONE, "found", self._step.query, (*text.losses, *others, *losses)))
         if earlier is None and self._handed_over and (found := self._by_another(text)):
             return found
         if earlier is None or earlier.refused:
@@ -348,7 +350,7 @@ class _Run:
             self._note_try("text", text.sql, error)
             if text.may_fail or self._already_so(error):
                 _log.warning("the target does not need the DDL at commit_ts %d, its error is ignored: %s", self._step.commit_ts, error)
-                return DdlOutcome(DONE, "nothing", text.sql, text.losses)
+                return DdlOutcome(DONE, "nothing", text.sql, (*text.losses, *self._other_values()))
             if job.type == JobType.CREATE_TABLE and error.errno == _EXISTS_TABLE and self._subject.new is not None:
                 return self._by_policy(text.sql, f"{error}; {self._in_the_way(self._subject.new)}")
             if not self._snapshot().same_as(now):
@@ -413,6 +415,20 @@ class _Run:
         if job.type == JobType.CREATE_TABLE and error.errno == _EXISTS_TABLE and subject.new is not None:
             return not self._in_the_way(subject.new)
         return shows(self._session, subject, self._dialect)
+
+    def _other_values(self) -> tuple[str, ...]:
+        """What is wrong in rows of columns that the job adds and somebody else has added. Frozen, the table would lack them: so it is a loss then.
+
+        Raises:
+            DdlRefused: something is, and the policy is ``stop``.
+        """
+        if self._handed_over is not None:
+            return ()  # rows may have later values
+        with in_zone(self._session, self._clock.zone):
+            words = other_values(self._session, self._clock.subject)
+        if words and self._config.ddl_policy == "stop":
+            self._pass_by("rows", self._step.query, "; ".join(words))
+        return words
 
     def _in_the_way(self, table: TableAt) -> str:
         """Why the existing table of this name cannot serve as the one to be created; empty if it can: it is equal to it and has no rows."""
@@ -497,8 +513,8 @@ class _Run:
         self._session.begin()
         check(self._session, self._lease)
         self._session.execute(
-            f"UPDATE {_table(self._config)} SET state = %s, tries = %s WHERE cluster_id = %s AND job_id = %s AND state = %s",
-            [REFUSED, self._tries_json(), self._lease.cluster_id, self._step.job.id, INTENT],
+            f"UPDATE {_table(self._config)} SET state = %s, tries = %s WHERE cluster_id = %s AND job_id = %s AND state IN (%s, %s)",
+            [REFUSED, self._tries_json(), self._lease.cluster_id, self._step.job.id, INTENT, REFUSED],
         )
         self._session.commit()
 
