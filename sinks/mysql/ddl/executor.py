@@ -19,7 +19,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pyspark_tidb_binlog.conf import failpoints
@@ -60,6 +60,8 @@ _GONE = frozenset({1008, 1051, 4091, 4092, 1049})
 
 UNDERIVABLE = frozenset({JobType.RECOVER_TABLE, JobType.RECOVER_SCHEMA, JobType.FLASHBACK_CLUSTER})
 """These restore rows that the target no longer has and that no binlog contains."""
+
+_RENAMES = frozenset({JobType.RENAME_TABLE, JobType.RENAME_TABLES})
 
 _MOST_TRIES = 20
 """Number of refusals kept per DDL, the newest ones."""
@@ -205,6 +207,8 @@ class _Run:
         self._on_done = on_done
         self._subject = subject_of(step, history, refused, Routes.of(config))
         self._dialect = keeping_padding(session, dialect_of(session, config), self._subject.before)
+        if self._subject.job.type in _RENAMES:
+            self._dialect = replace(self._dialect, folds_names=_folds_names(session))
         self._handed_over = None if safe_from is None else HandedOver(session, self._subject, self._dialect, history)
         self._safe_from = safe_from or 0
         self._clock = DdlClock(self._subject)
@@ -257,6 +261,9 @@ class _Run:
             return ended
         scattered = self._scattered()
         text = self._text()
+        if self._subject.job.type in _RENAMES and not text.sql:
+            _log.info("DDL at commit_ts %d needs no statement: the names are the same at the target", self._step.commit_ts)
+            return self._finish(DdlOutcome(DONE, "nothing", ""))
         self._clock = clock_of(self._session, self._subject, text.sql)
         if self._clock.subject is not self._subject:
             text = self._text()
@@ -618,6 +625,11 @@ def dialect_of(session: Target, config: ApplyConfig) -> Dialect:
         numbers = [int(n) for n in re.findall(r"\d+", session.version)[:3]]
         nopad = numbers >= [8, 0, 17]
     return Dialect(session.flavour, Charset(config.upstream_charset, config.upstream_collation), nopad)
+
+
+def _folds_names(session: Target) -> bool:
+    ((how,),) = session.query("SELECT @@lower_case_table_names")
+    return int(how) == 1
 
 
 def _table(config: ApplyConfig) -> str:
