@@ -1,17 +1,20 @@
 """What the rows that are there hold after ADD COLUMN, and what the column's default is then, on a real MariaDB."""
 
 import dataclasses
+import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
-from tests.support.ddl_target import apply, ddl_session, dying
+from tests.support.ddl_target import CONFIG, apply, ddl_session, dying
 
 pytestmark = pytest.mark.mysql
 
@@ -255,3 +258,77 @@ def test_a_null_that_may_not_be_is_filled_and_told(session: Session) -> None:
     assert cells(session) == {"2021-05-06 07:08:09"}
     assert cells(session, "k") == {"2001-01-01 00:00:00"}
     assert losses[0].startswith("d.t: 1 rows held NULL in c where the upstream has none")
+
+
+FIVE = {"default": "5", "origin_default": "5"}
+BEFORE = {
+    "no default": (FIVE, "INT", "UPDATE `d`.`t` SET `c` = '5', `at` = `at` WHERE NOT (`c` <=> '5')"),
+    "another default": (FIVE, "INT DEFAULT 6", "WHERE NOT"),
+    "a default where there is none": ({}, "INT DEFAULT 6", "SET `c` = NULL, `at` = `at` WHERE NOT (`c` IS NULL)"),
+    "the same default": (FIVE, "INT DEFAULT 5", ""),
+    "the same, as a literal of another form": (FIVE, "INT DEFAULT '05'", ""),
+    "that of old rows": ({"default": "7", "origin_default": "5"}, "INT DEFAULT 5", ""),
+}
+
+
+def to_add(session: Session, more: dict[str, Any]) -> tuple[SchemaHistory, DdlStep]:
+    """Two rows in a table with a column that changes with every UPDATE that does not set it."""
+    at = column(2, "at", kind(7, 8192 | 129, 19), default="CURRENT_TIMESTAMP")
+    h = history(database(1), job(2, 3, table(10, "t", [ID, at])), job(3, 5, table(10, "t", [ID, at, column(3, "c", INT, **more)])))
+    text = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `at` TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP);"
+    steps = steps_of(h, {2: text, 3: "ALTER TABLE `t` ADD COLUMN `c` INT" + (f" DEFAULT {more['default']}" if more else "")})
+    for step in steps[:2]:
+        apply(session, step, h)
+    session.execute("INSERT INTO d.t VALUES (1, '2020-01-01 00:00:00'), (2, '2020-01-01 00:00:00')")
+    session.commit()
+    return h, steps[2]
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["first", "behind the intent"])
+@pytest.mark.parametrize("case", BEFORE)
+def test_a_column_that_a_person_has_added_before(session: Session, case: str, dies: bool) -> None:
+    """Rows that hold another value than upstream: the stream stands, until they have it, or a person says that they are meant so."""
+    more, by_hand, update = BEFORE[case]
+    h, step = to_add(session, more)
+    if dies:
+        with dying("after-ddl-intent"):
+            apply(session, step, h)
+        session.rollback()
+    session.execute(f"ALTER TABLE d.t ADD COLUMN c {by_hand}")
+    if not update:
+        assert apply(session, step, h).losses == ()
+        return
+    with pytest.raises(DdlRefused, match=f"(?s)column c already.*{re.escape(update)}.*ignore-txn-commit-ts = .30."):
+        apply(session, step, h)
+    (found,) = session.query("SELECT tries FROM ddl_marks.spark_ddl WHERE job_id = 3")[0]
+    told = re.search("UPDATE .*", json.loads(found)[-1]["words"])
+    assert told is not None
+    session.execute(told[0])
+    session.commit()
+    outcome = apply(session, step, h)
+    assert (outcome.state, outcome.losses) == ("done", ())
+    assert session.query("SELECT DISTINCT c, CAST(at AS CHAR) FROM d.t") == [(5 if more else None, "2020-01-01 00:00:00")]
+
+
+def test_what_a_person_means_so_is_left(session: Session) -> None:
+    h, step = to_add(session, FIVE)
+    session.execute("ALTER TABLE d.t ADD COLUMN c INT")
+    skipping = apply(session, step, h, dataclasses.replace(CONFIG, ddl_policy="skip"))
+    assert skipping.state == "done" and "already, with another default" in skipping.losses[0]
+    session.execute("DELETE FROM ddl_marks.spark_ddl WHERE job_id = 3")
+    session.commit()
+    ignoring = apply(session, step, h, dataclasses.replace(CONFIG, ignore_txn_commit_ts=(30,)))
+    assert (ignoring.state, ignoring.how) == ("done", "ignored")
+    assert cells(session) == {None}
+
+
+def test_a_float_is_what_its_literal_means(session: Session) -> None:
+    h, step = to_alter(
+        session,
+        [column(2, "c", kind(4, 0, 12, -1), default="0.1", origin_default="0.1")],
+        "ALTER TABLE `t` ADD COLUMN `c` FLOAT DEFAULT 0.1",
+    )
+    session.execute("ALTER TABLE d.t ADD COLUMN c FLOAT")
+    session.execute("UPDATE d.t SET c = 0.1")
+    session.commit()
+    assert apply(session, step, h).losses == ()

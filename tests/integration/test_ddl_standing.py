@@ -4,12 +4,13 @@ import dataclasses
 
 import pytest
 
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
-from tests.support.ddl_target import CONFIG, Died, apply, dying
+from tests.support.ddl_target import CONFIG, Died, apply, ddl_session, dying
 
 pytestmark = pytest.mark.mysql
 
@@ -122,3 +123,45 @@ def test_a_crash_behind_all_of_them(session: Session) -> None:
     with dying("after-ddl"):
         apply(session, create, h)
     assert apply(session, create, h).how == "found"
+
+
+RENAMES = {
+    "one": ({10: ("t", "T")}, ""),
+    "several": ({10: ("t", "T"), 11: ("u", "U")}, ""),
+    "one of several": ({10: ("t", "T"), 11: ("u", "v")}, "RENAME TABLE `d`.`u` TO `d`.`v`"),
+    "beside a swap": (
+        {10: ("t", "T"), 11: ("u", "v"), 12: ("v", "u")},
+        "RENAME TABLE `d`.`u` TO `d`.`x`, `d`.`v` TO `d`.`u`, `d`.`x` TO `d`.`v`",
+    ),
+}
+
+
+def test_a_rename_that_changes_only_the_case_of_a_name() -> None:
+    """On a server that stores names in lower case the table is called so already. A crash between leaves nothing in doubt either."""
+    with PrivateMariaDB(options={"lower-case-table-names": "1"}) as server:
+        for case, (names, sql) in RENAMES.items():
+            with ddl_session(server.target()) as session:
+                made = [
+                    job(2 + n, 3, table(i, old), query=f"create table {old} (id int primary key)")
+                    for n, (i, (old, _)) in enumerate(names.items())
+                ]
+                pairs = [(i, old, new) for i, (old, new) in names.items()]
+                if case == "beside a swap":
+                    pairs = [pairs[0], (11, "u", "x"), (12, "v", "u"), (11, "x", "v")]
+                text = "rename table " + ", ".join(f"{old} to {new}" for _, old, new in pairs)
+                infos = [table(i, new) for i, _, new in pairs]
+                rename = job(9, 14, infos[0], query=text) if len(infos) == 1 else job(9, 47, None, query=text, many=infos)
+                h = history(database(1), *made, rename)
+                *steps, last = steps_of(h, {})
+                for step in steps:
+                    apply(session, step, h)
+                for number, (old, _) in enumerate(names.values()):
+                    session.execute(f"INSERT INTO d.{old} VALUES ({number})")
+                session.commit()
+                with dying("before-ddl-done"):
+                    apply(session, last, h)
+                session.rollback()
+                outcome = apply(session, last, h)
+                assert (outcome.state, outcome.how) == ("done", "found" if sql else "nothing"), case
+                for number, (_, new) in enumerate(names.values()):
+                    assert session.query(f"SELECT id FROM d.{new}") == [(number,)], case

@@ -28,6 +28,8 @@ class Dialect:
     default: Charset = field(default_factory=lambda: UPSTREAM_DEFAULT)
     nopad: bool = True
     """A collation that may pad upstream becomes one that does not."""
+    folds_names: bool = False
+    """Names of tables and databases are stored in lower case (``lower_case_table_names = 1``)."""
 
     def charset(self, charset: str, collate: str) -> Charset:
         """The target's charset for one of the upstream."""

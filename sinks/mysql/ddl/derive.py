@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import VISIBLE_IN_INFO
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
-from pyspark_tidb_binlog.schemas.history import JobType
+from pyspark_tidb_binlog.schemas.history import JobType, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, ColumnType, IndexInfo, TableInfo
 from pyspark_tidb_binlog.sinks.engine.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Losses, quoted
@@ -80,20 +80,22 @@ def null_fills(subject: Subject, dialect: Dialect) -> tuple[tuple[str, str], ...
     if subject.old is None or subject.new is None:
         return ()
     info = subject.new.info
-    name = quoted(subject.old.schema, subject.old.name)
-    # A column that is assigned is not changed by its ON UPDATE clause.
-    still = "".join(
-        f", {n} = {n}" for c in visible(subject.old.info) if c.tp in _CHANGE_THEMSELVES and not c.generated for n in (quote_name(c.name),)
-    )
     found = []
     for column_name, was in (pair_columns(subject.job, subject.query, subject.old.info, info) or {}).items():
         column = next(c for c in visible(info) if c.name.lower() == column_name)
         if column.not_null and not was.not_null and not was.generated:
             value = origin_literal(replace(was, flag=column.flag), dialect.flavour)
-            own = quote_name(was.name)
-            others = still.replace(f", {own} = {own}", "")
-            found.append((was.name, f"UPDATE {name} SET {own} = {value}{others} WHERE {own} IS NULL"))
+            found.append((was.name, filling(subject.old, was, value, f"{quote_name(was.name)} IS NULL")))
     return tuple(found)
+
+
+def filling(table: TableAt, column: ColumnInfo, value: str, where: str) -> str:
+    """The UPDATE that gives ``column`` the literal ``value`` in some rows, and changes nothing else."""
+    own = quote_name(column.name)
+    # A column that is assigned is not changed by its ON UPDATE clause.
+    names = (quote_name(c.name) for c in visible(table.info) if c.tp in _CHANGE_THEMSELVES and not c.generated)
+    still = "".join(f", {name} = {name}" for name in names if name != own)
+    return f"UPDATE {quoted(table.schema, table.name)} SET {own} = {value}{still} WHERE {where}"
 
 
 def alter_clauses(subject: Subject, old: TableInfo, new: TableInfo, dialect: Dialect) -> list[str]:

@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, take_snapshot
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, same_name
 from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import lacks, unseen
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
@@ -135,7 +135,7 @@ class ExecutionCheck:
         """(old name, new name) of each renamed table."""
         old = {t.table_id: f"{t.schema}.{t.name}" for t in self._subject.before}
         named = [(old[t.table_id], f"{t.schema}.{t.name}") for t in self._subject.after if t.table_id in old]
-        return [(a, b) for a, b in named if a != b]
+        return [(a, b) for a, b in named if not same_name(a, b, self._dialect)]
 
     def _exchanged(self, before: SchemaSnapshot, now: SchemaSnapshot) -> bool:
         """Whether the unpartitioned table and one of the partitions have exchanged their ids."""

@@ -19,7 +19,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pyspark_tidb_binlog.conf import failpoints
@@ -30,6 +30,7 @@ from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.column_pairs import visible
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
+from pyspark_tidb_binlog.sinks.mysql.ddl.added_before import other_values
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in_zone
@@ -60,6 +61,8 @@ _GONE = frozenset({1008, 1051, 4091, 4092, 1049})
 
 UNDERIVABLE = frozenset({JobType.RECOVER_TABLE, JobType.RECOVER_SCHEMA, JobType.FLASHBACK_CLUSTER})
 """These restore rows that the target no longer has and that no binlog contains."""
+
+_RENAMES = frozenset({JobType.RENAME_TABLE, JobType.RENAME_TABLES})
 
 _MOST_TRIES = 20
 """Number of refusals kept per DDL, the newest ones."""
@@ -206,6 +209,8 @@ class _Run:
         self._on_done = on_done
         self._subject = subject_of(step, history, refused, Routes.of(config))
         self._dialect = keeping_padding(session, dialect_of(session, config), self._subject.before)
+        if self._subject.job.type in _RENAMES:
+            self._dialect = replace(self._dialect, folds_names=_folds_names(session))
         self._handed_over = None if safe_from is None else HandedOver(session, self._subject, self._dialect, history)
         self._safe_from = safe_from or 0
         self._clock = DdlClock(self._subject)
@@ -258,6 +263,9 @@ class _Run:
             return ended
         scattered = self._scattered()
         text = self._text()
+        if self._subject.job.type in _RENAMES and not text.sql:
+            _log.info("DDL at commit_ts %d needs no statement: the names are the same at the target", self._step.commit_ts)
+            return self._finish(DdlOutcome(DONE, "nothing", ""))
         self._clock = clock_of(self._session, self._subject, text.sql)
         if self._clock.subject is not self._subject:
             text = self._text()
@@ -269,8 +277,9 @@ class _Run:
             return self._finish(self._pass_by("filter", self._step.query, self._subject.given.why))
         judge = ExecutionCheck(self._session, self._step, self._subject, self._dialect, _table(self._config))
         if earlier is not None and not scattered and judge.has_run(earlier, now):
+            others = self._other_values()
             losses = self._declare(text.then or next((d.then for d in derive(self._clock.subject, self._dialect)), ""))
-            return self._finish(DdlOutcome(DONE, "found", self._step.query, (*text.losses, *losses)))
+            return self._finish(DdlOutcome(DONE, "found", self._step.query, (*text.losses, *others, *losses)))
         if earlier is None and self._handed_over and (found := self._by_another(text)):
             return found
         if earlier is None or earlier.refused:
@@ -350,7 +359,7 @@ class _Run:
             self._note_try("text", text.sql, error)
             if text.may_fail or self._already_so(error):
                 _log.warning("the target does not need the DDL at commit_ts %d, its error is ignored: %s", self._step.commit_ts, error)
-                return DdlOutcome(DONE, "nothing", text.sql, text.losses)
+                return DdlOutcome(DONE, "nothing", text.sql, (*text.losses, *self._other_values()))
             if job.type == JobType.CREATE_TABLE and error.errno == _EXISTS_TABLE and self._subject.new is not None:
                 return self._by_policy(text.sql, f"{error}; {self._in_the_way(self._subject.new)}")
             if not self._snapshot().same_as(now):
@@ -415,6 +424,20 @@ class _Run:
         if job.type == JobType.CREATE_TABLE and error.errno == _EXISTS_TABLE and subject.new is not None:
             return not self._in_the_way(subject.new)
         return shows(self._session, subject, self._dialect)
+
+    def _other_values(self) -> tuple[str, ...]:
+        """What is wrong in rows of columns that the job adds and somebody else has added. Frozen, the table would lack them: so it is a loss then.
+
+        Raises:
+            DdlRefused: something is, and the policy is ``stop``.
+        """
+        if self._handed_over is not None:
+            return ()  # rows may have later values
+        with in_zone(self._session, self._clock.zone):
+            words = other_values(self._session, self._clock.subject)
+        if words and self._config.ddl_policy == "stop":
+            self._pass_by("rows", self._step.query, "; ".join(words))
+        return words
 
     def _in_the_way(self, table: TableAt) -> str:
         """Why the existing table of this name cannot serve as the one to be created; empty if it can: it is equal to it and has no rows."""
@@ -499,8 +522,8 @@ class _Run:
         self._session.begin()
         check(self._session, self._lease)
         self._session.execute(
-            f"UPDATE {_table(self._config)} SET state = %s, tries = %s WHERE cluster_id = %s AND job_id = %s AND state = %s",
-            [REFUSED, self._tries_json(), self._lease.cluster_id, self._step.job.id, INTENT],
+            f"UPDATE {_table(self._config)} SET state = %s, tries = %s WHERE cluster_id = %s AND job_id = %s AND state IN (%s, %s)",
+            [REFUSED, self._tries_json(), self._lease.cluster_id, self._step.job.id, INTENT, REFUSED],
         )
         self._session.commit()
 
@@ -604,6 +627,11 @@ def dialect_of(session: Target, config: ApplyConfig) -> Dialect:
         numbers = [int(n) for n in re.findall(r"\d+", session.version)[:3]]
         nopad = numbers >= [8, 0, 17]
     return Dialect(session.flavour, Charset(config.upstream_charset, config.upstream_collation), nopad)
+
+
+def _folds_names(session: Target) -> bool:
+    ((how,),) = session.query("SELECT @@lower_case_table_names")
+    return int(how) == 1
 
 
 def _table(config: ApplyConfig) -> str:

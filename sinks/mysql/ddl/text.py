@@ -206,7 +206,7 @@ def _certain(subject: Subject, dialect: Dialect) -> str | None:
         case JobType.TRUNCATE_TABLE:
             return f"TRUNCATE TABLE {name}"
         case JobType.RENAME_TABLE | JobType.RENAME_TABLES:
-            return _rename(subject)
+            return _rename(subject, dialect)
         case JobType.EXCHANGE_PARTITION:
             return _exchange(subject)
     return None
@@ -224,17 +224,13 @@ def _exchange(subject: Subject) -> str | None:
     )
 
 
-def _rename(subject: Subject) -> str | None:
-    """All pairs qualified with their databases, in the order of the text, which matters for a swap through a third name."""
+def _rename(subject: Subject, dialect: Dialect) -> str | None:
+    """All pairs qualified with their databases, in the order of the text, which matters for a swap through a third name; empty if no name changes."""
     old = {t.table_id: t for t in subject.before}
     new = {t.table_id: t for t in subject.after}
     if subject.job.type == JobType.RENAME_TABLE:
-        moved = [(old[i], new[i]) for i in old if i in new]
-        return (
-            f"RENAME TABLE {quoted(moved[0][0].schema, moved[0][0].name)} TO {quoted(moved[0][1].schema, moved[0][1].name)}"
-            if moved
-            else None
-        )
+        moved = [(old[i], new[i]) for i in old if i in new][:1]
+        return _renames([(quoted(a.schema, a.name), quoted(b.schema, b.name)) for a, b in moved], dialect) if moved else None
     pairs = rename_pairs(subject.query)
     ids = [info.id for info in subject.job.multiple_table_infos]
     if not pairs or len(ids) != len(pairs):
@@ -248,8 +244,18 @@ def _rename(subject: Subject) -> str | None:
             return quoted(to.schema, to.name)
         return quoted(name.schema or session, name.name)
 
-    moved_here = [pair for i, pair in zip(ids, pairs, strict=True) if i in old or i in new]
-    return "RENAME TABLE " + ", ".join(f"{full(a)} TO {full(b)}" for a, b in moved_here)
+    return _renames([(full(a), full(b)) for i, (a, b) in zip(ids, pairs, strict=True) if i in old or i in new], dialect)
+
+
+def _renames(pairs: Sequence[tuple[str, str]], dialect: Dialect) -> str:
+    """Without the pairs that are one name at the target, which a server refuses: the table exists."""
+    changing = [(a, b) for a, b in pairs if not same_name(a, b, dialect)]
+    return "RENAME TABLE " + ", ".join(f"{a} TO {b}" for a, b in changing) if changing else ""
+
+
+def same_name(one: str, other: str, dialect: Dialect) -> bool:
+    """Whether two names of tables, with their databases, are one at the target."""
+    return one == other or (dialect.folds_names and one.lower() == other.lower())
 
 
 def _settle_strings(tokens: Sequence[Token], restored: bool) -> Tokens:
