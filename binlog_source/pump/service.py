@@ -98,7 +98,7 @@ class PumpService:
                     f"Pump {self.node_id}: GC has overtaken a reader at {last}; binlogs up to {self.store.gc_ts} may be collected"
                 )
             if found.delivered:
-                yield from self._sorted_groups(found.delivered, found.prewrites, reservation, stop)
+                yield from self._sorted_groups(found.delivered, found.prewrites, known, reservation, stop)
                 last = found.delivered[-1].ts
                 if len(found.delivered) == _SCAN_LIMIT:
                     continue
@@ -111,7 +111,7 @@ class PumpService:
         return min((d for d in self.store.damages() if d.concerns(last, known)), key=lambda d: d.after_ts, default=None)
 
     def _sorted_groups(
-        self, entries: Sequence[Entry], near: dict[int, Entry], reservation: Reservation, stop: Stop
+        self, entries: Sequence[Entry], near: dict[int, Entry], known: Collection[str], reservation: Reservation, stop: Stop
     ) -> Iterator[MessageGroup]:
         group: MessageGroup = []
         size = 0
@@ -121,7 +121,9 @@ class PumpService:
             try:
                 if large and not (yield from _admitted(entry.length, group, reservation, stop)):
                     return
-                payload = self._payload(reader, entry, entry.ts)
+                payload = self._payload(reader, entry, entry.ts, known)
+                if payload is None:
+                    continue
                 prewrite = self._prewrite_of(payload, entry, near) if entry.kind is RecordKind.COMMIT else None
                 if prewrite is not None and entry.length + prewrite.length > LARGE:
                     large = True
@@ -159,15 +161,23 @@ class PumpService:
         if entry.kind is RecordKind.COMMIT:
             if prewrite is None:
                 return None
-            payload = completed(payload, self._payload(reader, prewrite, entry.ts))
+            begun = self._payload(reader, prewrite, entry.ts)
+            assert begun is not None
+            payload = completed(payload, begun)
         return messages.message(payload, start_ts, commit_ts)
 
-    def _payload(self, reader: NearbyReader, entry: Entry, commit_ts: int) -> bytes:
-        """The payload of a record that is part of the binlog of ``commit_ts``."""
+    def _payload(self, reader: NearbyReader, entry: Entry, commit_ts: int, known: Collection[str] = ()) -> bytes | None:
+        """The payload of a record that is part of the binlog of ``commit_ts``; None if it was where a ``known`` part of the log is missing."""
         try:
             return reader.read(entry.at, entry.length)
-        except Corruption as error:
+        except (Corruption, BinlogPurged) as error:
             at = entry.at
+            missing = self.store.lacking(at)
+            if missing is not None and missing.place in known:
+                self.metrics.lost()
+                return None
+            if missing is None and isinstance(error, BinlogPurged):
+                raise
             raise self._damaged(Damage(at.file_id, at.offset, at.offset + entry.length, commit_ts - 1, commit_ts)) from error
 
     def _require_whole_before(self, commit: Entry) -> None:

@@ -4,10 +4,12 @@
                                                  -> RowBatch: the operations of each table and kind as images, with their places in the order
     RowOp (names, values) -> operations_named  /
 
-Promises: an operation's place is its rank in (commit_ts, seq) order. Nothing is folded: a row that was changed twice has two operations.
+Promises: an operation's place is its rank in (commit_ts, seq) order. A transaction that two Pumps have, because its Prewrite was sent again
+to another one, counts once. Nothing is folded: a row that was changed twice has two operations.
 Images are those of ``schemas.decoder``. No Python loop over row events; one over ``RowOp``, which are made one by one.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +25,8 @@ from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.row_layout import LACKING
 from pyspark_tidb_binlog.sinks.engine.fold import Indexes
 from pyspark_tidb_binlog.sinks.engine.identity import EventColumns
+
+_log = logging.getLogger(__name__)
 
 KINDS = (Op.INSERT, Op.UPDATE, Op.DELETE)
 """The kinds of row operations."""
@@ -108,7 +112,7 @@ def operations_of(events: pa.Table, tables: Mapping[int, TableAt]) -> RowBatch:
     """
     kept = [i for i in _table_ids(events) if _holds_rows(_known(events, tables, i))]
     events = events.filter(pa.array(np.isin(events["table_id"].to_numpy(), kept))).select(_USED)
-    events = events.take(pa.array(np.lexsort((events["seq"].to_numpy(), events["commit_ts"].to_numpy()))))
+    events = each_once(events.take(pa.array(np.lexsort((events["seq"].to_numpy(), events["commit_ts"].to_numpy())))))
     source = EventColumns(events)
     pieces = []
     for table_id in kept:
@@ -118,6 +122,21 @@ def operations_of(events: pa.Table, tables: Mapping[int, TableAt]) -> RowBatch:
             if len(places):
                 pieces.append(_decoded(tables[table_id], op, places, source))
     return RowBatch(tuple(pieces), source.commit_ts.astype(np.int64, copy=False))
+
+
+def each_once(events: pa.Table) -> pa.Table:
+    """``events`` (``ROW_EVENT``, in order) without those that equal the one before: no two of the upstream have one commit_ts and seq."""
+    same = np.ones(len(events), dtype=bool)
+    same[:1] = False
+    for name in _USED:
+        if same.any():
+            column = events[name].combine_chunks()
+            same[1:] &= pc.equal(column.slice(1), column.slice(0, len(column) - 1)).to_numpy(zero_copy_only=False)
+    if not same.any():
+        return events
+    first = events["commit_ts"][int(np.argmax(same))].as_py()
+    _log.warning("%d row changes from commit_ts %d on came from two Pumps, and count once", int(same.sum()), first)
+    return events.filter(pa.array(~same))
 
 
 def operations_named(rows: Sequence[RowOp], tables: Mapping[tuple[str, str], TableAt]) -> RowBatch:

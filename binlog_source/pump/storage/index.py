@@ -6,6 +6,7 @@
     "dm:" position BE                  -> a damaged place of the log: pointer just after it | sorted promise before it u64 LE
     "!binlog!headPointer"              -> pointer just after the last indexed record | largest ts of that file so far i64 LE
     "!binlog!gcts"                     -> i64 LE
+    "!binlog!kept"                     -> id of the oldest file that the last collection keeps, u32 LE
 
 Promises: ``apply`` is atomic and survives ``kill -9``. After a power failure the index is in an earlier consistent state, not older than
 the last ``note_gc``, ``note_hole`` or ``clear``, from which the log is scanned. One writer, any number of readers. RocksDB's errors are
@@ -33,8 +34,9 @@ _VALUE = struct.Struct("<IqIB")
 _TS = struct.Struct(">Q")
 _POSITION = struct.Struct(">IQ")
 _SIGNED = struct.Struct("<q")
+_FILE_ID = struct.Struct("<I")
 _TS_PREFIX, _CP_PREFIX, _CT_PREFIX, _DM_PREFIX = b"ts:", b"cp:", b"ct:", b"dm:"
-_HEAD, _GC_TS = b"!binlog!headPointer", b"!binlog!gcts"
+_HEAD, _GC_TS, _KEPT = b"!binlog!headPointer", b"!binlog!gcts", b"!binlog!kept"
 _KINDS = tuple(RecordKind)
 _POINTER_SIZE = len(BEGINNING.pack())
 _CHECKPOINT_SIZE = len(NOTHING.pack())
@@ -67,12 +69,18 @@ class Head(NamedTuple):
 
 
 class Hole(NamedTuple):
-    """A damaged place of the log, found while indexing."""
+    """A damaged place of the log: found while indexing, or where files end early or are missing."""
 
     begin: Pointer
     end: Pointer
+    """In a later file where the log lacks what was between the two: no bytes show the damage."""
     after_ts: int
     """The sorted promise before it: what is lost there has a commit_ts above it."""
+
+    @property
+    def lacks(self) -> bool:
+        """Whether the log lacks the bytes between the two, rather than having others there."""
+        return self.begin == self.end or self.begin.file_id != self.end.file_id
 
 
 class IndexRange(NamedTuple):
@@ -161,10 +169,20 @@ class KeyIndex:
         value = self._get(_GC_TS, _SIGNED.size)
         return int(_SIGNED.unpack(value)[0]) if value is not None else 0
 
-    def note_gc(self, ts: int, now: SorterCheckpoint) -> None:
-        """Store, safe against power failure, that binlogs up to ``ts`` may be collected, and ``now``, from which recovery can start."""
+    @property
+    def kept(self) -> int | None:
+        """The oldest file that the last collection keeps: what is missing from it on was not collected. None: it is not known."""
+        value = self._get(_KEPT, _FILE_ID.size)
+        return int(_FILE_ID.unpack(value)[0]) if value is not None else None
+
+    def note_gc(self, ts: int, now: SorterCheckpoint, kept: int) -> None:
+        """Store, safe against power failure, that binlogs up to ``ts`` may be collected, and ``now``, from which recovery can start.
+
+        ``kept``: the oldest file that is kept.
+        """
         batch = WriteBatch(raw_mode=True)
         batch.put(_GC_TS, _SIGNED.pack(ts))
+        batch.put(_KEPT, _FILE_ID.pack(kept))
         _put_checkpoint(batch, now)
         self._write(batch, sync=True)
 
@@ -263,7 +281,10 @@ class KeyIndex:
 
     def drop_checkpoints(self, before: Pointer) -> None:
         """Delete the damaged places before a position, and the checkpoints but for the last one there."""
-        self._drop(_DM_PREFIX, _DM_PREFIX + _POSITION.pack(*before))
+        for hole in self.holes():
+            if hole.end < before:
+                key = _DM_PREFIX + _POSITION.pack(*hole.begin)
+                self._drop(key, key + b"\x00")
         kept = self.newest_checkpoint(before)
         self._drop(_CP_PREFIX, _CP_PREFIX + _POSITION.pack(*kept.at))
         self._drop(_CT_PREFIX, _CT_PREFIX + _TS.pack(kept.max_ts) + _POSITION.pack(*kept.at))
@@ -275,11 +296,13 @@ class KeyIndex:
             raise self._told(error) from error
 
     def clear(self) -> None:
-        """Delete all but ``gc_ts``, safe against power failure: entries of a truncated log would match it once it has grown again."""
+        """Delete all but ``gc_ts`` and ``kept``, safe against power failure: entries of a truncated log would match it once it has grown again."""
         batch = WriteBatch(raw_mode=True)
-        gc_ts = self.gc_ts
+        gc_ts, kept = self.gc_ts, self.kept
         batch.delete_range(b"", b"\xff")
         batch.put(_GC_TS, _SIGNED.pack(gc_ts))
+        if kept is not None:
+            batch.put(_KEPT, _FILE_ID.pack(kept))
         self._write(batch, sync=True)
 
     def close(self) -> None:

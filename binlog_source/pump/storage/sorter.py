@@ -8,7 +8,7 @@ Rules
   below an earlier T. TiDB requests a commit_ts only after its Prewrite was acknowledged, so a Prewrite that arrives late commits above
   every ts that the log held before it, however low its start_ts is: an earlier T stays valid.
 * *Low position*: where the first Prewrite that still waits was written; a pull from there reads it again.
-* A *checkpoint* holds all of them for a position, at least every ``span`` bytes of log. They depend only on the log before the
+* A *checkpoint* holds all of them for a position, at least every ``span`` bytes of log and at the end of each file. They depend only on the log before the
   position. A checkpoint and the records of ``[low, at)`` restore the sorter (``Sorter.resume``): every Prewrite that waited at ``at`` is
   among them, and S is the largest commit_ts before ``low``.
 
@@ -110,7 +110,7 @@ class Sorter:
         """Process the next record of the log; the checkpoint just before it, when one is due."""
         kind, start_ts, commit_ts, at, length = step
         due = None
-        if self._since and self._since + length > self._span:
+        if self._since and (self._since + length > self._span or at.file_id != self._end.file_id):
             due = self.now()
             self._since = 0
         self._since += length

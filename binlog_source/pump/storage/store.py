@@ -189,11 +189,16 @@ class Store:
         # an index without gc_ts is older than the collection that removed the log's first files
         lost = head.at < beginning or beginning.file_id > 0 and not self._index.gc_ts
         shortened = False
+        missing = self._missing(head)
         if lost or head.at > self._log.end:
             _log.error("the index ends at %s of the log, but the log is %s to %s: rebuilding the index", head.at, beginning, self._log.end)
+            # a scan finds damaged bytes again, but not what the log lacks
+            missing += [hole for hole in self._index.holes() if hole.lacks]
             self._index.clear()
             shortened, head = head.at > self._log.end, self._index.head
         self._holes = {hole.begin: hole for hole in self._index.holes()}
+        for hole in missing:
+            self._note_hole(*hole)
         checkpoint = self._index.newest_checkpoint(head.at)
         if checkpoint.at < beginning:
             self._sorter = Sorter(span, beginning)
@@ -211,12 +216,32 @@ class Store:
         if lost:
             self._guess_gc_ts()
 
+    def _missing(self, head: Head) -> list[Hole]:
+        """Where files of the log are missing, or shorter than they were when they were indexed."""
+        found, beginning, last = [], self._log.beginning, min(head.at.file_id, self._log.end.file_id)
+        kept = self._index.kept
+        if kept is not None and kept < beginning.file_id:
+            found.append(self._hole(Pointer(kept, 0), beginning))
+        for file_id in range(beginning.file_id, last + 1):
+            length = self._log.length(file_id)
+            indexed = self._index.newest_checkpoint(Pointer(file_id, _ANY_TS)).at
+            if file_id == head.at.file_id:
+                indexed = max(indexed, head.at)
+            # without a position of its own it may be a file that a real Pump collected between others
+            if indexed.file_id == file_id and length < indexed.offset and file_id < self._log.end.file_id:
+                following = next(i for i in self._log.file_ids if i > file_id)
+                found.append(self._hole(Pointer(file_id, length), Pointer(following, 0)))
+        return found
+
+    def _hole(self, begin: Pointer, end: Pointer) -> Hole:
+        return Hole(begin, end, self._index.newest_checkpoint(begin).sorted_promise)
+
     def _guess_gc_ts(self) -> None:
         """Estimate gc_ts: the index that stored it is lost, but readers must be told what was collected."""
         oldest = self._index.span(0, _ANY_TS, 1).delivered
         if oldest and oldest[0].ts - 1 > self._index.gc_ts:
             _log.error("the index was lost: binlogs below %d, the oldest that is kept, are assumed to be collected", oldest[0].ts)
-            self._index.note_gc(oldest[0].ts - 1, self._sorter.now())
+            self._index.note_gc(oldest[0].ts - 1, self._sorter.now(), self._log.beginning.file_id)
 
     def _note_max_ts(self, start: Pointer, head: Head) -> None:
         """Note the largest ts of files without footer where the scan from ``start`` on will not find it."""
@@ -451,7 +476,13 @@ class Store:
         upto = self._upto.get(hole.begin) or self._commits_above(hole)
         if upto:
             self._upto[hole.begin] = upto
-        return Damage(hole.begin.file_id, hole.begin.offset, hole.end.offset, hole.after_ts, upto)
+        end = hole.begin if hole.lacks else hole.end
+        return Damage(hole.begin.file_id, hole.begin.offset, end.offset, hole.after_ts, upto)
+
+    def lacking(self, at: Pointer) -> Damage | None:
+        """The place, without bytes that show it, where the record at ``at`` was; None if the log does not lack it."""
+        holes = (hole for hole in self._holes.values() if hole.lacks and hole.begin <= at < hole.end)
+        return next(map(self._damage, holes), None)
 
     def _commits_above(self, hole: Hole) -> int:
         """The largest commit_ts that may be lost in ``hole``; 0: not known yet.
@@ -576,16 +607,18 @@ class Store:
         if gc_ts <= self._gc_ts or self._state.sorted_promise <= gc_ts or not self._gc_lock.acquire(blocking=False):
             return False
         try:
-            self._index.note_gc(gc_ts, self._state)
+            upto, state = gc_ts - slack, self._state
+            kept = self._log.kept(upto, state.low.file_id)
+            self._index.note_gc(gc_ts, state, kept)
             self._gc_ts = gc_ts
             failpoints.point("gc-noted")
-            self._remove(gc_ts - slack)
+            self._remove(upto, kept)
         finally:
             self._gc_lock.release()
         return True
 
-    def _remove(self, upto: int) -> None:
-        gone = self._log.drop(upto, self._state.low.file_id)
+    def _remove(self, upto: int, kept: int) -> None:
+        gone = self._log.drop(kept)
         beginning = self._log.beginning
         self._holes = {begin: hole for begin, hole in self._holes.items() if hole.end >= beginning}
         for count in self._index.drop_oldest(upto, beginning, _GC_BATCH):

@@ -32,7 +32,7 @@ class ValueLog:
     def __init__(self, directory: Path, files: FileSystem, max_file_size: int, sync: bool) -> None:
         self._files = LogFiles(directory, files)
         self._writer = LogWriter(self._files, max_file_size, sync)
-        self.append, self.drop = self._writer.append, self._files.drop
+        self.append, self.drop, self.kept = self._writer.append, self._files.drop, self._files.kept
         """See ``LogWriter`` and ``LogFiles``."""
         self.damaged_bytes = 0
         """Bytes skipped because they are not records, over all scans so far."""
@@ -79,6 +79,11 @@ class ValueLog:
         """The largest ts of a file; of an unfinished one, of what was appended or noted so far."""
         return self._files.file(file_id).max_ts
 
+    def length(self, file_id: int) -> int:
+        """Bytes of records in a file; 0 if it is not there."""
+        file = self._files.get(file_id)
+        return file.length if file is not None else 0
+
     def unfinished(self) -> tuple[int, ...]:
         """The ids of the files without a footer, ascending; those besides the active one lost it, or another program left them so."""
         return tuple(i for i in self._files.ids if not self._files.file(i).finished)
@@ -92,13 +97,15 @@ class ValueLog:
         """The payload of the record of ``length`` bytes at ``at``.
 
         Raises:
-            Corruption: there is no such record.
+            Corruption: there is no such record, or its file is missing between others.
             BinlogPurged: its file was collected meanwhile.
         """
         file = self._files.get(at.file_id)
         if file is None:
             if not self._writer.ready:
                 raise OSError("the value log is closed")
+            if at >= self.beginning:
+                raise Corruption(f"value log {at}: the file is missing")
             raise BinlogPurged(f"value log {at}: the file has been collected")
         return decode_record(file.reader.read(at.offset, length), at)
 

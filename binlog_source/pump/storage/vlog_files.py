@@ -98,13 +98,20 @@ class LogFiles:
             self._files[self.active + 1] = file
             self.active += 1
 
-    def drop(self, upto_ts: int, before: int) -> list[int]:
-        """Remove the oldest finished files, below file id ``before``, whose largest ts is at most ``upto_ts``; their ids."""
+    def kept(self, upto_ts: int, before: int) -> int:
+        """The oldest file to keep: those before it are finished, below file id ``before``, and have no ts above ``upto_ts``."""
+        for file_id in self.ids:
+            file = self._files[file_id]
+            if file_id >= before or file_id == self.active or not file.finished or file.max_ts > upto_ts:
+                return file_id
+        return self.active
+
+    def drop(self, kept: int) -> list[int]:
+        """Remove the files below file id ``kept``; their ids."""
         gone: list[int] = []
         with contextlib.closing(self.fs.open_dir(self.directory)) as directory:
             for file_id in self.ids:
-                file = self._files[file_id]
-                if file_id >= before or file_id == self.active or not file.finished or file.max_ts > upto_ts:
+                if file_id >= kept:
                     break
                 failpoints.point("vlog-before-drop")
                 self.fs.remove(self.path(file_id))

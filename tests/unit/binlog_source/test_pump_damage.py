@@ -12,8 +12,10 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Po
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, fake, read
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
 from pyspark_tidb_binlog.binlog_source.wire.damage import damage_in
+from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, DamagedLog
 from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.schemas.proto import pump_pb2
 from tests.support.fakes.faulty_files import flip
 from tests.support.store_model import commit, drained, prewrite, pulled, raw
 
@@ -216,3 +218,147 @@ def test_the_directory_of_a_real_pump(tmp_path, kind, which):
         if whole[-1] <= hole.after_ts or store.state.sorted_promise <= hole.after_ts:
             return
         assert damage_of(lambda: pulled(store)).begin == at
+
+
+A_FEW = StoreSettings(max_file_size=400, sync=False, span=200)
+
+
+def many_files(path, gc_ts=0):
+    """Thirty transactions, a few in each of some files; the commit_ts in each file."""
+    held = {}
+    with contextlib.closing(Store(path, A_FEW)) as store:
+        for n in range(1, 31):
+            store.write([prewrite(n * 10), commit(n * 10, n * 10 + 5)])
+        store.catch_up()
+        for entry in store.span(0, 1 << 60, 1 << 10).delivered:
+            held.setdefault(entry.at.file_id, []).append(entry.ts)
+        if gc_ts:
+            assert store.collect(gc_ts, 0)
+    return held
+
+
+def file_of(path, number):
+    return path / "value" / f"{number:06d}.vlog"
+
+
+def sorted_on(store, after=0):
+    """The commit_ts that a sorted reader gets which goes on behind each damage, and the damages."""
+    got, told, known = [], [], set()
+    while True:
+        groups = []
+        try:
+            drained(store, lambda service, stop: keeping(groups, service.pull_sorted(max([after, *got]), stop, known)))
+        except DamagedLog as error:
+            told.append(damage_in(str(error)))
+            assert len(told) < 20 and told[-1] not in told[:-1]
+            known.add(told[-1].place)
+            got += commits_of(groups)
+            if told[-1].exact:
+                after = told[-1].upto_ts
+            continue
+        return got + commits_of(groups), told
+
+
+def keeping(groups, pull):
+    for group in pull:
+        groups.append(group)
+        yield group
+
+
+def commits_of(groups):
+    return [pump_pb2.PullBinlogResp.FromString(message).entity.meta.commitTs for group in groups for message in group]
+
+
+@pytest.mark.parametrize("what", ["removed", "emptied", "cut"])
+@pytest.mark.parametrize("after_gc", [0, 25])
+def test_a_file_that_is_missing_or_shorter_is_told(tmp_path, what, after_gc):
+    held = many_files(tmp_path, after_gc)
+    number = sorted(held)[len(held) // 2]
+    log = file_of(tmp_path, number)
+    if what == "removed":
+        log.unlink()
+    else:
+        log.write_bytes(b"" if what == "emptied" else log.read_bytes()[: log.stat().st_size // 2])
+    for _ in range(2):
+        with contextlib.closing(Store(tmp_path, A_FEW)) as store:
+            told = damage_of_any(lambda: raw(store))
+            assert told.file_id == number and told.after_ts < held[number][-1] <= told.upto_ts
+            assert damage_of_any(lambda: pulled(store, after_gc)).file_id == number
+            assert damage_of_any(lambda: drained(store, lambda service, stop: service.pull_tip(after_gc + 1, stop))).file_id == number
+            got, places = sorted_on(store, after_gc)
+            wanted = {ts for there in held.values() for ts in there if ts > after_gc}
+            lost = wanted - set(got)
+            assert lost and all(any(p.after_ts < ts <= p.upto_ts for p in places) for ts in lost), "each lost one is told"
+            assert all(set(there) <= set(got) | {p.upto_ts for p in places} for n, there in held.items() if n != number and n > min(held))
+
+
+def damage_of_any(pull):
+    with pytest.raises(DamagedLog) as error:
+        pull()
+    return damage_in(str(error.value))
+
+
+def test_the_oldest_file_is_missing_that_no_collection_removed(tmp_path):
+    held = many_files(tmp_path, 1)
+    file_of(tmp_path, 0).unlink()
+    for _ in range(2):
+        with contextlib.closing(Store(tmp_path, A_FEW)) as store:
+            told = damage_of_any(lambda: raw(store))
+            assert (told.file_id, told.begin) == (0, 0) and held[0][-1] <= told.upto_ts
+            assert damage_of_any(lambda: drained(store, lambda service, stop: service.pull_tip(2, stop))) == told
+            got, places = sorted_on(store, 2)
+            lost = {ts for there in held.values() for ts in there} - set(got)
+            assert lost >= set(held[0]) and all(any(p.after_ts < ts <= p.upto_ts for p in places) for ts in lost)
+            assert pulled(store, told.upto_ts), "a reader from behind is not bothered"
+
+
+def test_a_missing_file_is_forgotten_once_what_followed_it_is_collected(tmp_path):
+    held = many_files(tmp_path)
+    number = sorted(held)[1]
+    file_of(tmp_path, number).unlink()
+    with contextlib.closing(Store(tmp_path, A_FEW)) as store:
+        assert store.collect(held[number][-1], 0) and len(store.damages()) == 1, "it may have held more than the collected"
+    with contextlib.closing(Store(tmp_path, A_FEW)) as store:
+        assert len(store.damages()) == 1
+        assert store.collect(held[number + 2][-1], 0) and store.damages() == []
+    with contextlib.closing(Store(tmp_path, A_FEW)) as store:
+        assert store.damages() == []
+
+
+def test_an_index_that_is_rebuilt_keeps_what_the_log_lacks(tmp_path):
+    """A file between others is gone, and the end of the log as well: the index is rebuilt, from which nothing shows the first."""
+    held = many_files(tmp_path)
+    number, last = sorted(held)[1], max(int(path.stem) for path in (tmp_path / "value").iterdir())
+    file_of(tmp_path, number).unlink()
+    file_of(tmp_path, last).unlink()
+    for _ in range(2):
+        with contextlib.closing(Store(tmp_path, A_FEW)) as store:
+            assert [damage.file_id for damage in store.damages()] == [number, last]
+
+
+def test_files_that_a_real_pump_collected_between_others_are_no_damage(tmp_path):
+    """It removes whichever are old enough, and this Pump's index never saw them."""
+    held = many_files(tmp_path)
+    file_of(tmp_path, sorted(held)[1]).unlink()
+    shutil.rmtree(tmp_path / "index")
+    for _ in range(2):
+        with contextlib.closing(Store(tmp_path, A_FEW)) as store:
+            assert store.damages() == []
+
+
+@pytest.mark.parametrize("point", ["gc-noted", "vlog-before-drop", "vlog-dropped", "gc-keys"])
+def test_a_collection_that_died_leaves_no_damage(tmp_path, monkeypatch, point):
+    class Dead(Exception):
+        pass
+
+    def die(name):
+        if name == point:
+            raise Dead
+
+    many_files(tmp_path)
+    with contextlib.closing(Store(tmp_path, A_FEW)) as store:
+        with monkeypatch.context() as patch, pytest.raises(Dead):
+            patch.setattr(failpoints, "point", die)
+            store.collect(205, 0)
+    with contextlib.closing(Store(tmp_path, A_FEW)) as store:
+        assert store.damages() == []

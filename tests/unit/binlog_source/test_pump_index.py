@@ -29,7 +29,7 @@ def checkpoint(offset, max_ts, low=None):
 def test_what_was_applied_is_there_after_a_restart(tmp_path):
     first = KeyIndex(tmp_path / "index")
     first.apply([entry(5), entry(7, RecordKind.PREWRITE)], [checkpoint(10, 5)], Head(Pointer(0, 30), 7))
-    first.note_gc(4, checkpoint(30, 7))
+    first.note_gc(4, checkpoint(30, 7), 0)
     first.close()
     with contextlib.closing(KeyIndex(tmp_path / "index")) as again:
         assert (again.get(5), again.get(7), again.get(6)) == (entry(5), entry(7, RecordKind.PREWRITE), None)
@@ -90,7 +90,7 @@ def test_checkpoints_before_a_position_go_but_for_the_last(index):
 
 def test_clearing_leaves_only_what_was_collected(index):
     index.apply([entry(5)], [checkpoint(10, 5)], Head(Pointer(0, 30), 7))
-    index.note_gc(4, checkpoint(30, 7))
+    index.note_gc(4, checkpoint(30, 7), 0)
     index.clear()
     assert (index.get(5), index.head, index.gc_ts, index.base(9)) == (None, Head(BEGINNING, 0), 4, NOTHING)
 

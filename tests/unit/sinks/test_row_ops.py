@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import pyarrow as pa
 import pytest
 
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
@@ -30,6 +31,21 @@ def test_every_operation_is_kept_in_order() -> None:
     assert update.new is not None and update.new.column("u").to_pylist() == [b"b"]
     assert update.old is not None and update.old.column("u").to_pylist() == [b"a"]
     assert delete.new is None and delete.old is not None and delete.old.column("u").to_pylist() == [b"b"]
+
+
+def test_a_transaction_that_two_pumps_have_counts_once() -> None:
+    """A Prewrite that was sent again to another Pump, with a Commit in each; pieces of two Pumps come in any order."""
+    once = events().table()
+    batch = operations_of(pa.concat_tables([once.slice(2), once, once.slice(0, 2)]), TABLES)
+    alone = operations_of(once, TABLES)
+    assert batch.commit_ts.tolist() == alone.commit_ts.tolist() == [1001, 1001, 1002, 1003]
+    assert [(p.op, p.places.tolist(), p.new, p.old) for p in batch.pieces] == [
+        (p.op, p.places.tolist(), p.new, p.old) for p in alone.pieces
+    ]
+
+
+def test_rows_that_are_equal_are_two_operations() -> None:
+    assert len(operations_of(Events(AT).insert(1, "a").insert(1, "a").insert(1, "a", same=True).table(), TABLES)) == 3
 
 
 def test_of_no_events_there_are_no_operations() -> None:
