@@ -36,6 +36,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.executor import load_applied, load_refu
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
+from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.inventory import Inventory, inventory_of
 from pyspark_tidb_binlog.sinks.mysql.moved_record import move_of
 from pyspark_tidb_binlog.sinks.mysql.own_tables import MADE, faults
@@ -43,7 +44,7 @@ from pyspark_tidb_binlog.sinks.mysql.rights import WantedRights, may_write_read_
 from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
-from pyspark_tidb_binlog.sinks.mysql.target_fit import holds_rows
+from pyspark_tidb_binlog.sinks.mysql.target_fit import holds_rows, other_words
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
@@ -282,6 +283,12 @@ class _Check:
             gone = [c.name for c in table.info.public_columns() if not c.hidden and at.column(c.name) is None]
             if gone:
                 yield self._lacking_columns(table, gone)
+            for one in inexact(table, at):
+                yield (hinders if one.key else note)(name, one.words, "or leave the column out")
+            if strange := [c.name for c in table.info.target_columns() if (own := at.column(c.name)) and other_words(c, own)]:
+                yield hinders(
+                    name, f"the words of {', '.join(strange)} are others than upstream", "give it the upstream's, in the same order"
+                )
             if there.engines[place].lower() not in ("innodb", ""):
                 what = f"is {there.engines[place]} at the target: a crash would leave half of a transaction"
                 yield hinders(name, what, f"ALTER TABLE {name} ENGINE = InnoDB")

@@ -24,6 +24,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.executor import dialect_of, with_autoco
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, Subject, rewrite
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
+from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
 from pyspark_tidb_binlog.sinks.mysql.session import Session
@@ -160,6 +161,8 @@ class TargetTables:
         found = as_found(wanted.target, there, partial=True) if there is not None else wanted.target
         missing = "" if isinstance(found, Misfit) else ", ".join(left_out(wanted.target, found))
         why = found.why if isinstance(found, Misfit) else f"it has no column {missing}" if missing else ""
+        if not why and there is not None:
+            why = ", ".join(one.words for one in inexact(wanted.target, there))
         if why:
             raise BootstrapRefused(
                 f"{wanted.label} at the target: {why}, so its rows cannot be copied. Drop the table there and start again: it is made as it is upstream"

@@ -243,7 +243,7 @@ class MySQLSink(Sink):
                 self._safe.name_reset(found.tables.values())
             return work(found, how)
 
-        return self._tables.as_they_are(here, rows, there)
+        return self._tables.as_they_are(here, rows, there, how.superseded if how else ())
 
     def _apply_at_once(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None, clock: StageClock) -> Written:
         with clock.timed(Stage.PLAN):

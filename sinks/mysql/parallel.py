@@ -28,7 +28,7 @@ from pyspark import TaskContext
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
-from pyspark_tidb_binlog.schemas.errors import ApplyError, SchemaMismatch
+from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt
@@ -36,7 +36,7 @@ from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between, wanted, without
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.engine.blocks import unpack
-from pyspark_tidb_binlog.sinks.engine.fold import Mask, ends_of, part_numbers
+from pyspark_tidb_binlog.sinks.engine.fold import Indexes, Mask, ends_of, part_numbers
 from pyspark_tidb_binlog.sinks.engine.hidden import HiddenRows, marked
 from pyspark_tidb_binlog.sinks.engine.keyed import KEYED, KeyedEvents, Span
 from pyspark_tidb_binlog.sinks.engine.shared_rowids import numbered, repeated, row_numbers, sharing
@@ -345,10 +345,23 @@ def _told_apart(rows: pa.Table, how: PartPlan) -> pa.Table:
     gapped = frozenset(how.tables) if how.ring else frozenset(table_id for table_id, _ in how.left_out)
     subsets, found = _subset_numbers(rows, again), np.zeros(rows.num_rows, dtype=np.int64)
     for number, subset in enumerate(_subsets(rows, subsets)):
-        found[subsets == number] = row_numbers(subset, subset.column("key").combine_chunks(), how.tables, gapped)
+        found[subsets == number] = _row_numbers(subset, how, gapped)
     if not found.any():
         return rows
     return rows.set_column(rows.schema.get_field_index("key"), "key", numbered(rows.column("key").combine_chunks(), found))
+
+
+def _row_numbers(rows: pa.Table, how: PartPlan, gapped: frozenset[int]) -> Indexes:
+    """``row_numbers``; without the transactions to skip where a row is damaged, which may be why they are skipped."""
+    try:
+        return row_numbers(rows, rows.column("key").combine_chunks(), how.tables, gapped)
+    except Corruption:
+        chosen = _all_without(rows, how.skipped_ts)
+        if chosen.all():
+            raise
+        left, found = rows.filter(pa.array(chosen)).combine_chunks(), np.zeros(rows.num_rows, dtype=np.int64)
+        found[chosen] = row_numbers(left, left.column("key").combine_chunks(), how.tables, frozenset(how.tables))
+        return found
 
 
 def _ends_without(rows: pa.Table, skipped: frozenset[int]) -> Mask:

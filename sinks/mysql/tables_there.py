@@ -1,12 +1,14 @@
 """Gives each step the tables as they are at the target: columns that it lacks, columns that it has beyond, tables that it does not have. [db]
 
+A column that changes values in silence (``exactness``) is a finding, once per table as it is; where rows are found by it, the step is refused.
+
 Promises: no query where the tables of a step are known (``structure``). A step that is refused because a table was changed meanwhile is planned once more,
 with the tables read again; in parts, what a part has marked as done stays. A table that the target does not have is a finding with the number of its rows: with ``on-finding = stop`` a
 ``FindingError`` before anything of the step is written, with ``record`` its rows are passed over and the step goes on.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,9 +19,11 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
 from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
+from pyspark_tidb_binlog.sinks.mysql.exactness import Inexact, inexact
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED, PartsOutdated, Structures, TableName, TargetTable, is_absent
 from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, holds_rows, left_out
@@ -52,13 +56,25 @@ class TablesThere:
         self._structures = Structures()
         self._said: set[tuple[str, tuple[str, ...]]] = set()
         """What was logged: tables and the columns that are left out."""
+        self._told: set[tuple[str, str]] = set()
+        """Tables, and what was a finding of their columns."""
+        self._asked: dict[TableName, tuple[TableInfo, TargetTable, tuple[Inexact, ...]]] = {}
+        """What was found of a table with this info and this structure."""
 
     def forget(self) -> None:
         """Read the tables again when they are needed."""
         self._structures.forget()
 
-    def as_they_are(self, step: RowsStep, rows: pa.Table | None, work: Callable[[RowsStep], Written]) -> Written:
-        """``work`` with ``step`` for the tables as they are; ``rows`` are its row events (``ROW_EVENT``), None where they are not at hand.
+    def as_they_are(
+        self, step: RowsStep, rows: pa.Table | None, work: Callable[[RowsStep], Written], superseded: Collection[int] = ()
+    ) -> Written:
+        """``work`` with ``step`` for the tables as they are.
+
+        Args:
+            step: what is to be done.
+            rows: its row events (``ROW_EVENT``), None where they are not at hand.
+            work: does it.
+            superseded: ids of tables whose next DDL may have been executed there: what their columns cannot hold exactly is written again after it.
 
         Raises:
             FindingError: the target lacks a table, and ``on-finding`` is ``stop``.
@@ -67,7 +83,7 @@ class TablesThere:
         concerned, before = _concerned(step, rows), Written()
         for last in (False, True):
             try:
-                there, findings = self._met(step, concerned)
+                there, findings, inexactly = self._met(step, concerned, superseded)
                 done = work(there)
             except ApplyError as error:
                 if last or error.errno not in OUTDATED:
@@ -77,26 +93,34 @@ class TablesThere:
                 if isinstance(error, PartsOutdated):
                     before = error.written
             else:
-                return before.plus(Written(done.rows, findings + done.findings))
+                self._told |= {(one.table, one.words) for one in inexactly}
+                return before.plus(Written(done.rows, findings + inexactly + done.findings))
         raise AssertionError("the loop above returns or raises")
 
-    def _met(self, step: RowsStep, concerned: Sequence[_Concerned]) -> tuple[RowsStep, tuple[Finding, ...]]:
+    def _met(
+        self, step: RowsStep, concerned: Sequence[_Concerned], superseded: Collection[int]
+    ) -> tuple[RowsStep, tuple[Finding, ...], tuple[Finding, ...]]:
+        """``step`` for the tables as they are, those that are missing, and columns that change values and were not told of before."""
         known, absent = self._known([_name(one.table) for one in concerned]) if concerned else ({}, frozenset[TableName]())
-        tables, findings = dict(step.tables), []
+        tables, findings, inexactly = dict(step.tables), list[Finding](), list[Finding]()
         for one in concerned:
             if _name(one.table) in absent:
                 del tables[one.table.table_id]
                 findings.append(self._missing(one, step))
             else:
                 tables[one.table.table_id] = self._fitting(one, known)
-        if findings and self._settings.on_finding == "stop":
+                if one.table.table_id not in superseded:
+                    inexactly += self._inexact(one, known)
+        if (findings or inexactly) and self._settings.on_finding == "stop":
+            way_out = "to go on without the rows, and record this" if findings else "to go on nevertheless, and record this"
             raise FindingError(
-                f"{in_words(findings[0], self._settings.log_row_data)}. Nothing of this transaction is committed; to go on without the rows, and record "
-                "this, set spark.on-finding = record"
+                f"{in_words((findings or inexactly)[0], self._settings.log_row_data)}. Nothing of this transaction is committed; {way_out}, set "
+                "spark.on-finding = record"
             )
         if all(tables.get(i) is table for i, table in step.tables.items()):
-            return step, ()
-        return replace(step, tables=tables, gone=step.gone | (step.tables.keys() - tables.keys())), tuple(findings)
+            return step, (), tuple(inexactly)
+        gone = step.gone | (step.tables.keys() - tables.keys())
+        return replace(step, tables=tables, gone=gone), tuple(findings), tuple(inexactly)
 
     def _known(self, names: Sequence[TableName]) -> Asked:
         kept = self._structures.kept(names)
@@ -116,15 +140,25 @@ class TablesThere:
             return table  # made between two queries, or hidden from the account: the server will say
         found = as_found(table, there, partial=self._settings.partial_columns)
         if isinstance(found, Misfit):
-            way_out = f", or skip the transaction with syncer.ignore-txn-commit-ts = [{one.first_ts}]"
-            raise ApplyError(
-                f"{found.table}, commit_ts {one.first_ts} ({as_time(one.first_ts)}), schema version {int(table.version)}: the target's table cannot take the "
-                f"rows: {found.why}{way_out}",
-                _BAD_FIELD,
-                found.why,
-            )
+            raise _refused(one, found.why)
         self._say(found, left_out(table, found))
         return found
+
+    def _inexact(self, one: _Concerned, known: Mapping[TableName, TargetTable]) -> list[Finding]:
+        """Columns of a table that change values in silence, and that nothing was said of yet. A frozen one is as the refused DDL left it."""
+        there, label = known.get(_name(one.table)), table_name(one.table.schema, one.table.name)
+        if there is None:
+            return []
+        asked = self._asked.get(_name(one.table))
+        if asked is None or asked[0] is not one.table.info or asked[1] is not there:
+            asked = self._asked[_name(one.table)] = one.table.info, there, inexact(one.table, there)
+        found = asked[2]
+        if one.table.frozen is None and (keys := [column.words for column in found if column.key]):
+            raise _refused(one, f"rows are found by its key, and {keys[0]}")
+        new = [column.words for column in found if (label, column.words) not in self._told]
+        for words in new:
+            _log.warning("%s: %s", label, words)
+        return [Finding(FindingKind.VALUE, words, label, one.first_ts) for words in new]
 
     def _say(self, table: TableAt, left: tuple[str, ...]) -> None:
         label = table_name(table.schema, table.name)
@@ -137,6 +171,16 @@ class TablesThere:
         words = "the target has no such table, its rows are not written: make it there, with the upstream's rows, or leave it out with syncer.ignore-table"
         found = 0 if one.rows >= 0 else -1
         return Finding(FindingKind.ROWS, words, table_name(one.table.schema, one.table.name), step.upto_ts, wanted=one.rows, found=found)
+
+
+def _refused(one: _Concerned, why: str) -> ApplyError:
+    table = table_name(one.table.schema, one.table.name)
+    return ApplyError(
+        f"{table}, commit_ts {one.first_ts} ({as_time(one.first_ts)}), schema version {int(one.table.version)}: the target's table cannot take the "
+        f"rows: {why}, or skip the transaction with syncer.ignore-txn-commit-ts = [{one.first_ts}]",
+        _BAD_FIELD,
+        why,
+    )
 
 
 def _name(table: TableAt) -> TableName:

@@ -6,7 +6,7 @@
     ENUM or SET with other words            a ``Misfit``: its values are written as numbers
 
 Promises: a table whose columns are the upstream's is returned as it is, the same object. Columns go by name, without regard to case. A column that differs
-in its type only is written: the server converts, and warns where a value changes, which is a finding.
+in its type only is written: the server converts, and warns where a value changes, which is a finding; where it would not warn, ``exactness`` says so.
 """
 
 import re

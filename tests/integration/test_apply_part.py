@@ -27,7 +27,7 @@ from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Statement
 from tests.support.leases import take_lease
-from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, index, table, text
+from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, parted, table, text
 
 pytestmark = pytest.mark.mysql
 
@@ -105,6 +105,43 @@ def test_a_damaged_row_without_a_key_is_skipped(begin: Begin) -> None:
         part.run(damaged, KEYLESS)
     part.run(damaged, KEYLESS, frozenset([1002]))
     assert part.rows()[:2] == [(1, "10"), (2, "2")]
+
+
+def test_a_damaged_change_of_a_row_of_a_partitioned_table_is_skipped(begin: Begin) -> None:
+    """Images tell rows apart there, which may have one rowid."""
+    part, at = begin("CREATE TABLE d.t (a bigint, j json)", "(1,'1')"), parted(KEYLESS)
+    whole = Events(at).update((1, 1), (1, {"b": 1}), rowid=1).update((1, 1), (1, 2), rowid=1).table()
+    rows = whole.column("row").to_pylist()
+    at_count = rows[0].rindex(b"\x01\x01\x00\x00\x00") + 1
+    rows[0] = rows[0][:at_count] + b"\xff" + rows[0][at_count + 1 :]
+    damaged = whole.set_column(whole.schema.get_field_index("row"), whole.schema.field("row"), pa.array(rows, pa.binary()))
+    with pytest.raises(Corruption):
+        part.run(damaged, at)
+    part.run(damaged, at, frozenset([1001]))
+    assert part.rows() == [(1, "2")]
+
+
+# Two rows with the same ``_tidb_rowid``, in two partitions.
+
+
+@pytest.mark.parametrize("key", ["", ", PRIMARY KEY (a)"])
+@pytest.mark.parametrize("memory", [1 << 25, 400])
+@pytest.mark.parametrize("skipped", [frozenset[int](), frozenset([1005])])
+def test_rows_of_two_partitions_that_share_a_rowid(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, key: str, memory: int, skipped: frozenset[int]
+) -> None:
+    """Also where a transaction between two changes of one of them is skipped: that leaves no third row."""
+    monkeypatch.setattr(parallel, "IN_MEMORY", memory)
+    at = table([column("a", flag=NOT_NULL), column("b")], [index("PRIMARY", ("a", -1), primary=True)] if key else [])
+    more = [(n, 0) for n in range(20, 40)]
+    part = begin(f"CREATE TABLE d.t (a bigint, b bigint{key})", ", ".join(map(str, [(2, 2), (12, 12), (3, 3), (13, 13), *more])))
+    events = Events(parted(at)).update((2, 2), (2, 3), rowid=1).update((12, 12), (12, 13), rowid=1).delete(3, 3, rowid=2)
+    events.update((13, 13), (13, 14), rowid=2).update((2, 3), (2, 4), rowid=1).delete(12, 13, rowid=1).update((2, 4), (2, 5), rowid=1)
+    for n in range(20, 40):
+        events.update((n, 0), (n, 1), rowid=n)
+    done = part.run(events.table(), parted(at), skipped)
+    assert part.rows() == [(2, 5), (13, 14), *((n, 1) for n in range(20, 40))]
+    assert [finding for row in done for finding in pickle.loads(row["detail"])] == []
 
 
 # Time and the server.

@@ -127,6 +127,13 @@ def test_what_the_target_lacks(check: Checks, session: Session) -> None:
     assert (ignored.code, ignored.hindering) == (0, [])
 
 
+def test_columns_that_change_values(check: Checks, session: Session) -> None:
+    session.execute("ALTER TABLE d.t MODIFY id FLOAT, MODIFY k CHAR(20)")
+    found = check()
+    assert found.line("column k is char(20)").startswith("note") and "cuts off blanks" in found.line("column k is")
+    assert found.code == 1 and "column id is float instead of INT" in found.hindering[0] and len(found.hindering) == 1
+
+
 def test_an_account_with_too_few_rights(check: Checks, session: Session, server: PrivateMariaDB) -> None:
     for sql in (
         "CREATE OR REPLACE USER few@localhost IDENTIFIED BY 'pw'",

@@ -1,7 +1,9 @@
 """Tables at the target that are not the upstream's, on a real MariaDB: fewer columns, no table, DDLs that are not synced, strict servers."""
 
 import contextlib
+import decimal
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,25 +15,28 @@ import pytest
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_insert, encode_update
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobReader
 from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import FindingKind
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
 from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import remarkable
+from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
-from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import as_found
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
 from tests.support.ddl_target import Died, deadly
 from tests.support.plan_samples import column as plain_column
 from tests.support.plan_samples import table as table_of
+from tests.support.plan_samples import text as plain_text
 
 pytestmark = pytest.mark.mysql
 
@@ -186,7 +191,7 @@ def test_in_safe_mode_the_words_of_a_later_version_say_that_a_tables_rows_are_th
     """A MODIFY COLUMN of the open span was executed: 1 is another word now, and the rows before it hold the right one."""
     other = column(5, "e", {**VARCHAR, "Tp": 247, "Elems": ["z", "x", "y"]})
     changed = job(5, 12, table(10, "t", [ID, V, other], index_info=UNIQUE), query="ALTER TABLE `t` MODIFY `e` ENUM('z','x','y')")
-    monkeypatch.setattr(sys.modules[__name__], "HISTORY", history(*(j for i, j in HISTORY.jobs.items() if i < 3), changed))
+    monkeypatch.setattr(sys.modules[__name__], "HISTORY", HISTORY.merged(JobReader().read([changed])))
     target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('z','x','y'))")
     target.session.execute("INSERT INTO d.t VALUES (1, 10, 'x')")
     target.session.commit()
@@ -208,6 +213,138 @@ def test_a_column_that_is_dropped_or_added_by_hand_meanwhile(target: Target, by_
     target.session.execute("ALTER TABLE d.t ADD COLUMN must INT NOT NULL")
     assert target.write((None, {1: 3, 2: 30, 3: 1, 4: 8})).findings == ()
     assert target.rows("id, v, must") == [(1, 10, 0), (2, 20, 0), (3, 30, 0)]
+
+
+# Columns that change values, and of which the server does not warn.
+
+KINDS: dict[str, tuple[ColumnInfo, tuple[str, ...]]] = {
+    "BIGINT": (plain_column("v"), ("9007199254740993", "7", "-1")),
+    "INT": (plain_column("v", ColumnType.INT), ("2147483647", "-2147483648")),
+    "SMALLINT": (plain_column("v", ColumnType.SMALLINT), ("32767", "-32768")),
+    "YEAR": (plain_column("v", ColumnType.YEAR), ("2020", "1999")),
+    "DECIMAL(10,4)": (plain_column("v", ColumnType.DECIMAL, flen=10, decimal=4), ("1.2345", "123456.7891")),
+    "DECIMAL(9,0)": (plain_column("v", ColumnType.DECIMAL, flen=9), ("123456789",)),
+    "DOUBLE": (plain_column("v", ColumnType.DOUBLE, flen=22, decimal=-1), ("0.1234567890123", "0.5", "1e-7")),
+    "FLOAT": (plain_column("v", ColumnType.FLOAT, flen=12, decimal=-1), ("0.5", "0.10000000149011612")),
+    "DATETIME(6)": (plain_column("v", ColumnType.DATETIME, decimal=6), ("'2020-01-01 10:00:00.654321'", "'2020-01-01 00:00:00.000001'")),
+    "DATETIME": (plain_column("v", ColumnType.DATETIME), ("'2020-01-01 10:00:00'",)),
+    "TIMESTAMP(3)": (plain_column("v", ColumnType.TIMESTAMP, decimal=3), ("'2020-01-01 10:00:00.654'",)),
+    "DATE": (plain_column("v", ColumnType.DATE), ("'2020-01-02'",)),
+    "TIME(3)": (plain_column("v", ColumnType.TIME, decimal=3), ("'10:11:12.345'",)),
+    "VARCHAR(20)": (replace(plain_text("v"), flen=20), ("'abc  '", "'007'", "'2020-1-1'", "'1.50'", "''")),
+    "CHAR(5)": (replace(plain_text("v"), tp=ColumnType.STRING, flen=5), ("'abc'", "'007'", "'1.50'")),
+    "VARBINARY(20)": (plain_column("v", ColumnType.VARCHAR, flen=20), ("_binary'ab '", "_binary'7'")),
+    "BINARY(4)": (plain_column("v", ColumnType.STRING, flen=4), ("_binary'abcd'",)),
+    "JSON": (plain_column("v", ColumnType.JSON, charset="utf8mb4"), ("'{\"a\": 1}'", "'7'")),
+}
+THERE = (
+    *(
+        "TINYINT(1)",
+        "SMALLINT",
+        "INT",
+        "INT UNSIGNED",
+        "BIGINT",
+        "DECIMAL(10,0)",
+        "DECIMAL(30,2)",
+        "DECIMAL(30,10)",
+        "FLOAT",
+        "DOUBLE",
+        "DOUBLE(20,2)",
+    ),
+    *(
+        "DATE",
+        "DATETIME",
+        "DATETIME(3)",
+        "DATETIME(6)",
+        "TIMESTAMP",
+        "TIMESTAMP(6)",
+        "TIME",
+        "TIME(6)",
+        "YEAR",
+        "CHAR(30)",
+        "VARCHAR(3)",
+        "VARCHAR(60)",
+    ),
+    *("TEXT", "LONGTEXT", "JSON", "BINARY(30)", "VARBINARY(60)", "BLOB", "VARCHAR(60) CHARACTER SET latin1", "BIT(64)"),
+)
+
+
+def as_read(kind: str, value: Any) -> Any:
+    """A value as the two tables must agree in it: numbers by their value, times without zeros at their ends."""
+    if value is None:
+        return None
+    text = value.decode("latin1") if isinstance(value, bytes) else str(value)
+    if kind.startswith(("BIGINT", "INT", "SMALLINT", "YEAR", "DECIMAL", "DOUBLE", "FLOAT")):
+        with contextlib.suppress(decimal.InvalidOperation):
+            return decimal.Decimal(text)
+    if kind.startswith(("DATE", "TIME")):
+        text = re.sub(r"\.?0*$", "", text) if "." in text else text
+        return text.removesuffix(" 00:00:00") if kind == "DATE" else text
+    return text
+
+
+def test_no_column_changes_a_value_in_silence(target: Target) -> None:
+    """Every type as every other one: a value that is read otherwise has a warning, or its column is said to change values."""
+    query, answer = target.session.query, target.session.answer
+    columns = ", ".join(f"v{n} {kind} NULL" for n, kind in enumerate(THERE))
+    target.session.execute(f"CREATE TABLE d.t ({columns})")
+    there = read_tables(target.session, [("d", "t")])["d", "t"].columns
+    for kind, (column_, values) in KINDS.items():
+        at = table_of([column_])
+        target.session.execute(f"CREATE OR REPLACE TABLE d.own (v {kind} NULL)")
+        assert inexact(at, read_tables(target.session, [("d", "own")])["d", "own"]) == ()
+        for value in values:
+            target.session.execute("DELETE FROM d.own")
+            assert answer(f"INSERT INTO d.own VALUES ({value})".encode()).warnings == ()
+            wanted = as_read(kind, query("SELECT v + 0e0 FROM d.own" if kind == "FLOAT" else "SELECT CAST(v AS BINARY) FROM d.own")[0][0])
+            for n, other in enumerate(THERE):
+                target.session.execute("DELETE FROM d.t")
+                try:
+                    answered = answer(f"INSERT INTO d.t (v{n}) VALUES ({value})".encode())
+                except ApplyError:
+                    continue
+                number = kind == "FLOAT" and other.startswith(("FLOAT", "DOUBLE"))
+                ((read,),) = query(f"SELECT v{n} + 0e0 FROM d.t" if number else f"SELECT CAST(v{n} AS BINARY) FROM d.t")
+                if not answered.warnings and as_read(kind, read) != wanted:
+                    said = inexact(at, TargetTable("d", "t", (replace(there[n], name="v"),), ()))
+                    assert said, f"{value} of {kind} became {read!r} in {other}"
+
+
+@by_row
+def test_columns_that_change_values_are_a_finding_once(target: Target, by_row: bool) -> None:
+    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'), w YEAR)")
+    sink = target.life(by_row=by_row)
+    (found,) = target.write(NEW).findings
+    assert (found.kind, found.table, found.commit_ts) == (FindingKind.VALUE, "`d`.`t`", 105)
+    assert "column w is year(4) instead of INT" in found.words and "ALTER TABLE `d`.`t` MODIFY `w` INT," in found.words
+    assert target.write((None, {1: 2, 2: 20, 3: 1, 4: 8})).findings == ()
+    target.session.execute("ALTER TABLE d.t MODIFY w TIME")
+    sink._tables.forget()
+    assert ["w is time" in f.words for f in target.write((None, {1: 3, 2: 30, 3: 1, 4: 9})).findings] == [True]
+    target.session.execute("ALTER TABLE d.t MODIFY w BIGINT")
+    sink = target.life(by_row=by_row, on_finding="stop")
+    assert target.write((None, {1: 4, 2: 40, 3: 1, 4: 9})).findings == ()
+    target.session.execute("ALTER TABLE d.t MODIFY w YEAR")
+    sink._tables.forget()
+    with pytest.raises(FindingError, match=r"w is year.*ALTER TABLE.*to go on nevertheless.*spark.on-finding = record"):
+        target.write((None, {1: 5, 2: 50, 3: 1, 4: 9}))
+    assert target.rows("id")[-1] == (4,)
+
+
+@by_row
+@pytest.mark.parametrize(("key", "refused"), [("FLOAT", "rounds off digits"), ("DOUBLE", ""), ("BIGINT", ""), ("VARCHAR(30)", "")])
+def test_a_key_that_takes_rows_for_others_is_refused(target: Target, by_row: bool, key: str, refused: str) -> None:
+    target.session.execute(f"CREATE TABLE d.t (id {key} PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'), w INT)")
+    target.life(by_row=by_row, on_finding="stop")
+    near = (None, {1: (1 << 24) + 1, 2: 1, 3: 1, 4: 1})
+    if not refused:
+        assert target.write(near).findings == ()
+        return
+    with pytest.raises(
+        ApplyError, match=rf"rows are found by its key, and column id .*{refused}.*ALTER TABLE `d`.`t` MODIFY `id` INT NOT NULL"
+    ):
+        target.write(near)
+    assert target.rows("id") == []
 
 
 # No table.

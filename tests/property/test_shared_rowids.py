@@ -13,21 +13,14 @@ from hypothesis import strategies as st
 from pyspark_tidb_binlog.schemas import decoder
 from pyspark_tidb_binlog.schemas.events import Op, SchemaVersion
 from pyspark_tidb_binlog.schemas.history import TableAt, TableSnapshot
-from pyspark_tidb_binlog.schemas.tableinfo import PartitionDef
 from pyspark_tidb_binlog.sinks.engine.fold import fold
 from pyspark_tidb_binlog.sinks.engine.identity import EventColumns, row_identities
 from pyspark_tidb_binlog.sinks.engine.shared_rowids import identities, row_numbers
-from tests.support.plan_samples import NOT_NULL, TABLE_ID, Events, column, index, table
+from tests.support.plan_samples import NOT_NULL, TABLE_ID, Events, column, index, parted, table
 
 Row = tuple[int, int | None]
 RANGES = {0: range(5), 1: range(5, 10)}
 """The values of ``a`` in each partition."""
-
-
-def parted(at: TableAt) -> TableAt:
-    partitions = (PartitionDef(78, "p0", ("5",)), PartitionDef(79, "p1", ("10",)))
-    info = replace(at.info, partitions=partitions, partition_type=1)
-    return replace(at, info=info, snapshots=tuple(replace(s, info=info) for s in at.snapshots))
 
 
 KEYED = parted(table([column("a", flag=NOT_NULL), column("b")], [index("PRIMARY", ("a", -1), primary=True)]))

@@ -10,7 +10,16 @@ from pyspark_tidb_binlog.schemas.codec.rowwriter import Row, encode_delete, enco
 from pyspark_tidb_binlog.schemas.events import Op, SchemaVersion
 from pyspark_tidb_binlog.schemas.history import TableAt, TableSnapshot
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
-from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnFlag, ColumnInfo, ColumnType, IndexColumn, IndexInfo, TableInfo
+from pyspark_tidb_binlog.schemas.tableinfo import (
+    PUBLIC,
+    ColumnFlag,
+    ColumnInfo,
+    ColumnType,
+    IndexColumn,
+    IndexInfo,
+    PartitionDef,
+    TableInfo,
+)
 
 TABLE_ID = 77
 VERSION = SchemaVersion(40)
@@ -48,6 +57,13 @@ def table(
     )
     info = TableInfo(TABLE_ID, name, "utf8mb4", "utf8mb4_bin", placed, made, handle == "int", handle == "common", (), view, False, 0, "")
     return TableAt(TABLE_ID, schema, name, info, VERSION, (TableSnapshot(VERSION, schema, name, info),), False)
+
+
+def parted(at: TableAt) -> TableAt:
+    """The table with two partitions, so that two of its rows may have the same ``_tidb_rowid``."""
+    partitions = (PartitionDef(78, "p0", ("5",)), PartitionDef(79, "p1", ("1000",)))
+    info = dataclasses.replace(at.info, partitions=partitions, partition_type=1)
+    return dataclasses.replace(at, info=info, snapshots=tuple(dataclasses.replace(s, info=info) for s in at.snapshots))
 
 
 def named(at: TableAt, values: Sequence[Any]) -> Row:

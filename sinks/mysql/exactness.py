@@ -1,0 +1,170 @@
+"""Whether a column at the target can hold the upstream's values exactly, where the server says nothing when it cannot. Pure.
+
+    fractions that are rounded off     DOUBLE or DECIMAL in an INT, DATETIME(6) in a DATETIME
+    digits that are rounded off        BIGINT in a DOUBLE, DOUBLE in a FLOAT
+    blanks and zeros                   VARCHAR in a CHAR loses blanks at the end, VARBINARY in a BINARY gets zeros
+    values of another kind             VARCHAR in an INT: 007 becomes 7
+    values that are computed upstream  and that nobody writes to a plain column
+
+Promises: a column that only has another range, length, charset or collation is exact: of a value that does not fit the server warns, which is a finding of that
+row. So is one that holds more, and one that a server calls otherwise (JSON as longtext, TIMESTAMP for DATETIME of the same precision).
+"""
+
+import re
+from dataclasses import dataclass
+
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
+from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_type
+from pyspark_tidb_binlog.sinks.mysql.ddl.fit import same_type
+from pyspark_tidb_binlog.sinks.mysql.dialect import is_bytes, is_text, table_name
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetTable
+
+_BITS = {
+    ColumnType.TINYINT: 8,
+    ColumnType.SMALLINT: 16,
+    ColumnType.MEDIUMINT: 24,
+    ColumnType.INT: 32,
+    ColumnType.BIGINT: 64,
+    ColumnType.YEAR: 12,
+}
+_TIMES = frozenset({ColumnType.DATETIME, ColumnType.TIMESTAMP, ColumnType.DATE, ColumnType.NEWDATE, ColumnType.TIME})
+
+_INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "integer", "bigint"})
+_DECIMALS = frozenset({"decimal", "numeric", "fixed"})
+_FLOATS = {"float": 24, "double": 53, "real": 53}
+"""How many binary digits they have."""
+_DIGITS = {"float": 6, "double": 15, "real": 15}
+"""So many decimal digits come back as they were."""
+_CHARACTERS = frozenset({"varchar", "tinytext", "text", "mediumtext", "longtext"})
+_BYTES = frozenset({"varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
+
+_COMPARED = 53
+"""A number that is compared with a text is compared as a DOUBLE: with more binary digits it equals others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inexact:
+    """A column of the target that cannot hold the values exactly."""
+
+    column: str
+    key: bool
+    """Whether rows are found by it."""
+    words: str
+    """What differs, and what to do; without any value."""
+
+
+def inexact(table: TableAt, there: TargetTable) -> tuple[Inexact, ...]:
+    """The columns of ``there``, the target's table for ``table``, that do not hold their values exactly; columns that it lacks are not among them."""
+    names = {c.name.lower(): c for c in there.columns}
+    keys = {c.id for key in table.info.unique_keys() for c in key}
+    found = []
+    for column in table.info.columns:
+        other = names.get(column.name.lower())
+        if other is None or other.generated or not column.public or column.hidden:
+            continue
+        if column.generated:
+            why = "is computed upstream and a plain column there, so that rows leave it as it is: define it there as it is upstream"
+            found.append(Inexact(column.name, False, f"column {column.name} {why}"))
+        elif not same_type(other.type, column) and (
+            why := changed(column, other) or (mistaken(column, other) if column.id in keys else "")
+        ):
+            label = table_name(table.schema, table.name)
+            more = f"ALTER TABLE {label} MODIFY `{column.name}` {column_type(column)}{' NOT NULL' if column.not_null else ''}"
+            words = f"column {column.name} is {other.type} instead of {column_type(column)}, which {why} without a warning: {more}, with its charset and default"
+            found.append(Inexact(column.name, column.id in keys, words))
+    return tuple(found)
+
+
+def changed(column: ColumnInfo, there: TargetColumn) -> str:
+    """What the target's column does to some values of ``column`` in silence; empty: nothing."""
+    if column.tp in _BITS or column.tp == ColumnType.BIT:
+        return _integer(column, there)
+    if column.tp in (ColumnType.DECIMAL, ColumnType.FLOAT, ColumnType.DOUBLE):
+        return _fraction(column, there)
+    if column.tp in _TIMES:
+        return _time(column, there)
+    if column.tp == ColumnType.JSON or is_text(column) or is_bytes(column):
+        return _characters(column, there)
+    return ""
+
+
+def mistaken(column: ColumnInfo, there: TargetColumn) -> str:
+    """Why a search for a value of ``column`` finds others; empty: it does not."""
+    if not (there.kind in _CHARACTERS or there.kind in _BYTES or there.kind == "char"):
+        return ""
+    if column.tp == ColumnType.DECIMAL:
+        many = column.flen > _DIGITS["double"]
+    else:
+        many = column.tp in _BITS and _bits(column) > _COMPARED
+    return "takes large numbers for others that are close to them" if many else ""
+
+
+_ROUNDS = "rounds off digits"
+_OTHER_KIND = "holds values of another kind, and changes some"
+
+
+def _bits(column: ColumnInfo) -> int:
+    bits = max(column.flen, 1) if column.tp == ColumnType.BIT else _BITS[ColumnType(column.tp)]
+    return bits if column.unsigned or column.tp == ColumnType.BIT else bits - 1
+
+
+def _integer(column: ColumnInfo, there: TargetColumn) -> str:
+    if there.kind in _FLOATS:
+        return _ROUNDS if _bits(column) > _FLOATS[there.kind] else ""
+    text = there.kind in _CHARACTERS or there.kind in _BYTES or there.kind == "char"
+    if there.kind in _INTEGERS or there.kind in _DECIMALS:
+        return ""
+    if (column.tp, there.kind) in ((ColumnType.YEAR, "year"), (ColumnType.BIT, "bit")):
+        return ""
+    return "" if text and column.tp != ColumnType.BIT else _OTHER_KIND
+
+
+def _fraction(column: ColumnInfo, there: TargetColumn) -> str:
+    precision, scale = _measures(there)
+    exact = column.tp == ColumnType.DECIMAL
+    if there.kind in _INTEGERS:
+        return "" if exact and column.decimal <= 0 else "rounds off fractions"
+    if there.kind in _DECIMALS:
+        return "" if exact and scale >= max(column.decimal, 0) else "rounds off fractions"
+    if there.kind in _FLOATS:
+        cut = precision >= 0 and (column.decimal < 0 or scale < column.decimal or not 0 <= column.flen <= precision)
+        narrow = column.flen > _DIGITS[there.kind] if exact else column.tp == ColumnType.DOUBLE and there.kind == "float"
+        return _ROUNDS if narrow or cut else ""
+    return "" if there.kind in _CHARACTERS or there.kind in _BYTES or there.kind == "char" else _OTHER_KIND
+
+
+def _time(column: ColumnInfo, there: TargetColumn) -> str:
+    if there.kind in _CHARACTERS or there.kind in _BYTES or there.kind == "char":
+        return ""
+    digits = max(_measures(there)[0], 0)
+    if column.tp == ColumnType.TIME:
+        here = there.kind == "time"
+    elif column.tp in (ColumnType.DATE, ColumnType.NEWDATE):
+        return "" if there.kind in ("date", "datetime", "timestamp") else _OTHER_KIND
+    else:
+        here = there.kind in ("datetime", "timestamp")
+        if there.kind == "date":
+            return "cuts off the time of day"
+    if not here:
+        return _OTHER_KIND
+    return "cuts off fractions of a second" if digits < max(column.decimal, 0) else ""
+
+
+def _characters(column: ColumnInfo, there: TargetColumn) -> str:
+    if there.kind in _CHARACTERS or there.kind in _BYTES:
+        return ""
+    if there.kind == "char":
+        return "" if is_text(column) and column.tp == ColumnType.STRING else "cuts off blanks at the end"
+    if there.kind == "binary":
+        same = is_bytes(column) and column.tp == ColumnType.STRING and max(_measures(there)[0], 1) == max(column.flen, 1)
+        return "" if same else "adds zeros at the end"
+    if column.tp == ColumnType.JSON and there.kind == "json":
+        return ""
+    return _OTHER_KIND
+
+
+def _measures(there: TargetColumn) -> tuple[int, int]:
+    """The numbers in the parentheses of a type; -1, and 0 for the second one, where there is none."""
+    found = re.search(r"\((\d+)(?:,(\d+))?\)", there.type)
+    return (int(found[1]), int(found[2] or 0)) if found else (-1, 0)
