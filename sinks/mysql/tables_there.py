@@ -51,14 +51,15 @@ class TablesThere:
         self._ask = ask
         self._structures = Structures()
         self._said: set[tuple[str, tuple[str, ...]]] = set()
-        """What was logged: tables and the columns that are left out."""
+        """What was logged: tables and the columns that are left out, or the unique keys of their own."""
 
     def forget(self) -> None:
         """Read the tables again when they are needed."""
         self._structures.forget()
 
-    def as_they_are(self, step: RowsStep, rows: pa.Table | None, work: Callable[[RowsStep], Written]) -> Written:
-        """``work`` with ``step`` for the tables as they are; ``rows`` are its row events (``ROW_EVENT``), None where they are not at hand.
+    def as_they_are(self, step: RowsStep, rows: pa.Table | None, work: Callable[[RowsStep], Written], *, keyed: bool = True) -> Written:
+        """``work`` with ``step`` for the tables as they are; ``rows`` are its row events (``ROW_EVENT``), None where they are not at hand. ``keyed``: as for
+        ``as_found``.
 
         Raises:
             FindingError: the target lacks a table, and ``on-finding`` is ``stop``.
@@ -67,7 +68,7 @@ class TablesThere:
         concerned, before = _concerned(step, rows), Written()
         for last in (False, True):
             try:
-                there, findings = self._met(step, concerned)
+                there, findings = self._met(step, concerned, keyed)
                 done = work(there)
             except ApplyError as error:
                 if last or error.errno not in OUTDATED:
@@ -80,7 +81,7 @@ class TablesThere:
                 return before.plus(Written(done.rows, findings + done.findings))
         raise AssertionError("the loop above returns or raises")
 
-    def _met(self, step: RowsStep, concerned: Sequence[_Concerned]) -> tuple[RowsStep, tuple[Finding, ...]]:
+    def _met(self, step: RowsStep, concerned: Sequence[_Concerned], keyed: bool) -> tuple[RowsStep, tuple[Finding, ...]]:
         known, absent = self._known([_name(one.table) for one in concerned]) if concerned else ({}, frozenset[TableName]())
         tables, findings = dict(step.tables), []
         for one in concerned:
@@ -88,7 +89,7 @@ class TablesThere:
                 del tables[one.table.table_id]
                 findings.append(self._missing(one, step))
             else:
-                tables[one.table.table_id] = self._fitting(one, known)
+                tables[one.table.table_id] = self._fitting(one, known, keyed)
         if findings and self._settings.on_finding == "stop":
             raise FindingError(
                 f"{in_words(findings[0], self._settings.log_row_data)}. Nothing of this transaction is committed; to go on without the rows, and record "
@@ -109,12 +110,12 @@ class TablesThere:
 
         return self._ask(ask)
 
-    def _fitting(self, one: _Concerned, known: Mapping[TableName, TargetTable]) -> TableAt:
+    def _fitting(self, one: _Concerned, known: Mapping[TableName, TargetTable], keyed: bool) -> TableAt:
         table = one.table
         there = known.get(_name(table))
         if there is None:
             return table  # made between two queries, or hidden from the account: the server will say
-        found = as_found(table, there, partial=self._settings.partial_columns)
+        found = as_found(table, there, partial=self._settings.partial_columns, keyed=keyed)
         if isinstance(found, Misfit):
             way_out = f", or skip the transaction with syncer.ignore-txn-commit-ts = [{one.first_ts}]"
             raise ApplyError(
@@ -132,6 +133,15 @@ class TablesThere:
             self._said.add((label, left))
             why = "syncer.to.sync-mode = 2" if self._settings.sync_mode == 2 else "syncer.sync-ddl = false"
             _log.warning("%s: the target has no column %s, which rows are written without from now on (%s)", label, ", ".join(left), why)
+
+        if table.own_keys and (label, table.own_keys) not in self._said:
+            self._said.add((label, table.own_keys))
+            _log.warning(
+                "%s: the target's unique key %s is not one upstream: a row that has a value of it that another row has removes that one, which is a finding. "
+                "Drop the key there, unless its values are unique upstream, too",
+                label,
+                ", ".join(table.own_keys),
+            )
 
     def _missing(self, one: _Concerned, step: RowsStep) -> Finding:
         words = "the target has no such table, its rows are not written: make it there, with the upstream's rows, or leave it out with syncer.ignore-table"

@@ -123,7 +123,7 @@ def test_session_settings(target: TargetConfig) -> None:
         assert session.flavour is Flavour.MARIADB
 
 
-HOSTILE = {
+GLOBALS = {
     "sql_select_limit": "1",
     "max_statement_time": "0.3",
     "sql_notes": "0",
@@ -142,17 +142,17 @@ HOSTILE = {
 def hostile(mariadb: PrivateMariaDB, target: TargetConfig) -> Iterator[TargetConfig]:
     """The server with global variables that change what statements mean."""
     with mariadb.connect() as admin, admin.cursor() as cursor:
-        for name, value in HOSTILE.items():
+        for name, value in GLOBALS.items():
             cursor.execute(f"SET GLOBAL {name} = {value}")
         yield target
-        for name in HOSTILE:
+        for name in GLOBALS:
             cursor.execute(f"SET GLOBAL {name} = DEFAULT")
 
 
 def test_global_variables_do_not_change_what_our_statements_mean(hostile: TargetConfig) -> None:
-    listed = ", ".join(f"@@SESSION.{name}" for name in HOSTILE)
+    listed = ", ".join(f"@@SESSION.{name}" for name in GLOBALS)
     with connect(hostile, ApplyConfig()) as session:
-        values = dict(zip(HOSTILE, session.query(f"SELECT {listed}")[0], strict=True))
+        values = dict(zip(GLOBALS, session.query(f"SELECT {listed}")[0], strict=True))
         session.execute("INSERT INTO h_session.t VALUES (1, 'a'), (2, 'b')")
         session.execute("DELETE FROM h_session.t WHERE v <=> 'b' LIMIT 1")
         session.commit()
