@@ -45,6 +45,7 @@ from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import holds_rows, other_words
+from pyspark_tidb_binlog.sinks.mysql.target_keys import needed_key, own_keys
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
@@ -285,22 +286,23 @@ class _Check:
                 yield self._lacking_columns(table, gone)
             for one in inexact(table, at):
                 yield (hinders if one.key else note)(name, one.words, "or leave the column out")
-            if strange := [c.name for c in table.info.target_columns() if (own := at.column(c.name)) and other_words(c, own)]:
+            if strange := [c.name for c in table.info.target_columns() if (there_as := at.column(c.name)) and other_words(c, there_as)]:
                 yield hinders(
                     name, f"the words of {', '.join(strange)} are others than upstream", "give it the upstream's, in the same order"
                 )
-            if there.engines[place].lower() not in ("innodb", ""):
-                what = f"is {there.engines[place]} at the target: a crash would leave half of a transaction"
+            if not at.transactional:
+                what = f"is {at.engine} at the target, which has no transactions: its rows stop the stream"
                 yield hinders(name, what, f"ALTER TABLE {name} ENGINE = InnoDB")
             if place in there.triggers:
                 what = f"has the trigger {there.triggers[place]} at the target, which changes rows once more"
                 yield note(name, what, "drop it there, unless that is meant")
             if not table.info.unique_keys():
                 keyless.append(name)
-            elif not at.unique_keys:
-                yield note(
-                    name, "has no unique key at the target, but one upstream: each change reads the whole table", "add the key there"
-                )
+            elif not gone and (statement := needed_key(table.info, at, name)):
+                yield hinders(name, "has no unique key at the target by which rows are found upstream: its rows stop the stream", statement)
+            if own := own_keys(table.info, at):
+                what = f"has the unique key {', '.join(key.name for key in own)} at the target, which is not one upstream: equal values in it remove rows"
+                yield note(name, what, "drop it there, unless its values are unique upstream, too")
         if lacking:
             what = (
                 f"the target lacks {len(lacking)} tables that the upstream has at this point: {_some(lacking)}. Their rows stop the stream"

@@ -158,7 +158,7 @@ class TargetTables:
             self._session.execute(statement.sql)
 
     def _require_columns(self, wanted: WantedTable, there: TargetTable | None) -> None:
-        found = as_found(wanted.target, there, partial=True) if there is not None else wanted.target
+        found = as_found(wanted.target, there, partial=True, keyed=False) if there is not None else wanted.target
         missing = "" if isinstance(found, Misfit) else ", ".join(left_out(wanted.target, found))
         why = found.why if isinstance(found, Misfit) else f"it has no column {missing}" if missing else ""
         if not why and there is not None:

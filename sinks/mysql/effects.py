@@ -100,6 +100,22 @@ def finding(statement: Statement, kind: FindingKind, words: str, found: int = -1
     return Finding(kind, words, statement.origin.table, statement.newest_ts, key_text(statement), wanted, found)
 
 
+def removed_another(statement: Statement, words: str, rows: int = 1) -> str:
+    """That rows which the upstream has were removed to make place for the row of ``statement``; empty: it was a row with a key of the upstream.
+
+    Args:
+        statement: of one row.
+        words: the server's, of the refused INSERT or UPDATE: the key's name ends them, in MySQL 8 behind the table's.
+        rows: how many rows were removed.
+    """
+    if not statement.origin.own_keys or not (
+        rows > 1 or any(words.endswith((f"'{name}'", f".{name}'")) for name in statement.origin.own_keys)
+    ):
+        return ""
+    names = ", ".join(statement.origin.own_keys)
+    return f"another row of the target was removed, by a unique key that the upstream does not have ({names}): {words}"
+
+
 def key_text(statement: Statement) -> str:
     """The key of a one-row statement, as in ``id=7``; for several rows the first key and the number of others."""
     text = statement.row_text()

@@ -233,8 +233,12 @@ class MySQLSink(Sink):
         with self._record.one_at_a_time:
             return self._as_they_are(step, rows, lambda there, safe: self._apply_at_once(rows, there, safe, clock))
 
-    def _as_they_are(self, step: RowsStep, rows: pa.Table | None, work: Callable[[RowsStep, SafeSpan | None], Written]) -> Written:
-        """``work`` with ``step`` for the target's tables as they are; where safe mode is on, tables that are later already are left out before."""
+    def _as_they_are(
+        self, step: RowsStep, rows: pa.Table | None, work: Callable[[RowsStep, SafeSpan | None], Written], *, always_keyed: bool = False
+    ) -> Written:
+        """``work`` with ``step`` for the target's tables as they are; where safe mode is on, tables that are later already are left out before.
+        ``always_keyed``: it changes rows by the target's unique keys in safe mode, too.
+        """
         safe = self._in_safe_mode(step)
         here, how = (safe.step, safe.how) if safe else (step, None)
 
@@ -243,7 +247,8 @@ class MySQLSink(Sink):
                 self._safe.name_reset(found.tables.values())
             return work(found, how)
 
-        return self._tables.as_they_are(here, rows, there, how.superseded if how else ())
+        superseded = how.superseded if how else ()
+        return self._tables.as_they_are(here, rows, there, superseded, keyed=always_keyed or how is None)
 
     def _apply_at_once(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None, clock: StageClock) -> Written:
         with clock.timed(Stage.PLAN):

@@ -3,7 +3,8 @@
 Promises: pure; the same events in any order give the same statements. All deletes run before all writes. Rules (``sinks.mysql.matching``):
 deleted rows, and rows whose value in any unique key changes, are deleted, each by the first unique key of which its old image has every
 column and no NULL. A row that keeps its unique keys, at least one of which identifies it, is changed in place. All others that exist after
-the span are inserted. In a table with columns that only the target has (``TableAt.others``) a row whose unique keys change is a ``RowMove``
+the span are inserted. In a table with unique keys that only the target has (``TableAt.own_keys``) nothing is changed in place: a row that is missing
+there would be written over another one that has such a key. In a table with columns that only the target has (``TableAt.others``) a row whose unique keys change is a ``RowMove``
 instead, and one that is deleted and inserted again within the span is a new row, as it is when the operations are applied one by one. A row
 without such a key is deleted by the columns that its image carries, with a LIMIT; rows equal in these columns
 are interchangeable. Deleted, inserted and changed rows are in separate statements, so that the server's counts show whether each had the
@@ -411,7 +412,7 @@ def _work_of(builder: "TableBuilder", changes: TableChanges, source: RowSource) 
         return _work_in_place(builder, changes, source, old, added)
     # Decoded already here: what replaces a deleted row must not turn out to be damaged after the delete is committed.
     after = source.new_images(table, changes.after)
-    if not builder.unique_names:
+    if not builder.unique_names or table.own_keys:
         return TableWork(builder, old, (), (*_sliced(after), *added))
     before = old.slice(len(changes.removed), kept)
     moved = _differ(before.images, after.rows, builder.unique_names) | (key_numbers(table, before) == NO_KEY)
@@ -429,7 +430,7 @@ def _work_in_place(builder: "TableBuilder", changes: TableChanges, source: RowSo
     removed, after = len(changes.removed), source.new_images(builder.table, changes.after)
     before = old.slice(removed, len(changes.after))
     moved = np.ones(len(before), dtype=bool)
-    if builder.unique_names:
+    if builder.unique_names and not builder.table.own_keys:
         moved = _differ(before.images, after.rows, builder.unique_names) | (key_numbers(builder.table, before) == NO_KEY)
     return TableWork(builder, old.slice(0, removed), _sliced(after.only(~moved)), added, (before.only(moved), after.only(moved)))
 
@@ -461,7 +462,7 @@ class TableBuilder:
         self.unique_names = tuple(dict.fromkeys(c.name for key in keys for c in key))
         # An update never changes an integer handle, so there is nothing to compare.
         handle = self.info.handle_columns() if self.info.pk_is_handle else ()
-        self.identity_is_the_only_key = bool(handle) and self.unique_names == tuple(c.name for c in handle)
+        self.identity_is_the_only_key = bool(handle) and self.unique_names == tuple(c.name for c in handle) and not table.own_keys
 
     def deletes(self, old: OldRows, source: RowSource) -> list[Statement]:
         """Statements that delete these rows."""
@@ -535,7 +536,7 @@ class TableBuilder:
         # A frozen table may have unique keys that the upstream lacks: a conflicting row is then reported with all columns, and replaced.
         key = key or (unique[0] if unique else columns if self.table.frozen else ())
         table = table_name(self.table.schema, self.table.name)
-        origin = Origin(table, int(self.table.version), tuple(c.name for c in columns), tuple(c.name for c in key))
+        origin = Origin(table, int(self.table.version), tuple(c.name for c in columns), tuple(c.name for c in key), self.table.own_keys)
         return Statement(head, 0, Phase.DELETE if effect is Effect.REMOVES else Phase.WRITE, effect, origin)
 
     def _by_key(self, key: Sequence[ColumnInfo], old: OldRows, source: RowSource) -> list[Statement]:

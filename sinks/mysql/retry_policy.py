@@ -63,6 +63,13 @@ _BUSY = frozenset(
         9006,  # TiDB: the transaction was older than GC allows
     }
 )
+_LIMITED = frozenset(
+    {
+        1969,  # MariaDB: max_statement_time
+        3024,  # MySQL, TiDB: max_execution_time
+    }
+)
+"""The server's own limit of a statement's time, where it does not let a session lift it: no answer to what the statement says."""
 _READ_ONLY = frozenset(
     {
         1792,  # MySQL: transactions are read-only by default
@@ -74,6 +81,7 @@ _WORDS = (
     (_LOST, "connection lost"),
     (_CONTENDED, "in conflict with another writer"),
     (_BUSY, "busy"),
+    (_LIMITED, "ending statements that take long"),
     (_READ_ONLY, "read-only"),
 )
 _SOME_OPTION = 1290

@@ -48,6 +48,8 @@ _CONNECT_SECONDS = 10
 """PyMySQL's own limit over TCP."""
 _FIRST_TIMEOUT = 10.0
 """Seconds that the first statement on a kept session may take: no longer than connecting to a host that has vanished."""
+_ALL_ROWS = (1 << 64) - 1
+"""``sql_select_limit`` that cuts nothing: with DEFAULT the global value would, and a read would lack rows without a word."""
 _HEAD = 200
 """Characters of a statement shown in an error."""
 PACKET_TOO_LARGE = 1153
@@ -61,6 +63,10 @@ _OURS = frozenset(
         "sql_mode",
         "foreign_key_checks",
         "unique_checks",
+        "sql_select_limit",
+        "sql_notes",
+        "sql_if_exists",
+        "completion_type",
         "autocommit",
         "character_set_client",
         "character_set_connection",
@@ -74,6 +80,17 @@ _IF_KNOWN = (
     ("in_predicate_conversion_threshold", "0"),  # MariaDB: a long IN list stays a list of ranges instead of a join with a temporary table
     ("range_optimizer_max_mem_size", "0"),  # MySQL: the same
     ("max_error_count", "65535"),  # every warning of a statement is kept until it is read
+    ("sql_notes", "1"),  # a value that loses digits is a note, which this leaves out of the count of warnings
+    ("lc_messages", "'en_US'"),  # what a warning or a refusal says of a column is looked for in its words
+    ("sql_big_selects", "1"),  # a read that max_join_size takes for long is not refused
+    ("sql_safe_updates", "0"),  # rows without a key are changed by all their columns
+    ("sql_auto_is_null", "0"),  # IS NULL finds NULL
+    ("completion_type", "0"),  # COMMIT ends the transaction, and opens or closes nothing else
+    ("sql_quote_show_create", "1"),  # definitions are read with their names quoted
+    ("max_statement_time", "0"),  # MariaDB: a long DDL is no refused one
+    ("max_execution_time", "0"),  # MySQL, TiDB: the same of reads
+    ("sql_if_exists", "0"),  # MariaDB: a DDL on what is missing fails instead of doing nothing
+    ("system_versioning_asof", "DEFAULT"),  # MariaDB: rows are read as they are; a session's DEFAULT is this, not the global value
     ("tidb_constraint_check_in_place", "1"),  # TiDB: a duplicate is rejected by its INSERT, not at commit
     ("default_storage_engine", "InnoDB"),  # DDLs name no engine, and a non-transactional table would keep half of a transaction
     ("explicit_defaults_for_timestamp", "1"),  # a TIMESTAMP declared without NULL or NOT NULL is nullable, as in TiDB
@@ -476,7 +493,8 @@ def _prepare(session: Session, target: TargetConfig, apply: ApplyConfig, *, for_
     """The driver has already sent SET NAMES utf8mb4 and switched autocommit off."""
     # A suspended process holds its locks as long as its connections are open, so the server must close idle connections.
     values = [",".join(filter(None, (apply.sql_mode, ALWAYS))), math.ceil(apply.lease_timeout)]
-    session.execute("SET SESSION time_zone = '+00:00', foreign_key_checks = 0, unique_checks = 1, sql_mode = %s, wait_timeout = %s", values)
+    fixed = f"time_zone = '+00:00', foreign_key_checks = 0, unique_checks = 1, sql_select_limit = {_ALL_ROWS}"
+    session.execute(f"SET SESSION {fixed}, sql_mode = %s, wait_timeout = %s", values)
     version, packet, sql_mode = session.query("SELECT VERSION(), @@max_allowed_packet, @@SESSION.sql_mode")[0]
     _check_sql_mode(str(sql_mode), apply)
     if not for_ddls:

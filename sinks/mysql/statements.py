@@ -53,6 +53,8 @@ class Origin:
     """The columns of the values in a row's text, in order; empty = the text is a condition."""
     key: tuple[str, ...]
     """The columns that identify a row; empty = the table has no unique key."""
+    own_keys: tuple[str, ...] = ()
+    """See ``TableAt.own_keys``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class TablesThere:
         self._ask = ask
         self._structures = Structures()
         self._said: set[tuple[str, tuple[str, ...]]] = set()
-        """What was logged: tables and the columns that are left out."""
+        """What was logged: tables and the columns that are left out, or the unique keys of their own."""
         self._told: set[tuple[str, str]] = set()
         """Tables, and what was a finding of their columns."""
         self._asked: dict[TableName, tuple[TableInfo, TargetTable, tuple[Inexact, ...]]] = {}
@@ -66,7 +66,13 @@ class TablesThere:
         self._structures.forget()
 
     def as_they_are(
-        self, step: RowsStep, rows: pa.Table | None, work: Callable[[RowsStep], Written], superseded: Collection[int] = ()
+        self,
+        step: RowsStep,
+        rows: pa.Table | None,
+        work: Callable[[RowsStep], Written],
+        superseded: Collection[int] = (),
+        *,
+        keyed: bool = True,
     ) -> Written:
         """``work`` with ``step`` for the tables as they are.
 
@@ -75,6 +81,7 @@ class TablesThere:
             rows: its row events (``ROW_EVENT``), None where they are not at hand.
             work: does it.
             superseded: ids of tables whose next DDL may have been executed there: what their columns cannot hold exactly is written again after it.
+            keyed: as for ``as_found``.
 
         Raises:
             FindingError: the target lacks a table, and ``on-finding`` is ``stop``.
@@ -83,7 +90,7 @@ class TablesThere:
         concerned, before = _concerned(step, rows), Written()
         for last in (False, True):
             try:
-                there, findings, inexactly = self._met(step, concerned, superseded)
+                there, findings, inexactly = self._met(step, concerned, superseded, keyed)
                 done = work(there)
             except ApplyError as error:
                 if last or error.errno not in OUTDATED:
@@ -98,7 +105,7 @@ class TablesThere:
         raise AssertionError("the loop above returns or raises")
 
     def _met(
-        self, step: RowsStep, concerned: Sequence[_Concerned], superseded: Collection[int]
+        self, step: RowsStep, concerned: Sequence[_Concerned], superseded: Collection[int], keyed: bool
     ) -> tuple[RowsStep, tuple[Finding, ...], tuple[Finding, ...]]:
         """``step`` for the tables as they are, those that are missing, and columns that change values and were not told of before."""
         known, absent = self._known([_name(one.table) for one in concerned]) if concerned else ({}, frozenset[TableName]())
@@ -108,7 +115,7 @@ class TablesThere:
                 del tables[one.table.table_id]
                 findings.append(self._missing(one, step))
             else:
-                tables[one.table.table_id] = self._fitting(one, known)
+                tables[one.table.table_id] = self._fitting(one, known, keyed)
                 if one.table.table_id not in superseded:
                     inexactly += self._inexact(one, known)
         if (findings or inexactly) and self._settings.on_finding == "stop":
@@ -133,12 +140,12 @@ class TablesThere:
 
         return self._ask(ask)
 
-    def _fitting(self, one: _Concerned, known: Mapping[TableName, TargetTable]) -> TableAt:
+    def _fitting(self, one: _Concerned, known: Mapping[TableName, TargetTable], keyed: bool) -> TableAt:
         table = one.table
         there = known.get(_name(table))
         if there is None:
             return table  # made between two queries, or hidden from the account: the server will say
-        found = as_found(table, there, partial=self._settings.partial_columns)
+        found = as_found(table, there, partial=self._settings.partial_columns, keyed=keyed)
         if isinstance(found, Misfit):
             raise _refused(one, found.why)
         self._say(found, left_out(table, found))
@@ -166,6 +173,15 @@ class TablesThere:
             self._said.add((label, left))
             why = "syncer.to.sync-mode = 2" if self._settings.sync_mode == 2 else "syncer.sync-ddl = false"
             _log.warning("%s: the target has no column %s, which rows are written without from now on (%s)", label, ", ".join(left), why)
+
+        if table.own_keys and (label, table.own_keys) not in self._said:
+            self._said.add((label, table.own_keys))
+            _log.warning(
+                "%s: the target's unique key %s is not one upstream: a row that has a value of it that another row has removes that one, which is a finding. "
+                "Drop the key there, unless its values are unique upstream, too",
+                label,
+                ", ".join(table.own_keys),
+            )
 
     def _missing(self, one: _Concerned, step: RowsStep) -> Finding:
         words = "the target has no such table, its rows are not written: make it there, with the upstream's rows, or leave it out with syncer.ignore-table"

@@ -4,6 +4,9 @@
     the target lacks a column, or computes  left out of every statement where that is allowed (``partial``), else a ``Misfit``
     the key by which rows are found lacks   a ``Misfit``
     ENUM or SET with other words            a ``Misfit``: its values are written as numbers
+    no unique key over those of a key upstream  a ``Misfit``: a changed row would be added
+    a unique key of its own                 written, and named (``TableAt.own_keys``)
+    its engine has no transactions          a ``Misfit``: what is rolled back would stay
 
 Promises: a table whose columns are the upstream's is returned as it is, the same object. Columns go by name, without regard to case. A column that differs
 in its type only is written: the server converts, and warns where a value changes, which is a finding; where it would not warn, ``exactness`` says so.
@@ -15,7 +18,8 @@ from dataclasses import dataclass, replace
 from pyspark_tidb_binlog.schemas.history import OtherColumn, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
-from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetTable
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetTable, with_transactions
+from pyspark_tidb_binlog.sinks.mysql.target_keys import needed_key, own_keys
 from pyspark_tidb_binlog.sinks.routing.routes import narrowed
 
 
@@ -36,30 +40,46 @@ def holds_rows(table: TableAt) -> bool:
     return not (info.is_view or info.is_sequence or info.temp_table_type)
 
 
-def as_found(table: TableAt, there: TargetTable, *, partial: bool) -> TableAt | Misfit:
+def as_found(table: TableAt, there: TargetTable, *, partial: bool, keyed: bool = True) -> TableAt | Misfit:
     """``table`` as its rows are written to ``there``.
 
     Args:
         table: under its name at the target.
         there: the target's table.
         partial: whether columns that the target lacks may be left out.
+        keyed: whether rows are changed by a unique key of the target; in safe mode they are sought and deleted before.
     """
     columns = {c.name.lower(): c for c in there.columns}
     wanted = table.info.target_columns()
     lacking = [c.name for c in wanted if (found := columns.get(c.name.lower())) is None or found.generated]
     label = table_name(table.schema, table.name)
-    if why := _misfit(table, lacking, columns, partial=partial):
+    why = without_transactions(label, there) or _misfit(table, lacking, columns, partial=partial)
+    if why:
         return Misfit(table.table_id, label, why)
     names = {c.name.lower() for c in wanted}
     zeros = {c.name.lower() for c in wanted if table.frozen is not None and c.id in table.frozen.zeros}
     others = tuple(
         OtherColumn(c.name, c.kind) for c in there.columns if not c.generated and (c.name.lower() not in names or c.name.lower() in zeros)
     )
-    if not lacking and others == table.others:
-        return table
     left = {name.lower() for name in lacking}
     info = narrowed(table.info, frozenset(c.name.lower() for c in table.info.columns) - left) if lacking else table.info
-    return replace(table, info=info, others=others)
+    if keyed and (statement := needed_key(info, there, label)):
+        why = f"it has no unique key by which rows are found upstream, so that a changed row would be there twice; {statement}, and start again"
+        return Misfit(table.table_id, label, why)
+    keys = tuple(key.name for key in own_keys(table.info, there))
+    if not lacking and (others, keys) == (table.others, table.own_keys):
+        return table
+    return replace(table, info=info, others=others, own_keys=keys)
+
+
+def without_transactions(label: str, there: TargetTable) -> str:
+    """Why a table may not be written to in a transaction, and what to do; empty if it may. ``label``: its name, quoted."""
+    if there.transactional:
+        return ""
+    return (
+        f"it is in engine {there.engine}, which has no transactions: rows of a transaction that is rolled back and tried again would be there twice. "
+        f"{with_transactions(label)}, and start again"
+    )
 
 
 def left_out(table: TableAt, found: TableAt) -> tuple[str, ...]:

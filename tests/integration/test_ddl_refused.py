@@ -248,3 +248,14 @@ def test_the_advice_names_one_early_job_alone(session: Session) -> None:
         "v",
         "w",
     ]
+
+
+def test_an_existing_table_without_transactions_is_another_one(session: Session) -> None:
+    h = history(database(1), job(2, 3, table(10, "t", COLUMNS)))
+    first, create = steps_of(h, {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT);"})
+    apply(session, first, h)
+    session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT) ENGINE = MyISAM")
+    with pytest.raises(DdlRefused, match="engine MyISAM has no transactions"):
+        apply(session, create, h)
+    session.execute("ALTER TABLE d.t ENGINE = InnoDB")
+    assert apply(session, create, h).state == "done"

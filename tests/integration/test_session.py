@@ -28,6 +28,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.literals import LiteralForm, join_cells, literals
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 
 pytestmark = pytest.mark.mysql
 
@@ -120,6 +121,51 @@ def test_session_settings(target: TargetConfig) -> None:
         assert row[5:] == (0, "utf8mb4", "utf8mb4", "utf8mb4", 7, "READ-COMMITTED")
         assert session.max_allowed_packet == 16 * 1024 * 1024
         assert session.flavour is Flavour.MARIADB
+
+
+GLOBALS = {
+    "sql_select_limit": "1",
+    "max_statement_time": "0.3",
+    "sql_notes": "0",
+    "lc_messages": "'de_DE'",
+    "sql_big_selects": "0",
+    "sql_safe_updates": "1",
+    "sql_auto_is_null": "1",
+    "completion_type": "1",
+    "sql_quote_show_create": "0",
+    "sql_if_exists": "1",
+    "system_versioning_asof": "'2001-01-01'",
+}
+
+
+@pytest.fixture
+def hostile(mariadb: PrivateMariaDB, target: TargetConfig) -> Iterator[TargetConfig]:
+    """The server with global variables that change what statements mean."""
+    with mariadb.connect() as admin, admin.cursor() as cursor:
+        for name, value in GLOBALS.items():
+            cursor.execute(f"SET GLOBAL {name} = {value}")
+        yield target
+        for name in GLOBALS:
+            cursor.execute(f"SET GLOBAL {name} = DEFAULT")
+
+
+def test_global_variables_do_not_change_what_our_statements_mean(hostile: TargetConfig) -> None:
+    listed = ", ".join(f"@@SESSION.{name}" for name in GLOBALS)
+    with connect(hostile, ApplyConfig()) as session:
+        values = dict(zip(GLOBALS, session.query(f"SELECT {listed}")[0], strict=True))
+        session.execute("INSERT INTO h_session.t VALUES (1, 'a'), (2, 'b')")
+        session.execute("DELETE FROM h_session.t WHERE v <=> 'b' LIMIT 1")
+        session.commit()
+        assert len(read_tables(session, [("h_session", "t")])["h_session", "t"].columns) == 2
+        session.execute("CREATE TABLE h_session.old (a DECIMAL(9,2)) WITH SYSTEM VERSIONING")
+        answer = session.answer(b"INSERT INTO h_session.old VALUES (1.239)")
+        assert [one.words for one in answer.warnings] == ["Data truncated for column 'a' at row 1"]
+        assert len(session.query("SELECT a FROM h_session.old")) == 1
+        with pytest.raises(ApplyError, match="Can't DROP"):
+            session.execute("ALTER TABLE h_session.t DROP COLUMN none")
+        session.query("SELECT SLEEP(0.5)")
+    assert values["sql_select_limit"] == (1 << 64) - 1 and values["completion_type"] == "NO_CHAIN"
+    assert values["max_statement_time"] == values["sql_if_exists"] == 0 and values["lc_messages"] == "en_US"
 
 
 @pytest.mark.parametrize("name", ["time_zone", "SQL_MODE", "foreign_key_checks", "unique_checks", "collation_connection"])

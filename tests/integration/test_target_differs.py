@@ -202,6 +202,53 @@ def test_in_safe_mode_the_words_of_a_later_version_say_that_a_tables_rows_are_th
 
 
 @by_row
+@pytest.mark.parametrize("engine", ["MyISAM", "Aria"])
+def test_a_table_without_transactions_is_refused(target: Target, by_row: bool, engine: str) -> None:
+    """A second look at a doubtful statement, or a retry, would write its rows twice: ROLLBACK leaves the first ones there."""
+    target.session.execute(f"CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'), w INT) ENGINE={engine}")
+    target.life(by_row=by_row)
+    with pytest.raises(ApplyError, match=f"in engine {engine}, which has no transactions.*ALTER TABLE `d`.`t` ENGINE = InnoDB"):
+        target.write(NEW)
+    assert target.rows("id") == []
+    target.session.execute("ALTER TABLE d.t ENGINE = InnoDB")
+    assert target.write(NEW).findings == ()
+    assert target.rows("id, v, w") == [(1, 10, 7)]
+
+
+@by_row
+@pytest.mark.parametrize("sync_mode", [1, 2])
+def test_a_table_without_the_key_of_the_upstream_is_refused(target: Target, by_row: bool, sync_mode: int) -> None:
+    target.session.execute("CREATE TABLE d.t (id INT NOT NULL, v INT UNIQUE, e ENUM('x','y','z'), w INT)")
+    target.life(by_row=by_row, sync_mode=sync_mode)
+    with pytest.raises(ApplyError, match=r"ALTER TABLE `d`.`t` ADD PRIMARY KEY \(`id`\), and start again"):
+        target.write(NEW)
+    target.session.execute("ALTER TABLE d.t ADD PRIMARY KEY (id), DROP KEY v")
+    assert target.write(NEW).findings == ()
+    assert target.write(({1: 1, 2: 10, 3: 2, 4: 7}, {1: 1, 2: 10, 3: 2, 4: 8})).findings == ()
+    assert target.rows("id, v, w") == [(1, 10, 8)]
+
+
+@by_row
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_unique_key_of_the_targets_own_is_named_where_it_removes_a_row(
+    target: Target, by_row: bool, missing: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Upstream two rows have the same w. A swap of two values is nothing to it."""
+    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'), w INT UNIQUE)")
+    target.life(by_row=by_row)
+    one, two = {1: 1, 2: 10, 3: 2, 4: 7}, {1: 2, 2: 20, 3: 2, 4: 8}
+    assert target.write((None, one), (None, two)).findings == ()
+    if missing:
+        target.session.execute("DELETE FROM d.t WHERE id = 2")
+        target.session.commit()
+    written = target.write((two, {**two, 4: 7}))
+    words = [f.words for f in written.findings]
+    assert [text for text in words if "another row of the target was removed, by a unique key that the upstream does not have (w)" in text]
+    assert target.rows("id, v, w") == [(2, 20, 7)]
+    assert caplog.text.count("the target's unique key w is not one upstream") == 1
+
+
+@by_row
 def test_a_column_that_is_dropped_or_added_by_hand_meanwhile(target: Target, by_row: bool) -> None:
     """The table is known from the first step; the refused statement makes the sink read it again."""
     target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'), w INT)")

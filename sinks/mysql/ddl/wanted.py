@@ -26,6 +26,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.fit import Shown, differs, misfit
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 
@@ -35,7 +36,7 @@ class MissingChange:
 
     words: str
     kind: str
-    """``table``, ``column``, ``type``, ``key``, ``partition`` or ``foreign key``."""
+    """``table``, ``column``, ``type``, ``key``, ``partition``, ``foreign key`` or ``engine``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,9 @@ def lacks(session: Target, subject: Subject, dialect: Dialect) -> tuple[MissingC
 def unlike(session: Target, subject: Subject, dialect: Dialect, table: TableAt) -> tuple[MissingChange, ...]:
     """How an existing table differs from the one of the same name that the job creates."""
     found = [lack for lack in _table_lacks(session, subject, dialect, None, table) if lack]
+    there = read_tables(session, [(table.schema, table.name)]).get((table.schema, table.name))
+    if there is not None and not there.transactional:
+        found.append(MissingChange(f"{table.schema}.{table.name}: engine {there.engine} has no transactions", "engine"))
     known = {index.name.lower() for index in (*table.info.indexes, *_handle_key(table.info))}
     more = [name for name, (unique, _) in _keys(session, table).items() if unique and name not in known]
     return (*found, *(MissingChange(f"{table.schema}.{table.name}: unique key {name} does not exist upstream", "key") for name in more))

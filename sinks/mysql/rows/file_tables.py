@@ -13,7 +13,9 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnFlag, ColumnInfo, IndexColumn, IndexInfo, TableInfo
+from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import Queries, Structures, TargetColumn, TargetKey, TargetTable
+from pyspark_tidb_binlog.sinks.mysql.target_fit import without_transactions
 
 _NO_SUCH_TABLE = 1146
 
@@ -106,7 +108,7 @@ class FileTables:
         """A table, of which the transaction ``commit_ts`` has rows.
 
         Raises:
-            ApplyError: the target has no such table.
+            ApplyError: the target has no such table, or one without transactions.
         """
         found = self._structures.of(session, [(schema, table)])
         if not found:
@@ -115,7 +117,12 @@ class FileTables:
                 f"then, or {self._way_out.format(commit_ts=commit_ts)}, and start again",
                 _NO_SUCH_TABLE,
             )
-        return found[schema, table]
+        there = found[schema, table]
+        if why := without_transactions(table_name(there.schema, there.name), there):
+            raise ApplyError(
+                f"{self._file} has rows of {schema}.{table} at commit_ts {commit_ts}, but the target's table cannot take them: {why}"
+            )
+        return there
 
     def forget(self) -> None:
         """A DDL was executed."""

@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
-from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, finding, judge, matched
+from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, finding, judge, matched, removed_another
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import JoinedOps, OpStatements, OpText
 from pyspark_tidb_binlog.sinks.mysql.sent_statements import DUPLICATE, NOT_COMPARABLE, StatementSender, stop_at_findings
 from pyspark_tidb_binlog.sinks.mysql.session import Session
@@ -90,8 +90,9 @@ class _Closely:
         if one.form.effect is None:
             found = tuple(f for f in found if f.kind is FindingKind.VALUE)
         self.findings += found
-        if missing:
-            self._mend(place, statement)
+        if missing and (removed := self._mend(place, statement)):
+            words = removed_another(statement, "it has a value of the row that is written", 1 + removed)
+            self.findings += [finding(statement, FindingKind.ROWS, words, 0)] if words else []
 
     def _refused(self, place: int, one: OpText, statement: Statement, error: ApplyError) -> None:
         op = self._operations.at(place)[0].op
@@ -104,15 +105,18 @@ class _Closely:
             words = f"the target has no such table, the row is not written: {error.words}"
         elif error.errno == DUPLICATE and op is not Op.DELETE and one.form.effect is not None:
             verb = "insert" if op is Op.INSERT else "change"
-            words = f"another row has a key of one that the binlogs {verb}: {error.words}"
+            words = removed_another(statement, error.words) or f"another row has a key of one that the binlogs {verb}: {error.words}"
             self._mend(place, statement)
         else:
             raise self._refusal(statement, error) from (error if self._settings.log_row_data else None)
         self.findings.append(finding(statement, FindingKind.ROWS, words, 0))
 
-    def _mend(self, place: int, statement: Statement) -> None:
+    def _mend(self, place: int, statement: Statement) -> int:
+        """Write the row whatever is there; how many rows were removed for it."""
+        removed = 0
         for sql in self._operations.mended(place):
-            self._sender.send(statement, sql)
+            removed += self._sender.send(statement, sql).affected - sql.startswith(b"REPLACE")
+        return removed
 
     def _refusal(self, statement: Statement, error: ApplyError) -> ApplyError:
         ts = statement.newest_ts

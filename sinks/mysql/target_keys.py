@@ -1,0 +1,76 @@
+"""The unique keys of a table at the target beside those of the upstream: which one is needed, which ones are the target's own. Pure.
+
+    a key of the upstream identifies rows, the target has none over its columns   a changed row is added beside the former one
+    a key of the target that the upstream does not have                           a row is refused that the upstream has, or removes another one
+
+Promises: names go without regard to case. A key over more columns, or over longer prefixes, than one of the upstream is no key of its own: it cannot hit two rows
+of the upstream. Neither is one with a column that stays NULL, or counts by itself, where rows do not write it.
+"""
+
+from collections.abc import Iterator
+
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnInfo, TableInfo
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetKey, TargetTable
+
+_Key = dict[str, int]
+"""Length of the prefix by column, in lower case."""
+
+
+def needed_key(info: TableInfo, there: TargetTable, label: str) -> str:
+    """The statement that adds the key without which rows cannot be changed there; empty: it has one. ``label``: the table's name, quoted.
+
+    One key that identifies every row is enough; where each may be NULL, all are needed.
+    """
+    keys = info.unique_keys()
+    if not keys or not there.engine:
+        return ""
+    found = {frozenset(name.lower() for name, _ in key.columns) for key in there.unique_keys}
+    primary = _primary(info)
+    certain = [key for key in keys if _names(key) == primary or all(c.not_null for c in key)]
+    missing = [key for key in (certain or keys) if _names(key) not in found]
+    if not missing or (certain and len(missing) < len(certain)):
+        return ""
+    first = missing[0]
+    lengths = next((key for key in _upstream(info) if key.keys() == _names(first)), {})
+    parts = (quote_name(c.name) + (f"({n})" if (n := lengths.get(c.name.lower(), WHOLE_COLUMN)) != WHOLE_COLUMN else "") for c in first)
+    return f"ALTER TABLE {label} ADD {'PRIMARY' if _names(first) == primary else 'UNIQUE'} KEY ({', '.join(parts)})"
+
+
+def own_keys(info: TableInfo, there: TargetTable) -> tuple[TargetKey, ...]:
+    """The unique keys by which the target may take two rows of the upstream for one."""
+    upstream, written = list(_upstream(info)), {c.name.lower() for c in info.target_columns()}
+    return tuple(key for key in there.unique_keys if not _harmless(key, upstream, written, info, there))
+
+
+def _harmless(key: TargetKey, upstream: list[_Key], written: set[str], info: TableInfo, there: TargetTable) -> bool:
+    parts = {name.lower(): length for name, length in key.columns}
+    if "" in parts:
+        return info.has_computed_key
+    for name in parts.keys() - written:
+        column = there.column(name)
+        if column is not None and not column.generated and (column.auto_increment or (column.nullable and column.default is None)):
+            return True
+    return any(all(name in parts and _holds(parts[name], length) for name, length in one.items()) for one in upstream)
+
+
+def _holds(there: int, length: int) -> bool:
+    """Whether a prefix there is as long as the upstream's."""
+    return there == WHOLE_COLUMN or (length != WHOLE_COLUMN and there >= length)
+
+
+def _upstream(info: TableInfo) -> Iterator[_Key]:
+    if info.pk_is_handle:
+        yield {c.name.lower(): WHOLE_COLUMN for c in info.handle_columns()}
+    for index in info.indexes:
+        if (index.unique or index.primary) and index.state == PUBLIC:
+            yield {c.name.lower(): c.length for c in index.columns}
+
+
+def _names(key: tuple[ColumnInfo, ...]) -> frozenset[str]:
+    return frozenset(c.name.lower() for c in key)
+
+
+def _primary(info: TableInfo) -> frozenset[str]:
+    index = None if info.pk_is_handle else info.primary_index()
+    return _names(info.index_columns(index)) if index is not None else _names(info.handle_columns())
