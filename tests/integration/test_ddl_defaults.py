@@ -106,6 +106,12 @@ CASES = {
         "0000-00-00 00:00:00",
         ("'0000-00-00 00:00:00'", "NO", ""),
     ),
+    "date now": (
+        "DATE DEFAULT CURRENT_DATE()",
+        (kind(10, 128, 10), {"default": "CURRENT_DATE", "origin_default": "2021-05-06"}),
+        "2021-05-06",
+        ("curdate()", "YES", ""),
+    ),
     "uuid": (
         "VARCHAR(40) DEFAULT (UUID()) COMMENT 'x, y'",
         (TEXT, {"default": "uuid()", "default_is_expr": True, "origin_default": "as upstream has it"}),

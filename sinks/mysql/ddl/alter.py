@@ -1,7 +1,7 @@
 """Edits the specs of one ALTER TABLE: each is kept, changed or left out.
 
 Promises: pure. If all specs are left out, the result is the empty text. Columns are looked up in the table info after the job,
-indexes in the one before it.
+indexes in the one before it. With IF EXISTS, what the upstream does not have is left out: the target's own may have that name.
 """
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, text_of
@@ -47,10 +47,23 @@ def edit_alter(tokens: Tokens, old: TableAt | None, info: TableInfo | None, dial
     absent = _absent_indexes(old.info) if old and dialect.flavour is Flavour.MARIADB else frozenset()
     specs = []
     for spec in split_commas(tokens[end:]):
+        if old and _names_nothing(spec, old.info):
+            continue
         edited = _edit_spec(strip(spec), info, dialect, losses, absent)
         if edited:
             specs.append(edited)
     return f"ALTER TABLE {text_of(tokens[start:end])} {', '.join(specs)}" if specs else ""
+
+
+def _names_nothing(spec: Tokens, info: TableInfo) -> bool:
+    """Whether the spec is ``DROP | MODIFY | CHANGE … IF EXISTS name`` of a column or index that the upstream does not have."""
+    solid = [t for t in spec if not t.blank]
+    spoken = [t.word for t in solid]
+    at = 2 if spoken[1:2] in (["COLUMN"], ["INDEX"], ["KEY"]) else 1
+    if spoken[:1] not in (["DROP"], ["MODIFY"], ["CHANGE"]) or spoken[at : at + 2] != ["IF", "EXISTS"] or len(solid) < at + 3:
+        return False
+    known = info.indexes if spoken[1] in ("INDEX", "KEY") else info.columns
+    return solid[at + 2].name.lower() not in {one.name.lower() for one in known}
 
 
 def _absent_indexes(info: TableInfo) -> frozenset[str]:

@@ -295,8 +295,22 @@ def is_charset_only(tokens: Sequence[Token]) -> bool:
     return not words(rest)
 
 
+_NATIONAL = {"NCHAR": "CHAR", "NVARCHAR": "VARCHAR"}
+
+
+def _without_national(tokens: Tokens) -> Tokens:
+    """NATIONAL VARCHAR and NCHAR as VARCHAR and CHAR: other servers take them for a charset that holds less."""
+    at = next_solid(tokens, 1)
+    if at < len(tokens) and tokens[at].word == "NATIONAL":
+        return [*tokens[:at], *tokens[next_solid(tokens, at + 1) :]]
+    if at < len(tokens) and tokens[at].word in _NATIONAL:
+        return [*tokens[:at], Token(TokenKind.WORD, _NATIONAL[tokens[at].word]), *tokens[at + 1 :]]
+    return tokens
+
+
 def _with_charset(tokens: Tokens, column: ColumnInfo | None, info: TableInfo | None, dialect: Dialect, *, explicit: bool) -> Tokens:
     """The definition with the column's charset written directly after its type."""
+    tokens = _without_national(tokens)
     at = next_solid(tokens, 1)
     if column is None or info is None or at >= len(tokens) or not is_text_or_words(column) or tokens[at].word not in _TEXT_TYPES:
         return tokens

@@ -96,9 +96,18 @@ def default_clause(column: ColumnInfo) -> str:
     text = str(column.default)
     if column.default_is_expr:
         return f"DEFAULT ({text})"
-    if column.tp in (ColumnType.TIMESTAMP, ColumnType.DATETIME) and text.upper().startswith("CURRENT_TIMESTAMP"):
+    if is_now(column) and (column.tp == ColumnType.DATE or text.upper() == "CURRENT_DATE"):
+        return "DEFAULT (CURRENT_DATE)"
+    if is_now(column):
         return "DEFAULT CURRENT_TIMESTAMP" + (f"({column.decimal})" if column.decimal > 0 else "")
     return f"DEFAULT {quote_string(text)}"
+
+
+def is_now(column: ColumnInfo) -> bool:
+    """Whether the default is the time, or date, of the insertion."""
+    if not isinstance(column.default, str) or column.tp not in (ColumnType.TIMESTAMP, ColumnType.DATETIME, ColumnType.DATE):
+        return False
+    return column.default.upper().startswith(("CURRENT_TIMESTAMP", "CURRENT_DATE"))
 
 
 def index_definition(index: IndexInfo, dialect: Dialect) -> str:

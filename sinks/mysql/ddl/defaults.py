@@ -12,10 +12,9 @@ from pyspark_tidb_binlog.schemas.arrowtypes import missing_value, zero_value
 from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, quote_name, quote_string, tokenize
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnInfo, ColumnType, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Tokens, closing, is_index, next_solid, split_commas, with_depth, words
-from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition
+from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, is_now
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes
 
-_TIMES = frozenset({ColumnType.TIMESTAMP, ColumnType.DATETIME})
 _LOBS = frozenset({ColumnType.TINYBLOB, ColumnType.BLOB, ColumnType.MEDIUMBLOB, ColumnType.LONGBLOB, ColumnType.JSON})
 _ATTRIBUTES = frozenset(
     "NOT NULL DEFAULT AUTO_INCREMENT UNIQUE PRIMARY KEY COMMENT ON FIRST AFTER REFERENCES CHECK CONSTRAINT COLLATE".split()
@@ -56,7 +55,7 @@ def fills_otherwise(column: ColumnInfo, flavour: Flavour) -> bool:
         return column.not_null and (
             column.tp in (ColumnType.TIMESTAMP, ColumnType.JSON) or missing_value(column, None) != zero_value(column)
         )
-    if column.tp == ColumnType.TIMESTAMP or column.default_is_expr or _is_now(column):
+    if column.tp == ColumnType.TIMESTAMP or column.default_is_expr or is_now(column):
         return True
     return (column.default, column.default_bit) != (column.origin_default, column.origin_default_bit)
 
@@ -89,7 +88,7 @@ def declared_literal(column: ColumnInfo) -> str | None:
         return f"b'{int.from_bytes(column.default_bit, 'big'):b}'"
     if column.default is None and not column.not_null:
         return "NULL"
-    if column.default is None or column.default_is_expr or _is_now(column):
+    if column.default is None or column.default_is_expr or is_now(column):
         return None
     return quote_string(str(column.default))
 
@@ -261,11 +260,3 @@ def _nullable(definition: Tokens, column: ColumnInfo) -> Tokens:
     end = _default_ends(definition, at) if at else 0
     said = any(d == 0 and t.word == "NULL" and not (at < i < end) for i, (d, t) in enumerate(with_depth(definition)))
     return definition if said else _inserted(definition, [Token(TokenKind.WORD, "NULL")])
-
-
-def _is_now(column: ColumnInfo) -> bool:
-    return (
-        isinstance(column.default, str)
-        and column.default.upper().startswith("CURRENT_TIMESTAMP")
-        and column.tp in _TIMES | {ColumnType.DATE}
-    )

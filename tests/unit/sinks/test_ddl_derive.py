@@ -89,6 +89,8 @@ def test_partition_jobs_are_not_derived() -> None:
         ({**INT, "Tp": 4, "Flen": 12, "Decimal": -1}, {}, "FLOAT NULL"),
         ({**INT, "Tp": 16, "Flen": 9}, {"default_bit": "AQE="}, "BIT(9) NULL DEFAULT b'100000001'"),
         ({**INT, "Tp": 7, "Decimal": 3, "Flag": 8192 | 1}, {"default": "CURRENT_TIMESTAMP"}, "TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3)"),
+        ({**INT, "Tp": 10}, {"default": "CURRENT_DATE"}, "DATE NULL DEFAULT (CURRENT_DATE)"),
+        ({**INT, "Tp": 10}, {"default": "CURRENT_TIMESTAMP"}, "DATE NULL DEFAULT (CURRENT_DATE)"),
         ({**INT, "Tp": 254, "Flen": 3}, {}, "BINARY(3) NULL"),
         ({**VARCHAR, "Tp": 252, "Flen": 65535}, {}, "TEXT NULL"),
         ({**INT, "Tp": 251}, {}, "LONGBLOB NULL"),

@@ -178,6 +178,31 @@ def test_what_leaves_nothing_to_execute(spec: str) -> None:
     assert alter(spec, 16).sql == ""
 
 
+def test_national_text_has_the_charset_that_it_has_upstream() -> None:
+    """MariaDB's is utf8mb3, which has no place for what the upstream's holds."""
+    made = create("`a` NATIONAL VARCHAR(9),`b` NCHAR(9),`c` NVARCHAR(9)", [column(i, name, VARCHAR) for i, name in enumerate("abc", 1)])
+    assert made.sql == f"CREATE TABLE `d`.`t` (`a` VARCHAR(9), `b` CHAR(9), `c` VARCHAR(9)) {CS}"
+    added = alter("ADD COLUMN `a` NATIONAL CHAR VARYING(9) NOT NULL", 5, [ID, column(2, "a", VARCHAR)])
+    assert added.sql == f"ALTER TABLE `t` ADD COLUMN `a` CHAR VARYING(9) {CLAUSE} NOT NULL"
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        ("DROP COLUMN IF EXISTS `v`, DROP IF EXISTS `OWN`", "DROP COLUMN IF EXISTS `v`"),
+        (
+            "DROP COLUMN IF EXISTS `own`, MODIFY COLUMN IF EXISTS `own` INT, MODIFY COLUMN IF EXISTS `V` INT",
+            "MODIFY COLUMN IF EXISTS `V` INT",
+        ),
+        ("DROP COLUMN `v`, DROP INDEX IF EXISTS `own`, DROP INDEX IF EXISTS `k`", "DROP COLUMN `v`, DROP INDEX IF EXISTS `k`"),
+        ("DROP PARTITION IF EXISTS `p`", "DROP PARTITION IF EXISTS `p`"),
+    ],
+)
+def test_what_only_the_target_has_is_not_dropped_because_the_upstream_does_not_have_it(spec: str, wanted: str) -> None:
+    old = table(10, "t", [ID, column(2, "v")], index_info=[index(1, "k", ("v", 1))])
+    assert alter(spec, 71, [ID, column(2, "v")], old=old).sql == f"ALTER TABLE `t` {wanted}"
+
+
 def test_indexes_that_the_target_was_made_without_are_not_dropped_there() -> None:
     hidden = column(2, "_v$_e_0", hidden=True, generated_expr_string="lower(`s`)")
     old = table(10, "t", [ID, hidden], index_info=[index(1, "e", ("_v$_e_0", 1)), index(2, "i", ("id", 0))])
