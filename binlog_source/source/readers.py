@@ -6,7 +6,7 @@ determine the content of a batch (start, end], however often it is read: executo
     partition.py      a Pump's share of a batch         partition_rows.py   reads it on an executor
     batch_planner.py  where the next batch ends         stream_end.py       where the stream ends; Trigger.AvailableNow
     stream_report.py  what the progress shows           outage.py           a Pump or registry that does not answer
-    waker.py          wakes idle Pumps, over wake.py
+    waker.py          wakes idle Pumps, over wake.py            departed.py      which Pumps the stream goes on without
 
 Stopping: while ``stopFile`` exists, ``latestOffset`` returns ``start``, no further batch begins, and the query can be
 stopped while it is idle. ``query.stop()`` during a batch may end in an error raised by Spark itself.
