@@ -88,6 +88,16 @@ class SourceConfig:
     compressor: str = setting("", "gzip: Pumps compress what they send; empty = they do not", "compressor", flag="compressor")
     security: SecurityConfig = nested("security", SecurityConfig)
     """Of everything inside the cluster, in both directions: the Drainer's own listener too."""
+    gone_pumps: str = ours(
+        "",
+        "ids of Pumps that the stream has read and that are gone for ever, comma separated: it goes on without what only they had, which is "
+        "recorded as lost. One that is registered, and not as offline, is read in spite of this",
+    )
+
+    @property
+    def gone(self) -> frozenset[str]:
+        """The ids in ``gone_pumps``."""
+        return frozenset(filter(None, map(str.strip, self.gone_pumps.split(","))))
 
     @property
     def wake_interval(self) -> float:
@@ -110,7 +120,8 @@ class PairConfig:
 
     orphan_ask_after: float = ours(1.0, "age in seconds from which the upstream is asked about a Prewrite without outcome")
     orphan_timeout: float = ours(
-        600.0, "seconds that an orphan Prewrite must have been seen waiting before its absence upstream settles it as rolled back"
+        600.0,
+        "seconds for which the upstream, each time it is asked, must have no trace of an orphan Prewrite before that settles it as rolled back",
     )
     resolver: str = ours(
         "",
@@ -516,7 +527,8 @@ class PumpConfig:
     heartbeat_interval: float = setting(2.0, "seconds between two registrations of the status", flag="heartbeat-interval")
     gc: str = setting("7", "how long binlogs are kept: days, or 8h, 1h30m", flag="gc", kind=DAYS)
     orphan_timeout: float = ours(
-        600.0, "seconds that an orphan Prewrite must have been seen waiting before its absence upstream settles it as rolled back"
+        600.0,
+        "seconds for which the upstream, each time it is asked, must have no trace of an orphan Prewrite before that settles it as rolled back",
     )
     max_message_size: int = setting(
         (1 << 63) - 1 - (4 << 20), "largest request, in bytes", "spark.max-message-size", flag="max-message-size"

@@ -13,13 +13,15 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import outcome_payload
+from pyspark_tidb_binlog.binlog_source.cluster.pump_clock import now_by_pumps
+from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import outcome_payload, require_past
 from pyspark_tidb_binlog.binlog_source.pump.log_report import inspect, line_of, value_directory
-from pyspark_tidb_binlog.binlog_source.pump.orphans import settle
+from pyspark_tidb_binlog.binlog_source.pump.orphans import near_present, settle
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import parse
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import THREADS, Store, StoreSettings
@@ -113,7 +115,7 @@ def _settle(argv: Sequence[str]) -> int:
         return 0
     value_directory(Path(given.pump))
     with contextlib.closing(Store(Path(given.pump), StoreSettings())) as store:
-        print(settle(store, given.start_ts, given.commit_ts))
+        print(settle(store, given.start_ts, given.commit_ts, partial(near_present, store)))
     return 0
 
 
@@ -125,6 +127,8 @@ def _settled_by(url: str, start_ts: int, commit_ts: int, cluster_id: int, tls: T
     if (parts.scheme == "https") != (tls is not None):
         raise ConfigError(f"{url!r}: https:// and -ssl-ca go together")
     if cluster_id:
+        if commit_ts:
+            require_past(start_ts, commit_ts, now_by_pumps([parts.netloc], tls))
         write_binlog(parts.netloc, cluster_id, outcome_payload(start_ts, commit_ts), tls=tls)
         return f"the Pump at {parts.netloc} took the outcome of start_ts {start_ts}"
     try:

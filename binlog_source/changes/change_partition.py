@@ -35,7 +35,9 @@ def change_partitions(pumps: Sequence[BinlogPartition], most: int, *, heartbeat:
     slices = []
     for number, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
         # a loss that is known before the read is told once
-        parts = tuple(replace(p, after_ts=begin, upto_ts=end, bucket_ids=(), anew=p.anew and number == 0) for p in pumps)
+        parts = tuple(
+            replace(p, after_ts=begin, upto_ts=end, bucket_ids=(), anew=p.anew and not number, left=() if number else p.left) for p in pumps
+        )
         slices.append(ChangePartition(parts, begin, end))
     slices[-1].heartbeat = heartbeat
     return slices

@@ -3,7 +3,8 @@
 In a fixed list a Pump's id is its ``host:port``; with a registry it is its node id, so that its address may change.
 
 Promises: ``pumps()`` reads the registry each time. It omits a Pump that is registered as offline and has nothing above
-``resolved_ts``. It includes paused and unreachable Pumps: they may have binlogs that were not read.
+``resolved_ts``; ``offline()`` names it. It includes paused and unreachable Pumps: they may have binlogs that were not read. Whether a Pump
+that is not listed at all has left is not known here (``source.departed``).
 """
 
 import logging
@@ -66,6 +67,9 @@ class PumpDiscovery(Protocol):
     def online(self) -> Mapping[str, str]:
         """Pump id -> ``host:port`` of every Pump that is in service by what ``pumps`` read last; none without a registry. Sends no request."""
 
+    def offline(self) -> Mapping[str, int]:
+        """Pump id -> its last ``maxCommitTS`` of every Pump that is registered as offline by what ``pumps`` read last. Sends no request."""
+
     def cluster_id(self) -> int:
         """The id that Pumps check."""
 
@@ -104,6 +108,10 @@ class ConfiguredDiscovery:
         """None: nobody registers their states."""
         return {}
 
+    def offline(self) -> Mapping[str, int]:
+        """None: nobody registers their states."""
+        return {}
+
     def cluster_id(self) -> int:
         """The id in the settings."""
         return self._cluster_id
@@ -133,7 +141,13 @@ class RegistryDiscovery:
 
     def pumps(self, resolved_ts: int = 0) -> Mapping[str, str]:
         """Every registered Pump that may have binlogs above ``resolved_ts``."""
-        known = self._registry.listing(PUMPS).nodes
+        listing = self._registry.listing(PUMPS)
+        known = listing.nodes
+        if listing.unreadable:
+            raise PumpUnavailable(
+                f"the registry {self._registry.url} has Pump {', '.join(listing.unreadable)} with a state that cannot be read: restart that "
+                "Pump, which writes it again, or remove its key from the registry if there is no such Pump"
+            )
         if not known:
             raise PumpUnavailable(f"the registry {self._registry.url} has no Pump; start one with this registry and try again")
         self._note(known)
@@ -144,6 +158,10 @@ class RegistryDiscovery:
         since = self._clock() - _HEARTBEAT_SECONDS
         seen = list(self._heartbeats.values())
         return {status.node_id: status.host for status, at in seen if status.state is NodeState.ONLINE and at >= since}
+
+    def offline(self) -> Mapping[str, int]:
+        """Every Pump that was registered as offline."""
+        return {status.node_id: status.max_commit_ts for status, _ in list(self._heartbeats.values()) if status.state is NodeState.OFFLINE}
 
     def _note(self, known: Iterable[NodeStatus]) -> None:
         now, before = self._clock(), self._heartbeats

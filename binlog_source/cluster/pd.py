@@ -1,13 +1,13 @@
 """The registry in PD: node states in its embedded etcd, timestamps and cluster id from its own service (pump.md 1, pd.md).
 
 Promises: those of ``binlog_source.cluster.registry.Registry``; the keys, the values and the way they are written are those of a real Pump.
-A value that is not a node status is left out and logged once, so that one broken key does not affect other nodes.
+A value that is not a node status is left out of ``nodes`` and logged once, so that one broken key does not affect other nodes; a listing
+names it in ``unreadable``, because the node is there.
 """
 
 import json
 import logging
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.cluster.endpoints import Endpoints
@@ -69,7 +69,7 @@ class PdRegistry:
 
     def listing(self, kind: str) -> Listing:
         """Every node of ``kind`` that ever registered, by node id."""
-        return self._listing(self._etcd.below(_ROOTS[kind]))
+        return self._listing(kind, self._etcd.below(_ROOTS[kind]))
 
     def changes(self, kind: str, after: int, timeout: float) -> Listing:
         """The nodes of ``kind`` written after revision ``after``; see ``Registry``.
@@ -82,7 +82,7 @@ class PdRegistry:
             found = self._etcd.below(_ROOTS[kind], after)
             if found.revision < after:
                 return self.listing(kind)
-            fresh = self._listing(found)
+            fresh = self._listing(kind, found)
             left = until - time.monotonic()
             if fresh.nodes or left <= 0:
                 return fresh
@@ -105,15 +105,17 @@ class PdRegistry:
         self._clock.close()
         self._endpoints.close()
 
-    def _listing(self, found: Range) -> Listing:
-        return Listing(tuple(sorted(self._statuses(found), key=lambda status: status.node_id)), found.revision)
-
-    def _statuses(self, found: Range) -> Iterator[NodeStatus]:
+    def _listing(self, kind: str, found: Range) -> Listing:
+        nodes, unreadable = [], []
         for pair in found.pairs:
             try:
-                yield NodeStatus.from_json(pair.value)
+                nodes.append(NodeStatus.from_json(pair.value))
             except ProtocolViolation as error:
                 self._tell(pair.key, pair.mod_revision, error)
+                unreadable.append(pair.key.removeprefix(_ROOTS[kind]).decode(errors="replace"))
+        # a node's key is directly below the root
+        there = (node_id for node_id in unreadable if "/" not in node_id)
+        return Listing(tuple(sorted(nodes, key=lambda status: status.node_id)), found.revision, tuple(sorted(there)))
 
     def _status_port(self, key: bytes, value: bytes, revision: int) -> str | None:
         try:

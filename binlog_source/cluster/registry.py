@@ -90,6 +90,8 @@ class Listing:
 
     nodes: tuple[NodeStatus, ...]
     revision: int
+    unreadable: tuple[str, ...] = ()
+    """The ids of nodes that are there with a value that is no Status; only PD's etcd takes such a value."""
 
 
 class Registry(Protocol):

@@ -37,7 +37,7 @@ def status_ports(urls: str) -> tuple[str, ...]:
 
 
 class StatusPorts:
-    """The status ports of one cluster; each request goes to the first that answers."""
+    """The status ports of one cluster; each request goes to the first that answers. One that did not is asked last from then on."""
 
     def __init__(self, addresses: Sequence[str], tls: TlsSettings | None = None) -> None:
         """``addresses``: at least one; ``tls``: the cluster's."""
@@ -96,6 +96,7 @@ class StatusPorts:
                 return question(address)
             except (*FAILURES, ValueError, KeyError, TypeError) as error:
                 failures.append(f"{address}: {error}")
+                self._addresses = (*(other for other in self._addresses if other != address), address)
         raise PumpUnavailable(f"no status port answers the request {about} ({'; '.join(failures) or 'none is known'})")
 
     def _mvcc(self, address: str, key: bytes) -> Any:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark_tidb_binlog.conf.entry import COMMAND
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
@@ -84,6 +85,19 @@ def outcome_payload(start_ts: int, commit_ts: int) -> bytes:
     """The binlog that records the outcome: a Commit, or with ``commit_ts`` 0 a Rollback. No prewrite_key, no ddl: the Prewrite has them."""
     tp = binlog_pb2.Commit if commit_ts else binlog_pb2.Rollback
     return binlog_pb2.Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts).SerializeToString()
+
+
+def require_past(start_ts: int, commit_ts: int, present_ts: int) -> None:
+    """Refuse a ``commit_ts`` that an operator states, if it is above ``present_ts``, the upstream's time.
+
+    Raises:
+        ConfigError: it is.
+    """
+    if commit_ts > present_ts:
+        raise ConfigError(
+            f"start_ts {start_ts} cannot have committed at {commit_ts} ({as_time(commit_ts)}): that is in the future of the upstream, "
+            f"whose time is {present_ts} ({as_time(present_ts)}); look for a mistyped digit"
+        )
 
 
 def undecided_text(start_ts: int, key: bytes, verdict: Verdict, pump: str, address: str, tls: TlsSettings | None = None) -> str:

@@ -35,12 +35,14 @@ from pyspark_tidb_binlog.binlog_source.pairing.transitions import (
     StepResult,
     look_after,
     merged_payloads,
+    outcome_records,
     step,
+    without_outcome,
 )
 from pyspark_tidb_binlog.binlog_source.source.late_commits import Asked, ask
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
-from pyspark_tidb_binlog.schemas.errors import ProtocolViolation, PumpUnavailable
+from pyspark_tidb_binlog.schemas.errors import DamagedLog, ProtocolViolation, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import ControlType, as_time, physical_ms
 from pyspark_tidb_binlog.schemas.packed import VALUE_BYTES, packed, unpacked
 from pyspark_tidb_binlog.schemas.stages import RAW, TRANSACTION
@@ -99,10 +101,18 @@ def pair_bucket(
     before = replace(before, pieces=_merged(before.pieces, arrived))
     working = take_up(before, chunks, records, span)
     result = step(working.records, records, span)
+    told_late: list[pa.Table] = []
+    if result.unsettled or 0 < result.oldest_alone <= span.upto_ts:
+        outcomes = _departed_outcomes(result.kept, before, source, pair)
+        if outcomes:
+            told_late = _committed_before(outcomes, span, source)
+            records = pa.concat_tables([records, outcome_records(outcomes)])
+            working = take_up(before, chunks, records, span)
+            result = step(working.records, records, span)
     released, huge = _apart(result.released, before.pieces)
     late = _late(result, source)
     huge += _late_in_pieces(late, piece_store)
-    out = [released, *_late_whole(late), *_losses(result, late, span, source)]
+    out = [released, *_late_whole(late), *_losses(result, late, span, source), *told_late]
     if bucket == 0:
         out.append(_passed_on(controls, told))
     after = _without_pieces(put_away(before, working, result.kept, chunks), working.records, records, result.kept, huge, piece_store)
@@ -229,6 +239,44 @@ def _tell(settles: Sequence[MissingOutcome], source: SourceConfig) -> None:
         tell(settles, _endpoints(source))
     except PumpUnavailable as error:
         _log.warning("%d outcomes are not written to their Pumps yet: %s", len(settles), error)
+
+
+def _departed_outcomes(kept: pa.Table, before: Index, source: SourceConfig, pair: PairConfig) -> tuple[MissingOutcome, ...]:
+    """The outcomes of what was read from Pumps that have left the cluster since: nobody can write them to their logs, or read them there.
+
+    R no longer waits for such a Pump, so the upstream is asked in the very batch that passes what it has left.
+    """
+    try:
+        discovery = _discovery(source)
+        serving = set(discovery.pumps()) - set(discovery.offline())
+    except PumpUnavailable as error:
+        _log.warning("whether Pumps have left is not known, because the registry does not answer: %s", error)
+        return ()
+    departed = set(pc.unique(kept.column("pump")).to_pylist()) - serving
+    if not departed:
+        return ()
+    settles, orphans = without_outcome(kept, departed)
+    now = running_time()
+    return settles + outcomes_of(orphans, lambda start_ts: before.waits.waited_ms(start_ts, now), pair, source).settled
+
+
+def _committed_before(outcomes: Sequence[MissingOutcome], span: ResolvedSpan, source: SourceConfig) -> list[pa.Table]:
+    """Transactions whose outcome was found when R had passed their commit_ts: an error, or with ``failOnDataLoss=false`` a control row each."""
+    rows = {}
+    for settle in outcomes:
+        if not 0 < settle.commit_ts <= span.after_ts:
+            continue
+        text = (
+            f"the transaction of start_ts {settle.start_ts}, which was read from Pump {settle.pump}, committed at {settle.commit_ts} "
+            f"({as_time(settle.commit_ts)}); that Pump left before it had the Commit, and the stream is past it: its rows are not in the target"
+        )
+        if source.fail_on_data_loss:
+            raise DamagedLog(text + "; copy its tables again, or set failOnDataLoss=false to go on without it")
+        _log.warning("%s; going on without it because failOnDataLoss=false", text)
+        rows[settle.start_ts] = {
+            "control": int(ControlType.LOST), "start_ts": settle.start_ts, "commit_ts": settle.commit_ts, "payload": text.encode(),
+        }  # fmt: skip
+    return [pa.Table.from_pylist(list(rows.values()), schema=RELEASED)] if rows else []
 
 
 def _cut(transactions: pa.Table) -> Iterator[bytes]:

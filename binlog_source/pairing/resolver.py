@@ -17,6 +17,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, na
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry, tidb_status_ports
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
+    ASKED_AT_ONCE,
     Decision,
     TransactionState,
     Verdict,
@@ -51,11 +52,11 @@ class UpstreamAnswers:
 
 
 def outcomes_of(orphans: Iterable[Orphan], waited_ms: Callable[[int], int], config: PairConfig, source: SourceConfig) -> UpstreamAnswers:
-    """What the upstream answers about ``orphans``.
+    """What the upstream answers about the oldest ``ASKED_AT_ONCE`` of ``orphans``.
 
     ``waited_ms``: how long it has had no trace of a start_ts (``waits.py``).
     """
-    asked = list(orphans)
+    asked = sorted(orphans, key=lambda orphan: orphan.start_ts)[:ASKED_AT_ONCE]
     addresses = _addresses(config, source) if asked else ()
     if not addresses:
         return UpstreamAnswers()

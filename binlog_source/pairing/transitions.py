@@ -23,7 +23,7 @@ The parts of one transaction have one commit_ts, so they are due together, and i
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,8 @@ RELEASED = TRANSACTION.set(TRANSACTION.get_field_index("payload"), pa.field("pay
 
 
 _AGAIN_MS = 1000
+_ANY_AGE_MS = 1 << 50
+"""A watermark behind which every Prewrite is old."""
 
 
 class PairFate(enum.IntEnum):
@@ -179,6 +181,26 @@ def step(known: pa.Table, records: pa.Table, span: ResolvedSpan) -> StepResult:
     view = _Judged(table, span)
     alone = view.groups[view.waiting_alone]
     return StepResult(view.kept(), view.released(), view.missing(), int(alone.min()) if len(alone) else 0, bool(view.unsettled_rows.any()))
+
+
+def without_outcome(known: pa.Table, pumps: Collection[str]) -> tuple[tuple[MissingOutcome, ...], tuple[Orphan, ...]]:
+    """Of the transactions in ``known`` (``KEPT``): the outcomes that ``pumps`` lack, and the Prewrites without any outcome that only ``pumps`` have."""
+    view = _Judged(known.combine_chunks(), ResolvedSpan(0, 0))
+    orphans = view.orphans(_ANY_AGE_MS, 0)
+    elsewhere = {orphan.start_ts for orphan in orphans if orphan.pump not in pumps}
+    return (
+        tuple(settle for settle in view.settles() if settle.pump in pumps),
+        tuple(orphan for orphan in orphans if orphan.start_ts not in elsewhere),
+    )
+
+
+def outcome_records(settles: Iterable[MissingOutcome]) -> pa.Table:
+    """``settles`` as records (``RECORD``) that their Pumps' logs do not have."""
+    rows = [
+        {"pump": s.pump, "tp": BinlogType.COMMIT if s.commit_ts else BinlogType.ROLLBACK, "start_ts": s.start_ts, "commit_ts": s.commit_ts}
+        for s in settles
+    ]
+    return pa.Table.from_pylist(rows, schema=RECORD)
 
 
 def fresh(records: pa.Table) -> pa.Table:

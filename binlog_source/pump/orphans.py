@@ -21,6 +21,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
     WaitingPrewrite,
     decide,
     outcome_payload,
+    require_past,
     undecided_text,
 )
 from pyspark_tidb_binlog.binlog_source.cluster.waits import Reading, WaitingTimes, running_time
@@ -36,26 +37,37 @@ ASK_AFTER = 1.0
 """Seconds that a Prewrite may wait for its outcome before the upstream is asked."""
 _ALARM_EVERY, _UNDECIDED_EVERY = 10.0, 60.0
 _ANY_TS = (1 << 63) - 1
+_CLOCKS_DIFFER_MS = 60_000
 _log = logging.getLogger(__name__)
 
 
-def settle(store: Store, start_ts: int, commit_ts: int) -> str:
+def settle(store: Store, start_ts: int, commit_ts: int, present: Callable[[], int]) -> str:
     """Write the outcome that an operator states for a waiting Prewrite: its ``commit_ts``, or 0 for rolled back. What was done, as a text.
+
+    ``present``: a ts that no commit_ts can be above: one that is too high would be this Pump's promise that nothing below it follows.
 
     Raises:
         ConfigError: no such Prewrite waits, or it cannot have committed at that ts.
+        PumpUnavailable: the present cannot be asked.
     """
     if start_ts not in (entry.ts for entry in store.orphans(_ANY_TS)):
         raise ConfigError(f"no Prewrite of start_ts {start_ts} waits for its outcome here; GET /orphans of the Pump lists those that do")
     promised = store.state.sorted_promise
     if commit_ts and commit_ts <= max(start_ts, promised):
         raise ConfigError(f"start_ts {start_ts} cannot have committed at {commit_ts}: its commit_ts is above {max(start_ts, promised)}")
+    if commit_ts:
+        require_past(start_ts, commit_ts, present())
     if commit_ts and store.entry(commit_ts) is not None:
         raise ConfigError(f"start_ts {start_ts} cannot have committed at {commit_ts}: that is another binlog's ts")
     store.write([canonical(outcome_payload(start_ts, commit_ts))])
     said = f"committed at {commit_ts}" if commit_ts else "rolled back"
     _log.warning("an operator settled start_ts %d: %s", start_ts, said)
     return f"start_ts {start_ts} is {said}"
+
+
+def near_present(store: Store) -> int:
+    """A ts that no commit_ts can be above, for a Pump without a registry: by this machine's clock and the log, which may be behind a little."""
+    return max(tso(time.time_ns() // 1_000_000), store.written_max_ts) + tso(_CLOCKS_DIFFER_MS)
 
 
 class OrphanResolver:

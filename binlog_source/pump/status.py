@@ -11,7 +11,7 @@ from typing import Any
 from pyspark_tidb_binlog.binlog_source.cluster.node_answers import NO_SUCH_NODE, OTHER_ERROR, SUCCESS, node_answer
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, Registry
 from pyspark_tidb_binlog.binlog_source.pump.lifecycle import Move
-from pyspark_tidb_binlog.binlog_source.pump.orphans import settle
+from pyspark_tidb_binlog.binlog_source.pump.orphans import near_present, settle
 from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, parse, read
 from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_ALLOWED, NOT_FOUND, HttpRequest, HttpResponse, json_answer
@@ -101,15 +101,19 @@ class StatusPages:
 
     def _settle(self, start_ts: str, commit_ts: str) -> HttpResponse:
         """Write the outcome that an operator states for a waiting Prewrite."""
-        if not (start_ts.isdigit() and commit_ts.isdigit()):
+        if not (_is_ts(start_ts) and _is_ts(commit_ts)):
             return HttpResponse(HTTPStatus.BAD_REQUEST, b"start_ts and commit_ts are numbers\n")
         try:
-            return HttpResponse(body=f"{settle(self._service.store, int(start_ts), int(commit_ts))}\n".encode())
+            return HttpResponse(body=f"{settle(self._service.store, int(start_ts), int(commit_ts), self._present)}\n".encode())
         except (ReplicationError, OSError) as error:
             return HttpResponse(HTTPStatus.CONFLICT, f"{error}\n".encode())
 
+    def _present(self) -> int:
+        """A ts that no commit_ts can be above."""
+        return self._registry.tso() if self._registry is not None else near_present(self._service.store)
+
     def _binlog(self, ts: str) -> HttpResponse:
-        if not ts.isdigit():
+        if not _is_ts(ts):
             return HttpResponse(body=f"invalid parameter ts: {ts}\n".encode())
         store = self._service.store
         entry = store.entry(int(ts))
@@ -126,3 +130,8 @@ class StatusPages:
 
     def _gc(self) -> HttpResponse:
         return HttpResponse(body=b"trigger gc success\n" if self._controls.trigger_gc() else b"gc is working\n")
+
+
+def _is_ts(text: str) -> bool:
+    """Whether ``text`` is a number of the digits 0 to 9 that is below 2^63."""
+    return text.isascii() and text.isdigit() and len(text) < 20 and int(text) < 1 << 63

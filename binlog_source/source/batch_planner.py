@@ -7,9 +7,18 @@ the Pump that holds R back has an orphan that pairing can only settle once it wa
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pyspark_tidb_binlog.binlog_source.source.admission import Limits, TailView, holder, pending_bytes, plan_raw, plan_sorted, unread_bytes
+from pyspark_tidb_binlog.binlog_source.source.admission import (
+    Limits,
+    TailView,
+    holder,
+    newest_promise,
+    pending_bytes,
+    plan_raw,
+    plan_sorted,
+    unread_bytes,
+)
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
-from pyspark_tidb_binlog.schemas.events import Delivery
+from pyspark_tidb_binlog.schemas.events import Delivery, as_time, tso
 
 HELD_SECONDS = 1.0
 """How long a raw batch waits for R to advance before it reads ahead of R, so that pairing can resolve orphans.
@@ -19,6 +28,26 @@ state, which costs more than the wait.
 """
 _AHEAD_MS = 1000
 """How much further beyond R than ``orphanAskAfter`` each Pump may be read: timers fire only when the watermark has passed them."""
+
+
+_FUTURE_MS = 3_600_000
+"""No promise is so far ahead of the upstream's time: it is a commit_ts, or a timestamp of PD's that a fake was given."""
+
+
+def in_the_future(views: Mapping[str, TailView], delivery: Delivery, now_ts: int) -> dict[str, int]:
+    """The Pumps whose promise is more than an hour ahead of ``now_ts``, with the promise."""
+    bound = now_ts + tso(_FUTURE_MS)
+    promises = {pump: newest_promise(view, delivery) for pump, view in views.items()}
+    return {pump: promise for pump, promise in promises.items() if promise > bound}
+
+
+def future_text(ahead: Mapping[str, int], now_ts: int) -> str:
+    """The message about Pumps with a promise that is ``in_the_future``."""
+    told = ", ".join(f"Pump {pump} promises that nothing up to ts {ts} ({as_time(ts)}) follows" for pump, ts in sorted(ahead.items()))
+    return (
+        f"{told}, and the upstream's time is {now_ts} ({as_time(now_ts)}): a binlog with a wrong ts is in its log, or PD's time was set back. "
+        "Nothing is read past it, because what is committed until then would be taken for late and lost; docs/runbook.md has what to do"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,9 +39,13 @@ def gc_ts_in(text: str) -> int | None:
     return largest if value >= _ALREADY_TSO else largest * _MS + _MS - 1
 
 
-def is_recent(ts: int) -> bool:
-    """Whether, by this machine's clock, no Pump can have collected anything above ``ts``. A clock that is far behind ``ts`` is wrong, and says nothing."""
-    return abs(time.time_ns() // 1_000_000 - physical_ms(ts)) < RECENT_MS
+def is_recent(ts: int, newest_ts: int) -> bool:
+    """Whether no Pump can have collected anything above ``ts``; ``newest_ts``: the newest ts of the upstream that is known, 0 = none.
+
+    This machine's clock has to say so, and the upstream must not be known to be further. A clock that is far behind ``ts`` is wrong, and says
+    nothing; one that stood still with the stream, as in a machine that was suspended, agrees with ``ts`` and is behind ``newest_ts``.
+    """
+    return abs(time.time_ns() // 1_000_000 - physical_ms(ts)) < RECENT_MS and physical_ms(newest_ts) - physical_ms(ts) < RECENT_MS
 
 
 def gc_ts_of(pump: str, address: str, tls: TlsSettings | None = None) -> int:

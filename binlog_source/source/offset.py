@@ -4,7 +4,7 @@ JSON form (sorted keys, format version 2)::
 
     {"clock_ts": C, "delivery": "raw", "floor": F,
      "pumps": {ID: {"offset": o, "suffix": s[, "since": {"offset": o, "suffix": s}][, "seen_ts": S]}},
-     "resolved_ts": R, "version": 2[, "gone_ts": G]}
+     "resolved_ts": R, "version": 2[, "gone_ts": G][, "left": {ID: L}]}
 
 ``resolved_ts``  all transactions with ``commit_ts <= R`` are released by the batch that ends here.
 ``floor``        where the stream began: transactions with ``commit_ts <= F`` never belong to it. Part of every offset because
@@ -19,11 +19,14 @@ JSON form (sorted keys, format version 2)::
 ``gone_ts``      in the first offset of a stream that began at 0, if a Pump had collected up to G: transactions with
                  ``commit_ts <= G`` are left out, because some are incomplete.
 
+``left``         Pumps that are left out, although they may have had binlogs above the R before, up to L (``departed``). The first batch with
+                 such a Pump records the loss; it stays here while L is above R.
+
 Promises: ``from_json`` refuses everything that ``to_json`` cannot have written, with a ``ConfigError`` that says what to do.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint
@@ -67,6 +70,7 @@ class BinlogOffset:
     clock_ts: int = 0
     """Meaningless if below ``resolved_ts``: see ``clock``."""
     gone_ts: int = 0
+    left: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def clock(self) -> int:
@@ -88,6 +92,7 @@ class BinlogOffset:
             "resolved_ts": self.resolved_ts,
             "version": VERSION,
             **({"gone_ts": self.gone_ts} if self.gone_ts else {}),
+            **({"left": dict(sorted(self.left.items()))} if self.left else {}),
         }
 
 
@@ -103,7 +108,7 @@ def from_json(value: object) -> BinlogOffset:
     if not (version == VERSION or old) or isinstance(version, bool):
         raise _refused(f"its version is {version!r}, supported is {VERSION}")
     wanted = {"delivery", "floor", "pumps", "resolved_ts", "version"}
-    if set(fields) - {"gone_ts"} != (wanted if old else wanted | {"clock_ts"}):
+    if set(fields) - {"gone_ts", "left"} != (wanted if old else wanted | {"clock_ts"}):
         raise _refused(f"its fields are {sorted(map(str, fields))}")
     if fields["delivery"] not in tuple(map(str, Delivery)):
         raise _refused(f"its delivery is {fields['delivery']!r}")
@@ -112,7 +117,9 @@ def from_json(value: object) -> BinlogOffset:
         raise _refused(f"its resolved_ts {resolved} is below its floor {floor}")
     clock = 0 if old else _count(fields["clock_ts"], "clock_ts")
     marks = {pump: _mark(pump, mark) for pump, mark in _object(fields["pumps"], "pumps").items()}
-    return BinlogOffset(Delivery(fields["delivery"]), resolved, floor, marks, clock, _count(fields.get("gone_ts", 0), "gone_ts"))
+    gone_ts = _count(fields.get("gone_ts", 0), "gone_ts")
+    left = {str(pump): _count(upto_ts, f"left of Pump {pump}") for pump, upto_ts in _object(fields.get("left", {}), "left").items()}
+    return BinlogOffset(Delivery(fields["delivery"]), resolved, floor, marks, clock, gone_ts, left)
 
 
 def require_advance(start: BinlogOffset, end: BinlogOffset) -> None:

@@ -21,6 +21,7 @@ _CONFIG_NAMES = {
     "maxBytesPerTrigger": "max_bytes_per_trigger",
     "maxPendingBytes": "max_pending_bytes",
     "failOnDataLoss": "fail_on_data_loss",
+    "gonePumps": "gone_pumps",
     "pairingBuckets": "pairing_buckets",
     "wakeIdlePumps": "wake_idle_pumps",
     "compressor": "compressor",

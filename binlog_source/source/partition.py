@@ -5,7 +5,7 @@ wherever it is read. The partitions of a batch together cover its span. One of t
 nothing to read, so that R arrives at the following stages; the first one advances the query's watermark.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from pyspark.sql.datasource import InputPartition
@@ -35,6 +35,10 @@ class BinlogPartition(InputPartition):
     """What the Pump's log must contain at the batch's end; otherwise it is not the log that the batch was planned with."""
     span_after_ts: int | None = None
     """Where the span begins for the following stages, if not at ``after_ts``: a stream from 0 on skips what the Pumps have collected."""
+    left: tuple[tuple[str, int], ...] = ()
+    """Pumps that the stream goes on without from this batch on, and up to which ts they may have had binlogs that are lost."""
+    newest_ts: int = 0
+    """The newest ts of the upstream that the driver knew; 0 = none. It decides only what is asked of the Pump, never what is read."""
     anew: bool = False
     """The Pump's log was replaced before this batch: what the former log held and the stream had not read is lost."""
 
@@ -55,14 +59,24 @@ def sorted_partitions(endpoints: Mapping[str, Endpoint], after_ts: int, upto_ts:
 
 
 def stream_partitions(
-    endpoints: Mapping[str, Endpoint], before: BinlogOffset, after: BinlogOffset, bucket_ids: tuple[int, ...]
+    endpoints: Mapping[str, Endpoint],
+    before: BinlogOffset,
+    after: BinlogOffset,
+    bucket_ids: tuple[int, ...],
+    given_up: Collection[str] = (),
 ) -> list[BinlogPartition]:
-    """The partitions of the batch from ``before`` to ``after``; ``bucket_ids``: those of the pairing, for raw delivery."""
+    """The partitions of the batch from ``before`` to ``after``; ``bucket_ids``: those of the pairing, for raw delivery.
+
+    ``given_up``: Pumps of ``after`` that are gone since the batch was planned.
+    """
     span_after_ts, after_ts = span_of(before, after)
     if after.delivery is Delivery.SORTED:
         made = [_with_seen(partition, before, after) for partition in sorted_partitions(endpoints, after_ts, after.resolved_ts)]
     else:
         made = _raw_partitions(endpoints, before, after, after_ts, bucket_ids)
+    lost = {pump: upto_ts for pump, upto_ts in after.left.items() if pump not in before.left}
+    lost |= {pump: after.resolved_ts for pump in after.pumps if pump not in endpoints and pump in given_up}
+    made[:1] = [replace(partition, left=tuple(sorted(lost.items()))) for partition in made[:1]]
     return [replace(partition, span_after_ts=span_after_ts) for partition in made]
 
 

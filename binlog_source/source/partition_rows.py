@@ -13,6 +13,7 @@ from itertools import chain
 import pyarrow as pa
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
+from pyspark_tidb_binlog.binlog_source.source.departed import left_out_text
 from pyspark_tidb_binlog.binlog_source.source.framing import (
     Records,
     clock_row,
@@ -74,6 +75,8 @@ class _Losses:
         self.rows: list[pa.RecordBatch] = []
         if part.anew:
             self._lost(part.after_ts, part.upto_ts, anew_text(self._pump, part.after_ts))
+        for pump, upto_ts in part.left:
+            self.rows.append(loss(pump, part.after_ts, upto_ts, left_out_text(pump, part.after_ts)))
 
     def _lost(self, after_ts: int, upto_ts: int, text: str) -> None:
         self.rows.append(loss(self._pump, after_ts, upto_ts, text))
@@ -112,7 +115,8 @@ def _terms(part: BinlogPartition, config: SourceConfig, extra: StreamOptions, lo
             _log.warning("Pump %s: the last known address is used, because the registry does not answer: %s", pump, error)
             return endpoint
 
-    return ReadTerms(extra.read_patience, losses.on_purged, find, losses.on_damage, part.seen, losses.on_replaced, note)
+    newest_ts = max(part.newest_ts, part.upto_ts)
+    return ReadTerms(extra.read_patience, losses.on_purged, find, losses.on_damage, part.seen, losses.on_replaced, note, newest_ts)
 
 
 def _records(part: BinlogPartition, terms: ReadTerms) -> Iterator[Records]:

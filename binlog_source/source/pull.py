@@ -260,13 +260,13 @@ def _tells_tip(endpoint: Endpoint) -> bool:
         pull.close()
 
 
-def kept_by_real(endpoint: Endpoint, after_ts: int) -> int:
-    """The gc ts of a real Pump; 0, without asking it, if nothing above ``after_ts`` can be gone.
+def kept_by_real(endpoint: Endpoint, after_ts: int, newest_ts: int = 0) -> int:
+    """The gc ts of a real Pump; 0, without asking it, if nothing above ``after_ts`` can be gone. ``newest_ts``: as ``gc_bound.is_recent`` has it.
 
     Raises:
         PumpUnavailable: the Pump does not report it.
     """
-    return 0 if not after_ts or is_recent(after_ts) else gc_ts_of(endpoint.pump, endpoint.address, endpoint.tls)
+    return 0 if not after_ts or is_recent(after_ts, newest_ts) else gc_ts_of(endpoint.pump, endpoint.address, endpoint.tls)
 
 
 def silent_damage(endpoint: Endpoint, after_ts: int, upto_ts: int) -> tuple[Damage, str]:

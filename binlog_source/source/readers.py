@@ -6,7 +6,7 @@ determine the content of a batch (start, end], however often it is read: executo
     partition.py      a Pump's share of a batch         partition_rows.py   reads it on an executor
     batch_planner.py  where the next batch ends         stream_end.py       where the stream ends; Trigger.AvailableNow
     stream_report.py  what the progress shows           outage.py           a Pump or registry that does not answer
-    waker.py          wakes idle Pumps, over wake.py
+    waker.py          wakes idle Pumps, over wake.py            departed.py      which Pumps the stream goes on without
 
 Stopping: while ``stopFile`` exists, ``latestOffset`` returns ``start``, no further batch begins, and the query can be
 stopped while it is idle. ``query.stop()`` during a batch may end in an error raised by Spark itself.
@@ -15,16 +15,18 @@ stopped while it is idle. ``query.stop()`` during a batch may end in an error ra
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
-from pyspark_tidb_binlog.binlog_source.cluster.discovery import PumpDiscovery, discovery_of, patiently
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import PumpDiscovery, discovery_of, names_registry, patiently
 from pyspark_tidb_binlog.binlog_source.source.admission import TailView
-from pyspark_tidb_binlog.binlog_source.source.batch_planner import BatchPlanner
+from pyspark_tidb_binlog.binlog_source.source.batch_planner import BatchPlanner, future_text, in_the_future
 from pyspark_tidb_binlog.binlog_source.source.delivery import endpoints_of, resolve_delivery
+from pyspark_tidb_binlog.binlog_source.source.departed import DepartedPumps, Membership
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, from_json, require_advance
 from pyspark_tidb_binlog.binlog_source.source.options import source_of, stream_options_of
 from pyspark_tidb_binlog.binlog_source.source.outage import Outage
@@ -36,7 +38,8 @@ from pyspark_tidb_binlog.binlog_source.source.stream_report import outage_report
 from pyspark_tidb_binlog.binlog_source.source.tails import Tails
 from pyspark_tidb_binlog.binlog_source.source.waker import PumpWaker, waker_of
 from pyspark_tidb_binlog.conf import failpoints
-from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
+from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import tso
 
 _WAIT_SECONDS = 0.2
 """How long ``latestOffset`` waits for new steps; bounds how late a stop is noticed."""
@@ -73,11 +76,14 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tails: Tails | None = None
         self._waker: PumpWaker | None = None
         self._outage = Outage(self._extra.patience)
+        self._departed = DepartedPumps(self._config, self._extra.patience)
+        self._members = Membership({})
         self._end = StreamEnd(self._config.ending_commit_ts, self._extra.stop_file, self._outage)
         self._planner = BatchPlanner(self._config.max_pending_bytes, self._extra.orphan_ask_after)
         self._received = ReceivedSteps()
         self._reported: dict[str, Any] | None = None
         self._advanced_at = 0.0
+        self._present_ts = 0
         self._fresh = False
         """Whether the stream is a new one that was not asked for a batch yet."""
 
@@ -156,21 +162,37 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         require_advance(before, after)
         _, after_ts = span_of(before, after)
         discovery, patience = self._known_discovery(), self._extra.patience
-        known = patiently(discovery.pumps, patience)
-        missing = sorted(set(after.pumps) - set(known))
-        if missing:
-            raise ConfigError(
-                f"the batch (ts {after_ts}, {after.resolved_ts}] reads Pump {', '.join(missing)}, which option pumps or the registry "
-                "no longer names; name it again until the batch is done, or delete Spark's checkpoint directory"
-            )
-        owners = patiently(lambda: self._owners(discovery, after, after_ts), patience)
+        known = patiently(lambda: self._named(discovery, after, after_ts), patience)
+        owners = patiently(lambda: self._owners(discovery, after, after_ts, known), patience)
         endpoints = patiently(lambda: endpoints_of(self._config, discovery, {pump: known[pump] for pump in owners}), patience)
-        return stream_partitions(endpoints, before, after, self._extra.bucket_ids)
+        made = stream_partitions(endpoints, before, after, self._extra.bucket_ids, set(after.pumps) - set(known))
+        newest_ts = self._tails.newest_ts(after.delivery) if self._tails is not None else 0
+        return [replace(partition, newest_ts=newest_ts) for partition in made]
 
-    def _owners(self, discovery: PumpDiscovery, after: BinlogOffset, after_ts: int) -> list[str]:
+    def _named(self, discovery: PumpDiscovery, after: BinlogOffset, after_ts: int) -> Mapping[str, str]:
+        """The Pumps that are named, without those that the settings give up.
+
+        Raises:
+            PumpUnavailable: one of ``after`` is not in the registry.
+            ConfigError: one is not in the list, or all are given up.
+        """
+        known = discovery.pumps()
+        given_up = {pump for pump in self._config.gone if pump not in known or pump in discovery.offline()}
+        missing = sorted(set(after.pumps) - set(known) - set(discovery.offline()) - given_up)
+        if missing or (after.pumps and set(after.pumps) <= given_up):
+            kind = PumpUnavailable if missing and names_registry(self._config) else ConfigError
+            raise kind(
+                f"the batch (ts {after_ts}, {after.resolved_ts}] reads Pump {', '.join(missing or after.pumps)}, which option pumps or the "
+                "registry does not name; name it again until the batch is done. If it is gone for ever: name it in spark.gone-pumps, or delete "
+                "Spark's checkpoint directory"
+            )
+        return {pump: address for pump, address in known.items() if pump not in given_up}
+
+    def _owners(self, discovery: PumpDiscovery, after: BinlogOffset, after_ts: int, known: Mapping[str, str]) -> list[str]:
         """The Pumps of ``after`` to read from, without those that went offline since: they hold nothing that is still needed."""
         there = discovery.pumps(max(after_ts, self._config.starting_commit_ts))
-        return [pump for pump in after.pumps if pump in there] or list(after.pumps)
+        named = [pump for pump in after.pumps if pump in known]
+        return [pump for pump in named if pump in there] or named
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one Pump."""
@@ -210,7 +232,9 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._waker = None if self._end.finite else waker_of(self._config, self._known_discovery().online, self._tails)
             self._advanced_at = time.monotonic()
         discovery = self._known_discovery()
-        self._tails.follow(endpoints_of(self._config, discovery, discovery.pumps(before.resolved_ts)), before.resolved_ts, before)
+        listed = discovery.pumps(before.resolved_ts)
+        self._members = self._departed.membership(before, listed, discovery.offline(), self._tails.unreachable())
+        self._tails.follow(endpoints_of(self._config, discovery, self._members.pumps), before.resolved_ts, before)
         return self._tails
 
     def _next_offset(self, tails: Tails, before: BinlogOffset, max_bytes: int | None) -> BinlogOffset:
@@ -221,13 +245,26 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             known = tails.views(before)
             views = self._readable(tails, before) if goes_on else None
         self._report(tails, known, before)
+        if known:
+            self._require_present(known, before)
         if not goes_on:
             return before
         end = before if views is None else self._planner.plan(views, before, max_bytes, self._end.ceiling, tails.gc_ts())
         discovery = self._known_discovery()
-        if end is before or set(discovery.pumps(before.resolved_ts)) <= set(end.pumps):
+        if end is before:
             return end
+        left = self._members.noted(end)
+        if set(discovery.pumps(before.resolved_ts)) - set(left) <= set(end.pumps):
+            return replace(end, left=left)
         return before
+
+    def _require_present(self, views: Mapping[str, TailView], before: BinlogOffset) -> None:
+        """Refuse a promise far ahead of the upstream's time, which is asked only if this machine's clock and what was asked before are behind it."""
+        if not in_the_future(views, before.delivery, max(self._present_ts, tso(time.time_ns() // 1_000_000))):
+            return
+        self._present_ts = max(self._present_ts, self._known_discovery().now())
+        if ahead := in_the_future(views, before.delivery, self._present_ts):
+            raise ProtocolViolation(future_text(ahead, self._present_ts))
 
     def _is_worthwhile(self, tails: Tails, before: BinlogOffset, max_bytes: int | None) -> bool:
         views = self._readable(tails, before)

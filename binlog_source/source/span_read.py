@@ -70,6 +70,8 @@ class ReadTerms:
     on_replaced: OnReplaced = refuse_replaced
     note: ReadNote | None = None
     """Tells operators that the read waits."""
+    newest_ts: int = 0
+    """The newest ts of the upstream that is known; 0 = none."""
 
 
 def read_raw(endpoint: Endpoint, begin: Position, end: Position, after_ts: int, terms: ReadTerms) -> Iterator[Records]:
@@ -199,7 +201,7 @@ class _SortedRead:
         if metadata.delivery:
             gc_ts, after_ts = metadata.gc_ts, self._reached
         else:
-            gc_ts, after_ts = kept_by_real(endpoint, self._after_ts), self._after_ts
+            gc_ts, after_ts = kept_by_real(endpoint, self._after_ts, self._terms.newest_ts), self._after_ts
         if purged(gc_ts, after_ts):
             self._terms.on_purged(gc_ts)
             self._told = True

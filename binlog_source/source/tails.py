@@ -239,7 +239,7 @@ class Tail:
                 self._listens_since, self._heard_at = time.monotonic(), time.time()
                 records = parse(data, self.endpoint.pump)
                 if tip is None:
-                    tip = self._learn_metadata(pull, from_ts)
+                    tip = self._learn_metadata(pull, from_ts, int(records.commit_ts.max()) if len(records) else 0)
                     self._mute = 0
                     if seen is not None and pull.metadata().seen == NO:
                         return self._replaced(seen, pull.metadata().end)
@@ -328,10 +328,10 @@ class Tail:
             self._steps.add(LogStep(_NOWHERE, 0, damage.upto_ts, 0))
             self._changed.notify_all()
 
-    def _learn_metadata(self, pull: Pull, from_ts: int) -> bool:
+    def _learn_metadata(self, pull: Pull, from_ts: int, newest_ts: int) -> bool:
         metadata = pull.metadata()
         first = self._base is None
-        gc_ts = metadata.gc_ts if metadata.delivery or not first else kept_by_real(self.endpoint, from_ts)
+        gc_ts = metadata.gc_ts if metadata.delivery or not first else kept_by_real(self.endpoint, from_ts, newest_ts)
         if first:
             self.gc_ts = metadata.gc_ts
         if purged(gc_ts, from_ts) and first:
@@ -460,6 +460,11 @@ class Tails:
         """The newest that is known of the Pumps that have reported their logs. Call with the condition held."""
         heads = {pump: tail.head(delivery) for pump, tail in list(self._tails.items())}
         return {pump: head for pump, head in heads.items() if head is not None}
+
+    def newest_ts(self, delivery: Delivery) -> int:
+        """The highest promise of any Pump; 0 if none has reported its log."""
+        with self.changed:
+            return max((head.promise for head in self.heads(delivery).values()), default=0)
 
     def readable(self, start: BinlogOffset) -> dict[str, TailView] | None:
         """``views``, without the steps of Pumps that cannot be read now: a batch with one would wait for it, and hold up all others."""

@@ -105,6 +105,7 @@ def test_a_broken_key_is_left_out_and_told_once(pd_site: PdSite, registry: PdReg
     assert [record.message.split(" is left out")[0].rpartition("key ")[2] for record in caplog.records] == [
         (ROOT + key).decode() for key in (b"b", b"b/sub", b"c")
     ]
+    assert registry.listing(PUMPS).unreadable == ("b", "c"), "they are there"
     known = registry.listing(PUMPS).revision
     pd_site.etcd.gateway("kv/put", key=ROOT + b"b", value=b"[]")
     assert registry.changes(PUMPS, known, 0.3).nodes == (), "a broken value wakes nobody"

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
+from pyspark_tidb_binlog.binlog_source.cluster.nodes import Nodes
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
@@ -18,10 +19,10 @@ from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
-from pyspark_tidb_binlog.schemas.events import Delivery
+from pyspark_tidb_binlog.schemas.events import ControlType, Delivery
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
-from tests.support.pump_writes import CLUSTER, fake, send
-from tests.support.stream_reader import advance
+from tests.support.pump_writes import CLUSTER, commit, config_of, fake, prewrite, send
+from tests.support.stream_reader import advance, commits_between, next_offset
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc]
 
@@ -169,9 +170,113 @@ def test_a_registry_that_is_away_holds_r_and_ends_the_stream_only_when_that_last
 
 def test_a_batch_of_a_pump_that_nobody_names_any_more_says_so(service: ClusterService, registry: RegistryClient) -> None:
     registry.put_status(PUMPS, NodeStatus("pump-1", "127.0.0.1:1"))
-    reader = BinlogStreamReader(options_of(SourceConfig(service.url, delivery="raw")))
+    reader = BinlogStreamReader(options_of(SourceConfig(service.url, delivery="raw"), StreamOptions(patience=0.3)))
     begin = BinlogOffset(Delivery.RAW, 5, 5, {}).to_json()
     end = begin | {"pumps": {"pump-9": {"suffix": 0, "offset": 4, "since": {"suffix": 0, "offset": 0}}}, "resolved_ts": 7}
-    with pytest.raises(ConfigError, match=r"batch \(ts 5, 7\] reads Pump pump-9"):
+    with pytest.raises(PumpUnavailable, match=r"batch \(ts 5, 7\] reads Pump pump-9"):
         reader.partitions(begin, end)
     reader.stop()
+
+
+def losses(reader: BinlogStreamReader, begin: dict[str, Any], end: dict[str, Any]) -> list[tuple[str, int, int]]:
+    """Pump and span of the LOST rows of a batch."""
+    rows = (row for part in reader.partitions(begin, end) for batch in reader.read(part) for row in batch.to_pylist())
+    return [(row["pump"], row["start_ts"], row["commit_ts"]) for row in rows if row["control"] == ControlType.LOST]
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_a_registry_that_has_lost_its_memory_loses_no_pump(
+    service: ClusterService, registry: RegistryClient, tmp_path: Path, delivery: Delivery
+) -> None:
+    """The heartbeat of the one Pump comes before that of the other."""
+    first, second = pump("pump-1", service, tmp_path), pump("pump-2", service, tmp_path)
+    reader = BinlogStreamReader(options_of(SourceConfig(service.url, delivery=str(delivery), starting_commit_ts=registry.tso())))
+    try:
+        one = registry.tso()
+        send(first, fake(one))
+        send(second, fake(one))
+        at = advance(reader, reader.initialOffset(), one)
+        start_ts, commit_ts, two = registry.tso(), registry.tso(), registry.tso()
+        send(second, prewrite(start_ts), commit(start_ts, commit_ts))
+        service.nodes = Nodes(None)
+        registry.put_status(PUMPS, NodeStatus("pump-1", first.address))
+        send(first, fake(two))
+        for _ in range(5):
+            assert reader.latestOffset(at, reader.getDefaultReadLimit()) == at
+        assert "Pump pump-2 is not in the registry" in str(reader.reportLatestOffset())
+        registry.put_status(PUMPS, NodeStatus("pump-2", second.address))
+        send(second, fake(two))
+        end = advance(reader, at, two)
+        assert commits_between(reader, at, end) == {commit_ts} and losses(reader, at, end) == []
+    finally:
+        reader.stop()
+        first.stop()
+        second.stop()
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_a_pump_that_is_gone_for_ever_is_left_out_as_lost(tmp_path: Path, delivery: Delivery) -> None:
+    first, second = (EmbeddedPump(config_of(tmp_path, n)).start() for n in (1, 2))
+
+    def life(*listed: EmbeddedPump, gone: str = "") -> BinlogStreamReader:
+        pumps = ",".join(made.address for made in listed)
+        return BinlogStreamReader(options_of(SourceConfig(pumps, CLUSTER, str(delivery), 5, gone_pumps=gone)))
+
+    readers = [life(first, second), life(first), life(first, gone=second.address), life(first, second, gone=second.address)]
+    try:
+        send(first, fake(10))
+        send(second, fake(10))
+        at = advance(readers[0], readers[0].initialOffset(), 10)
+        send(first, fake(20))
+        with pytest.raises(ConfigError, match=f"Pump {second.address} is not among the Pumps"):
+            readers[1].latestOffset(at, readers[1].getDefaultReadLimit())
+        without = next_offset(readers[2], at)
+        assert set(offset(without).pumps) == {first.address}
+        for again in (readers[2], life(first)):
+            assert losses(again, at, without) == [(second.address, 10, offset(without).resolved_ts)]
+        send(first, fake(30))
+        later = next_offset(readers[2], without)
+        assert losses(readers[2], without, later) == [], "told once"
+        send(first, fake(40))
+        send(second, fake(40))
+        assert set(offset(advance(readers[3], later, 40)).pumps) == {first.address, second.address}, "it is back"
+    finally:
+        for reader in readers:
+            reader.stop()
+        first.stop()
+        second.stop()
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_a_dead_pump_that_is_set_offline_holds_r_only_until_its_loss_is_accepted(
+    service: ClusterService, registry: RegistryClient, tmp_path: Path, delivery: Delivery
+) -> None:
+    """Its last heartbeat was above R."""
+    first, second = pump("pump-1", service, tmp_path), pump("pump-2", service, tmp_path)
+    started = registry.tso()
+
+    def life(*, fails: bool) -> BinlogStreamReader:
+        config = SourceConfig(service.url, delivery=str(delivery), starting_commit_ts=started, fail_on_data_loss=fails)
+        return BinlogStreamReader(options_of(config, StreamOptions(patience=0.3)))
+
+    readers = [life(fails=True), life(fails=False)]
+    try:
+        one = registry.tso()
+        send(first, fake(one))
+        send(second, fake(one))
+        at = advance(readers[0], readers[0].initialOffset(), one)
+        second.stop()
+        two, three, four = (registry.tso() for _ in range(3))
+        registry.put_status(PUMPS, NodeStatus("pump-2", second.address, NodeState.OFFLINE, three))
+        send(first, fake(two))
+        with pytest.raises(PumpUnavailable, match="Pump pump-2 is registered as offline and does not answer.*fail-on-data-loss"):
+            for _ in range(TRIES):
+                assert readers[0].latestOffset(at, readers[0].getDefaultReadLimit()) == at
+        end = advance(readers[1], at, two)
+        assert set(offset(end).pumps) == {"pump-1"} and losses(readers[1], at, end) == [("pump-2", one, three)]
+        send(first, fake(four))
+        assert losses(readers[1], end, advance(readers[1], end, four)) == [], "told once"
+    finally:
+        for reader in readers:
+            reader.stop()
+        first.stop()

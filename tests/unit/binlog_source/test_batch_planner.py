@@ -1,13 +1,17 @@
 """When the next batch is worthwhile, and where a stream from 0 on begins."""
 
+from unittest import mock
+
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.source.admission import LogStep, TailView
-from pyspark_tidb_binlog.binlog_source.source.batch_planner import HELD_SECONDS, BatchPlanner
+from pyspark_tidb_binlog.binlog_source.source.batch_planner import HELD_SECONDS, BatchPlanner, future_text, in_the_future
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
+from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.source.stream_report import outage_report, report
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
-from pyspark_tidb_binlog.schemas.events import Delivery
+from pyspark_tidb_binlog.schemas.errors import ProtocolViolation
+from pyspark_tidb_binlog.schemas.events import Delivery, tso
 
 PLANNER = BatchPlanner(max_pending_bytes=100, orphan_ask_after=1.0)
 
@@ -75,3 +79,28 @@ def test_the_report_names_the_pump_that_holds_r_back() -> None:
 def test_the_report_while_nobody_answers() -> None:
     assert report(before(), None, {"a": "away"}, {}, {}, full=False) == before().to_json() | {"unreachable": {"a": "away"}}
     assert outage_report(before(), "the registry is away")["registry"] == "the registry is away"
+
+
+def test_a_promise_far_ahead_of_the_upstreams_time_is_told_by_pump() -> None:
+    now, hour = tso(10_000_000), tso(3_600_000)
+    views = {"a": view(now), "b": view(10, (now + hour, 5)), "c": view(10, (now + hour + 1, 5))}
+    assert in_the_future(views, Delivery.RAW, now) == in_the_future(views, Delivery.SORTED, now) == {"c": now + hour + 1}
+    text = future_text({"c": now + hour + 1}, now)
+    assert f"Pump c promises that nothing up to ts {now + hour + 1}" in text and f"the upstream's time is {now} (" in text
+
+
+@pytest.mark.parametrize("present", [0, tso(4_000_000_000_000)])
+def test_the_upstreams_time_is_asked_once_before_a_promise_is_refused(present: int) -> None:
+    reader = BinlogStreamReader({"pumps": "h:1", "clusterId": "7"})
+    asked = []
+    reader._discovery = mock.Mock(now=lambda: asked.append(1) or present)
+    reader._require_present({"a": view(tso(1_000_000_000_000))}, before())
+    assert not asked, "this machine's clock is beyond it"
+    views = {"a": view(tso(4_000_000_000_000))}
+    for _ in range(2):
+        if present:
+            reader._require_present(views, before())
+        else:
+            with pytest.raises(ProtocolViolation, match="Pump a promises"):
+                reader._require_present(views, before())
+    assert len(asked) == (1 if present else 2)

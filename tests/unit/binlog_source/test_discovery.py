@@ -1,5 +1,7 @@
 """A registry that is away for a while ends nothing: it is waited for."""
 
+from dataclasses import replace
+
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster import discovery as discovery_module
@@ -98,3 +100,23 @@ def test_outcomes_that_cannot_be_told_now_do_not_end_the_batch(monkeypatch, capl
     monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.pairing.bucket._endpoints", away)
     _tell([MissingOutcome("p", 5, 9)], SourceConfig(pumps="http://pd:2379"))
     assert "1 outcomes are not written to their Pumps yet" in caplog.text
+
+
+def test_a_pump_whose_state_cannot_be_read_is_there():
+    """Without it R would advance past what it has."""
+    found = RegistryDiscovery("http://r:1", 7)
+    found._registry = registry = FakeRegistry()
+    registry.put_status(PUMPS, NodeStatus("p1", "p1:8250"))
+    listing = registry.listing(PUMPS)
+    registry.listing = lambda kind: replace(listing, unreadable=("p2",))
+    with pytest.raises(PumpUnavailable, match="Pump p2 with a state that cannot be read"):
+        found.pumps()
+
+
+def test_who_is_offline_is_known_with_how_far_it_came():
+    found = RegistryDiscovery("http://r:1", 7)
+    found._registry = registry = FakeRegistry()
+    for pump, state, ts in (("p1", NodeState.ONLINE, 9), ("p2", NodeState.OFFLINE, 5), ("p3", NodeState.OFFLINE, 8)):
+        registry.put_status(PUMPS, NodeStatus(pump, f"{pump}:8250", state, ts))
+    assert dict(found.pumps(5)) == {"p1": "p1:8250", "p3": "p3:8250"} and found.offline() == {"p2": 5, "p3": 8}
+    assert ConfiguredDiscovery("h:1", 7).offline() == {}

@@ -1,14 +1,17 @@
 """A bucket's batch outside Spark: packed in, packed out, and what it refuses."""
 
 import os
+from collections.abc import Iterable
 
 import pyarrow as pa
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.pairing.bucket import Paired, look, pair_bucket, pieces_of
+from pyspark_tidb_binlog.binlog_source.pairing.resolver import UpstreamAnswers
+from pyspark_tidb_binlog.binlog_source.pairing.transitions import MissingOutcome, Orphan
 from pyspark_tidb_binlog.binlog_source.source.framing import loss, packed_rows, punctuation
 from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
-from pyspark_tidb_binlog.schemas.errors import ProtocolViolation
+from pyspark_tidb_binlog.schemas.errors import DamagedLog, ProtocolViolation
 from pyspark_tidb_binlog.schemas.events import BinlogType, ControlType, tso
 from pyspark_tidb_binlog.schemas.packed import unpacked
 from pyspark_tidb_binlog.schemas.pieces import pieces
@@ -194,3 +197,41 @@ class TestHuge:
         assert self.rows_out(first) == list(self.ROWS)
         again = self.run(first.state, (100, 200), *self.prewrite(5), commit(5, 8))
         assert (again.huge, self.pieces.values) == ((), {})
+
+
+@pytest.fixture
+def upstream(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The upstream knows that start_ts 5 committed at 8, and 6 at 200; what it was asked about."""
+    asked: list[list[int]] = []
+
+    def answers(orphans: Iterable[Orphan], *rest: object) -> UpstreamAnswers:
+        asked.append([orphan.start_ts for orphan in orphans])
+        commits = {5: 8, 6: 200}
+        return UpstreamAnswers(tuple(MissingOutcome("p", ts, commits[ts]) for ts in asked[-1] if ts in commits))
+
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.pairing.bucket.outcomes_of", answers)
+    return asked
+
+
+def test_what_was_read_from_a_pump_that_left_is_released_by_the_upstreams_word(upstream: list[list[int]]) -> None:
+    """It died before it had the Commit, and was set offline: nobody can write the outcome to it."""
+    first = run(1, prewrite(5), prewrite(6), prewrite(7), span=(0, 4))
+    assert upstream == [], "R is below them: the Pump may be there"
+    second = run(1, span=(4, 100), stored=first.state)
+    assert rows(second) == [(BinlogType.COMMIT, 5, 8)] and upstream == [[5, 6, 7]]
+    third = run(1, span=(100, 300), stored=second.state)
+    assert rows(third) == [(BinlogType.COMMIT, 6, 200)] and upstream[1:] == [[7]]
+
+
+def test_one_whose_outcome_is_found_too_late_is_told(upstream: list[list[int]]) -> None:
+    first = run(1, prewrite(5), span=(0, 4))
+    with pytest.raises(DamagedLog, match="start_ts 5, which was read from Pump p, committed at 8.*copy its tables again"):
+        run(1, span=(10, 100), stored=first.state)
+    later = run(1, span=(10, 100), stored=first.state, fail_on_data_loss=False)
+    assert rows(later) == [(ControlType.LOST, 5, 8)]
+    assert rows(run(1, span=(100, 200), stored=later.state)) == [] and len(upstream) == 2, "told once"
+
+
+def test_a_pump_that_is_listed_is_left_to_write_its_outcomes(upstream: list[list[int]]) -> None:
+    first = run(1, prewrite(5) | {"pump": "p:1"}, span=(0, 4))
+    assert rows(run(1, span=(4, 100), stored=first.state)) == [] and upstream == []

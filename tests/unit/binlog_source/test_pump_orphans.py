@@ -1,12 +1,13 @@
 """What a Pump writes for an orphan Prewrite, by what the upstream says of it; and the alarm when nobody says anything."""
 
 import logging
+import time
 
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import TransactionState, Verdict, outcome_payload
 from pyspark_tidb_binlog.binlog_source.cluster.waits import Reading
-from pyspark_tidb_binlog.binlog_source.pump.orphans import OrphanResolver, settle
+from pyspark_tidb_binlog.binlog_source.pump.orphans import OrphanResolver, near_present, settle
 from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, canonical, fake
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
@@ -160,14 +161,21 @@ def test_absence_that_proves_a_rollback_writes_it(service, monkeypatch):
 
 
 def test_a_person_settles_what_waits(service):
-    assert settle(service.store, START, START + 7) == f"start_ts {START} is committed at {START + 7}"
+    assert settle(service.store, START, START + 7, lambda: START + 7) == f"start_ts {START} is committed at {START + 7}"
     assert service.store.catch_up().sorted_promise == START + 7
     with pytest.raises(ConfigError, match="no Prewrite of start_ts"):
-        settle(service.store, START, 0)
+        settle(service.store, START, 0, lambda: 0)
 
 
-@pytest.mark.parametrize("commit_ts", [START, 5])
+@pytest.mark.parametrize("commit_ts", [START, 5, START + 8, START * 10])
 def test_a_person_cannot_say_what_cannot_be(service, commit_ts):
     with pytest.raises(ConfigError, match=f"cannot have committed at {commit_ts}"):
-        settle(service.store, START, commit_ts)
+        settle(service.store, START, commit_ts, lambda: START + 7)
     assert service.store.orphans(1 << 62)
+
+
+def test_without_a_registry_the_clock_and_the_log_bound_what_a_person_says(service):
+    bound = near_present(service.store)
+    assert abs(bound - tso(time.time_ns() // 1_000_000 + 60_000)) < tso(60_000)
+    service.store.write([fake(bound)])
+    assert near_present(service.store) == bound + tso(60_000)

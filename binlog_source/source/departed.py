@@ -1,0 +1,108 @@
+"""Pumps that a stream has read and that are there no more: which of them it goes on without, and with what loss. Pure but for a clock.
+
+    registered as offline, with nothing above R                     left: all that it had was read (``PumpDiscovery`` omits it)
+    registered as offline, does not answer, and had more            lost: it holds R, or with ``fail-on-data-loss = false`` is left out
+    not in the registry, or not in the list                         vanished: it holds R, or ends the stream
+
+Promises: a Pump that the stream's offset names is never left out because it is not listed: a registry may have lost its memory, and a
+list may have been mistyped. ``gone-pumps`` names those that are gone for ever; whoever is listed and not offline is read in spite of it.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import names_registry
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
+from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import as_time
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The Pumps of a stream."""
+
+    pumps: Mapping[str, str]
+    """Pump id -> ``host:port`` of those to read."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Those that the stream goes on without although they may have had binlogs above R, and up to which ts; 0 = unknown."""
+
+    def noted(self, end: BinlogOffset) -> Mapping[str, int]:
+        """``left_out`` as a batch that ends at ``end`` records it."""
+        return {pump: upto_ts or end.resolved_ts for pump, upto_ts in self.left_out.items()}
+
+
+class DepartedPumps:
+    """Decides for one stream; remembers since when a Pump does not answer."""
+
+    def __init__(self, source: SourceConfig, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """``patience``: seconds for which a Pump that is registered as offline has to be silent before it counts as dead."""
+        self._source, self._patience, self._clock = source, patience, clock
+        self._silent_since: dict[str, float] = {}
+        self._left_out: set[str] = set()
+        self._told: set[str] = set()
+
+    def membership(
+        self, before: BinlogOffset, listed: Mapping[str, str], offline: Mapping[str, int], silent: Mapping[str, str]
+    ) -> Membership:
+        """The Pumps of the batch after ``before``.
+
+        ``listed``: those that may have binlogs above R, by discovery; ``offline``: all that are registered as offline, with their last
+        ``maxCommitTS``; ``silent``: those that do not answer, and why.
+
+        Raises:
+            PumpUnavailable: one is not in the registry, or is dead with binlogs that were not read.
+            ConfigError: one is not in the list.
+        """
+        gone = self._source.gone
+        vanished = sorted(set(before.pumps) - set(listed) - set(offline))
+        if strangers := [pump for pump in vanished if pump not in gone]:
+            raise vanished_error(strangers, before.resolved_ts, self._source)
+        for pump in sorted(set(vanished) - self._told):
+            _log.warning("%s", left_out_text(pump, before.resolved_ts))
+        self._told = set(vanished)
+        dead = {pump: offline[pump] for pump in listed if pump in offline and self._is_dead(pump, before, silent)}
+        self._left_out = set(dead)
+        self._silent_since = {pump: at for pump, at in self._silent_since.items() if pump in listed and pump in silent}
+        return Membership({pump: at for pump, at in listed.items() if pump not in dead}, dict.fromkeys(vanished, 0) | dead)
+
+    def _is_dead(self, pump: str, before: BinlogOffset, silent: Mapping[str, str]) -> bool:
+        if pump in self._left_out or pump in before.left:
+            return True
+        now = self._clock()
+        if pump not in silent or now - self._silent_since.setdefault(pump, now) < self._patience:
+            return False
+        if self._source.fail_on_data_loss and pump not in self._source.gone:
+            raise PumpUnavailable(
+                f"Pump {pump} is registered as offline and does not answer ({silent[pump]}), and the stream has not read all that it had: "
+                f"restart it; or, if it is gone for ever, go on without what only it had above ts {before.resolved_ts} "
+                f"({as_time(before.resolved_ts)}): name it in spark.gone-pumps, or set spark.fail-on-data-loss = false"
+            )
+        _log.warning("%s", left_out_text(pump, before.resolved_ts))
+        return True
+
+
+def vanished_error(pumps: list[str], resolved_ts: int, source: SourceConfig) -> PumpUnavailable | ConfigError:
+    """What is said about ``pumps``, which nobody names any more, although the stream has read them up to ``resolved_ts``."""
+    names = ", ".join(pumps)
+    gone = (
+        f"If it is gone for ever, name it in spark.gone-pumps: what only it had above ts {resolved_ts} ({as_time(resolved_ts)}) is left out"
+    )
+    if names_registry(source):
+        return PumpUnavailable(
+            f"Pump {names} is not in the registry {source.pumps} any more, and the stream has not left it: start it, or check that this is the "
+            f"registry that it was in. {gone}"
+        )
+    return ConfigError(
+        f"Pump {names} is not among the Pumps that the settings list, and the stream has read it: name it again. {gone}; "
+        "so do if it has another address, which is listed instead"
+    )
+
+
+def left_out_text(pump: str, after_ts: int) -> str:
+    """The message about a Pump that the stream goes on without."""
+    return f"Pump {pump} is gone, and the stream goes on without it: what only it had above ts {after_ts} ({as_time(after_ts)}) is lost"
