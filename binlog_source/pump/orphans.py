@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
 from pyspark_tidb_binlog.binlog_source.pump.storage.index import Entry
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import canonical, parse
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store
-from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
+from pyspark_tidb_binlog.schemas.errors import BinlogPurged, ConfigError, Corruption, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import as_time, physical_ms, tso
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
@@ -35,6 +35,7 @@ ASK_AFTER = 1.0
 _ASKED_AT_ONCE = 256
 _ALARM_EVERY, _UNDECIDED_EVERY = 10.0, 60.0
 _ANY_TS = (1 << 63) - 1
+_SETTLE = "state its outcome: PUT /orphans/{0}/commit/COMMIT_TS or PUT /orphans/{0}/rollback of this Pump"
 _log = logging.getLogger(__name__)
 
 
@@ -115,8 +116,16 @@ class OrphanResolver:
         ]
 
     def _settle(self, entry: Entry, ports: StatusPorts, prewrite: WaitingPrewrite) -> None:
+        try:
+            key = parse(self._service.store.payload(entry)).prewrite_key
+        except (Corruption, BinlogPurged) as error:
+            # those behind it must be asked nevertheless
+            self._tell(
+                entry,
+                f"start_ts {entry.ts} ({as_time(entry.ts)}) waits for its outcome, and its Prewrite cannot be read: {error}; {_SETTLE.format(entry.ts)}",
+            )
+            return
         self._service.metrics.asked()
-        key = parse(self._service.store.payload(entry)).prewrite_key
         verdict = ports.ask(entry.ts, key)
         match decide(verdict, prewrite, self._timeout_ms, self._safe_point(ports)):
             case Decision.WAIT:

@@ -38,6 +38,7 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.sorter import CHECKPOINT_SPA
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog import NearbyReader, ValueLog
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_scan import Admit, RecordRun
 from pyspark_tidb_binlog.binlog_source.wire.damage import Damage
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import COLLECTED
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, ConfigError, Corruption
 from pyspark_tidb_binlog.schemas.events import tso
@@ -566,7 +567,7 @@ class Store:
         """
         pieces, beginning = self._log.scan(start, upto, admit=admit), self._log.beginning
         if BEGINNING < start < beginning:
-            raise BinlogPurged(f"position {start} has been collected; the oldest one kept is {beginning}")
+            raise BinlogPurged(f"position {start} {COLLECTED} {beginning}")
         return pieces
 
     def base(self, ts: int) -> SorterCheckpoint:
@@ -602,13 +603,14 @@ class Store:
     def collect(self, gc_ts: int, slack: int) -> bool:
         """Remove binlogs up to ``gc_ts`` - ``slack``; False when there is nothing to do, or another collection is running.
 
-        ``gc_ts`` is stored first, so that readers behind it are told. The files from the first waiting Prewrite on are kept.
+        ``gc_ts`` is stored first, so that readers behind it are told. The files from the first Prewrite on are kept that waits, or whose
+        Commit is above ``gc_ts``.
         """
         if gc_ts <= self._gc_ts or self._state.sorted_promise <= gc_ts or not self._gc_lock.acquire(blocking=False):
             return False
         try:
             upto, state = gc_ts - slack, self._state
-            kept = self._log.kept(upto, state.low.file_id)
+            kept = self._log.kept(upto, min(state.low, self._index.base(gc_ts).low).file_id)
             self._index.note_gc(gc_ts, state, kept)
             self._gc_ts = gc_ts
             failpoints.point("gc-noted")
