@@ -562,7 +562,10 @@ class Store:
             return False
         try:
             upto, state = gc_ts - slack, self._state
-            kept = self._log.kept(upto, min(state.low, self._index.base(gc_ts).low).file_id)
+            needed = self._index.base(gc_ts).low
+            # at the end of a file nothing of it is needed
+            first_needed = needed.file_id + (needed.offset >= self._log.length(needed.file_id))
+            kept = self._log.kept(upto, min(state.low.file_id, first_needed))
             self._index.note_gc(gc_ts, state, kept)
             self._gc_ts = gc_ts
             failpoints.point("gc-noted")

@@ -78,6 +78,7 @@ def test_a_prewrite_that_cannot_be_read_holds_up_no_other(service, monkeypatch, 
     resolver = OrphanResolver(service, lambda: ("h:1",), 600, now_ms=lambda: 1_002_000)
     with caplog.at_level(logging.ERROR):
         resolver()
+        service.store.catch_up()
         resolver()
     assert asked == [START + 1] and service.store.catch_up() and service.store.entry(START + 6)
     (left,) = resolver.waiting()

@@ -64,10 +64,14 @@ def test_what_its_reader_does_with_a_message_does_not_count() -> None:
     watched.close()
 
 
+def watching() -> int:
+    return sum(thread.name == "silence of a pull" for thread in threading.enumerate())
+
+
 def test_its_thread_ends_with_it() -> None:
-    before = threading.active_count()
+    eventually(lambda: watching() == 0, what="those of other tests end")
     watched = [WatchedPull(Pulled(), 60.0) for _ in range(5)]  # type: ignore[arg-type]
-    assert threading.active_count() == before + 5
+    assert watching() == 5
     for each in watched:
         each.close()
-    eventually(lambda: threading.active_count() == before)
+    eventually(lambda: watching() == 0)
