@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.binlog_source.pump.reading import PullMemory, Reservati
 from pyspark_tidb_binlog.binlog_source.pump.same_log import holds
 from pyspark_tidb_binlog.binlog_source.pump.service import MessageGroup, PumpService
 from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
-from pyspark_tidb_binlog.binlog_source.pump.storage.store import WriteRequest
+from pyspark_tidb_binlog.binlog_source.pump.storage.write_group import WriteRequest
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods, PendingCall, StreamCall
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import DATA_LOSS, UNKNOWN, Refusal
 from pyspark_tidb_binlog.binlog_source.rpc.http1 import HttpRequest, HttpResponse

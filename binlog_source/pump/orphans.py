@@ -29,7 +29,7 @@ from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
 from pyspark_tidb_binlog.binlog_source.pump.storage.index import Entry
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import canonical, parse
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store
-from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
+from pyspark_tidb_binlog.schemas.errors import BinlogPurged, ConfigError, Corruption, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import as_time, physical_ms, tso
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
@@ -38,6 +38,7 @@ ASK_AFTER = 1.0
 _ALARM_EVERY, _UNDECIDED_EVERY = 10.0, 60.0
 _ANY_TS = (1 << 63) - 1
 _CLOCKS_DIFFER_MS = 60_000
+_SETTLE = "state its outcome: PUT /orphans/{0}/commit/COMMIT_TS or PUT /orphans/{0}/rollback of this Pump"
 _log = logging.getLogger(__name__)
 
 
@@ -116,7 +117,7 @@ class OrphanResolver:
                 assert ports is not None
                 waited_ms = self._waits.waited_ms(entry.ts, running)
                 verdict = self._settle(entry, ports, WaitingPrewrite(entry.ts, now - physical_ms(entry.ts), waited_ms))
-                if verdict.finding is TransactionState.ABSENT:
+                if verdict is not None and verdict.finding is TransactionState.ABSENT:
                     absent.add(entry.ts)
         except PumpUnavailable as error:
             self._alarm(waiting, error)
@@ -129,9 +130,18 @@ class OrphanResolver:
             for entry in self._service.store.orphans(_ANY_TS)
         ]
 
-    def _settle(self, entry: Entry, ports: StatusPorts, prewrite: WaitingPrewrite) -> Verdict:
+    def _settle(self, entry: Entry, ports: StatusPorts, prewrite: WaitingPrewrite) -> Verdict | None:
+        """What the upstream says; None: it cannot be asked, because the Prewrite is damaged."""
+        try:
+            key = parse(self._service.store.payload(entry)).prewrite_key
+        except (Corruption, BinlogPurged) as error:
+            # those behind it must be asked nevertheless
+            self._tell(
+                entry,
+                f"start_ts {entry.ts} ({as_time(entry.ts)}) waits for its outcome, and its Prewrite cannot be read: {error}; {_SETTLE.format(entry.ts)}",
+            )
+            return None
         self._service.metrics.asked()
-        key = parse(self._service.store.payload(entry)).prewrite_key
         verdict = ports.ask(entry.ts, key)
         match decide(verdict, prewrite, self._timeout_ms, self._safe_point(ports)):
             case Decision.WAIT:

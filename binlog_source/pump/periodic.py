@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
+from pyspark_tidb_binlog.schemas.errors import ReplicationError
 from pyspark_tidb_binlog.schemas.events import as_time, tso
 
 _log = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class Collector:
     def _quietly(self) -> None:
         try:
             self()
-        except OSError as error:
+        except (ReplicationError, OSError) as error:
             _log.error("Pump %s: gc failed: %s", self._service.node_id, error)
 
     def check_drainers(self) -> None:

@@ -44,6 +44,7 @@ from pyspark_tidb_binlog.conf.model import PumpConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration, size_of
 from pyspark_tidb_binlog.schemas.durable_file import replace_file
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable, ReplicationError
+from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 _log = logging.getLogger(__name__)
@@ -131,7 +132,7 @@ class EmbeddedPump:
         self._service = service = PumpService(store, cluster_id, self.node_id, metrics, space)
         metrics.watch(lambda: _figures(store, space))
         self._tasks.append(PeriodicTask(f"{self.node_id} space", LOOK_EVERY, space.look))
-        self._collector = Collector(service, days_or_duration(config.gc), self._drainers)
+        self._collector = Collector(service, days_or_duration(config.gc), self._drainers, self._gc_clock)
         if registry is None:
             return NodeState.ONLINE
         known = {status.node_id: status.state for status in registry.listing(PUMPS).nodes}
@@ -203,6 +204,10 @@ class EmbeddedPump:
         if self._oracle is not None:
             return self._oracle()
         return self._registry.tso() if self._registry is not None else own_clock(self.service)
+
+    def _gc_clock(self) -> int:
+        """The time that ages are counted from, in ms: the upstream's where it can be asked. With a clock set ahead all would be too old."""
+        return physical_ms(self._registry.tso()) if self._registry is not None else time.time_ns() // 1_000_000
 
     def _drainers(self) -> Sequence[NodeStatus]:
         return self._registry.listing(DRAINERS).nodes if self._registry is not None else ()

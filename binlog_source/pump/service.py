@@ -23,6 +23,7 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog import NearbyReader
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_scan import RecordRun
 from pyspark_tidb_binlog.binlog_source.wire.damage import Damage
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import COLLECTED
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, Corruption, DamagedLog, ProtocolViolation, PumpUnavailable
 
 MessageGroup = list[bytes]
@@ -209,7 +210,7 @@ class PumpService:
             )
         beginning = self.store.beginning
         if start < beginning and start != Pointer(0, 0):
-            raise BinlogPurged(f"Pump {self.node_id}: position {start} has been collected; the oldest one kept is {beginning}")
+            raise BinlogPurged(f"Pump {self.node_id}: position {start} {COLLECTED} {beginning}")
         at, promised = start, False
         memory = reservation or unshared_reservation()
         while not stop():

@@ -3,6 +3,9 @@
 Promises: the JSON and the texts are a real Pump's, its spelling included. ``/debug/pprof`` is specific to Go and not served.
 """
 
+import re
+import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -13,11 +16,25 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, 
 from pyspark_tidb_binlog.binlog_source.pump.lifecycle import Move
 from pyspark_tidb_binlog.binlog_source.pump.orphans import near_present, settle
 from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
+from pyspark_tidb_binlog.binlog_source.pump.storage.index import Entry
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, parse, read
 from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_ALLOWED, NOT_FOUND, HttpRequest, HttpResponse, json_answer
 from pyspark_tidb_binlog.binlog_source.wire.prometheus_text import CONTENT_TYPE
 from pyspark_tidb_binlog.schemas.errors import ReplicationError
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+
+_NUMBER = re.compile("[0-9]{1,19}")
+_LARGEST = (1 << 63) - 1
+_IN_FULL = 1 << 20
+"""Bytes of a binlog up to which all of it is shown: more would hold up the Pump."""
+_COUNTED = 64 << 20
+"""Bytes of a binlog up to which its rows are counted."""
+
+
+def _number(text: str) -> int | None:
+    """A ts in a path: decimal digits, at most 2**63 - 1; None if it is none."""
+    found = int(text) if _NUMBER.fullmatch(text) else None
+    return found if found is None or found <= _LARGEST else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +60,7 @@ class StatusPages:
         self._service = service
         self._registry = registry
         self._controls = controls
+        self._large = threading.Lock()
 
     def answer(self, request: HttpRequest) -> HttpResponse:
         """One request's answer."""
@@ -101,10 +119,11 @@ class StatusPages:
 
     def _settle(self, start_ts: str, commit_ts: str) -> HttpResponse:
         """Write the outcome that an operator states for a waiting Prewrite."""
-        if not (_is_ts(start_ts) and _is_ts(commit_ts)):
+        begun, outcome = _number(start_ts), _number(commit_ts)
+        if begun is None or outcome is None:
             return HttpResponse(HTTPStatus.BAD_REQUEST, b"start_ts and commit_ts are numbers\n")
         try:
-            return HttpResponse(body=f"{settle(self._service.store, int(start_ts), int(commit_ts), self._present)}\n".encode())
+            return HttpResponse(body=f"{settle(self._service.store, begun, outcome, self._present)}\n".encode())
         except (ReplicationError, OSError) as error:
             return HttpResponse(HTTPStatus.CONFLICT, f"{error}\n".encode())
 
@@ -112,26 +131,49 @@ class StatusPages:
         """A ts that no commit_ts can be above."""
         return self._registry.tso() if self._registry is not None else near_present(self._service.store)
 
-    def _binlog(self, ts: str) -> HttpResponse:
-        if not _is_ts(ts):
-            return HttpResponse(body=f"invalid parameter ts: {ts}\n".encode())
-        store = self._service.store
-        entry = store.entry(int(ts))
+    def _binlog(self, text: str) -> HttpResponse:
+        ts = _number(text)
+        if ts is None:
+            return HttpResponse(HTTPStatus.BAD_REQUEST, f"invalid parameter ts: {text[:20]}\n".encode())
+        entry = self._service.store.entry(ts)
         if entry is None:
             return HttpResponse(body=f"fail read binlog by ts: {ts}: leveldb: not found\n".encode())
-        payload = store.payload(entry)
+        try:
+            if entry.length <= _IN_FULL:
+                return self._in_full(entry)
+            if not self._large.acquire(blocking=False):
+                return HttpResponse(HTTPStatus.SERVICE_UNAVAILABLE, b"another large binlog is being shown; try again\n")
+            try:
+                return HttpResponse(body="\n".join(self._in_short(entry)).encode() + b"\n")
+            finally:
+                self._large.release()
+        except ReplicationError as error:
+            return HttpResponse(body=f"fail read binlog by ts: {ts}: {error}\n".encode())
+
+    def _in_full(self, entry: Entry) -> HttpResponse:
+        payload = self._service.store.payload(entry)
         binlog = parse(payload)
-        parts = [f"{entry.kind.name} at {entry.at}, {entry.length} bytes", str(binlog)]
+        parts = [_head(entry), str(binlog)]
         if read(payload).kind is RecordKind.PREWRITE:
             parts.append(str(binlog_pb2.PrewriteValue.FromString(binlog.prewrite_value)))
         if binlog.prewrite_key:
             parts.append(f"mvcc of {binlog.prewrite_key.hex()}: {self._controls.mvcc(binlog.prewrite_key)}")
         return HttpResponse(body="\n".join(parts).encode() + b"\n")
 
+    def _in_short(self, entry: Entry) -> list[str]:
+        """A large binlog: how many changes it has of each table."""
+        lines = [_head(entry)]
+        if entry.length > _COUNTED:
+            return [*lines, "too large to be counted here: ./spark-submit.sh pump inspect DATA_DIR"]
+        binlog = parse(self._service.store.payload(entry))
+        counts: Counter[int] = Counter()
+        for mutation in binlog_pb2.PrewriteValue.FromString(binlog.prewrite_value).mutations:
+            counts[mutation.table_id] += len(mutation.sequence)
+        return [*lines, f"start_ts {binlog.start_ts}", *(f"table id {table_id}: {count} changes" for table_id, count in counts.items())]
+
     def _gc(self) -> HttpResponse:
         return HttpResponse(body=b"trigger gc success\n" if self._controls.trigger_gc() else b"gc is working\n")
 
 
-def _is_ts(text: str) -> bool:
-    """Whether ``text`` is a number of the digits 0 to 9 that is below 2^63."""
-    return text.isascii() and text.isdigit() and len(text) < 20 and int(text) < 1 << 63
+def _head(entry: Entry) -> str:
+    return f"{entry.kind.name} at {entry.at}, {entry.length} bytes"

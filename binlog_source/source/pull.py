@@ -156,6 +156,10 @@ class Pull:
             grpc.RpcError: the call failed before the Pump answered.
             PumpUnavailable: another Pump answered.
         """
+        # grpcio would hold the call's lock while it waits, so that nobody could cancel it; TLS's calls have no events
+        take = getattr(self._call, "_consume_next_event", None)
+        while take is not None and self._call._state.initial_metadata is None and self._call._state.code is None:
+            take()
         received = {key: str(value) for key, value in self._call.initial_metadata() or ()}
         if DELIVERY_KEY not in received and not self._iterated:
             # Of a real Pump, whose metadata comes with its first message, or of a call that failed: grpcio raises that there.

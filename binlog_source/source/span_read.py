@@ -33,18 +33,19 @@ from pyspark_tidb_binlog.binlog_source.source.pull import (
     stays,
 )
 from pyspark_tidb_binlog.binlog_source.source.read_notes import ReadNote
+from pyspark_tidb_binlog.binlog_source.source.watched_pull import WatchedPull
 from pyspark_tidb_binlog.binlog_source.wire.damage import Damage
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import LogFingerprint, refuse_replaced, replaced_text
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
-from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import (
-    NO,
-)
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import COLLECTED, NO
 from pyspark_tidb_binlog.binlog_source.wire.reason import reason
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery, as_time
 
-_ATTEMPT_SECONDS = 30.0
+_SILENT_SECONDS = 30.0
+"""Seconds of waiting for one message after which the connection counts as broken; twice as many each time that nothing came in them, since
+a real Pump sends a binlog of any size as one message."""
 _BACKOFF = Backoff(0.05, 1.0)
 _NOTED_SECONDS = 3.0
 """A read that waits longer than this is reported."""
@@ -88,10 +89,10 @@ def read_raw(endpoint: Endpoint, begin: Position, end: Position, after_ts: int, 
         known.add(damage.place)
         reached = max(reached, Position(damage.file_id, damage.end))
 
-    def attempt(endpoint: Endpoint) -> Iterator[Records]:
+    def attempt(endpoint: Endpoint, silence: float) -> Iterator[Records]:
         nonlocal reached, lost
         again = half.had
-        with _opened(endpoint, Delivery.RAW, reached, known, terms.seen) as pull:
+        with _opened(endpoint, Delivery.RAW, reached, silence, known, terms.seen) as pull:
             metadata = pull.metadata()
             _require_raw(endpoint, metadata)
             if terms.seen is not None and metadata.seen == NO:
@@ -102,15 +103,23 @@ def read_raw(endpoint: Endpoint, begin: Position, end: Position, after_ts: int, 
                 terms.on_purged(metadata.gc_ts)
                 reached, lost = _OLDEST, True
                 return
-            for data in pull:
-                records, again = _without(parse(data, endpoint.pump), again)
-                count, last = _until(records, reached, end, endpoint, after_ts)
-                if count:
-                    reached = last
-                    half.note(records, count)
-                    yield records.cut(0, count)
-                if count < len(records) or reached >= end:
-                    return
+            try:
+                for data in pull:
+                    records, again = _without(parse(data, endpoint.pump), again)
+                    count, last = _until(records, reached, end, endpoint, after_ts)
+                    if count:
+                        reached = last
+                        half.note(records, count)
+                        yield records.cut(0, count)
+                    if count < len(records) or reached >= end:
+                        return
+            except grpc.RpcError as error:
+                if not isinstance(error, grpc.Call) or COLLECTED not in (error.details() or ""):
+                    raise
+                # GC has overtaken the read since it began
+                if not lost and purged(metadata.gc_ts, after_ts):
+                    terms.on_purged(metadata.gc_ts)
+                reached, lost = _OLDEST, True
 
     if begin < end:
         yield from _patiently(attempt, endpoint, lambda: (reached, half.had), after_ts, lambda: reached >= end, go_on, terms)
@@ -150,10 +159,10 @@ class _SortedRead:
             self._reached = max(self._reached, damage.upto_ts)
             self.done = self._reached >= self._upto_ts
 
-    def attempt(self, endpoint: Endpoint) -> Iterator[Records]:
+    def attempt(self, endpoint: Endpoint, silence: float) -> Iterator[Records]:
         """The records that one connection delivers."""
         again = self._half.had
-        with _opened(endpoint, Delivery.SORTED, Position(0, self._reached), self._known, self._seen) as pull:
+        with _opened(endpoint, Delivery.SORTED, Position(0, self._reached), silence, self._known, self._seen) as pull:
             self._require_same(endpoint, pull)
             metadata: PullMetadata | None = None
             for data in pull:
@@ -185,7 +194,7 @@ class _SortedRead:
             if metadata is None and not pull.metadata().delivery:
                 self._ended_bare(endpoint)
 
-    def _require_same(self, endpoint: Endpoint, pull: Pull) -> None:
+    def _require_same(self, endpoint: Endpoint, pull: WatchedPull) -> None:
         """Report once that the log was replaced; a Pump that supports this says so before its first message."""
         if self._seen is None:
             return
@@ -214,7 +223,7 @@ class _SortedRead:
 
 
 def _patiently(
-    attempt: Callable[[Endpoint], Iterator[Records]],
+    attempt: Callable[[Endpoint, float], Iterator[Records]],
     endpoint: Endpoint,
     mark: Callable[[], tuple[object, object]],
     after_ts: int,
@@ -223,17 +232,16 @@ def _patiently(
     terms: ReadTerms,
 ) -> Iterator[Records]:
     """Repeat ``attempt``, wherever the Pump is, until ``finished``; the patience starts again whenever ``mark`` has changed."""
-    retries, before = Retries(_BACKOFF, terms.patience), mark()
+    retries, before, silence = Retries(_BACKOFF, terms.patience), mark(), _SILENT_SECONDS
     while True:
         failure = "the Pump ended the stream"
         try:
-            for records in attempt(endpoint):
+            for records in attempt(endpoint, silence):
                 if terms.note is not None:
                     terms.note.over()
                 yield records
         except grpc.RpcError as error:
             failure = reason(error)
-            _renew_if_late(error, endpoint)
             damage = damage_of(error, endpoint)
             if damage is not None:
                 on_damage(damage, damage.text(endpoint.pump))
@@ -241,11 +249,12 @@ def _patiently(
                     continue
         except PumpUnavailable as error:
             failure = str(error)
+            silence = min(2 * silence, max(terms.patience, _SILENT_SECONDS)) if isinstance(error, _Silent) else silence
         if finished():
             return
         if mark() != before:
             retries.restart()
-            before = mark()
+            before, silence = mark(), _SILENT_SECONDS
         if retries.over:
             raise PumpUnavailable(
                 f"Pump {endpoint.pump} at {endpoint.address} gave nothing for {terms.patience:.0f} s while reading from {mark()[0]} "
@@ -257,18 +266,27 @@ def _patiently(
         endpoint = terms.find(endpoint)
 
 
-def _renew_if_late(error: grpc.RpcError, endpoint: Endpoint) -> None:
-    if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        renew(endpoint.address)
+class _Silent(PumpUnavailable):
+    """Nothing has come for too long."""
 
 
 @contextlib.contextmanager
 def _opened(
-    endpoint: Endpoint, delivery: Delivery, start: Position, known: Collection[str], seen: LogFingerprint | None = None
-) -> Iterator[Pull]:
-    pull = Pull(endpoint, delivery, start, _ATTEMPT_SECONDS, known, seen)
+    endpoint: Endpoint, delivery: Delivery, start: Position, silence: float, known: Collection[str], seen: LogFingerprint | None
+) -> Iterator[WatchedPull]:
+    """A pull that may take as long as it likes, but may not be silent for ``silence`` seconds: the next one uses a new connection.
+
+    Raises:
+        _Silent: it was.
+    """
+    pull = WatchedPull(Pull(endpoint, delivery, start, known=known, seen=seen), silence)
     try:
         yield pull
+    except grpc.RpcError as error:
+        if not pull.silent:
+            raise
+        renew(endpoint.address)
+        raise _Silent(f"no message for {silence:g} s") from error
     finally:
         pull.close()
 

@@ -157,6 +157,26 @@ def test_a_look_at_a_record(pump):
     assert ask(pump, "GET", "/debug/binlog/77")[2] == b"fail read binlog by ts: 77: leveldb: not found\n"
 
 
+@pytest.mark.parametrize("number", ["%C2%B2", "9" * 5000, "9223372036854775808", "-1", "x"])
+def test_what_is_no_ts_is_refused(pump, number):
+    for method, path in (
+        ("GET", f"/debug/binlog/{number}"),
+        ("PUT", f"/orphans/{number}/rollback"),
+        ("PUT", f"/orphans/10/commit/{number}"),
+    ):
+        assert ask(pump, method, path)[0] == 400, path
+
+
+def test_a_look_at_a_large_binlog_counts_its_changes(pump):
+    value = binlog_pb2.PrewriteValue(schema_version=1)
+    for table_id, rows in ((7, 2), (9, 1)):
+        value.mutations.add(table_id=table_id, inserted_rows=[bytes(1 << 20)] * rows, sequence=[0] * rows)
+    write(pump, payload(0, 1000, prewrite_key=b"k", prewrite_value=value.SerializeToString()))
+    pump.service.store.catch_up()
+    text = ask(pump, "GET", "/debug/binlog/1000")[2].decode()
+    assert "PREWRITE at 0:" in text and "table id 7: 2 changes" in text and "table id 9: 1 changes" in text and len(text) < 500
+
+
 def test_gc_on_demand(tmp_path, service):
     pump = EmbeddedPump(config(tmp_path, "old", service, gc="1h", max_file_size=100)).start()
     now_ms = time.time_ns() // 1_000_000
@@ -175,6 +195,19 @@ def test_gc_on_demand(tmp_path, service):
     eventually(lambda: store.deleted_keys == 3, seen=lambda: store.deleted_keys)
     assert store.gc_ts > old and store.entry(old) is None and store.entry(new) is not None
     assert b"binlog_pump_storage_deleted_kv_total 3.0" in ask(pump, "GET", "/metrics")[2]
+    pump.stop()
+
+
+def test_gc_counts_from_the_time_of_the_upstream(tmp_path, service, monkeypatch):
+    """The clock of this machine is three hours ahead: nothing is older than an hour."""
+    pump = EmbeddedPump(config(tmp_path, "ahead", service, gc="1h")).start()
+    now = tso(time.time_ns() // 1_000_000)
+    upstream = now - tso(3 * 3_600_000)
+    write(pump, payload(2, upstream, upstream), payload(2, now, now))
+    pump.service.store.catch_up()
+    monkeypatch.setattr(RegistryClient, "tso", lambda client, count=1: upstream)
+    pump._collector()
+    assert pump.service.store.gc_ts < upstream
     pump.stop()
 
 

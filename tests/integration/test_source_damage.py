@@ -14,8 +14,9 @@ from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
 from pyspark_tidb_binlog.binlog_source.source.partition import BinlogPartition
 from pyspark_tidb_binlog.binlog_source.source.partition_rows import raw_rows_of
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
-from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_sorted
+from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_raw, read_sorted
 from pyspark_tidb_binlog.binlog_source.source.tails import Tails
+from pyspark_tidb_binlog.binlog_source.source.watched_pull import WatchedPull
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.backoff import steady
@@ -146,3 +147,25 @@ def test_a_pump_that_ends_every_stream_loses_nothing() -> None:
     """It is out of order, not damaged: nothing is passed over."""
     with ScriptedPump(lambda asked: iter(())) as pump, pytest.raises(PumpUnavailable, match="gave nothing for 6 s"):
         list(read_sorted(Endpoint("p7", pump.address, 7), 4, 25, ReadTerms(6.0, lambda gc_ts: None, on_damage=lambda damage, text: None)))
+
+
+def test_a_raw_read_that_gc_overtakes_is_told_of_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its first record, and while it has no connection."""
+    config = PumpConfig(node_id="p1", addr="127.0.0.1:0", data_dir=str(tmp_path), cluster_id=7, fake_binlog_interval=0, max_file_size=1)
+    pump = EmbeddedPump(config).start()
+    store, listen, told = pump.service.store, WatchedPull.__iter__, []
+    for ts in range(100, 110):
+        store.write([fake(ts)])
+    end = store.catch_up().at
+
+    def cut(pull: WatchedPull) -> Iterator[bytes]:
+        monkeypatch.setattr(WatchedPull, "__iter__", listen)
+        yield next(listen(pull))
+        raise PumpUnavailable("cut off")
+
+    monkeypatch.setattr(WatchedPull, "__iter__", cut)
+    runs = read_raw(Endpoint("p1", pump.address, 7), Position(0, 0), Position(*end), 99, ReadTerms(20.0, told.append))
+    assert 100 in next(runs).commit_ts.tolist() and not told
+    assert store.collect(106, 0)
+    assert [ts for run in runs for ts in run.commit_ts.tolist()] == [107, 108, 109] and told == [106]
+    pump.stop()

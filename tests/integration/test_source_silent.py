@@ -20,6 +20,7 @@ from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.conf.model import PumpConfig
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from tests.support.eventually import eventually
 from tests.support.fakes.scripted_pump import Asked, ScriptedPump, message
 from tests.support.store_model import commit, prewrite
@@ -37,6 +38,8 @@ class Network:
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         self.open: list[tuple[socket.socket, socket.socket]] = []
         self.cut: set[socket.socket] = set()
+        self.pause = 0.0
+        """Seconds that each 64 KiB take."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -53,6 +56,7 @@ class Network:
             while data := here.recv(1 << 16):
                 if here in self.cut:
                     return
+                time.sleep(self.pause)
                 there.sendall(data)
 
     def vanish(self) -> None:
@@ -70,7 +74,7 @@ class Network:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.tails.SILENT_SECONDS", 1.0, raising=False)
-    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.span_read._ATTEMPT_SECONDS", 1.0)
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.span_read._SILENT_SECONDS", 1.0)
 
 
 @pytest.fixture
@@ -177,6 +181,40 @@ def test_a_reader_notices(pump: EmbeddedPump, network: Network, delivery: Delive
     assert before[-1] == 20
     network.vanish()
     assert read() == before
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_a_binlog_may_take_longer_than_a_pump_may_be_silent(pump: EmbeddedPump, network: Network, delivery: Delivery) -> None:
+    """It is delivered in pieces, and after a broken connection again from the first: it could never be read within a time for all of it."""
+    value = binlog_pb2.PrewriteValue(schema_version=1)
+    rows = value.mutations.add(table_id=1)
+    for _ in range(24):
+        rows.inserted_rows.append(bytes(1 << 20))
+        rows.sequence.append(0)
+    store = pump.service.store
+    store.write([prewrite(21, value.SerializeToString()), commit(21, 24), fake(30)])
+    end = store.catch_up().at
+    network.pause = 0.008
+    endpoint, terms = Endpoint("p1", network.address, 7), ReadTerms(60.0, lambda gc_ts: None)
+    runs = (
+        read_raw(endpoint, Position(0, 0), Position(*end), 0, terms) if delivery is Delivery.RAW else read_sorted(endpoint, 10, 30, terms)
+    )
+    assert sum(run.size for run in runs) > 24 << 20
+
+
+def test_a_message_that_takes_longer_is_waited_for_longer() -> None:
+    """A real Pump sends a binlog of any size as one message."""
+    asked: list[int] = []
+
+    def log(request: Asked) -> Iterator[bytes]:
+        asked.append(request.offset)
+        time.sleep(3)
+        yield message(2, 20, 20)
+
+    with ScriptedPump(log) as real:
+        runs = read_sorted(Endpoint("p1", real.address, 7), 10, 20, ReadTerms(60.0, lambda gc_ts: None))
+        assert [ts for run in runs for ts in run.commit_ts.tolist()] == [20]
+    assert len(asked) == 3
 
 
 def test_a_writer_notices(pump: EmbeddedPump, network: Network) -> None:

@@ -32,12 +32,15 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.chaser import Chaser, Chaser
 from pyspark_tidb_binlog.binlog_source.pump.storage.env import FileSystem, RealFileSystem
 from pyspark_tidb_binlog.binlog_source.pump.storage.format import HEADER
 from pyspark_tidb_binlog.binlog_source.pump.storage.index import Entry, Head, Hole, IndexRange, KeyIndex
+from pyspark_tidb_binlog.binlog_source.pump.storage.missing_parts import missing_parts
 from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import Record, RecordKind, read
 from pyspark_tidb_binlog.binlog_source.pump.storage.sorter import CHECKPOINT_SPAN, LogRecord, Sorter, SorterCheckpoint
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog import NearbyReader, ValueLog
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_scan import Admit, RecordRun
+from pyspark_tidb_binlog.binlog_source.pump.storage.write_group import SMALL_BYTES, GroupWritten, WriteRequest, group_of, refuse
 from pyspark_tidb_binlog.binlog_source.wire.damage import Damage
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import COLLECTED
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, ConfigError, Corruption
 from pyspark_tidb_binlog.schemas.events import tso
@@ -46,9 +49,6 @@ _log = logging.getLogger(__name__)
 
 THREADS = ("indexer", "writer")
 """The names of a store's threads. A Pump in which one has died writes, or shows, nothing any more: its process must end."""
-_GROUP_BYTES = 1 << 20
-_SMALL_BYTES = 128 << 10
-"""A group whose first request is at most this large takes only this much more: small requests do not wait for large ones (pump.md 4.4)."""
 _INDEX_BATCH = 512
 _INDEX_PAUSE = 0.005
 """Seconds between two writes of the index while the log is busy: it is indexed in groups, a quiet one at once."""
@@ -86,33 +86,6 @@ class StoreSettings:
     backlog: int = 1 << 16
     """Records that may wait for the index (a real Pump's ``kv_chan_cap``)."""
     chaser: ChaserSettings = field(default_factory=ChaserSettings)
-
-
-class WriteRequest:
-    """Records to be written together; ``done`` is called on the thread that writes, with all requests of the group that share it."""
-
-    __slots__ = ("begun", "done", "error", "records", "size", "call")
-
-    def __init__(self, records: Sequence[Record], done: Callable[[list["WriteRequest"]], None], call: object = None) -> None:
-        self.records = records
-        self.done = done
-        self.call = call
-        self.size = sum(len(record.payload) for record in records)
-        self.error: OSError | None = None
-        """Why the write failed; None: all of it is durable."""
-        self.begun = time.perf_counter()
-
-
-@dataclass(frozen=True, slots=True)
-class GroupWritten:
-    """The sizes and times of one group, for the metrics. Bytes and seconds."""
-
-    requests: Sequence[WriteRequest]
-    size: int
-    write: float
-    """The whole write, ``fsync`` included."""
-    fsync: float
-    rotated: bool
 
 
 class Store:
@@ -189,7 +162,7 @@ class Store:
         # an index without gc_ts is older than the collection that removed the log's first files
         lost = head.at < beginning or beginning.file_id > 0 and not self._index.gc_ts
         shortened = False
-        missing = self._missing(head)
+        missing = missing_parts(self._index, self._log)
         if lost or head.at > self._log.end:
             _log.error("the index ends at %s of the log, but the log is %s to %s: rebuilding the index", head.at, beginning, self._log.end)
             # a scan finds damaged bytes again, but not what the log lacks
@@ -215,26 +188,6 @@ class Store:
         self._file_max = (self._log.end.file_id, self._log.max_ts(self._log.end.file_id))
         if lost:
             self._guess_gc_ts()
-
-    def _missing(self, head: Head) -> list[Hole]:
-        """Where files of the log are missing, or shorter than they were when they were indexed."""
-        found, beginning, last = [], self._log.beginning, min(head.at.file_id, self._log.end.file_id)
-        kept = self._index.kept
-        if kept is not None and kept < beginning.file_id:
-            found.append(self._hole(Pointer(kept, 0), beginning))
-        for file_id in range(beginning.file_id, last + 1):
-            length = self._log.length(file_id)
-            indexed = self._index.newest_checkpoint(Pointer(file_id, _ANY_TS)).at
-            if file_id == head.at.file_id:
-                indexed = max(indexed, head.at)
-            # without a position of its own it may be a file that a real Pump collected between others
-            if indexed.file_id == file_id and length < indexed.offset and file_id < self._log.end.file_id:
-                following = next(i for i in self._log.file_ids if i > file_id)
-                found.append(self._hole(Pointer(file_id, length), Pointer(following, 0)))
-        return found
-
-    def _hole(self, begin: Pointer, end: Pointer) -> Hole:
-        return Hole(begin, end, self._index.newest_checkpoint(begin).sorted_promise)
 
     def _guess_gc_ts(self) -> None:
         """Estimate gc_ts: the index that stored it is lost, but readers must be told what was collected."""
@@ -294,7 +247,7 @@ class Store:
 
         It does not wait for another writer, for the index, or for a disk that was slow of late. ``done`` is called as by ``submit``.
         """
-        if request.size > _SMALL_BYTES or self._longest > _QUICK or not self._queue.empty():
+        if request.size > SMALL_BYTES or self._longest > _QUICK or not self._queue.empty():
             return False
         if not self._write_lock.acquire(blocking=False):
             return False
@@ -330,7 +283,7 @@ class Store:
                     self._queue.put(None)
                     break
                 waiting.extend(got)
-            count = _group_of(waiting)
+            count = group_of(waiting)
             group, waiting = waiting[:count], waiting[count:]
             with self._write_lock:
                 self._write_group(group)
@@ -343,7 +296,7 @@ class Store:
             while len(places) < len(records):
                 places += self._log.append(records[len(places) :])
         except OSError as error:
-            _refuse(group, len(places), error)
+            refuse(group, len(places), error)
         took = time.perf_counter() - begun
         self._longest = max(took, self._longest * _FORGET)
         steps = [
@@ -566,7 +519,7 @@ class Store:
         """
         pieces, beginning = self._log.scan(start, upto, admit=admit), self._log.beginning
         if BEGINNING < start < beginning:
-            raise BinlogPurged(f"position {start} has been collected; the oldest one kept is {beginning}")
+            raise BinlogPurged(f"position {start} {COLLECTED} {beginning}")
         return pieces
 
     def base(self, ts: int) -> SorterCheckpoint:
@@ -602,13 +555,17 @@ class Store:
     def collect(self, gc_ts: int, slack: int) -> bool:
         """Remove binlogs up to ``gc_ts`` - ``slack``; False when there is nothing to do, or another collection is running.
 
-        ``gc_ts`` is stored first, so that readers behind it are told. The files from the first waiting Prewrite on are kept.
+        ``gc_ts`` is stored first, so that readers behind it are told. The files from the first Prewrite on are kept that waits, or whose
+        Commit is above ``gc_ts``.
         """
         if gc_ts <= self._gc_ts or self._state.sorted_promise <= gc_ts or not self._gc_lock.acquire(blocking=False):
             return False
         try:
             upto, state = gc_ts - slack, self._state
-            kept = self._log.kept(upto, state.low.file_id)
+            needed = self._index.base(gc_ts).low
+            # at the end of a file nothing of it is needed
+            first_needed = needed.file_id + (needed.offset >= self._log.length(needed.file_id))
+            kept = self._log.kept(upto, min(state.low.file_id, first_needed))
             self._index.note_gc(gc_ts, state, kept)
             self._gc_ts = gc_ts
             failpoints.point("gc-noted")
@@ -648,25 +605,6 @@ class Store:
         self._log.close()
         self._index.close()
         self._fs.unlock(self._lock_fd)
-
-
-def _group_of(requests: Sequence[WriteRequest]) -> int:
-    """How many of the requests, from the first on, are written together."""
-    size = requests[0].size
-    limit = size + _SMALL_BYTES if size <= _SMALL_BYTES else _GROUP_BYTES
-    count = 1
-    while count < len(requests) and size < limit:
-        size += requests[count].size
-        count += 1
-    return count
-
-
-def _refuse(group: Sequence[WriteRequest], durable: int, error: OSError) -> None:
-    """Set the error of the requests whose records are not all among the first ``durable`` ones of their group."""
-    for request in group:
-        durable -= len(request.records)
-        if durable < 0:
-            request.error = error
 
 
 def _steps(piece: RecordRun) -> Iterable[LogRecord]:

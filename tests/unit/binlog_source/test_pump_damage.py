@@ -1,6 +1,7 @@
 """Bytes of the value log that were flipped: no delivery passes them in silence, be the index there or lost."""
 
 import contextlib
+import functools
 import gzip
 import shutil
 from pathlib import Path
@@ -243,20 +244,26 @@ def file_of(path, number):
 
 def sorted_on(store, after=0):
     """The commit_ts that a sorted reader gets which goes on behind each damage, and the damages."""
-    got, told, known = [], [], set()
+    got, told = [], []
     while True:
-        groups = []
+        groups, last, known = (
+            [],
+            max([after, *got, *(damage.upto_ts for damage in told if damage.exact)]),
+            {damage.place for damage in told},
+        )
         try:
-            drained(store, lambda service, stop: keeping(groups, service.pull_sorted(max([after, *got]), stop, known)))
+            drained(store, functools.partial(_kept_pull, groups, last, known))
         except DamagedLog as error:
-            told.append(damage_in(str(error)))
-            assert len(told) < 20 and told[-1] not in told[:-1]
-            known.add(told[-1].place)
+            damage = damage_in(str(error))
+            assert damage not in told and len(told) < 20
+            told.append(damage)
             got += commits_of(groups)
-            if told[-1].exact:
-                after = told[-1].upto_ts
             continue
         return got + commits_of(groups), told
+
+
+def _kept_pull(groups, last, known, service, stop):
+    return keeping(groups, service.pull_sorted(last, stop, known))
 
 
 def keeping(groups, pull):

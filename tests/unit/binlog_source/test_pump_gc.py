@@ -131,6 +131,18 @@ def test_what_a_waiting_prewrite_holds_stays(tmp_path):
     store.close()
 
 
+def test_a_prewrite_whose_commit_is_above_gc_ts_keeps_its_file(tmp_path):
+    """A load of half an hour: its Prewrite is alone in a file that is older than all that is kept, its Commit is not."""
+    store = opened(tmp_path)
+    for record in (fake(1), prewrite(2), fake(50), commit(2, 60), fake(61), fake(90)):
+        store.write([record])
+    store.catch_up()
+    assert store.collect(55, 10)
+    assert store.beginning == Pointer(1, 0) and delivered(store, 55) == [60, 61, 90]
+    assert store.collect(65, 10) and store.beginning.file_id > 1, "nobody above gc_ts needs it any more"
+    store.close()
+
+
 def test_an_old_prewrite_that_waits_keeps_its_file_though_its_ts_is_old(tmp_path):
     """Its start_ts says nothing about when its Commit comes."""
     store = opened(tmp_path)

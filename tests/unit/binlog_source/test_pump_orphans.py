@@ -14,6 +14,7 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSet
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from tests.support.fakes.faulty_files import flip
 
 START = tso(1_000_000)
 
@@ -62,6 +63,28 @@ def test_what_the_upstream_says_is_written(service, monkeypatch):
     )
     OrphanResolver(service, lambda: ("h:1",), 600, now_ms=lambda: 1_002_000)()
     assert service.store.catch_up().sorted_promise == START + 5
+
+
+def test_a_prewrite_that_cannot_be_read_holds_up_no_other(service, monkeypatch, tmp_path, caplog):
+    service.store.write([canonical(binlog_pb2.Binlog(tp=0, start_ts=START + 1, prewrite_key=b"l").SerializeToString())])
+    service.store.catch_up()
+    flip(tmp_path / "value" / "000000.vlog", 20)
+    asked = []
+
+    def ask(ports, start_ts, key):
+        asked.append(start_ts)
+        return Verdict(TransactionState.COMMITTED, start_ts + 5)
+
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.cluster.status_port.StatusPorts.ask", ask)
+    resolver = OrphanResolver(service, lambda: ("h:1",), 600, now_ms=lambda: 1_002_000)
+    with caplog.at_level(logging.ERROR):
+        resolver()
+        service.store.catch_up()
+        resolver()
+    assert asked == [START + 1] and service.store.catch_up() and service.store.entry(START + 6)
+    (left,) = resolver.waiting()
+    assert left["start_ts"] == START and "cannot be read" in left["undecided"] and f"/orphans/{START}/rollback" in left["undecided"]
+    assert caplog.text.count("cannot be read") == 1
 
 
 def test_a_failing_port_is_no_verdict(service, monkeypatch):

@@ -1,0 +1,60 @@
+"""A pull that is cancelled when nothing has come for too long, however long it takes in all. gRPC shell.
+
+Promises: only time in which a message is waited for counts, not what the reader does with it. One thread per pull, which ends with it: a call
+that its reader receives itself can be ended only by another thread.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+
+from pyspark_tidb_binlog.binlog_source.source.pull import Pull, PullMetadata
+
+
+class WatchedPull:
+    """A ``Pull`` under watch. For one thread."""
+
+    def __init__(self, pull: Pull, seconds: float) -> None:
+        """``seconds``: of waiting for one message or the metadata, after which it is cancelled."""
+        self.silent = False
+        """Whether it was cancelled for that."""
+        self._pull = pull
+        self._seconds = seconds
+        self._waits_since: float | None = None
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, name="silence of a pull", daemon=True).start()
+
+    def metadata(self) -> PullMetadata:
+        """See ``Pull.metadata``."""
+        self._waits_since = time.monotonic()
+        try:
+            return self._pull.metadata()
+        finally:
+            self._waits_since = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        messages = iter(self._pull)
+        while True:
+            self._waits_since = time.monotonic()
+            try:
+                message = next(messages, None)
+            finally:
+                self._waits_since = None
+            if message is None:
+                return
+            yield message
+
+    def _watch(self) -> None:
+        left = self._seconds
+        while not self._closed.wait(left):
+            since = self._waits_since
+            left = self._seconds if since is None else since + self._seconds - time.monotonic()
+            if left <= 0:
+                self.silent = True
+                self._pull.cancel()
+                return
+
+    def close(self) -> None:
+        """End it; by the thread that reads it."""
+        self._closed.set()
+        self._pull.close()
