@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _STAMP = ".archive"
+_NONE = "none\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +30,26 @@ class ClassArchive:
 
     def fits(self) -> bool:
         """Whether it is there and was made for exactly this."""
-        try:
-            return self.file.exists() and (self.jars / _STAMP).read_text() == self.made_for()
-        except OSError:
-            return False
+        return self._stamp() == self.made_for() and self.file.exists()
+
+    def tried(self) -> bool:
+        """Whether it fits, or this Java has made none: some lack the archive of their own classes that it is built on."""
+        return self.fits() or self._stamp() == self.made_for() + _NONE
 
     def replaced_by(self, made: Path) -> None:
-        """``made`` becomes the archive. A JVM that uses the one before is not disturbed."""
+        """``made`` becomes the archive; if the JVM has not written it, that is noted. A JVM that uses the one before is not disturbed."""
         stamp = self.jars / _STAMP
         stamp.unlink(missing_ok=True)
-        made.replace(self.file)
-        stamp.write_text(self.made_for())
+        there = made.exists()
+        if there:
+            made.replace(self.file)
+        stamp.write_text(self.made_for() + ("" if there else _NONE))
+
+    def _stamp(self) -> str:
+        try:
+            return (self.jars / _STAMP).read_text()
+        except OSError:
+            return ""
 
     def remove(self) -> None:
         """Remove it, and what runs that were killed have left of theirs."""

@@ -299,7 +299,7 @@ def _jars(wanted: FetchedJars, given: Given, home: Path, environ: Mapping[str, s
 
 def _renew(archive: ClassArchive, environ: Mapping[str, str]) -> None:
     """Make an archive anew that was made for another Java or other jars; without it, a start only takes longer."""
-    if archive.fits() or not os.access(archive.jars, os.W_OK):
+    if archive.tried() or not os.access(archive.jars, os.W_OK):
         return
     from pyspark_tidb_binlog.jobs.setup import SetupError, SparkOfMachine, ensure_archive
 

@@ -41,5 +41,9 @@ class FullDisks:
 
     def _figures(self) -> Iterator[str]:
         for name, path in self._named:
-            there = next((one for one in (path, *path.absolute().parents) if one.exists()), Path("/"))
-            yield f"{name} {path}: {shutil.disk_usage(there).free // _MB} MB free"
+            try:
+                there = next((one for one in (path, *path.absolute().parents) if one.exists()), Path("/"))
+                free = f"{shutil.disk_usage(there).free // _MB} MB free on this machine"
+            except OSError as error:
+                free = f"cannot be looked at ({error})"
+            yield f"{name} {path}: {free}"

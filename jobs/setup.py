@@ -199,7 +199,7 @@ def ensure_archive(jars: Path, spark: SparkOfMachine) -> None:
         SetupError: Spark does not run.
     """
     java, _ = java_of(spark.environ)
-    if java is None or (archive := ClassArchive(jars, spark.home, java)).fits():
+    if java is None or (archive := ClassArchive(jars, spark.home, java)).tried():
         return
     say("trying Spark once, for quicker starts from now on")
     archive.remove()

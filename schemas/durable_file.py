@@ -21,6 +21,8 @@ def written_in(what: str, directory: Path, setting: str) -> Iterator[None]:
     """
     try:
         yield
+    except (ConnectionError, TimeoutError):
+        raise  # of what is written, not of where
     except OSError as error:
         raise ApplyError(
             f"cannot write {what} in {directory}: {error}. Free space there, give this account the right to write, or correct {setting}; then start "

@@ -34,16 +34,20 @@ def now_by_pumps(addresses: Iterable[str], tls: TlsSettings | None = None) -> in
 
 
 def _now_by(address: str, tls: TlsSettings | None) -> int:
-    page = f"{'https' if tls else 'http'}://{address}/status"
+    page, code = f"{'https' if tls else 'http'}://{address}/status", "no answer"
     try:
         with HttpConnection.to(address, _TIMEOUT, tls=tls or False) as connection:
             answer = connection.request("GET", "/status")
+            code = f"HTTP {answer.status}"
         found = json.loads(answer.text) if answer.ok else {}
-        ts, trouble = int(found["CommitTS"]), found.get("ErrMsg") or f"CommitTS is {found['CommitTS']}"
+        ts, trouble = (
+            int(found["CommitTS"]),
+            found.get("ErrMsg") or "CommitTS is 0: is it of an earlier release? Upgrade Pumps before Drainers",
+        )
     except FAILURES as error:
         raise PumpUnavailable(f"{page} does not answer ({type(error).__name__}: {error})") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PumpUnavailable(f"{page} has no CommitTS (HTTP {answer.status})") from error
+        raise PumpUnavailable(f"{page} has no CommitTS ({code})") from error
     if ts <= 0:
         raise PumpUnavailable(f"{page}: {trouble}")
     return ts

@@ -103,10 +103,11 @@ def pair_bucket(
     result = step(working.records, records, span)
     told_late: list[pa.Table] = []
     if result.unsettled or 0 < result.oldest_alone <= span.upto_ts:
-        outcomes = _departed_outcomes(result.kept, before, source, pair)
-        if outcomes:
-            told_late = _committed_before(outcomes, span, source)
-            records = pa.concat_tables([records, outcome_records(outcomes)])
+        known_here, found = _departed_outcomes(result.kept, records, before, source, pair)
+        if known_here or found:
+            # a transaction of which the outcome was known here was released with its Commit
+            told_late = _committed_before(found, span, source)
+            records = pa.concat_tables([records, outcome_records(known_here + found)])
             working = take_up(before, chunks, records, span)
             result = step(working.records, records, span)
     released, huge = _apart(result.released, before.pieces)
@@ -241,23 +242,29 @@ def _tell(settles: Sequence[MissingOutcome], source: SourceConfig) -> None:
         _log.warning("%d outcomes are not written to their Pumps yet: %s", len(settles), error)
 
 
-def _departed_outcomes(kept: pa.Table, before: Index, source: SourceConfig, pair: PairConfig) -> tuple[MissingOutcome, ...]:
+def _departed_outcomes(
+    kept: pa.Table, records: pa.Table, before: Index, source: SourceConfig, pair: PairConfig
+) -> tuple[tuple[MissingOutcome, ...], tuple[MissingOutcome, ...]]:
     """The outcomes of what was read from Pumps that have left the cluster since: nobody can write them to their logs, or read them there.
 
-    R no longer waits for such a Pump, so the upstream is asked in the very batch that passes what it has left.
+    First those that are known here, then those that the upstream has told. R no longer waits for such a Pump, so the upstream is asked in the very
+    batch that passes what it has left. A Pump of which this batch has ``records`` has not left yet: R is not above its promise.
     """
+    silent = set(pc.unique(kept.column("pump")).to_pylist()) - set(pc.unique(records.column("pump")).to_pylist())
+    if not silent:
+        return (), ()
     try:
         discovery = _discovery(source)
         serving = set(discovery.pumps()) - set(discovery.offline())
     except PumpUnavailable as error:
         _log.warning("whether Pumps have left is not known, because the registry does not answer: %s", error)
-        return ()
-    departed = set(pc.unique(kept.column("pump")).to_pylist()) - serving
+        return (), ()
+    departed = silent - serving
     if not departed:
-        return ()
+        return (), ()
     settles, orphans = without_outcome(kept, departed)
     now = running_time()
-    return settles + outcomes_of(orphans, lambda start_ts: before.waits.waited_ms(start_ts, now), pair, source).settled
+    return settles, outcomes_of(orphans, lambda start_ts: before.waits.waited_ms(start_ts, now), pair, source).settled
 
 
 def _committed_before(outcomes: Sequence[MissingOutcome], span: ResolvedSpan, source: SourceConfig) -> list[pa.Table]:

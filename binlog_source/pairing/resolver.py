@@ -62,15 +62,22 @@ def outcomes_of(orphans: Iterable[Orphan], waited_ms: Callable[[int], int], conf
         return UpstreamAnswers()
     ports = StatusPorts(addresses, TlsSettings.of(source.security))
     settled = []
-    verdicts: dict[int, Verdict | None] = {}
+    verdicts: dict[int, Verdict] = {}
     for orphan in asked:
         if orphan.start_ts not in verdicts:
-            verdicts[orphan.start_ts] = _asked(ports, orphan)
-        verdict = verdicts[orphan.start_ts]
-        if verdict is None:
+            verdict = _asked(ports, orphan)
+            if verdict is None:
+                # no port answers: the others would wait as long, one after another
+                break
+            verdicts[orphan.start_ts] = verdict
+    # Read after the verdicts: before them it could be older than what they were made from.
+    safe_point = _safe_point(source, ports) if verdicts else None
+    for orphan in asked:
+        if orphan.start_ts not in verdicts:
             continue
+        verdict = verdicts[orphan.start_ts]
         prewrite = WaitingPrewrite(orphan.start_ts, orphan.age_ms, waited_ms(orphan.start_ts))
-        decision = decide(verdict, prewrite, config.orphan_timeout * 1000, _safe_point(source, ports))
+        decision = decide(verdict, prewrite, config.orphan_timeout * 1000, safe_point)
         if decision is Decision.UNDECIDED:
             _tell_undecided(orphan, verdict, source)
         if decision not in (Decision.COMMIT, Decision.ROLL_BACK):
@@ -80,7 +87,7 @@ def outcomes_of(orphans: Iterable[Orphan], waited_ms: Callable[[int], int], conf
             orphan.pump, orphan.age_ms, verdict.finding.value,
         )  # fmt: skip
         settled.append(MissingOutcome(orphan.pump, orphan.start_ts, verdict.commit_ts))
-    absent = frozenset(ts for ts, verdict in verdicts.items() if verdict is not None and verdict.finding is TransactionState.ABSENT)
+    absent = frozenset(ts for ts, verdict in verdicts.items() if verdict.finding is TransactionState.ABSENT)
     return UpstreamAnswers(tuple(settled), absent)
 
 

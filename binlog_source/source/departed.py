@@ -59,7 +59,8 @@ class DepartedPumps:
             ConfigError: one is not in the list.
         """
         gone = self._source.gone
-        vanished = sorted(set(before.pumps) - set(listed) - set(offline))
+        # A list names Pumps by their addresses: a registry that has taken its place lists the same ones.
+        vanished = sorted(set(before.pumps) - set(listed) - set(offline) - set(listed.values()))
         if strangers := [pump for pump in vanished if pump not in gone]:
             raise vanished_error(strangers, before.resolved_ts, self._source)
         for pump in sorted(set(vanished) - self._told):
@@ -95,7 +96,7 @@ def vanished_error(pumps: list[str], resolved_ts: int, source: SourceConfig) -> 
     if names_registry(source):
         return PumpUnavailable(
             f"Pump {names} is not in the registry {source.pumps} any more, and the stream has not left it: start it, or check that this is the "
-            f"registry that it was in. {gone}"
+            f"registry that it was in. {gone}; so do if the registry lists it under another name"
         )
     return ConfigError(
         f"Pump {names} is not among the Pumps that the settings list, and the stream has read it: name it again. {gone}; "

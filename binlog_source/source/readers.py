@@ -254,9 +254,10 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end is before:
             return end
         left = self._members.noted(end)
-        if set(discovery.pumps(before.resolved_ts)) - set(left) <= set(end.pumps):
-            return replace(end, left=left)
-        return before
+        listed = discovery.pumps(before.resolved_ts)
+        back = {pump for pump in left if pump in listed and pump not in discovery.offline()}
+        complete = not back and set(listed) - set(left) <= set(end.pumps)
+        return replace(end, left=left) if complete else before
 
     def _require_present(self, views: Mapping[str, TailView], before: BinlogOffset) -> None:
         """Refuse a promise far ahead of the upstream's time, which is asked only if this machine's clock and what was asked before are behind it."""

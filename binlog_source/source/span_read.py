@@ -46,6 +46,8 @@ from pyspark_tidb_binlog.schemas.events import Delivery, as_time
 _SILENT_SECONDS = 30.0
 """Seconds of waiting for one message after which the connection counts as broken; twice as many each time that nothing came in them, since
 a real Pump sends a binlog of any size as one message."""
+_LONGEST_SILENCE = 600.0
+"""Seconds that are waited at most: after an outage a dead connection is not kept for long."""
 _BACKOFF = Backoff(0.05, 1.0)
 _NOTED_SECONDS = 3.0
 """A read that waits longer than this is reported."""
@@ -111,6 +113,9 @@ def read_raw(endpoint: Endpoint, begin: Position, end: Position, after_ts: int, 
                         reached = last
                         half.note(records, count)
                         yield records.cut(0, count)
+                    if count < len(records) and (lost or known):
+                        # what was there up to the end is damaged or collected
+                        reached = end
                     if count < len(records) or reached >= end:
                         return
             except grpc.RpcError as error:
@@ -249,7 +254,7 @@ def _patiently(
                     continue
         except PumpUnavailable as error:
             failure = str(error)
-            silence = min(2 * silence, max(terms.patience, _SILENT_SECONDS)) if isinstance(error, _Silent) else silence
+            silence = min(2 * silence, _LONGEST_SILENCE) if isinstance(error, _Silent) else silence
         if finished():
             return
         if mark() != before:

@@ -162,7 +162,10 @@ class TargetTables:
         missing = "" if isinstance(found, Misfit) else ", ".join(left_out(wanted.target, found))
         why = found.why if isinstance(found, Misfit) else f"it has no column {missing}" if missing else ""
         if not why and there is not None:
-            why = ", ".join(one.words for one in inexact(wanted.target, there))
+            strange = inexact(wanted.target, there)
+            why = ", ".join(one.words for one in strange if one.key or self._apply.on_finding == "stop")
+            for one in strange:
+                _log.warning("%s: %s", wanted.label, one.words)
         if why:
             raise BootstrapRefused(
                 f"{wanted.label} at the target: {why}, so its rows cannot be copied. Drop the table there and start again: it is made as it is upstream"

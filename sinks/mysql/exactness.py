@@ -57,7 +57,9 @@ class Inexact:
 def inexact(table: TableAt, there: TargetTable) -> tuple[Inexact, ...]:
     """The columns of ``there``, the target's table for ``table``, that do not hold their values exactly; columns that it lacks are not among them."""
     names = {c.name.lower(): c for c in there.columns}
-    keys = {c.id for key in table.info.unique_keys() for c in key}
+    unique = table.info.unique_keys()
+    first = next((key for key in unique if all(c.not_null for c in key)), None)
+    keys, finding = ({c.id for key in some for c in key} for some in (unique, unique if first is None else [first]))
     found = []
     for column in table.info.columns:
         other = names.get(column.name.lower())
@@ -72,7 +74,8 @@ def inexact(table: TableAt, there: TargetTable) -> tuple[Inexact, ...]:
             label = table_name(table.schema, table.name)
             more = f"ALTER TABLE {label} MODIFY `{column.name}` {column_type(column)}{' NOT NULL' if column.not_null else ''}"
             words = f"column {column.name} is {other.type} instead of {column_type(column)}, which {why} without a warning: {more}, with its charset and default"
-            found.append(Inexact(column.name, column.id in keys, words))
+            # Another unique key of a CHAR can only refuse a row; rounded numbers and times hit another one.
+            found.append(Inexact(column.name, column.id in finding or (column.id in keys and other.kind != "char"), words))
     return tuple(found)
 
 
@@ -115,7 +118,7 @@ def _integer(column: ColumnInfo, there: TargetColumn) -> str:
     text = there.kind in _CHARACTERS or there.kind in _BYTES or there.kind == "char"
     if there.kind in _INTEGERS or there.kind in _DECIMALS:
         return ""
-    if (column.tp, there.kind) in ((ColumnType.YEAR, "year"), (ColumnType.BIT, "bit")):
+    if there.kind == ("year" if column.tp == ColumnType.YEAR else "bit"):
         return ""
     return "" if text and column.tp != ColumnType.BIT else _OTHER_KIND
 

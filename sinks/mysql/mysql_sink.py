@@ -234,10 +234,10 @@ class MySQLSink(Sink):
             return self._as_they_are(step, rows, lambda there, safe: self._apply_at_once(rows, there, safe, clock))
 
     def _as_they_are(
-        self, step: RowsStep, rows: pa.Table | None, work: Callable[[RowsStep, SafeSpan | None], Written], *, always_keyed: bool = False
+        self, step: RowsStep, rows: pa.Table | None, work: Callable[[RowsStep, SafeSpan | None], Written], *, by_rows: bool = False
     ) -> Written:
         """``work`` with ``step`` for the target's tables as they are; where safe mode is on, tables that are later already are left out before.
-        ``always_keyed``: it changes rows by the target's unique keys in safe mode, too.
+        ``by_rows``: it writes row by row, which needs the target's unique keys in safe mode only; net changes need them only without it.
         """
         safe = self._in_safe_mode(step)
         here, how = (safe.step, safe.how) if safe else (step, None)
@@ -248,7 +248,7 @@ class MySQLSink(Sink):
             return work(found, how)
 
         superseded = how.superseded if how else ()
-        return self._tables.as_they_are(here, rows, there, superseded, keyed=always_keyed or how is None)
+        return self._tables.as_they_are(here, rows, there, superseded, keyed=by_rows == (how is not None))
 
     def _apply_at_once(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None, clock: StageClock) -> Written:
         with clock.timed(Stage.PLAN):

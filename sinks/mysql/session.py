@@ -505,21 +505,21 @@ def _prepare(session: Session, target: TargetConfig, apply: ApplyConfig, *, for_
     _relax_isolation(session)
     if session.flavour is Flavour.MARIADB:
         _round_times(session)
-    _set_if_known(session)
+    _set_if_known(session, target.user)
     _set_params(session, target)
 
 
-_unknown_to: dict[str, frozenset[str]] = {}
-"""By server version: the variables of ``_IF_KNOWN`` that it does not have."""
+_refused_by: dict[tuple[str, str], frozenset[str]] = {}
+"""By server version and account: the variables of ``_IF_KNOWN`` that it does not have, or that the account may not set."""
 
 
-def _set_if_known(session: Session) -> None:
-    """In one statement if the server accepts all that its version is not known to lack, otherwise in one for each."""
-    unknown = _unknown_to.get(session.version, frozenset())
-    wanted = [(name, value) for name, value in _IF_KNOWN if name not in unknown]
+def _set_if_known(session: Session, user: str) -> None:
+    """In one statement if the server accepts all that it is not known to refuse, otherwise in one for each."""
+    refused = _refused_by.get((session.version, user), frozenset())
+    wanted = [(name, value) for name, value in _IF_KNOWN if name not in refused]
     if _refusal(session, wanted):
         errors = {name: _refusal(session, [(name, value)]) for name, value in wanted}
-        _unknown_to[session.version] = unknown | {name for name, errno in errors.items() if errno == ER.UNKNOWN_SYSTEM_VARIABLE}
+        _refused_by[session.version, user] = refused | {name for name, errno in errors.items() if errno}
 
 
 def _refusal(session: Session, values: Sequence[tuple[str, str]]) -> int:

@@ -3,8 +3,8 @@
     a key of the upstream identifies rows, the target has none over its columns   a changed row is added beside the former one
     a key of the target that the upstream does not have                           a row is refused that the upstream has, or removes another one
 
-Promises: names go without regard to case. A key over more columns, or over longer prefixes, than one of the upstream is no key of its own: it cannot hit two rows
-of the upstream. Neither is one with a column that stays NULL, or counts by itself, where rows do not write it.
+Promises: names go without regard to case. A key over more columns, or over longer prefixes, than one of the upstream that is there, too, is no key of its own: it
+cannot hit two rows of the upstream. Neither is one with a column that stays NULL, or counts by itself, where rows do not write it.
 """
 
 from collections.abc import Iterator
@@ -20,27 +20,41 @@ _Key = dict[str, int]
 def needed_key(info: TableInfo, there: TargetTable, label: str) -> str:
     """The statement that adds the key without which rows cannot be changed there; empty: it has one. ``label``: the table's name, quoted.
 
-    One key that identifies every row is enough; where each may be NULL, all are needed.
+    One key that identifies every row is enough; where each may be NULL, all are needed. A key over some of its columns, or over more, does, too: rows are then
+    deleted and inserted instead of changed in place (``own_keys``).
     """
-    keys = info.unique_keys()
-    if not keys or not there.engine:
+    missing = _missing(info, there)
+    if not missing or any(_columns(key) < _names(missing[0]) or _columns(key) > _names(missing[0]) for key in there.unique_keys):
         return ""
-    found = {frozenset(name.lower() for name, _ in key.columns) for key in there.unique_keys}
-    primary = _primary(info)
-    certain = [key for key in keys if _names(key) == primary or all(c.not_null for c in key)]
-    missing = [key for key in (certain or keys) if _names(key) not in found]
-    if not missing or (certain and len(missing) < len(certain)):
-        return ""
-    first = missing[0]
+    first, primary = missing[0], _primary(info)
     lengths = next((key for key in _upstream(info) if key.keys() == _names(first)), {})
     parts = (quote_name(c.name) + (f"({n})" if (n := lengths.get(c.name.lower(), WHOLE_COLUMN)) != WHOLE_COLUMN else "") for c in first)
-    return f"ALTER TABLE {label} ADD {'PRIMARY' if _names(first) == primary else 'UNIQUE'} KEY ({', '.join(parts)})"
+    taken = any(key.name.upper() == "PRIMARY" for key in there.unique_keys)
+    return f"ALTER TABLE {label} ADD {'PRIMARY' if _names(first) == primary and not taken else 'UNIQUE'} KEY ({', '.join(parts)})"
+
+
+def _missing(info: TableInfo, there: TargetTable) -> list[tuple[ColumnInfo, ...]]:
+    """The upstream's keys of which one has to be there and none is."""
+    keys = info.unique_keys()
+    if not keys or not there.engine:
+        return []
+    found, primary = {_columns(key) for key in there.unique_keys}, _primary(info)
+    certain = [key for key in keys if _names(key) == primary or all(c.not_null for c in key)]
+    missing = [key for key in (certain or keys) if _names(key) not in found]
+    return [] if certain and len(missing) < len(certain) else missing
 
 
 def own_keys(info: TableInfo, there: TargetTable) -> tuple[TargetKey, ...]:
-    """The unique keys by which the target may take two rows of the upstream for one."""
+    """The unique keys by which the target may take two rows of the upstream for one; or, of a table without the key that is needed, one row for two,
+    as where a partitioned target has the partition's column in its key.
+    """
     upstream, written = list(_upstream(info)), {c.name.lower() for c in info.target_columns()}
-    return tuple(key for key in there.unique_keys if not _harmless(key, upstream, written, info, there))
+    missing = [_names(key) for key in _missing(info, there)]
+    return tuple(
+        key
+        for key in there.unique_keys
+        if any(_columns(key) > one for one in missing) or not _harmless(key, upstream, written, info, there)
+    )
 
 
 def _harmless(key: TargetKey, upstream: list[_Key], written: set[str], info: TableInfo, there: TargetTable) -> bool:
@@ -65,6 +79,10 @@ def _upstream(info: TableInfo) -> Iterator[_Key]:
     for index in info.indexes:
         if (index.unique or index.primary) and index.state == PUBLIC:
             yield {c.name.lower(): c.length for c in index.columns}
+
+
+def _columns(key: TargetKey) -> frozenset[str]:
+    return frozenset(name.lower() for name, _ in key.columns)
 
 
 def _names(key: tuple[ColumnInfo, ...]) -> frozenset[str]:

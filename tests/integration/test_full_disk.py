@@ -75,7 +75,7 @@ def test_sparks_checkpoint_and_the_delta_table(spark: SparkSession, fresh_mariad
             disk.fill(left)
             with pytest.raises(
                 ReplicationError,
-                match=rf"the disk is full \(No space left on device\): spark.checkpoint-dir {disk.path}/spark: \d MB free; Spark",
+                match=rf"the disk is full \(No space left on device\): spark.checkpoint-dir {disk.path}/spark: \d MB free on this machine; Spark",
             ):
                 run(spark, on_disk, end_ts)
             disk.free()

@@ -198,7 +198,7 @@ class RowSink(MySQLSink):
             self._look_again()
             return self._apply_operations(rows, there, clock)
 
-        return self._as_they_are(step, rows, work, always_keyed=True)
+        return self._as_they_are(step, rows, work, by_rows=True)
 
     def _apply_operations(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         with clock.timed(Stage.PLAN):

@@ -51,6 +51,12 @@ def test_one_that_is_gone_for_ever_is_left_out_and_told(pumps: str, caplog: pyte
     assert departed(pumps, gone_pumps="b:1").membership(at("a:1", "b:1"), BOTH, {}, {}) == Membership(BOTH), "it is back"
 
 
+def test_a_registry_that_takes_the_place_of_a_list_has_the_same_pumps_under_other_names() -> None:
+    """A list names them by their addresses."""
+    listed = {"pump-a": "a:1", "pump-b": "b:1"}
+    assert departed().membership(at("a:1", "b:1"), listed, {}, {}) == Membership(listed)
+
+
 OFFLINE, SILENT = {"b:1": 80}, {"b:1": "connection refused"}
 
 

@@ -6,12 +6,14 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pytest
 
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import PumpDiscovery
+from pyspark_tidb_binlog.binlog_source.pairing import bucket
 from pyspark_tidb_binlog.binlog_source.pairing.bucket import Paired, look, pair_bucket, pieces_of
 from pyspark_tidb_binlog.binlog_source.pairing.resolver import UpstreamAnswers
 from pyspark_tidb_binlog.binlog_source.pairing.transitions import MissingOutcome, Orphan
 from pyspark_tidb_binlog.binlog_source.source.framing import loss, packed_rows, punctuation
 from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
-from pyspark_tidb_binlog.schemas.errors import DamagedLog, ProtocolViolation
+from pyspark_tidb_binlog.schemas.errors import DamagedLog, ProtocolViolation, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import BinlogType, ControlType, tso
 from pyspark_tidb_binlog.schemas.packed import unpacked
 from pyspark_tidb_binlog.schemas.pieces import pieces
@@ -235,3 +237,22 @@ def test_one_whose_outcome_is_found_too_late_is_told(upstream: list[list[int]]) 
 def test_a_pump_that_is_listed_is_left_to_write_its_outcomes(upstream: list[list[int]]) -> None:
     first = run(1, prewrite(5) | {"pump": "p:1"}, span=(0, 4))
     assert rows(run(1, span=(4, 100), stored=first.state)) == [] and upstream == []
+
+
+def test_what_was_released_with_a_commit_of_another_pump_is_not_told_as_lost(
+    upstream: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Pump left, and it was kept because the registry did not answer when R passed it."""
+    where = "pyspark_tidb_binlog.binlog_source.pairing.bucket._discovery"
+    found = bucket._discovery
+
+    def away(source: SourceConfig) -> PumpDiscovery:
+        raise PumpUnavailable("no answer")
+
+    monkeypatch.setattr(where, away)
+    first = run(1, prewrite(5), commit(5, 8) | {"pump": "p:1"}, span=(0, 4))
+    second = run(1, span=(4, 100), stored=first.state)
+    assert rows(second) == [(BinlogType.COMMIT, 5, 8)] and second.state is not None
+    monkeypatch.setattr(where, found)
+    third = run(1, span=(100, 200), stored=second.state)
+    assert rows(third) == []

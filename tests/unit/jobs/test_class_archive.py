@@ -53,3 +53,12 @@ def test_it_is_made_anew_where_it_does_not_fit(archive: ClassArchive, tmp_path: 
     setup.ensure_archive(archive.jars, spark)
     assert (len(ran), archive.fits(), archive.file.read_text()) == (1, True, "made")
     assert sorted(path.name for path in archive.jars.glob("*.jsa")) == ["spark.jsa"]
+
+
+def test_a_java_that_makes_none_is_not_asked_at_every_start(archive: ClassArchive, tmp_path: Path) -> None:
+    archive.remove()
+    assert not archive.tried()
+    archive.replaced_by(tmp_path / "none")
+    assert archive.tried() and not archive.fits()
+    os.utime(tmp_path / "java" / "lib" / "modules", ns=(0, 0))
+    assert not archive.tried()

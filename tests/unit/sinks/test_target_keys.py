@@ -11,6 +11,7 @@ ID = column("id", flag=INT_PK)
 CLUSTERED = table([ID, column("u"), text("v")], [index("u", ("u", -1))], handle="int")
 PREFIX = table([text("a", NOT_NULL), column("b")], [index("PRIMARY", ("a", 10), primary=True)])
 NULLABLE = table([column("a"), column("b")], [index("a", ("a", -1)), index("b", ("b", -1))])
+PARTITIONED = table([column("id", flag=NOT_NULL), column("a", flag=NOT_NULL)], [index("PRIMARY", ("id", -1), ("a", -1), primary=True)])
 CERTAIN = table([column("a"), column("b", flag=NOT_NULL)], [index("a", ("a", -1)), index("b", ("b", -1))])
 
 
@@ -28,7 +29,9 @@ def whole(*names: str) -> tuple[tuple[str, int], ...]:
     [
         (CLUSTERED, there(whole("ID")), ""),
         (CLUSTERED, there(whole("u")), "PRIMARY KEY (`id`)"),
-        (CLUSTERED, there(whole("id", "u")), "PRIMARY KEY (`id`)"),
+        (CLUSTERED, there(whole("id", "own")), ""),  # as a partitioned target needs it
+        (PARTITIONED, there(whole("id")), ""),
+        (CLUSTERED, TargetTable("d", "t", (), (TargetKey("PRIMARY", whole("own")),), "InnoDB"), "UNIQUE KEY (`id`)"),
         (CLUSTERED, there(engine=""), ""),  # a view
         (PREFIX, there(), "PRIMARY KEY (`a`(10))"),
         (PREFIX, there(whole("a")), ""),
@@ -53,6 +56,8 @@ def test_the_key_that_is_needed(at: TableAt, found: TargetTable, added: str) -> 
         (PREFIX, whole("a"), False),
         (PREFIX, (("a", 12),), False),
         (PREFIX, (("a", 5),), True),
+        (CLUSTERED, whole("id", "own"), True),  # a row whose own changes would be there twice
+        (PARTITIONED, whole("id"), True),
         (CLUSTERED, whole("counts"), False),
         (CLUSTERED, whole("free"), False),
         (CLUSTERED, whole("own"), True),
