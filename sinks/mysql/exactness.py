@@ -39,6 +39,8 @@ _DIGITS = {"float": 6, "double": 15, "real": 15}
 _CHARACTERS = frozenset({"varchar", "tinytext", "text", "mediumtext", "longtext"})
 _BYTES = frozenset({"varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
 
+_WHOLE = 64
+"""The bits of the largest BIT."""
 _COMPARED = 53
 """A number that is compared with a text is compared as a DOUBLE: with more binary digits it equals others."""
 
@@ -118,8 +120,15 @@ def _integer(column: ColumnInfo, there: TargetColumn) -> str:
     text = there.kind in _CHARACTERS or there.kind in _BYTES or there.kind == "char"
     if there.kind in _INTEGERS or there.kind in _DECIMALS:
         return ""
-    if there.kind == ("year" if column.tp == ColumnType.YEAR else "bit"):
+    if column.tp == ColumnType.YEAR and there.kind == "year":
         return ""
+    if there.kind == "bit" and column.tp != ColumnType.YEAR:
+        # A negative number is one of the largest of BIT(64), and too large for every shorter one.
+        return (
+            ""
+            if column.unsigned or column.tp == ColumnType.BIT or _measures(there)[0] < _WHOLE
+            else "takes negative numbers for large ones"
+        )
     return "" if text and column.tp != ColumnType.BIT else _OTHER_KIND
 
 

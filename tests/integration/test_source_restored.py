@@ -240,7 +240,7 @@ class RealLog:
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("restarts", [True, False])
 def test_a_real_pump_must_give_its_last_binlog_again(strict: bool, restarts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.tails.kept_by_real", lambda endpoint, ts: 0)
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.tails.kept_by_real", lambda endpoint, ts, newest_ts=0: 0)
     tails = Tails(strict)
     start = BinlogOffset(Delivery.SORTED, 20, 10, {"p": PumpMark(Position(0, 20), seen_ts=20)})
     log = RealLog(10, 20, 30)
