@@ -161,6 +161,7 @@ def test_a_paused_one_keeps_its_lease_and_a_start_goes_on_and_a_signal_ends_it_a
     as_upstream(scene, ended_in_order(again, scene, "paused"))
 
 
+@pytest.mark.slow
 def test_a_pause_waits_for_a_span_in_parts_and_a_kill_leaves_it_to_the_next_start(scene: Scene) -> None:
     """Which is paused, goes on, and is closed while it is paused again."""
     in_parts = ("--spark.atomic-rows=1", "--spark.parts=2")

@@ -89,7 +89,7 @@ def test_nothing_differs_however_it_is_applied(mode: str, spark: SparkSession, m
 @pytest.mark.parametrize(
     ("name", "delivery", "deadly"),
     [
-        pytest.param("bank", "raw", DEATHS, id="bank-raw"),
+        pytest.param("bank", "raw", DEATHS, id="bank-raw", marks=_SLOW),
         pytest.param("keyless", "sorted", DEATHS, id="keyless-sorted"),
         pytest.param("bank", "sorted", MORE_DEATHS, id="bank-sorted-more", marks=_SLOW),
         pytest.param("keyless", "raw", MORE_DEATHS, id="keyless-raw-more", marks=_SLOW),
