@@ -279,11 +279,14 @@ def _committed_before(outcomes: Sequence[MissingOutcome], span: ResolvedSpan, so
         )
         if source.fail_on_data_loss:
             raise DamagedLog(text + "; copy its tables again, or set failOnDataLoss=false to go on without it")
-        _log.warning("%s; going on without it because failOnDataLoss=false", text)
-        rows[settle.start_ts] = {
-            "control": int(ControlType.LOST), "start_ts": settle.start_ts, "commit_ts": settle.commit_ts, "payload": text.encode(),
-        }  # fmt: skip
+        rows[settle.start_ts] = _lost(settle.start_ts, settle.commit_ts, text)
     return [pa.Table.from_pylist(list(rows.values()), schema=RELEASED)] if rows else []
+
+
+def _lost(start_ts: int, commit_ts: int, text: str) -> dict[str, object]:
+    """The control row of a transaction that the stream goes on without; ``text``: why."""
+    _log.warning("%s; going on without it because failOnDataLoss=false", text)
+    return {"control": int(ControlType.LOST), "start_ts": start_ts, "commit_ts": commit_ts, "payload": text.encode()}
 
 
 def _cut(transactions: pa.Table) -> Iterator[bytes]:
@@ -334,8 +337,7 @@ def _losses(result: StepResult, late: Asked, span: ResolvedSpan, source: SourceC
         )
         if source.fail_on_data_loss:
             raise ProtocolViolation(text + "; look for its Prewrite in the Pumps' logs, or set failOnDataLoss=false to go on without it")
-        _log.warning("%s; going on without it because failOnDataLoss=false", text)
-        rows.append({"control": int(ControlType.LOST), "start_ts": start_ts, "commit_ts": commit_ts, "payload": text.encode()})
+        rows.append(_lost(start_ts, commit_ts, text))
     return [pa.Table.from_pylist(rows, schema=RELEASED)] if rows else []
 
 
