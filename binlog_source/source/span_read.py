@@ -33,7 +33,7 @@ from pyspark_tidb_binlog.binlog_source.source.pull import (
     stays,
 )
 from pyspark_tidb_binlog.binlog_source.source.read_notes import ReadNote
-from pyspark_tidb_binlog.binlog_source.source.watched_pull import WatchedPull
+from pyspark_tidb_binlog.binlog_source.source.watched_pull import SILENT_SECONDS, WatchedPull, longer
 from pyspark_tidb_binlog.binlog_source.wire.damage import Damage
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import LogFingerprint, refuse_replaced, replaced_text
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
@@ -43,11 +43,6 @@ from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery, as_time
 
-_SILENT_SECONDS = 30.0
-"""Seconds of waiting for one message after which the connection counts as broken; twice as many each time that nothing came in them, since
-a real Pump sends a binlog of any size as one message."""
-_LONGEST_SILENCE = 600.0
-"""Seconds that are waited at most: after an outage a dead connection is not kept for long."""
 _BACKOFF = Backoff(0.05, 1.0)
 _NOTED_SECONDS = 3.0
 """A read that waits longer than this is reported."""
@@ -237,7 +232,7 @@ def _patiently(
     terms: ReadTerms,
 ) -> Iterator[Records]:
     """Repeat ``attempt``, wherever the Pump is, until ``finished``; the patience starts again whenever ``mark`` has changed."""
-    retries, before, silence = Retries(_BACKOFF, terms.patience), mark(), _SILENT_SECONDS
+    retries, before, silence = Retries(_BACKOFF, terms.patience), mark(), SILENT_SECONDS
     while True:
         failure = "the Pump ended the stream"
         try:
@@ -254,12 +249,12 @@ def _patiently(
                     continue
         except PumpUnavailable as error:
             failure = str(error)
-            silence = min(2 * silence, _LONGEST_SILENCE) if isinstance(error, _Silent) else silence
+            silence = longer(silence) if isinstance(error, _Silent) else silence
         if finished():
             return
         if mark() != before:
             retries.restart()
-            before, silence = mark(), _SILENT_SECONDS
+            before, silence = mark(), SILENT_SECONDS
         if retries.over:
             raise PumpUnavailable(
                 f"Pump {endpoint.pump} at {endpoint.address} gave nothing for {terms.patience:.0f} s while reading from {mark()[0]} "

@@ -5,7 +5,7 @@ A real Pump does not support tip and answers sorted; its tail then uses commit_t
 
 Promises: a Pump that cannot be reached is retried forever and holds R back (``unreachable`` lists it). One that sends nothing for
 ``SILENT_SECONDS`` is asked again over a new connection: its host may have crashed, because a Pump writes a fake after some seconds without
-a write. A Pump that breaks the protocol, or whose log is not the one that was read (``fingerprint.py``), leaves a ``fault`` that ``views``
+a write. The new one may be silent for twice as long: one message of a real Pump may take that. A Pump that breaks the protocol, or whose log is not the one that was read (``fingerprint.py``), leaves a ``fault`` that ``views``
 raises. With ``fail_on_data_loss`` off the tail of a replaced log starts again at R, and its view says so (``TailView.anew``). Memory is
 some hundred bytes per step; small steps not used yet are joined, and when a Pump has thousands of them, because another one holds R back
 for hours, they are joined ever more coarsely, so that memory and planning time do not grow with the log. A joined step is as valid as its
@@ -40,6 +40,7 @@ from pyspark_tidb_binlog.binlog_source.source.pull import (
     silent_damage,
 )
 from pyspark_tidb_binlog.binlog_source.source.wake import RECORD_HEADER, PumpHead
+from pyspark_tidb_binlog.binlog_source.source.watched_pull import SILENT_SECONDS, longer
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint, refuse_replaced, replaced_text
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import NO, TIP
@@ -57,8 +58,6 @@ _MOST_AT_ALL = 16 * _MOST_STEPS
 _BACKOFF = Backoff(0.1, 2.0)
 _NOWHERE = Position(0, 0)
 _MUTE_ENDS = 2
-SILENT_SECONDS = 30.0
-"""Well above the interval at which any Pump writes fakes."""
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +94,7 @@ class Tail:
         self._stopped = False
         self._pull: Pull | None = None
         self._listens_since = time.monotonic()
-        self._silent = False
+        self._silent, self._may_be_silent = False, SILENT_SECONDS
         self._heard_at = 0.0
         self._knows_tip = True
         self._bare_ends = self._mute = 0
@@ -116,9 +115,9 @@ class Tail:
             pull.cancel()
 
     def watch(self) -> None:
-        """Cancel a stream without a message for ``SILENT_SECONDS``. To be called often."""
+        """Cancel a stream that has been silent for too long. To be called often."""
         pull = self._pull
-        if pull is not None and not self._silent and time.monotonic() - self._listens_since >= SILENT_SECONDS:
+        if pull is not None and not self._silent and time.monotonic() - self._listens_since >= self._may_be_silent:
             self._silent = True
             pull.cancel()
 
@@ -237,6 +236,7 @@ class Tail:
             catching_up = again
             for data in pull:
                 self._listens_since, self._heard_at = time.monotonic(), time.time()
+                self._may_be_silent = SILENT_SECONDS
                 records = parse(data, self.endpoint.pump)
                 if tip is None:
                     tip = self._learn_metadata(pull, from_ts, int(records.commit_ts.max()) if len(records) else 0)
@@ -274,7 +274,8 @@ class Tail:
         except grpc.RpcError as error:
             if self._silent:
                 renew(self.endpoint.address)
-                return f"no message for {SILENT_SECONDS:.0f} s; connecting again"
+                waited, self._may_be_silent = self._may_be_silent, longer(self._may_be_silent)
+                return f"no message for {waited:.0f} s; connecting again"
             return self._broken(error)
         finally:
             self._pull = None

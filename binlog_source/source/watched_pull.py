@@ -10,6 +10,16 @@ from collections.abc import Iterator
 
 from pyspark_tidb_binlog.binlog_source.source.pull import Pull, PullMetadata
 
+SILENT_SECONDS = 30.0
+"""Seconds of waiting for one message after which a connection counts as broken: well above the interval at which any Pump writes fakes."""
+_LONGEST_SILENCE = 600.0
+"""Seconds that are waited at most: after an outage a dead connection is not kept for long."""
+
+
+def longer(silence: float) -> float:
+    """How long the next connection may be silent when nothing came in ``silence`` seconds: a binlog of a real Pump is one message."""
+    return min(2 * silence, _LONGEST_SILENCE)
+
 
 class WatchedPull:
     """A ``Pull`` under watch. For one thread."""

@@ -73,8 +73,8 @@ class Network:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.tails.SILENT_SECONDS", 1.0, raising=False)
-    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.span_read._SILENT_SECONDS", 1.0)
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.tails.SILENT_SECONDS", 1.0)
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.span_read.SILENT_SECONDS", 1.0)
 
 
 @pytest.fixture
@@ -215,6 +215,18 @@ def test_a_message_that_takes_longer_is_waited_for_longer() -> None:
         runs = read_sorted(Endpoint("p1", real.address, 7), 10, 20, ReadTerms(60.0, lambda gc_ts: None))
         assert [ts for run in runs for ts in run.commit_ts.tolist()] == [20]
     assert len(asked) == 3
+
+
+def test_a_tail_waits_longer_too() -> None:
+    def log(_: Asked) -> Iterator[bytes]:
+        time.sleep(3)
+        yield message(2, 20, 20)
+
+    with ScriptedPump(log) as real:
+        tails, start = Tails(True), BinlogOffset(Delivery.SORTED, 10, 10, {})
+        tails.follow({"p1": Endpoint("p1", real.address, 7)}, 10)
+        assert until(tails, start, 20, 30)
+        tails.stop()
 
 
 def test_a_writer_notices(pump: EmbeddedPump, network: Network) -> None:
