@@ -2,13 +2,16 @@
 
 import contextlib
 import dataclasses
+import heapq
 import shutil
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase, load
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import Log, RecordedCase, Scheduled, load, schedule
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from tests.support.arena import Arena, Cut, numbered
 from tests.support.bank_states import TOTAL, bank_changes, states_at
@@ -27,6 +30,8 @@ PUT_OFF = ("after-record-put-off",)
 
 FEW = Cut(step_bytes=150, max_bytes=450)
 """At most five transactions a batch."""
+LULL, LULL_EVERY = 60, 6
+"""Fakes of one lull, and after how many binlogs there is one."""
 BANK = 300
 """Transactions of ``bank``."""
 
@@ -42,9 +47,14 @@ def directories_lost(arena: Arena) -> Callable[[int], None]:
 
 
 def torture(arena: Arena, points: tuple[str, ...], passes: tuple[int, ...], after_death: Callable[[int], None] | None = None) -> None:
-    """Die at all ``points``, then see that nothing differs."""
+    """Write the case, then die at all ``points``."""
     arena.write()
-    died = arena.live_and_die(numbered(dict.fromkeys(points, passes)), after_death or directories_lost(arena))
+    die_at(arena, points, passes, after_death or directories_lost(arena))
+
+
+def die_at(arena: Arena, points: tuple[str, ...], passes: tuple[int, ...], after_death: Callable[[int], None]) -> None:
+    """Die at each of ``points`` at each of these passes, and end with everything replicated."""
+    died = arena.live_and_die(numbered(dict.fromkeys(points, passes)), after_death)
     print(f"{arena.case.directory.name} {arena.delivery}: {died} deaths in {arena.lives} lives: {dict(arena.deaths())}")
     # Two executors may die at two points in one life: the log tells.
     assert arena.deaths() == dict.fromkeys(points, len(passes))
@@ -143,9 +153,19 @@ def test_ddls_that_move_or_drop_rows(delivery: str, fresh_mariadb: PrivateMariaD
 @pytest.mark.parametrize("delivery", ["sorted", "raw"])
 def test_steps_in_which_nothing_is_applied(delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
     """What Spark has committed is beyond the target's record at each of these deaths; its directory is not lost, or is."""
-    with Arena(load(GOLDEN / "keys"), fresh_mariadb, tmp_path, delivery, FEW) as arena:
-        torture(arena, (*PUT_OFF, "after-spark-commit"), (1, 2, 3), lambda deaths: arena.forget(delta=False) if deaths == 4 else None)
+    case = load(GOLDEN / "keys")
+    with Arena(case, fresh_mariadb, tmp_path, delivery, FEW) as arena:
+        arena.write(with_lulls(schedule(case)))
+        die_at(arena, (*PUT_OFF, "after-spark-commit"), (1, 2, 3), lambda deaths: arena.forget(delta=False) if deaths == 4 else None)
         arena.assert_equal()
+
+
+def with_lulls(logs: tuple[Log, ...]) -> tuple[Log, ...]:
+    """``logs`` with times in which all Pumps have fakes only, each for more than one batch."""
+    stamps = sorted({item.ts for log in logs for item in log})
+    lulls = [ts for ts, after in pairwise(stamps) if after - ts > LULL][::LULL_EVERY]
+    fakes = [Scheduled(ts + n, fake(ts + n).payload) for ts in lulls for n in range(1, LULL + 1)]
+    return tuple(tuple(heapq.merge(log, fakes, key=lambda item: item.ts)) for log in logs)
 
 
 @pytest.mark.parametrize("delivery", ["sorted", "raw"])
