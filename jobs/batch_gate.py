@@ -3,9 +3,13 @@
 The source runs in a process of its own on this machine; while the file exists, it returns no batch (``source.stream_end``).
 
 Promises: ``shut`` takes effect between two batches, within about 0.2 s of the end of the running one. Once ``shut_for_good`` was called, ``open``
-does nothing. The stream counts as at rest only after ``REST_SECONDS`` without a batch, from each ``shut`` on.
+does nothing. The stream counts as at rest only after ``REST_SECONDS`` without a batch, from each ``shut`` on. With ``keep`` called every second,
+what cleans the temporary directory finds nothing old there, and what it or a person removes all the same is there again: the source returns no
+batch while the directory is missing.
 """
 
+import logging
+import os
 import shutil
 import tempfile
 import threading
@@ -13,6 +17,8 @@ from pathlib import Path
 from time import monotonic
 
 from pyspark_tidb_binlog.binlog_source.source.stream_end import asking_file
+
+_log = logging.getLogger(__name__)
 
 REST_SECONDS = 0.6
 """No batch for so long after a pause: the source, which was perhaps about to return one, has returned it or seen the pause."""
@@ -24,7 +30,7 @@ class BatchGate:
     def __init__(self) -> None:
         """Make the directory; the gate is open."""
         self._directory = Path(tempfile.mkdtemp(prefix="tbs-stop-"))
-        self._for_good = False
+        self._is_shut = self._for_good = self._removed = False
         self._quiet_since = 0.0
         """``monotonic`` since when no batch was seen under way behind the shut gate; 0 = one was, or nobody has looked yet."""
         self._lock = threading.Lock()
@@ -37,7 +43,7 @@ class BatchGate:
     @property
     def is_shut(self) -> bool:
         """Whether no batch may begin."""
-        return self.file.exists()
+        return self._is_shut
 
     @property
     def asked(self) -> bool:
@@ -45,22 +51,63 @@ class BatchGate:
         return asking_file(self.file).exists()
 
     def shut(self) -> None:
-        """Let no batch begin."""
+        """Let no batch begin.
+
+        Raises:
+            OSError: the file cannot be made; batches go on.
+        """
         with self._lock:
+            self._make_directory()
             self.file.touch()
+            self._is_shut = True
 
     def shut_for_good(self) -> None:
-        """Let no batch begin any more."""
+        """Let no batch begin any more. Where the file cannot be made, that is logged: the stream ends all the same, less tidily."""
         with self._lock:
-            self._for_good = True
-            self.file.touch()
+            self._is_shut = self._for_good = True
+            try:
+                self._make_directory()
+                self.file.touch()
+            except OSError as error:
+                _log.warning("the source cannot be told that no batch is wanted: %s", error)
 
     def open(self) -> None:
-        """Let batches begin again."""
+        """Let batches begin again.
+
+        Raises:
+            OSError: the file cannot be removed; it stays shut.
+        """
         with self._lock:
             if not self._for_good:
-                self._quiet_since = 0.0
+                self._make_directory()
                 self.file.unlink(missing_ok=True)
+                self._is_shut, self._quiet_since = False, 0.0
+
+    def keep(self) -> None:
+        """Have the directory, and while it is shut the file, be there and look fresh.
+
+        Raises:
+            OSError: they cannot be made.
+        """
+        with self._lock:
+            if self._removed:
+                return
+            missing = not self._directory.exists() or (self._is_shut and not self.file.exists())
+            self._make_directory()
+            if self._is_shut:
+                self.file.touch()
+            os.utime(self._directory)
+            if missing:
+                self._quiet_since = 0.0
+                _log.warning("%s was removed, or a file in it, and is there again: a pause is a file there", self._directory)
+
+    def _make_directory(self) -> None:
+        if self._removed:
+            raise FileNotFoundError("the stream has ended")
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        if self._directory.lstat().st_uid != os.geteuid():
+            # another user may have made one of this name after ours was removed
+            raise PermissionError(f"{self._directory} belongs to another user")
 
     def rested(self, *, busy: bool) -> bool:
         """Whether it is shut and no batch was under way for ``REST_SECONDS``. Called repeatedly; ``busy``: whether one is, at the moment."""
@@ -71,4 +118,6 @@ class BatchGate:
 
     def remove(self) -> None:
         """Remove the directory: the stream has ended."""
-        shutil.rmtree(self._directory, ignore_errors=True)
+        with self._lock:
+            self._removed = True
+            shutil.rmtree(self._directory, ignore_errors=True)

@@ -341,7 +341,7 @@ class Replication:
             progress=lambda: as_json(self.progress()),
             metrics=lambda: counts.metrics_text(self._query),
         )
-        controls = StreamControls(pause=gate.shut, resume=gate.open, resting=partial(self._rests, gate), end=self._stop.set)
+        controls = StreamControls(pause=gate.shut, resume=gate.open, keep=gate.keep, resting=partial(self._rests, gate), end=self._stop.set)
         self._node = DrainerNode(
             self._registry,
             config.apply.drainer,

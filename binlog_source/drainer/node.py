@@ -7,7 +7,7 @@ batch (``BinlogStreamReader._next_offset``). So the handler only checks that the
 
 Promises: registered as ``online`` with the checkpoint as maxCommitTS from ``start`` on, renewed every ``HEARTBEAT`` seconds with the state of
 ``node_states.py``; after ``stop`` as ``paused``, or ``offline`` if an operator asked for ``close``. A pause takes effect between two batches;
-so does a close, which then ends the stream. A registry that does not answer is logged and retried; replication does not depend on it here.
+so does a close, which then ends the stream; what cannot be done leaves the state as it was, and the answer says why. A registry that does not answer is logged and retried; replication does not depend on it here.
 Without a registry the pages are served all the same.
 """
 
@@ -43,8 +43,10 @@ class StreamControls:
     """What the node can do with its stream."""
 
     pause: Callable[[], None]
-    """Have no further batch begin; returns at once."""
+    """Have no further batch begin; returns at once. It and ``resume`` raise OSError where nothing has changed."""
     resume: Callable[[], None]
+    keep: Callable[[], None]
+    """Called with each heartbeat: have what ``pause`` or ``resume`` did last. May raise OSError."""
     resting: Callable[[], bool]
     """Whether it is paused and no batch is being applied."""
     end: Callable[[], None]
@@ -111,17 +113,25 @@ class DrainerNode:
         return self
 
     def act(self, action: Action) -> str:
-        """Do what an operator asks for; "" if it is accepted, else the state in which it is refused."""
+        """Do what an operator asks for; "" if it is accepted, else the state in which it is refused.
+
+        Raises:
+            ReplicationError: it could not be done; the state is as before.
+        """
         with self._changing:
             before = self._state
             after = state_after(before, action)
             if after is None:
                 return before.value
+            try:
+                if action is Action.RESUME:
+                    self._controls.resume()
+                else:
+                    self._controls.pause()
+            except OSError as error:
+                _log.warning("Drainer %s stays %s: it cannot %s: %s", self._node_id, before.value, action, error)
+                raise ReplicationError(f"Drainer {self._node_id} stays {before.value}: it cannot {action}: {error}") from error
             self._become(after)
-            if action is Action.RESUME:
-                self._controls.resume()
-            else:
-                self._controls.pause()
         _log.info("Drainer %s: %s was asked for, %s -> %s", self._node_id, action, before.value, after.value)
         return ""
 
@@ -142,6 +152,10 @@ class DrainerNode:
 
     def _beat(self) -> None:
         with self._changing:
+            try:
+                self._controls.keep()
+            except OSError as error:
+                _log.warning("Drainer %s is %s, and its stream may not be: %s", self._node_id, self._state.value, error)
             if self._state in (NodeState.PAUSING, NodeState.CLOSING) and self._controls.resting():
                 if self._state is NodeState.PAUSING:
                     self._become(NodeState.PAUSED)

@@ -18,6 +18,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.node_answers import OTHER_ERROR, 
 from pyspark_tidb_binlog.binlog_source.drainer.node_states import Action
 from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_ALLOWED, NOT_FOUND, HttpRequest, HttpResponse, json_answer
 from pyspark_tidb_binlog.binlog_source.wire.prometheus_text import CONTENT_TYPE
+from pyspark_tidb_binlog.schemas.errors import ReplicationError
 
 SYNCED_CHECK_SECONDS = 300.0
 """Seconds without an applied transaction after which the Drainer counts as synced (``synced-check-time``)."""
@@ -41,7 +42,7 @@ class DrainerPages:
     """``answer`` is the handler of the RPC server."""
 
     def __init__(self, node_id: str, sight: StreamSight, act: Callable[[Action], str], synced_check_seconds: float) -> None:
-        """``act`` performs an action and returns "", or the name of the state in which it is refused."""
+        """``act`` performs an action and returns "", or the name of the state in which it is refused; it raises what kept it from acting."""
         self._node_id = node_id
         self._sight = sight
         self._act = act
@@ -81,7 +82,10 @@ class DrainerPages:
             return node_answer(f"invalid nodeID {node_id}, this pump's nodeID is {self._node_id}", OTHER_ERROR)
         if action not in list(Action):
             return node_answer(f"invalid action {action}", OTHER_ERROR)
-        refused_in = self._act(Action(action))
+        try:
+            refused_in = self._act(Action(action))
+        except ReplicationError as error:
+            return node_answer(str(error), OTHER_ERROR)
         if refused_in:
             return node_answer(f"this pump's state is {refused_in}, apply {action} failed!", OTHER_ERROR)
         return node_answer(f"apply action {action} success!", SUCCESS)

@@ -40,8 +40,8 @@ class StreamEnd:
         self.finite = self._to_be_fixed = True
 
     def stopping(self) -> bool:
-        """Whether the stop file exists."""
-        return bool(self._stop_file) and os.path.exists(self._stop_file)
+        """Whether the stop file exists; or its directory does not, so that nobody can tell: who made it makes it again."""
+        return bool(self._stop_file) and (os.path.exists(self._stop_file) or not os.path.exists(os.path.dirname(self._stop_file) or "."))
 
     def note_asking(self) -> None:
         """Spark asks for a batch (``asking_file``). What cannot be noted only makes a stop less tidy."""

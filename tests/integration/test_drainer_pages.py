@@ -141,6 +141,20 @@ def test_a_process_that_ends_while_paused_is_paused(node: DrainerNode, stream: P
     assert registered(service) == "paused"
 
 
+def test_what_cannot_be_done_leaves_the_state_and_says_why(node: DrainerNode, stream: PretendedStream, service: ClusterService) -> None:
+    stream.trouble = OSError(28, "No space left on device")
+    seen = stream.kept
+    said = "Drainer host-1:8249 stays online: it cannot {}: [Errno 28] No space left on device"
+    assert put(node, "pause") == (3, said.format("pause")) and put(node, "close") == (3, said.format("close"))
+    eventually(lambda: stream.kept > seen + 1, what="the heartbeat goes on")
+    assert node.state.value == registered(service) == "online" and stream.asked == []
+    stream.trouble, stream.resting = None, True
+    assert put(node, "pause")[0] == 200
+    eventually(lambda: registered(service) == "paused", seen=lambda: registered(service))
+    stream.trouble = OSError(28, "No space left on device")
+    assert put(node, "resume")[0] == 3 and node.state.value == "paused"
+
+
 def test_a_registry_that_is_away_stops_no_pause(node: DrainerNode, stream: PretendedStream, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*arguments: Any) -> None:
         raise PumpUnavailable("the registry is away")

@@ -18,6 +18,10 @@ class PretendedStream:
     commit_ts: Callable[[], int] = lambda: 0
     asked: list[str] = field(default_factory=list)
     resting: bool = False
+    trouble: OSError | None = None
+    """What a pause, a resume and each heartbeat fail with."""
+    kept: int = 0
+    """How often the node had it keep its state."""
     positions: dict[str, int] | None = None
     applied_at: float = field(default_factory=time.monotonic)
     progress: dict[str, object] = field(default_factory=lambda: {"holding": "apply"})
@@ -36,12 +40,23 @@ class PretendedStream:
             metrics=self.metrics.text,
         )
         controls = StreamControls(
-            pause=lambda: self.asked.append("pause"),
-            resume=lambda: self.asked.append("resume"),
+            pause=lambda: self._do("pause"),
+            resume=lambda: self._do("resume"),
+            keep=self._keep,
             resting=lambda: self.resting,
             end=lambda: self.asked.append("end"),
         )
         return DrainerNode(registry, node_id, "127.0.0.1:0", "", sight, controls, **more)
+
+    def _do(self, what: str) -> None:
+        if self.trouble is not None:
+            raise self.trouble
+        self.asked.append(what)
+
+    def _keep(self) -> None:
+        self.kept += 1
+        if self.trouble is not None:
+            raise self.trouble
 
 
 def node_at(registry: Registry, commit_ts: Callable[[], int], node_id: str = "drainer") -> DrainerNode:

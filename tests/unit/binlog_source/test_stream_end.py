@@ -24,11 +24,20 @@ def test_while_spark_asks_there_is_a_file_and_none_once_a_batch_is_given(tmp_pat
 
 
 def test_what_cannot_be_noted_ends_nothing(tmp_path: Path) -> None:
-    for stop_file in ("", str(tmp_path / "gone" / "stop"), str(tmp_path / ("s" * 255))):
+    for stop_file in ("", str(tmp_path / ("s" * 255))):
         end = StreamEnd(0, stop_file, Outage(1.0))
         end.note_asking()
         end.note_given()
         assert not end.stopping()
+
+
+def test_while_the_directory_of_the_stop_file_is_missing_nobody_can_tell_and_no_batch_is_returned(tmp_path: Path) -> None:
+    end = StreamEnd(0, str(tmp_path / "gone" / "stop"), Outage(1.0))
+    end.note_asking()
+    end.note_given()
+    assert end.stopping()
+    (tmp_path / "gone").mkdir()
+    assert not end.stopping()
 
 
 @pytest.mark.parametrize("fresh", [True, False])
