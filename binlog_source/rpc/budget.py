@@ -40,6 +40,10 @@ class Budget:
         """Bytes above which a request is huge."""
         return self.capacity // 4
 
+    def is_huge(self, amount: int) -> bool:
+        """Whether a request for so many bytes is admitted outside the budget, one at a time."""
+        return amount > self._largest
+
     @property
     def held(self) -> int:
         """Bytes in use, the huge request excluded."""

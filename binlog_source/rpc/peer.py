@@ -6,10 +6,11 @@ from the socket, and no timeout runs (``RpcServer.hold``).
 """
 
 import asyncio
+import functools
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pyspark_tidb_binlog.binlog_source.rpc.budget import Share
 from pyspark_tidb_binlog.binlog_source.rpc.calls import BACKLOG_BYTES, Fields, Loop, Methods, PendingCall, StreamCall, StreamHandler
@@ -18,6 +19,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import (
     INTERNAL,
     RESOURCE_EXHAUSTED,
     UNIMPLEMENTED,
+    Packed,
     Refusal,
     announced,
     message_of,
@@ -27,6 +29,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.http2 import Connection
 from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import ErrorCode, RemoteConnectionError
 from pyspark_tidb_binlog.binlog_source.rpc.http2_events import Call, Event
 from pyspark_tidb_binlog.binlog_source.rpc.http_peer import ENDLESS, AwaitedInput, HttpPeer, HttpServer
+from pyspark_tidb_binlog.binlog_source.rpc.inflater import Inflater, Inflation
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +39,15 @@ FIRST_WORD = 10.0
 """Seconds within which a client must show its protocol; with HTTP/2, send its preface and SETTINGS."""
 LINGER = 1.0
 """Seconds that a closing connection may take to send what is buffered."""
+_AT_ONCE = 64 << 10
+"""Bytes up to which a compressed request is inflated on the loop's thread."""
+
+
+class Inflated(NamedTuple):
+    """A call whose compressed message is inflated, or why it is not."""
+
+    call: Call
+    found: bytes | Refusal
 
 
 class PeerServer(Loop, HttpServer, Protocol):
@@ -43,6 +55,7 @@ class PeerServer(Loop, HttpServer, Protocol):
 
     methods: Methods
     held: bool
+    inflater: Inflater
 
     def joined(self, peer: "Peer", descriptor: int) -> None:
         """A connection was made."""
@@ -81,7 +94,8 @@ class Peer(asyncio.Protocol):
         self.connection: Connection | None = None
         self._http: HttpPeer | None = None
         self.streams: dict[int, StreamCall] = {}
-        self._events: deque[Event] = deque()
+        self._events: deque[Event | Inflated] = deque()
+        self._inflations: dict[int, Inflation] = {}
         self._paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -160,6 +174,9 @@ class Peer(asyncio.Protocol):
             self.connection.close()
             self.connection = None
         self._events.clear()
+        for inflation in self._inflations.values():
+            inflation.end()
+        self._inflations.clear()
         for call in self.streams.values():
             call.cancel()
         self.streams.clear()
@@ -217,6 +234,8 @@ class Peer(asyncio.Protocol):
             event = self._events.popleft()
             if isinstance(event, Call):
                 self._called(self.connection, event)
+            elif isinstance(event, Inflated):
+                self._unpacked(self.connection, event)
             else:
                 self._cancelled(event.stream_id)
         self.flush()
@@ -225,26 +244,58 @@ class Peer(asyncio.Protocol):
             self.attend()
 
     def _called(self, connection: Connection, call: Call) -> None:
-        methods, stream_id = self.server.methods, call.stream_id
+        methods = self.server.methods
         path = call.headers.get(b":path", b"")
         try:
             if call.too_large:
                 raise too_large(announced(call.body), methods.max_request)
-            unary = methods.unary.get(path)
-            if unary is not None:
-                unary(message_of(call.body, call.headers, methods.max_request), PendingCall(self, stream_id))
-                return
-            if path not in methods.stream:
+            if path not in methods.unary and path not in methods.stream:
                 raise Refusal(UNIMPLEMENTED, f"unknown method {path.decode(errors='replace')}")
-            message = message_of(call.body, call.headers, methods.max_request)
-            stream = StreamCall(self, stream_id, message, call.headers)
-            self.server.run_stream(methods.stream[path], stream)
-            self.streams[stream_id] = stream
+            message = message_of(call.body, call.headers, methods.max_request, _AT_ONCE)
+            if isinstance(message, Packed):
+                later = functools.partial(self._inflated, call._replace(body=b""))
+                self._inflations[call.stream_id] = self.server.inflater.take(self.address, message.data, message.limit, later)
+            else:
+                self._handle(path, call, message)
         except Exception as error:  # last resort: a failed call must not affect the others on this connection
             refusal = refusal_of(error)
-            connection.refuse(stream_id, refusal.status, refusal.text)
+            connection.refuse(call.stream_id, refusal.status, refusal.text)
+
+    def _handle(self, path: bytes, call: Call, message: bytes) -> None:
+        methods = self.server.methods
+        unary = methods.unary.get(path)
+        if unary is not None:
+            unary(message, PendingCall(self, call.stream_id))
+            return
+        stream = StreamCall(self, call.stream_id, message, call.headers)
+        self.server.run_stream(methods.stream[path], stream)
+        self.streams[call.stream_id] = stream
+
+    def _inflated(self, call: Call, found: bytes | Refusal) -> None:
+        """The server has inflated a call's message: process it in its turn, after those that wait while the server holds."""
+        if call.stream_id in self._inflations:
+            self._events.append(Inflated(call, found))
+            self._act()
+
+    def _unpacked(self, connection: Connection, event: Inflated) -> None:
+        call, found = event
+        inflation = self._inflations.pop(call.stream_id, None)
+        if inflation is None:
+            return
+        try:
+            if isinstance(found, Refusal):
+                raise found
+            self._handle(call.headers.get(b":path", b""), call, found)
+        except Exception as error:  # last resort, as in ``_called``
+            refusal = refusal_of(error)
+            connection.refuse(call.stream_id, refusal.status, refusal.text)
+        finally:
+            inflation.end()
 
     def _cancelled(self, stream_id: int) -> None:
+        inflation = self._inflations.pop(stream_id, None)
+        if inflation is not None:
+            inflation.end()
         call = self.streams.pop(stream_id, None)
         if call is not None:
             call.cancel()

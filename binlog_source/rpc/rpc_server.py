@@ -7,7 +7,7 @@ Promises: a unary handler is called on the loop's thread and must not block: it 
 answers later, many at once, if its client is still connected. A stream handler runs in a thread, is slowed down by its client's flow
 control and is notified when its client cancels or disconnects. An exception in a handler fails its own call and no other. ``hold`` pauses
 reading from all sockets, so that what is not stored yet stays with the clients. A client that does not read its answers is not read from
-either, so that memory stays bounded. The memory (``budget``) and the duration of unfinished requests are bounded, and so are the streams
+either, so that memory stays bounded. The memory (``budget``) and the duration of unfinished requests are bounded, also of compressed ones (``inflater``), and so are the streams
 per address and the connections (``connection_limits``). ``stop`` returns when no handler is running, or when its timeouts have passed.
 With TLS all of it goes through TLS on the TCP port (``secured_peer``), whatever a client offers in ALPN; a Unix socket has none.
 """
@@ -28,6 +28,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.budget import Budget
 from pyspark_tidb_binlog.binlog_source.rpc.calls import CallPeer, Methods, PendingCall, StreamCall, StreamHandler
 from pyspark_tidb_binlog.binlog_source.rpc.connection_limits import ConnectionLimiter, bounds
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import OK, RESOURCE_EXHAUSTED, Refusal
+from pyspark_tidb_binlog.binlog_source.rpc.inflater import Inflater
 from pyspark_tidb_binlog.binlog_source.rpc.peer import LINGER, Peer, refusal_of
 from pyspark_tidb_binlog.binlog_source.rpc.secured_peer import SecuredPeer
 from pyspark_tidb_binlog.schemas.errors import ConfigError
@@ -70,6 +71,7 @@ class RpcServer:
         self._streams_of: dict[str, dict[StreamCall, None]] = {}
         self.budget = Budget()
         """The memory for unfinished requests."""
+        self.inflater = Inflater(name, self.budget, self)
         self._deaf = False
         self.held = False
         """Whether reading is paused on all sockets."""
@@ -144,6 +146,7 @@ class RpcServer:
         deaf, self._deaf = self._deaf or self.held, self.held
         for peer in list(self._peers):
             peer.look(self.now(), deaf)
+        self.inflater.look()
         if self._dismissed:
             _log.warning("%s: closed %d connections to make room: %d are open", self._name, self._dismissed, len(self._peers))
             self._dismissed = 0
@@ -300,6 +303,7 @@ class RpcServer:
                 self._thread.join()
             if self._pool is not None:
                 self._pool.shutdown()
+            self.inflater.close()
 
     async def _wind_up(self, grace: float) -> None:
         for server in self._servers:
