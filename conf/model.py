@@ -504,7 +504,9 @@ class PumpConfig:
         unset="127.0.0.1:8250; with PD or a registry elsewhere <first IPv4 that is not loopback>:8250",
     )
     advertise_addr: str = setting("", "host:port that is registered; empty = addr", flag="advertise-addr")
-    socket: str = setting("", "unix:///path: also listen there", flag="socket")
+    socket: str = setting(
+        "", "unix:///path: also listen there; not in /tmp with the systemd unit, whose /tmp nobody else sees", flag="socket"
+    )
     data_dir: str = setting("data.pump", "directory of the value log and its index", flag="data-dir")
     pd_urls: str = setting(
         "",

@@ -2,7 +2,7 @@
 
 Promises: an operator sees one message that says what happened, where and what to do; Python and Java traces go to the log file.
 
-Exit codes: 0 done; 1 the replication failed or a comparison found a difference; 2 a setting or option is wrong;
+Exit codes: 0 done; 1 the replication failed, a start may succeed later, or a comparison found a difference; 2 a setting or option is wrong;
 70 a defect of this program; 130 ended at once by a second signal.
 """
 
@@ -28,7 +28,7 @@ from pyspark_tidb_binlog.conf.moved import MOVED
 from pyspark_tidb_binlog.conf.reference import default_of, help_of
 from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs.logs import log_file, log_to_file, move_log, set_format, set_level
-from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
+from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 EXIT_FAILED = 1
@@ -59,6 +59,10 @@ def run_job(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
     except KeyboardInterrupt:
         _tell("stopped")
         return EXIT_INTERRUPTED
+    except NotUsableYet as error:
+        logging.error("%s", error)
+        _tell(f"error: {error}")
+        return EXIT_FAILED
     except ConfigError as error:
         _tell(f"error: {error}")
         return EXIT_CONFIG

@@ -2,6 +2,7 @@
 
     ReplicationError                 anything this project refuses or cannot do
     ├── ConfigError                  a setting or option is wrong: the operator fixes it
+    │   └── NotUsableYet             what a setting names cannot be used at the moment, and may be later without any change: a retry may help
     ├── Corruption                   bytes that no correct TiDB or Pump would have written
     │   └── DamagedLog               a Pump's value log is damaged where it held acknowledged binlogs, or is an older or another one
     ├── ProtocolViolation            a Pump (or PD, or TiDB) violated the protocol
@@ -29,6 +30,10 @@ class ReplicationError(Exception):
 
 class ConfigError(ReplicationError):
     """A setting or option is wrong."""
+
+
+class NotUsableYet(ConfigError):
+    """What a setting names cannot be used at the moment: a port is taken, a name does not resolve, a certificate is half renewed."""
 
 
 class Corruption(ReplicationError):

@@ -8,7 +8,8 @@
 Promises: the settings are paths and names, nothing secret, so they may be pickled, logged and sent to executors, where the files must exist.
 A context is made once per use and again only when one of its files has changed: a certificate may be replaced while the process runs, and
 while only half of it is replaced the former context is used. A peer's name is checked as the last part of the handshake, so that nothing is sent
-to one that is refused, and nothing read from it. What cannot be used is a ``ConfigError`` that names the file, never its content.
+to one that is refused, and nothing read from it. What cannot be used is a ``ConfigError`` that names the file, never its content; certificate
+and key that do not fit together are ``NotUsableYet``.
 """
 
 import functools
@@ -21,10 +22,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark_tidb_binlog.conf.model import SecurityConfig
-from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet
 
 H2, HTTP1 = "h2", "http/1.1"
 """Names of protocols in ALPN."""
+_UNFIT = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH")
+"""OpenSSL's words for a key that is not the certificate's."""
 _log = logging.getLogger(__name__)
 
 
@@ -152,7 +155,10 @@ def _load(path: str, name: str, load: Any) -> None:
         load()
     except OSError as error:  # ssl.SSLError is one
         why = error.strerror if not isinstance(error, ssl.SSLError) else error.reason or "no PEM"
-        raise ConfigError(f"security: {name} cannot be read from {path}: {why}") from error
+        text = f"security: {name} cannot be read from {path}: {why}"
+        if why in _UNFIT:
+            raise NotUsableYet(f"{text}: they do not fit together, or only one of them is renewed so far") from error
+        raise ConfigError(text) from error
 
 
 def _checking(allowed: frozenset[str]) -> tuple[type[ssl.SSLSocket], type[ssl.SSLObject]]:

@@ -96,7 +96,8 @@ class DrainerNode:
         """Serve and register.
 
         Raises:
-            ConfigError: the port is taken, or other nodes could not reach the address.
+            NotUsableYet: the port is taken, or this machine has not got the address.
+            ConfigError: other nodes could not reach the address.
         """
         self._server.bind(self._addr, tls=self._tls)
         self.address = self._advertise_addr or f"{self._addr.rpartition(':')[0]}:{self._server.port}"

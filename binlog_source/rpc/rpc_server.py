@@ -15,7 +15,6 @@ With TLS all of it goes through TLS on the TCP port (``secured_peer``), whatever
 import asyncio
 import functools
 import logging
-import os
 import resource
 import socket
 import threading
@@ -29,6 +28,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.calls import CallPeer, Methods, Pendi
 from pyspark_tidb_binlog.binlog_source.rpc.connection_limits import ConnectionLimiter, bounds
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import OK, RESOURCE_EXHAUSTED, Refusal
 from pyspark_tidb_binlog.binlog_source.rpc.inflater import Inflater
+from pyspark_tidb_binlog.binlog_source.rpc.listening import SocketFile, cannot_listen, host_and_port
 from pyspark_tidb_binlog.binlog_source.rpc.peer import LINGER, Peer, refusal_of
 from pyspark_tidb_binlog.binlog_source.rpc.secured_peer import SecuredPeer
 from pyspark_tidb_binlog.schemas.errors import ConfigError
@@ -75,7 +75,7 @@ class RpcServer:
         self._deaf = False
         self.held = False
         """Whether reading is paused on all sockets."""
-        self._socket_path = ""
+        self._socket_file: SocketFile | None = None
         self.port = 0
         """The TCP port it listens on."""
 
@@ -83,6 +83,7 @@ class RpcServer:
         """Bind ``host:port`` (port 0: any free one), with TLS if given, and, if given, a Unix socket; connections are refused until ``serve``.
 
         Raises:
+            NotUsableYet: the port or the socket is taken, this machine has not got the address or a name, certificate and key do not fit together.
             ConfigError: it cannot listen there, or the files of ``tls`` cannot be used.
         """
         self._thread.start()
@@ -95,19 +96,24 @@ class RpcServer:
             raise
         except (OSError, ValueError, OverflowError) as error:
             self.stop(0)
-            raise ConfigError(f"{self._name} cannot listen on {addr}{' or ' + socket_path if socket_path else ''}: {error}") from error
+            what = f"{self._name} cannot listen on {addr}{' or ' + socket_path if socket_path else ''}"
+            raise cannot_listen(what, addr.rpartition(":")[0], error) from error
         return self
 
     def serve(self, methods: Methods) -> "RpcServer":
-        """Accept connections, and answer with ``methods``."""
+        """Accept connections, and answer with ``methods``.
+
+        Raises:
+            NotUsableYet: another process listens there meanwhile.
+        """
         self.methods = methods
         self.budget.capacity = methods.max_unfinished
         self._pool = ThreadPoolExecutor(methods.http_threads, thread_name_prefix=f"{self._name} http")
         try:
             asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result()
         except OSError as error:
-            # another process bound the port too, and was the first to listen
-            raise ConfigError(f"{self._name} cannot listen on port {self.port}: {error}") from error
+            # another process bound the port too, and was the first to listen; or it has taken the socket
+            raise cannot_listen(f"{self._name} cannot listen on port {self.port}", "", error) from error
         return self
 
     def _run(self) -> None:
@@ -116,10 +122,10 @@ class RpcServer:
         self._loop.close()
 
     async def _bind(self, addr: str, socket_path: str, tls: TlsSettings | None) -> None:
-        host, _, port = addr.rpartition(":")
+        host, port = host_and_port(addr)
         peer = functools.partial(Peer, self) if tls is None else functools.partial(SecuredPeer, self, tls)
         create = functools.partial(self._loop.create_server, peer, backlog=_ACCEPT, start_serving=False)
-        server = await create(host.strip("[]") or None, int(port))
+        server = await create(host, port)
         self._servers.append(server)
         self.port = server.sockets[0].getsockname()[1]
         for listener in server.sockets:
@@ -127,12 +133,15 @@ class RpcServer:
             for level, option, value in _KEEPALIVE:
                 listener.setsockopt(level, option, value)
         if socket_path:
-            # a stale socket is replaced, any other file is not
+            file = SocketFile(socket_path)
             unix = self._loop.create_unix_server(lambda: Peer(self), socket_path, backlog=_ACCEPT, start_serving=False)
             self._servers.append(await unix)
-            self._socket_path = socket_path
+            file.bound()
+            self._socket_file = file
 
     async def _serve(self) -> None:
+        if self._socket_file is not None:
+            self._socket_file.check()
         for server in self._servers:
             await server.start_serving()
             for listener in server.sockets:
@@ -323,8 +332,8 @@ class RpcServer:
         await self._until(self._loop.time() + 2 * LINGER, lambda: not self._handlers and not self._peers)
         if self._handlers:
             _log.error("%s stops, but %d streams have not ended", self._name, len(self._handlers))
-        if self._socket_path and os.path.exists(self._socket_path):
-            os.unlink(self._socket_path)
+        if self._socket_file is not None:
+            self._socket_file.remove()
 
     async def _until(self, deadline: float, done: Callable[[], bool]) -> None:
         while not done() and self._loop.time() < deadline:

@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig, settings_of
 from pyspark_tidb_binlog.jobs import cli, logs
-from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, DdlRefused, Stopped
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, DdlRefused, NotUsableYet, Stopped
 
 WORKER_TRACE = """\
 pyspark.errors.exceptions.captured.StreamingQueryException: [STREAM_FAILED] Query [id = 1] terminated with exception:
@@ -120,6 +120,12 @@ def test_the_trace_goes_to_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" not in (shown := capsys.readouterr().err)
     assert shown.startswith("internal error: ZeroDivisionError: by zero\n(the trace is in ")
     assert "Traceback" in logs.log_file().read_text()
+
+
+def test_what_may_work_later_is_not_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    """A unit is started again, but for a wrong setting."""
+    assert raising(ConfigError("no such thing")) == cli.EXIT_CONFIG and raising(NotUsableYet("taken")) == cli.EXIT_FAILED
+    assert capsys.readouterr().err == "error: no such thing\nerror: taken\n"
 
 
 def test_a_package_that_the_executors_lack_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from pyspark_tidb_binlog.conf.model import SecurityConfig
-from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from tests.support.certificates import Authority
 
@@ -68,6 +68,7 @@ def test_what_cannot_be_read_is_named(ca: Authority, tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as refused:
             settings.check(listens=False)
         assert why in str(refused.value) and "secret" not in str(refused.value)
+        assert isinstance(refused.value, NotUsableYet) == ("do not fit together" in str(refused.value)) == (str(other.key) in why)
 
 
 def test_an_encrypted_key_is_refused_without_asking_for_its_passphrase(ca: Authority) -> None:
