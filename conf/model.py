@@ -53,6 +53,12 @@ class SecurityConfig:
     ssl_key: str = setting("", "PEM file of its key, without a passphrase")
     cert_allowed_cn: tuple[str, ...] = setting((), "common names of which the other side's certificate must have one; empty = any")
 
+    def __post_init__(self) -> None:
+        names = any(name.strip() for name in self.cert_allowed_cn)
+        _require(
+            bool(self.ssl_ca) or not names, "security: cert-allowed-cn needs ssl-ca: without it there is no TLS, and everybody is served"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class SourceConfig:
@@ -504,9 +510,7 @@ class PumpConfig:
         unset="127.0.0.1:8250; with PD or a registry elsewhere <first IPv4 that is not loopback>:8250",
     )
     advertise_addr: str = setting("", "host:port that is registered; empty = addr", flag="advertise-addr")
-    socket: str = setting(
-        "", "unix:///path: also listen there; not in /tmp with the systemd unit, whose /tmp nobody else sees", flag="socket"
-    )
+    socket: str = setting("", "unix:///path: also listen there; with systemd's PrivateTmp not in /tmp", flag="socket")
     data_dir: str = setting("data.pump", "directory of the value log and its index", flag="data-dir")
     pd_urls: str = setting(
         "",
@@ -544,6 +548,7 @@ class PumpConfig:
         4096, "concurrent connections, at most half of the process's file descriptors; above it idle ones are closed"
     )
     max_connections_per_peer: int = ours(512, "concurrent connections from one address")
+    log_row_data: bool = ours(False, "true: GET /debug/binlog/TS shows rows and keys, not only how many changes of which tables")
     stop_write_at_available_space: str = setting(
         "10 GiB",
         "free space on the data directory's disk at which binlogs are refused: 10 GiB, 42 MB; empty = never",

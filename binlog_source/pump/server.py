@@ -140,7 +140,7 @@ class EmbeddedPump:
 
     def _serve(self, service: PumpService, server: RpcServer) -> None:
         controls = PumpControls(self._move, self._collector.trigger, self._mvcc_text, self._timestamp, lambda: self._waiting())
-        pages = StatusPages(service, self._registry, controls)
+        pages = StatusPages(service, self._registry, controls, shows_rows=self.config.log_row_data)
         server.serve(Handlers(service, server, self._stopping).methods(pages.answer, self.config))
 
     def _go_online(self, before: NodeState | None) -> None:

@@ -1,6 +1,7 @@
 """The Pump's HTTP endpoints (wire.md 8.1): status, state changes, single records, orphans, GC on demand, metrics.
 
-Promises: the JSON and the texts are a real Pump's, its spelling included. ``/debug/pprof`` is specific to Go and not served.
+Promises: the JSON and the texts are a real Pump's, its spelling included. ``/debug/pprof`` is specific to Go and not served. Of a binlog its place,
+length and how many changes of which tables are shown: rows, keys and what the upstream says of a key (which has values) only if so set.
 """
 
 import re
@@ -56,7 +57,9 @@ class PumpControls:
 class StatusPages:
     """``answer`` is the handler of the RPC server."""
 
-    def __init__(self, service: PumpService, registry: Registry | None, controls: PumpControls) -> None:
+    def __init__(self, service: PumpService, registry: Registry | None, controls: PumpControls, *, shows_rows: bool) -> None:
+        """``shows_rows``: whether single binlogs are shown with rows and keys."""
+        self._shows_rows = shows_rows
         self._service = service
         self._registry = registry
         self._controls = controls
@@ -140,11 +143,11 @@ class StatusPages:
             return HttpResponse(body=f"fail read binlog by ts: {ts}: leveldb: not found\n".encode())
         try:
             if entry.length <= _IN_FULL:
-                return self._in_full(entry)
+                return self._in_full(entry) if self._shows_rows else _lines(self._in_short(entry))
             if not self._large.acquire(blocking=False):
                 return HttpResponse(HTTPStatus.SERVICE_UNAVAILABLE, b"another large binlog is being shown; try again\n")
             try:
-                return HttpResponse(body="\n".join(self._in_short(entry)).encode() + b"\n")
+                return _lines(self._in_short(entry))
             finally:
                 self._large.release()
         except ReplicationError as error:
@@ -158,10 +161,10 @@ class StatusPages:
             parts.append(str(binlog_pb2.PrewriteValue.FromString(binlog.prewrite_value)))
         if binlog.prewrite_key:
             parts.append(f"mvcc of {binlog.prewrite_key.hex()}: {self._controls.mvcc(binlog.prewrite_key)}")
-        return HttpResponse(body="\n".join(parts).encode() + b"\n")
+        return _lines(parts)
 
     def _in_short(self, entry: Entry) -> list[str]:
-        """A large binlog: how many changes it has of each table."""
+        """How many changes a binlog has of each table."""
         lines = [_head(entry)]
         if entry.length > _COUNTED:
             return [*lines, "too large to be counted here: ./spark-submit.sh pump inspect DATA_DIR"]
@@ -169,10 +172,20 @@ class StatusPages:
         counts: Counter[int] = Counter()
         for mutation in binlog_pb2.PrewriteValue.FromString(binlog.prewrite_value).mutations:
             counts[mutation.table_id] += len(mutation.sequence)
-        return [*lines, f"start_ts {binlog.start_ts}", *(f"table id {table_id}: {count} changes" for table_id, count in counts.items())]
+        outcome = [f"commit_ts {binlog.commit_ts}"] if binlog.commit_ts else []
+        return [
+            *lines,
+            f"start_ts {binlog.start_ts}",
+            *outcome,
+            *(f"table id {table_id}: {count} changes" for table_id, count in counts.items()),
+        ]
 
     def _gc(self) -> HttpResponse:
         return HttpResponse(body=b"trigger gc success\n" if self._controls.trigger_gc() else b"gc is working\n")
+
+
+def _lines(lines: list[str]) -> HttpResponse:
+    return HttpResponse(body="\n".join(lines).encode() + b"\n")
 
 
 def _head(entry: Entry) -> str:

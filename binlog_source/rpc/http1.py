@@ -4,7 +4,8 @@
     dialogue.take(data); request = dialogue.request()   # None while it is not complete
     dialogue.answer(request, answer)                    # bytes to send
 
-Promises: pure. An invalid request raises ``BadRequest``; the connection is closed after its answer. Buffers are bounded.
+Promises: pure. An invalid request raises ``BadRequest``; the connection is closed after its answer. So does one that is to change something and
+comes from a page in a browser, whatever site that is of: a name may be made to resolve to this machine. Buffers are bounded.
 """
 
 import json
@@ -20,6 +21,10 @@ _MAX_BODY = 1 << 20
 MAX_REQUEST = _MAX_HEAD + _MAX_BODY
 """Maximum bytes of one request."""
 TEXT = "text/plain; charset=utf-8"
+_LOOKS = (b"GET", b"HEAD", b"OPTIONS")
+"""Methods that change nothing."""
+_OF_A_PAGE = (b"origin", b"sec-fetch-site")
+"""Headers that browsers send, and that a page cannot leave out."""
 
 
 class BadRequest(Exception):
@@ -125,6 +130,8 @@ class Dialogue:
             raise BadRequest("not an HTTP/1 request", HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
         if asked.method == b"CONNECT":
             raise BadRequest("CONNECT is not supported", HTTPStatus.METHOD_NOT_ALLOWED)
+        if asked.method not in _LOOKS and any(name in _OF_A_PAGE for name, _ in asked.headers):
+            raise BadRequest("a page in a browser may change nothing here", HTTPStatus.FORBIDDEN)
         target = asked.target.decode("ascii")
         try:
             parts = urlsplit(target)

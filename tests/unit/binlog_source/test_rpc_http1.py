@@ -104,6 +104,15 @@ def test_bad_requests(data):
     assert 400 <= bad.value.status < 600
 
 
+@pytest.mark.parametrize("said", [b"Origin: http://evil.example", b"origin: null", b"Origin: http://p", b"Sec-Fetch-Site: same-origin"])
+def test_a_page_in_a_browser_may_look_and_change_nothing(said):
+    for whole in (PUT, CHUNKED, PUT.replace(b"PUT", b"POST"), PUT.replace(b"PUT", b"DELETE"), PUT.replace(b"PUT", b"put")):
+        with pytest.raises(BadRequest, match="a page in a browser may change nothing here") as bad:
+            asked(whole.replace(b"Host: p", b"Host: p\r\n" + said))
+        assert bad.value.status is HTTPStatus.FORBIDDEN
+    assert asked(GET.replace(b"Host:", said + b"\r\nHost:"))[1] == MEANT[GET]
+
+
 def test_the_largest_request():
     head = b"PUT / HTTP/1.1\r\nHost: p\r\nContent-Length: 1048576\r\n\r\n"
     dialogue, found = asked(head + b"y" * 1048576)

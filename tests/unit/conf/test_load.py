@@ -491,6 +491,10 @@ def test_certificates_without_an_authority_have_no_effect_and_that_is_said(caplo
 
 
 def test_the_checkpoint_may_repeat_what_the_target_has() -> None:
+    for load in (load_drainer, load_pump):
+        with pytest.raises(ValueError, match="cert-allowed-cn needs ssl-ca: without it there is no TLS"):
+            load(environ={}, flags={"security.cert-allowed-cn": "tidb"})
+        assert load(environ={}, flags={"security.cert-allowed-cn": ""})
     both = {f"{table}.ssl-ca": "ca.pem" for table in ("syncer.to.security", "syncer.to.checkpoint.security")}
     assert load_drainer(environ={}, flags=both | {"syncer.to.checkpoint.type": "mysql"}).checkpoint.security.ssl_ca == "ca.pem"
     other = both | {"syncer.to.checkpoint.type": "mysql", "syncer.to.checkpoint.security.ssl-ca": "other.pem"}

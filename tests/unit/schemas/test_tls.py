@@ -37,7 +37,7 @@ def handshake(client: TlsSettings, server: TlsSettings, name: str = "localhost")
 
 
 def test_without_a_ca_there_is_no_tls() -> None:
-    assert TlsSettings.of(SecurityConfig("", "cert", "key", ("a",))) is None
+    assert TlsSettings.of(SecurityConfig("", "cert", "key", ("", " "))) is None
     assert TlsSettings.of(SecurityConfig("ca", "cert", "key", (" a ", "b"))) == TlsSettings("ca", "cert", "key", ("a", "b"))
 
 
