@@ -159,6 +159,8 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
             "spark.sql.shuffle.partitions": str(cores),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
+            # Other users of this machine reach these ports, where Spark reads serialized Java objects: the JVM makes a secret that only it has.
+            "spark.authenticate": "true",
             # Each broadcast, of which a batch has several of some KiB, allocates and clears a block: 4 MiB by default.
             "spark.broadcast.blockSize": "128k",
             # Shuffled data stays on this machine, and most of it is already compressed (sinks/engine/blocks.py).

@@ -35,6 +35,7 @@ def test_delta_is_optional() -> None:
 
 
 def test_what_only_suits_one_machine_stays_off_a_cluster() -> None:
+    assert "spark.authenticate" not in session_settings(None), "there Spark makes no secret by itself"
     assert not {"spark.shuffle.compress", "spark.sql.streaming.checkpointFileManagerClass"} & set(session_settings(None))
     assert "FileSystemBased" in session_settings(2)["spark.sql.streaming.checkpointFileManagerClass"]
 
