@@ -14,11 +14,12 @@ from pyspark_tidb_binlog.schemas.history import Job
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import EarlierTry, ExecutionCheck
-from pyspark_tidb_binlog.sinks.mysql.ddl.executor import INTENT, REFUSED, dialect_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import INTENT, REFUSED
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, partition_method, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import keeping_padding
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour

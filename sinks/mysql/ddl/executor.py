@@ -16,7 +16,6 @@ target cannot hold is in ``DdlOutcome.losses`` and in the row, and ``tries`` kee
 
 import json
 import logging
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,8 +30,6 @@ from pyspark_tidb_binlog.sinks.engine.column_pairs import visible
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.added_before import other_values
-from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in_zone
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive, null_fills
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import DROPS, EarlierTry, ExecutionCheck, shows
@@ -40,7 +37,9 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, rewrite, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.unpartitioned import Instead, instead_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import keeping_padding, lacks, unlike
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
@@ -210,7 +209,7 @@ class _Run:
         self._subject = subject_of(step, history, refused, Routes.of(config))
         self._dialect = keeping_padding(session, dialect_of(session, config), self._subject.before)
         if self._subject.job.type in _RENAMES:
-            self._dialect = replace(self._dialect, folds_names=_folds_names(session))
+            self._dialect = replace(self._dialect, folds_names=folds_names(session))
         self._handed_over = None if safe_from is None else HandedOver(session, self._subject, self._dialect, history)
         self._safe_from = safe_from or 0
         self._clock = DdlClock(self._subject)
@@ -364,8 +363,28 @@ class _Run:
                 return self._by_policy(text.sql, f"{error}; {self._in_the_way(self._subject.new)}")
             if not self._snapshot().same_as(now):
                 raise
+            if instead := instead_of(self._session, self._subject):
+                return self._instead(text.sql, error, instead)
             return self._derived(text.sql, str(error))
         return DdlOutcome(DONE, "text", text.sql, (*text.losses, *filled, *self._declare(text.then)))
+
+    def _instead(self, sql: str, error: ApplyError, instead: Instead) -> DdlOutcome:
+        """What the DDL does to the rows of a table that lacks its partitions."""
+        if instead.why_not:
+            return self._by_policy(sql, f"{error}; {instead.why_not}")
+        if not instead.delete:
+            return DdlOutcome(DONE, "nothing", sql, (instead.loss,) if instead.loss else ())
+        rows = instead.most
+        while rows >= instead.most:
+            try:
+                with _transaction(self._session):
+                    rows = self._session.execute(instead.delete)
+            except RetryableApplyError:
+                raise
+            except ApplyError as refused:
+                self._note_try("rows", instead.delete, refused)
+                return self._by_policy(sql, f"{error}; {refused}")
+        return DdlOutcome(DONE, "derived", instead.delete)
 
     def _fill_nulls(self) -> tuple[str, ...]:
         losses = []
@@ -615,23 +634,6 @@ def _unless_lost(do: Callable[[], object]) -> None:
         do()
     except RetryableApplyError:
         _log.debug("the connection is lost, which ended the transaction and released the lock")
-
-
-def dialect_of(session: Target, config: ApplyConfig) -> Dialect:
-    """The target's dialect; depends on the version of MySQL, because 8.0.17 added its non-padding collation.
-
-    ``upstream-new-collations = auto`` counts as false: who knows more has replaced it (``sinks.mysql.upstream_collations``).
-    """
-    nopad = config.upstream_new_collations != "true"
-    if nopad and session.flavour is Flavour.MYSQL:
-        numbers = [int(n) for n in re.findall(r"\d+", session.version)[:3]]
-        nopad = numbers >= [8, 0, 17]
-    return Dialect(session.flavour, Charset(config.upstream_charset, config.upstream_collation), nopad)
-
-
-def _folds_names(session: Target) -> bool:
-    ((how,),) = session.query("SELECT @@lower_case_table_names")
-    return int(how) == 1
 
 
 def _table(config: ApplyConfig) -> str:

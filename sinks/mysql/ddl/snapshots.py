@@ -102,6 +102,16 @@ def partition_method(session: Target, schema: str, table: str) -> str:
     return str(rows[0][0]) if rows else ""
 
 
+def partition_names(session: Target, schema: str, table: str) -> tuple[str, ...]:
+    """The names of the table's partitions on the target; empty if it has none."""
+    rows = session.query(
+        "SELECT DISTINCT partition_name FROM information_schema.partitions "
+        "WHERE table_schema = %s AND table_name = %s AND partition_name IS NOT NULL",
+        [schema, table],
+    )
+    return tuple(name.decode() if isinstance(name, bytes) else str(name) for (name,) in rows)
+
+
 def is_empty(session: Target, schema: str, table: str, partition: str = "") -> bool:
     """Whether the table, or one partition of it, has no rows; False for a table that does not exist."""
     part = f" PARTITION ({quote_name(partition)})" if partition else ""

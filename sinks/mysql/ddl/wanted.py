@@ -8,6 +8,7 @@ compared, since each server formats them differently: ``unseen`` returns the col
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import (
     PUBLIC,
@@ -23,7 +24,7 @@ from pyspark_tidb_binlog.sinks.engine.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, is_text_or_words
 from pyspark_tidb_binlog.sinks.mysql.ddl.fit import Shown, differs, misfit
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
@@ -53,6 +54,8 @@ class Unseen:
 def lacks(session: Target, subject: Subject, dialect: Dialect) -> tuple[MissingChange, ...] | None:
     """The job's changes that the target lacks; None if the job changes nothing that is compared."""
     before = {t.table_id: t for t in subject.before}
+    if subject.job.type in NEW_TABLE_ID and subject.old is not None and subject.new is not None:
+        before[subject.new.table_id] = subject.old
     found: list[MissingChange] = []
     looked = False
     for after in subject.after:
@@ -110,7 +113,7 @@ def _table_lacks(
         return
     was, now = [p.name for p in old.partitions], [p.name for p in after.info.partitions]
     if set(was) != set(now):
-        yield from _name_lacks("partition", label, was, now, _partitions(session, after))
+        yield from _name_lacks("partition", label, was, now, partition_names(session, after.schema, after.name))
     if set(old.foreign_keys) != set(after.info.foreign_keys):
         yield from _name_lacks("foreign key", label, old.foreign_keys, after.info.foreign_keys, _foreign_keys(session, after))
 
@@ -255,14 +258,6 @@ def _is_there(index: IndexInfo, there: dict[str, _Key], info: TableInfo) -> bool
     lengths = {c.name.lower(): c.flen for c in info.columns}
     whole = [None if c.length in (WHOLE_COLUMN, lengths.get(c.name.lower())) else c.length for c in index.columns]
     return not unique or [None if p == lengths.get(n) else p for n, p in parts] == whole
-
-
-def _partitions(session: Target, table: TableAt) -> list[str]:
-    rows = session.query(
-        "SELECT partition_name FROM information_schema.partitions WHERE table_schema = %s AND table_name = %s AND partition_name IS NOT NULL",
-        [table.schema, table.name],
-    )
-    return [_text(name) for (name,) in rows]
 
 
 def _foreign_keys(session: Target, table: TableAt) -> list[str]:
