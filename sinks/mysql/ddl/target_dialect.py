@@ -15,13 +15,15 @@ from pyspark_tidb_binlog.sinks.mysql.target import Target
 def dialect_of(session: Target, config: ApplyConfig) -> Dialect:
     """The target's dialect; depends on the version of MySQL, because 8.0.17 added its non-padding collation.
 
-    ``upstream-new-collations = auto`` counts as false: who knows more has replaced it (``sinks.mysql.upstream_collations``).
+    ``upstream-new-collations = auto``: the upstream's collations are not known; who knows them has replaced it (``sinks.mysql.upstream_collations``).
     """
     nopad = config.upstream_new_collations != "true"
     if nopad and session.flavour is Flavour.MYSQL:
         numbers = [int(n) for n in re.findall(r"\d+", session.version)[:3]]
         nopad = numbers >= [8, 0, 17]
-    return Dialect(session.flavour, Charset(config.upstream_charset, config.upstream_collation), nopad)
+    return Dialect(
+        session.flavour, Charset(config.upstream_charset, config.upstream_collation), nopad, config.upstream_new_collations == "false"
+    )
 
 
 def folds_names(session: Target) -> bool:

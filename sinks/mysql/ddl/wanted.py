@@ -5,8 +5,8 @@ keys, partitions, foreign keys, table names. Other differences on the target are
 compared, since each server formats them differently: ``unseen`` returns the columns in which a job changes them. Comments are ignored.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID
 from pyspark_tidb_binlog.schemas.history import TableAt
@@ -164,25 +164,30 @@ def _accepted(dialect: Dialect, column: ColumnInfo, was: ColumnInfo | None) -> t
     what a job brings shows that: where the column had one of the two before, or is MariaDB's JSON, which is ``utf8mb4_bin`` there, the name must
     be the one that is written.
     """
-    wanted, other = dialect.charset(column.charset, column.collate), dialect.other_charset(column.charset, column.collate)
-    if was is not None and (was.tp == ColumnType.JSON or dialect.charset(was.charset, was.collate) in (wanted, other)):
+    wanted = dialect.charset(column.charset, column.collate)
+    others = tuple(other.charset(column.charset, column.collate) for other in dialect.others())
+    if was is not None and (was.tp == ColumnType.JSON or dialect.charset(was.charset, was.collate) in (wanted, *others)):
         return (wanted,)
-    return wanted, other
+    return wanted, *others
 
 
-def keeping_padding(session: Target, dialect: Dialect, tables: Iterable[TableAt]) -> Dialect:
-    """``dialect``, with NO PAD collations if one of ``tables`` has them: a table that was made so is not converted by its next DDL."""
-    if dialect.nopad or dialect.flavour is Flavour.TIDB:
+def keeping_padding(session: Target, dialect: Dialect, tables: Sequence[TableAt]) -> Dialect:
+    """``dialect``, but as one of ``tables`` was made if that keeps more values apart: such a table is not converted by its next DDL."""
+    stricter = [other for other in dialect.others() if other.nopad >= dialect.nopad and other.binary >= dialect.binary]
+    if not stricter or dialect.flavour is Flavour.TIDB:
         return dialect
     for table in tables:
         shown: dict[str, Shown] = {}
         for column in visible(table.info):
-            other = dialect.other_charset(column.charset, column.collate)
-            if is_text_or_words(column) and other != dialect.charset(column.charset, column.collate):
+            own = dialect.charset(column.charset, column.collate)
+            unlike_own = [other for other in stricter if other.charset(column.charset, column.collate) != own]
+            if is_text_or_words(column) and unlike_own:
                 shown = shown or _shown(session, table)
-                found = shown.get(column.name.lower())
-                if found is not None and found.collate == other.collate:
-                    return replace(dialect, nopad=True)
+                there = shown.get(column.name.lower())
+                found = [o for o in unlike_own if there is not None and o.charset(column.charset, column.collate).collate == there.collate]
+                if found:
+                    # The least strict of those that the column shows: another column may show more.
+                    return keeping_padding(session, found[-1], tables)
     return dialect
 
 

@@ -297,5 +297,22 @@ def test_charsets(upstream: tuple[str, str], flavour: Flavour, wanted: tuple[str
     assert target_charset(*upstream, flavour) == Charset(*wanted)
 
 
+@pytest.mark.parametrize(
+    ("upstream", "flavour", "wanted"),
+    [
+        (("utf8mb4", "utf8mb4_general_ci"), Flavour.MARIADB, ("utf8mb4", "utf8mb4_nopad_bin")),
+        (("", "utf8mb4_unicode_ci"), Flavour.MYSQL, ("utf8mb4", "utf8mb4_0900_bin")),
+        (("utf8mb4", "utf8mb4_0900_ai_ci"), Flavour.MARIADB, ("utf8mb4", "utf8mb4_nopad_bin")),
+        (("utf8", "utf8_general_ci"), Flavour.MARIADB, ("utf8mb3", "utf8mb3_nopad_bin")),
+        (("gbk", "gbk_chinese_ci"), Flavour.MARIADB, ("gbk", "gbk_nopad_bin")),
+        (("latin1", "latin1_swedish_ci"), Flavour.MARIADB, ("utf8mb4", "utf8mb4_nopad_bin")),
+        (("binary", "binary"), Flavour.MARIADB, ("binary", "binary")),
+        (("utf8mb4", "utf8mb4_general_ci"), Flavour.TIDB, ("utf8mb4", "utf8mb4_general_ci")),
+    ],
+)
+def test_old_collations_are_bytes(upstream: tuple[str, str], flavour: Flavour, wanted: tuple[str, str]) -> None:
+    assert target_charset(*upstream, flavour, binary=True) == Charset(*wanted)
+
+
 def test_an_old_mysql_pads() -> None:
     assert target_charset("utf8mb4", "utf8mb4_bin", Flavour.MYSQL, nopad=False).collate == "utf8mb4_bin"
