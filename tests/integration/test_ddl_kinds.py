@@ -242,3 +242,20 @@ def test_a_table_is_partitioned_anew_under_another_id(session: Session) -> None:
         assert ("PARTITION BY" in shown(session)) is partitioned
         assert sorted(session.query("SELECT * FROM d.t")) == [(1, 1), (2, 2)]
     assert [t.table_id for t in h.tables_in("d", 4)] == [30]
+
+
+def test_a_table_like_one_of_another_database_is_not_like_its_namesake(session: Session) -> None:
+    """USE app; CREATE TABLE d.new LIKE orders: d has another table of that name. A table that is there, equal and empty, is taken."""
+    session.execute("CREATE DATABASE d")
+    session.execute("CREATE TABLE d.orders (id INT PRIMARY KEY, k VARCHAR(5) UNIQUE)")
+    new = table(13, "t", [column(1, "id", {**INT, "Flag": 4099}), TEXT_COLUMN])
+    h = history(database(1), job(3, 3, new, query="create table d.t like orders"))
+    steps = steps_of(h, {3: "CREATE TABLE `d`.`t` LIKE `orders`;"})
+    apply(session, steps[0], h)
+    with dying("before-ddl-done"):
+        apply(session, steps[1], h)
+    session.rollback()
+    session.execute("DELETE FROM ddl_marks.spark_ddl WHERE job_id = 3")
+    session.commit()
+    assert apply(session, steps[1], h).how == "derived"
+    assert "`k` varchar(20)" in shown(session) and "UNIQUE" not in shown(session)

@@ -471,7 +471,7 @@ class _Run:
 
     def _derived(self, refused: str, words: str) -> DdlOutcome:
         statements = derive(self._clock.subject, self._dialect)
-        many = self._subject.job.type == JobType.CREATE_TABLES
+        makes = self._subject.job.type in (JobType.CREATE_TABLES, JobType.CREATE_TABLE)
         losses: list[str] = []
         for number, statement in enumerate(statements):
             try:
@@ -482,7 +482,7 @@ class _Run:
             except ApplyError as error:
                 self._note_try("derived", statement.sql, error)
                 said = str(error)
-                if many and error.errno == _EXISTS_TABLE:
+                if makes and error.errno == _EXISTS_TABLE and number < len(self._subject.after):
                     table = self._subject.after[number]
                     safe = self._handed_over is not None and self._handed_over.stands(table)
                     why = "" if safe else self._in_the_way(table)

@@ -8,6 +8,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset, target_charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, rewrite, silent_losses, subject_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import VARCHAR, column, database, history, index, job, partitions, table
@@ -316,3 +317,21 @@ def test_old_collations_are_bytes(upstream: tuple[str, str], flavour: Flavour, w
 
 def test_an_old_mysql_pads() -> None:
     assert target_charset("utf8mb4", "utf8mb4_bin", Flavour.MYSQL, nopad=False).collate == "utf8mb4_bin"
+
+
+@pytest.mark.parametrize(
+    ("query", "form"),
+    [
+        ("CREATE TABLE `d`.`t` LIKE `s`;", DdlForm.INFOS),
+        ("create table if not exists d . t ( like s )", DdlForm.INFOS),
+        ("CREATE TABLE /* a.b */ `t` LIKE `s`;", DdlForm.TEXT),
+        ("CREATE TABLE `d`.`t` LIKE `d`.`s`;", DdlForm.TEXT),
+        ("CREATE TABLE `t` LIKE `a`.`s`;", DdlForm.TEXT),
+        ("CREATE TABLE `d`.`t` (`like` INT DEFAULT 1.5);", DdlForm.TEXT),
+        ("CREATE TABLE `d`.`t` (`a` INT CHECK (`a` LIKE 'x'));", DdlForm.TEXT),
+    ],
+)
+def test_like_a_table_of_a_database_that_is_not_known(query: str, form: DdlForm) -> None:
+    h = history(database(1), job(9, 3, table(10, "t")))
+    step = DdlStep(90, h.ordered[-1], query, False, AppliedJobs(8), AppliedJobs(9))
+    assert subject_of(step, h).given.form is form
