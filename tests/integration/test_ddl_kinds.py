@@ -259,3 +259,40 @@ def test_a_table_like_one_of_another_database_is_not_like_its_namesake(session: 
     session.commit()
     assert apply(session, steps[1], h).how == "derived"
     assert "`k` varchar(20)" in shown(session) and "UNIQUE" not in shown(session)
+
+
+def unnamed(*keys: tuple[str, str]) -> dict[str, Any]:
+    found = [{"id": i, "fk_name": {"O": n}, "ref_table": {"O": "p"}, "cols": [{"O": c}], "state": 5} for i, (n, c) in enumerate(keys)]
+    return {"fk_info": found}
+
+
+def test_a_foreign_key_without_a_name_is_dropped_under_the_targets_name(session: Session) -> None:
+    """TiDB calls it fk_1, MariaDB t_ibfk_1; another one, which the target's DBA has made, stays."""
+    wide = [*PLAIN, column(3, "m")]
+    both, one = unnamed(("fk_1", "n"), ("fk_2", "m")), unnamed(("fk_2", "m"))
+    h = history(
+        database(1),
+        job(2, 3, PARENT),
+        job(3, 3, table(11, "t", wide, **unnamed(("fk_1", "n")))),
+        job(4, 9, table(11, "t", wide, **both), query="add"),
+        job(5, 10, table(11, "t", wide, **one), query="drop"),
+        job(6, 6, table(11, "t", [wide[0], wide[2]], **one), query="alter table t drop column n"),
+    )
+    texts = {
+        2: TEXTS[2],
+        3: "CREATE TABLE `t` (`id` INT PRIMARY KEY,`n` INT,`m` INT,FOREIGN KEY (`n`) REFERENCES `p`(`id`) ON DELETE CASCADE);",
+        4: "ALTER TABLE `t` ADD FOREIGN KEY (`m`) REFERENCES `p`(`id`);",
+        5: "ALTER TABLE `t` DROP FOREIGN KEY `fk_1`;",
+        6: "ALTER TABLE `t` DROP COLUMN `n`;",
+    }
+    steps = steps_of(h, texts)
+    for step in steps[:3]:
+        apply(session, step, h)
+    session.execute("ALTER TABLE d.t ADD CONSTRAINT own FOREIGN KEY (m) REFERENCES p (id)")
+    for step, how in zip(steps[3:], ("found", "found", "found"), strict=True):
+        with dying("after-ddl"):
+            apply(session, step, h)
+        session.rollback()
+        assert apply(session, step, h).how == how
+    assert "`n`" not in shown(session) and "t_ibfk_2` FOREIGN KEY (`m`)" in shown(session) and "`own` FOREIGN KEY (`m`)" in shown(session)
+    assert shown(session).count("FOREIGN KEY") == 2

@@ -358,6 +358,6 @@ def table_options(tail: Tokens, info: TableInfo | None, dialect: Dialect, losses
                 parts.append(f"{token.word} = {options[value].text}")
         elif token.word == "TTL":
             losses.add("TTL left out")
-    if partition:
+    if partition and (info is None or info.partitions):  # without them, the upstream has parsed the clause and made none
         parts.append(text_of(_without_tidb_words(partition, losses)))
     return " ".join(parts)

@@ -13,7 +13,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, take_snapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, take_names, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, same_name
 from pyspark_tidb_binlog.sinks.mysql.ddl.unpartitioned import gone_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import lacks, unseen
@@ -47,6 +47,18 @@ class EarlierTry:
     """It was refused at least once, and an operator was asked to repair the target."""
     snapshot: SchemaSnapshot
     """The target before the last attempt."""
+
+
+NOTHING_KEPT = SchemaSnapshot({}, ids_known=False)
+"""What an intent needs of the target before one of ``DROPS``: a database may have more tables than one statement can hold texts of."""
+
+
+def snapshot_of(session: Target, subject: Subject) -> SchemaSnapshot:
+    """The target's databases and tables that the job affects, as they are; of a database that is dropped only which tables it has."""
+    names = {(t.schema, t.name) for t in (*subject.before, *subject.after)}
+    if subject.job.type == JobType.DROP_SCHEMA and names:
+        return take_names(session, names)
+    return take_snapshot(session, [] if names else [subject.schema], names)
 
 
 def shows(session: Target, subject: Subject, dialect: Dialect) -> bool:

@@ -24,6 +24,7 @@ from pyspark_tidb_binlog.sinks.engine.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, is_text_or_words
 from pyspark_tidb_binlog.sinks.mysql.ddl.fit import Shown, differs, misfit
+from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import ForeignKeys
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
@@ -115,7 +116,7 @@ def _table_lacks(
     if set(was) != set(now):
         yield from _name_lacks("partition", label, was, now, partition_names(session, after.schema, after.name))
     if set(old.foreign_keys) != set(after.info.foreign_keys):
-        yield from _name_lacks("foreign key", label, old.foreign_keys, after.info.foreign_keys, _foreign_keys(session, after))
+        yield from _foreign_key_lacks(session, label, old, after)
 
 
 def _name_lacks(kind: str, label: str, was: Iterable[str], now: Iterable[str], there: Iterable[str]) -> Iterator[MissingChange | None]:
@@ -265,13 +266,12 @@ def _is_there(index: IndexInfo, there: dict[str, _Key], info: TableInfo) -> bool
     return not unique or [None if p == lengths.get(n) else p for n, p in parts] == whole
 
 
-def _foreign_keys(session: Target, table: TableAt) -> list[str]:
-    rows = session.query(
-        "SELECT constraint_name FROM information_schema.table_constraints "
-        "WHERE table_schema = %s AND table_name = %s AND constraint_type = 'FOREIGN KEY'",
-        [table.schema, table.name],
-    )
-    return [_text(name) for (name,) in rows]
+def _foreign_key_lacks(session: Target, label: str, old: TableInfo, after: TableAt) -> Iterator[MissingChange | None]:
+    there = ForeignKeys.of(session, after)
+    for name in sorted(set(after.info.foreign_keys) - set(old.foreign_keys)):
+        yield MissingChange(f"{label}: foreign key {name} missing", "foreign key") if there.lacks(after.info, name) else None
+    for name in sorted(set(old.foreign_keys) - set(after.info.foreign_keys)):
+        yield MissingChange(f"{label}: foreign key {name} still there", "foreign key") if there.left(old, after.info, name) else None
 
 
 def _text(value: object) -> str:

@@ -109,7 +109,8 @@ def test_create_table(body: str, columns: list[dict[str, Any]] | None, wanted: s
     ],
 )
 def test_table_options(tail: str, wanted: str) -> None:
-    assert create("`id` INT", tail=tail).sql == f"CREATE TABLE `d`.`t` (`id` INT) {CS}{wanted}"
+    made = table(10, "t", partition=partitions((11, "a"))) if "PARTITION BY" in tail else table(10, "t")
+    assert rewritten(f"CREATE TABLE `t` (`id` INT){tail};", 3, made).sql == f"CREATE TABLE `d`.`t` (`id` INT) {CS}{wanted}"
 
 
 def test_another_default_charset() -> None:
@@ -335,3 +336,11 @@ def test_like_a_table_of_a_database_that_is_not_known(query: str, form: DdlForm)
     h = history(database(1), job(9, 3, table(10, "t")))
     step = DdlStep(90, h.ordered[-1], query, False, AppliedJobs(8), AppliedJobs(9))
     assert subject_of(step, h).given.form is form
+
+
+def test_partitions_that_the_upstream_has_not_made_are_not_made() -> None:
+    """With tidb_enable_list_partition = OFF TiDB accepts the clause and makes a table without partitions."""
+    text = "CREATE TABLE `t` (`id` INT) PARTITION BY LIST (`id`) (PARTITION `p0` VALUES IN (1));"
+    without = rewritten(text, 3, table(10, "t", [ID]))
+    assert without.sql == f"CREATE TABLE `d`.`t` (`id` INT) {CS}" and without.losses == ()
+    assert "PARTITION BY LIST (`id`)" in rewritten(text, 3, table(10, "t", [ID], partition=partitions((11, "p0")))).sql
