@@ -314,8 +314,8 @@ class ApplyConfig:
     channel_id: int = setting(0, "with loopback-control: the mark; the same for both Drainers of a ring", flag="channel-id")
     upstream_new_collations: str = ours(
         "auto",
-        "true: the upstream was first set up by v6.0 or later, its collations keep their names at the target; false: utf8mb4_bin becomes a NO "
-        "PAD collation; auto: ask spark.upstream, without which false",
+        "true: the upstream was first set up by v6.0 or later, its collations keep their names at the target; false: it has old collations, which "
+        "compare texts as bytes: every collation becomes a NO PAD _bin; auto: ask spark.upstream, without which only utf8mb4_bin becomes NO PAD",
     )
 
     def __post_init__(self) -> None:

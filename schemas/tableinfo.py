@@ -256,6 +256,12 @@ class TableInfo:
     """Names of the foreign keys."""
     partition_type: int = 0
     """How rows are distributed over ``partitions``, as ``PartitionType``; 0 = not at all."""
+    partition_expr: str = ""
+    """What is compared with the boundaries, as TiDB writes it: `` `id` ``; empty where ``partition_columns`` are."""
+    partition_columns: tuple[str, ...] = ()
+    """The columns that are compared with the boundaries: RANGE COLUMNS and LIST COLUMNS."""
+    foreign_key_columns: tuple[tuple[str, ...], ...] = ()
+    """The columns of each of ``foreign_keys``."""
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
@@ -286,6 +292,9 @@ class TableInfo:
             comment=json.get("comment") or "",
             foreign_keys=tuple(k["fk_name"]["O"] for k in json.get("fk_info") or ()),
             partition_type=partition.get("type") or 0,
+            partition_expr=partition.get("expr") or "",
+            partition_columns=tuple(c["O"] for c in partition.get("columns") or ()),
+            foreign_key_columns=tuple(tuple(c["O"] for c in k.get("cols") or ()) for k in json.get("fk_info") or ()),
         )
 
     def public_columns(self) -> tuple[ColumnInfo, ...]:

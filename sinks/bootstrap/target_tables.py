@@ -20,9 +20,10 @@ from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, TableInfo
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import create_table
-from pyspark_tidb_binlog.sinks.mysql.ddl.executor import dialect_of, with_autocommit
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, Subject, rewrite
+from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import with_autocommit
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease

@@ -24,6 +24,7 @@ from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.exactness import Inexact, inexact
+from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded, known_wrong, perhaps_wrong
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED, PartsOutdated, Structures, TableName, TargetTable, is_absent
 from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, holds_rows, left_out
@@ -55,7 +56,7 @@ class TablesThere:
         self._ask = ask
         self._structures = Structures()
         self._said: set[tuple[str, tuple[str, ...]]] = set()
-        """What was logged: tables and the columns that are left out, or the unique keys of their own."""
+        """What was logged: tables and the columns that are left out, the unique keys of their own, or the columns of keys that may be folded."""
         self._told: set[tuple[str, str]] = set()
         """Tables, and what was a finding of their columns."""
         self._asked: dict[TableName, tuple[TableInfo, TargetTable, tuple[Inexact, ...]]] = {}
@@ -162,10 +163,25 @@ class TablesThere:
         found = asked[2]
         if one.table.frozen is None and (keys := [column.words for column in found if column.key]):
             raise _refused(one, f"rows are found by its key, and {keys[0]}")
-        new = [column.words for column in found if (label, column.words) not in self._told]
+        new = [
+            words for words in (*(column.words for column in found), *self._folded(one.table, there)) if (label, words) not in self._told
+        ]
         for words in new:
             _log.warning("%s: %s", label, words)
         return [Finding(FindingKind.VALUE, words, label, one.first_ts) for words in new]
+
+    def _folded(self, table: TableAt, there: TargetTable) -> tuple[str, ...]:
+        """Keys that are known to take rows of the upstream for one, in words. Where that is not known it is only logged."""
+        setting = self._settings.upstream_new_collations
+        if setting == "true" or self._settings.db_type != "mysql" or not (columns := folded(table.info, there)):
+            return ()
+        if setting == "false":
+            return (known_wrong(columns),)
+        label = table_name(table.schema, table.name)
+        if (label, columns) not in self._said:
+            self._said.add((label, columns))
+            _log.warning("%s: %s", label, perhaps_wrong(columns))
+        return ()
 
     def _say(self, table: TableAt, left: tuple[str, ...]) -> None:
         label = table_name(table.schema, table.name)

@@ -15,36 +15,37 @@ _log = logging.getLogger(__name__)
 
 _QUESTION = "SELECT VARIABLE_VALUE FROM mysql.tidb WHERE VARIABLE_NAME = 'new_collation_enabled'"
 _SETTING = "spark.upstream-new-collations"
-_KEPT = "utf8mb4_bin keeps its name, and pads, at a target other than TiDB"
-_NOPAD = "utf8mb4_bin becomes a NO PAD collation at a target other than TiDB"
+_KEPT = "collations keep their names, and utf8mb4_bin pads, at a target other than TiDB"
+_BYTES = "every collation becomes a NO PAD _bin at a target other than TiDB, because old collations compare texts as bytes"
+_NOPAD = "utf8mb4_bin becomes a NO PAD collation at a target other than TiDB, and the other collations keep their names"
+_UNKNOWN = f"a key in one of these (utf8mb4_general_ci) is right only for an upstream with new collations: set {_SETTING} to true or false"
 _SECONDS = 10.0
 
 
 def with_collations(config: DrainerConfig) -> DrainerConfig:
-    """``config`` with ``auto`` replaced by what the upstream says; the log says what was chosen, and why."""
+    """``config`` with ``auto`` replaced by what the upstream says, if it says something; the log says what was chosen, and why."""
     chosen, words = _chosen(config.apply.upstream_new_collations, config.upstream)
     if config.apply.db_type in ("mysql", "tidb"):
-        _log.info("%s: %s", "new collations" if chosen else "old or unknown collations", words)
-    return dataclasses.replace(config, apply=dataclasses.replace(config.apply, upstream_new_collations="true" if chosen else "false"))
+        _log.info("%s collations: %s", {"true": "new", "false": "old"}.get(chosen, "unknown"), words)
+    return dataclasses.replace(config, apply=dataclasses.replace(config.apply, upstream_new_collations=chosen))
 
 
-def _chosen(setting: str, upstream: UpstreamConfig) -> tuple[bool, str]:
+def _chosen(setting: str, upstream: UpstreamConfig) -> tuple[str, str]:
     if setting != "auto":
-        return setting == "true", f"{_KEPT if setting == 'true' else _NOPAD}, because {_SETTING} = {setting}"
+        return setting, f"{_KEPT if setting == 'true' else _BYTES}, because {_SETTING} = {setting}"
     if not upstream.host:
-        return False, f"{_NOPAD}, which is right for every upstream: {_SETTING} = auto, and spark.upstream.host names no TiDB to ask"
+        return "auto", f"{_NOPAD}: {_SETTING} = auto, and spark.upstream.host names no TiDB to ask; {_UNKNOWN}"
     where = f"{upstream.host}:{upstream.port}"
     try:
         found = new_collations(upstream)
     except ApplyError as error:
         _log.warning(
-            "spark.upstream: %s, asked as %r whether it has new collations, answers with error %s, %s. Tables that are made now get NO PAD "
-            "collations, which is right for every upstream; set %s to true or false, and it is not asked",
-            *(where, upstream.user, error.errno, error.words, _SETTING),
+            "spark.upstream: %s, asked as %r whether it has new collations, answers with error %s, %s. In tables that are made now %s; %s",
+            *(where, upstream.user, error.errno, error.words, _NOPAD, _UNKNOWN),
         )
-        return False, f"{_NOPAD}, which is right for every upstream, because {where} did not answer"
+        return "auto", f"{_NOPAD}, because {where} did not answer"
     said = "no new_collation_enabled" if found is None else f"new_collation_enabled = {found}"
-    return bool(found), f"{_KEPT if found else _NOPAD}, because mysql.tidb at {where} has {said}"
+    return "true" if found else "false", f"{_KEPT if found else _BYTES}, because mysql.tidb at {where} has {said}"
 
 
 def new_collations(upstream: UpstreamConfig) -> bool | None:

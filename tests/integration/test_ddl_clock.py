@@ -1,6 +1,7 @@
 """A DDL whose effect on rows depends on the time zone of the session that gave it, and digits that a MODIFY takes from times."""
 
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def apply(session: Session, step: DdlStep, h: SchemaHistory) -> DdlOutcome:
     try:
         return ddl_target.apply(session, step, h)
     finally:
-        assert session.query("SELECT @@SESSION.time_zone") == [("+00:00",)]
+        assert session.query("SELECT @@SESSION.time_zone, ABS(UNIX_TIMESTAMP() - UNIX_TIMESTAMP(SYSDATE())) < 3600") == [("+00:00", 1)]
 
 
 def modify(
@@ -38,13 +39,14 @@ def modify(
     now: tuple[str, dict[str, Any]],
     location: dict[str, Any] | None,
     *values: str,
+    real_start_ts: int = 0,
     **more: Any,
 ) -> tuple[SchemaHistory, DdlStep]:
     """A table with these values, and the step that modifies it in a session of that zone."""
     before = table(10, "t", [ID, column(2, "v", was[1])])
     after = table(10, "t", [ID, column(3, "v", now[1], version=2, **more)])
     meta = {"reorg_meta": {"location": location}} if location else {}
-    h = history(database(1), job(2, 3, before), job(3, 12, after, **meta))
+    h = history(database(1), job(2, 3, before), job(3, 12, after, **meta, real_start_ts=real_start_ts))
     steps = steps_of(h, {2: f"CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` {was[0]});", 3: f"ALTER TABLE `t` MODIFY COLUMN `v` {now[0]};"})
     for step in steps[:2]:
         apply(session, step, h)
@@ -263,3 +265,32 @@ def test_a_column_that_is_added_with_it_is_filled_in_utc(session: Session) -> No
     row = session.query("SELECT CAST(v AS CHAR), CAST(w AS CHAR), CAST(x AS CHAR) FROM d.t")
     assert row == [("2026-01-01 20:00:00", "2021-01-01 00:00:00", "2022-01-01 00:00:00")]
     assert (default(session, "w"), default(session, "x")) == ("current_timestamp()", "'2022-01-01 00:00:00'")
+
+
+def ts_of(*time: int) -> int:
+    return int(datetime(*time, tzinfo=UTC).timestamp() * 1000) << 18
+
+
+TIME = ("TIME", {**INT, "Tp": 11, "Flen": 10, "Flag": 128})
+
+
+@pytest.mark.parametrize(
+    ("to", "location", "wanted"),
+    [
+        (TO_TIMESTAMP[0], SHANGHAI, "2021-12-25 10:00:00"),
+        (TO_TIMESTAMP[0], None, "2021-12-24 10:00:00"),
+        (("DATE", {**INT, "Tp": 10, "Flen": 10}), EAST, "2021-12-25"),
+        (TO_DATETIME[0], SHANGHAI, "2021-12-25 02:00:00"),  # which is shown in UTC
+        (TO_DATETIME[0], NEW_YORK, "2021-12-24 15:00:00"),
+    ],
+    ids=lambda p: p[0] if isinstance(p, tuple) else str(p and p.get("name")) if isinstance(p, dict) else "",
+)
+def test_a_time_gets_the_day_on_which_the_upstream_converted_it(
+    session: Session, to: tuple[str, dict[str, Any]], location: dict[str, Any] | None, wanted: str
+) -> None:
+    """Not the one on which the stream executes the DDL. Where that day is not certain, it is told."""
+    start = ts_of(2021, 12, 24, 18)
+    h, step = modify(session, TIME, to, location, "10:00:00", real_start_ts=start)
+    outcome = apply(session, step, h)
+    assert outcome.how == "text" and values(session) == [wanted]
+    assert len(outcome.losses) == 1 and "--bootstrap d.t" in outcome.losses[0]  # this job's FinishedTS is 30

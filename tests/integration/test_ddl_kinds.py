@@ -242,3 +242,57 @@ def test_a_table_is_partitioned_anew_under_another_id(session: Session) -> None:
         assert ("PARTITION BY" in shown(session)) is partitioned
         assert sorted(session.query("SELECT * FROM d.t")) == [(1, 1), (2, 2)]
     assert [t.table_id for t in h.tables_in("d", 4)] == [30]
+
+
+def test_a_table_like_one_of_another_database_is_not_like_its_namesake(session: Session) -> None:
+    """USE app; CREATE TABLE d.new LIKE orders: d has another table of that name. A table that is there, equal and empty, is taken."""
+    session.execute("CREATE DATABASE d")
+    session.execute("CREATE TABLE d.orders (id INT PRIMARY KEY, k VARCHAR(5) UNIQUE)")
+    new = table(13, "t", [column(1, "id", {**INT, "Flag": 4099}), TEXT_COLUMN])
+    h = history(database(1), job(3, 3, new, query="create table d.t like orders"))
+    steps = steps_of(h, {3: "CREATE TABLE `d`.`t` LIKE `orders`;"})
+    apply(session, steps[0], h)
+    with dying("before-ddl-done"):
+        apply(session, steps[1], h)
+    session.rollback()
+    session.execute("DELETE FROM ddl_marks.spark_ddl WHERE job_id = 3")
+    session.commit()
+    assert apply(session, steps[1], h).how == "derived"
+    assert "`k` varchar(20)" in shown(session) and "UNIQUE" not in shown(session)
+
+
+def unnamed(*keys: tuple[str, str]) -> dict[str, Any]:
+    found = [{"id": i, "fk_name": {"O": n}, "ref_table": {"O": "p"}, "cols": [{"O": c}], "state": 5} for i, (n, c) in enumerate(keys)]
+    return {"fk_info": found}
+
+
+def test_a_foreign_key_without_a_name_is_dropped_under_the_targets_name(session: Session) -> None:
+    """TiDB calls it fk_1, MariaDB t_ibfk_1; another one, which the target's DBA has made, stays."""
+    wide = [*PLAIN, column(3, "m")]
+    both, one = unnamed(("fk_1", "n"), ("fk_2", "m")), unnamed(("fk_2", "m"))
+    h = history(
+        database(1),
+        job(2, 3, PARENT),
+        job(3, 3, table(11, "t", wide, **unnamed(("fk_1", "n")))),
+        job(4, 9, table(11, "t", wide, **both), query="add"),
+        job(5, 10, table(11, "t", wide, **one), query="drop"),
+        job(6, 6, table(11, "t", [wide[0], wide[2]], **one), query="alter table t drop column n"),
+    )
+    texts = {
+        2: TEXTS[2],
+        3: "CREATE TABLE `t` (`id` INT PRIMARY KEY,`n` INT,`m` INT,FOREIGN KEY (`n`) REFERENCES `p`(`id`) ON DELETE CASCADE);",
+        4: "ALTER TABLE `t` ADD FOREIGN KEY (`m`) REFERENCES `p`(`id`);",
+        5: "ALTER TABLE `t` DROP FOREIGN KEY `fk_1`;",
+        6: "ALTER TABLE `t` DROP COLUMN `n`;",
+    }
+    steps = steps_of(h, texts)
+    for step in steps[:3]:
+        apply(session, step, h)
+    session.execute("ALTER TABLE d.t ADD CONSTRAINT own FOREIGN KEY (m) REFERENCES p (id)")
+    for step, how in zip(steps[3:], ("found", "found", "found"), strict=True):
+        with dying("after-ddl"):
+            apply(session, step, h)
+        session.rollback()
+        assert apply(session, step, h).how == how
+    assert "`n`" not in shown(session) and "t_ibfk_2` FOREIGN KEY (`m`)" in shown(session) and "`own` FOREIGN KEY (`m`)" in shown(session)
+    assert shown(session).count("FOREIGN KEY") == 2

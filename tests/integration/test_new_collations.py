@@ -11,14 +11,18 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import new_collations, with_collations
+from tests.integration import test_findings
+from tests.support import plan_samples
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, steps_of, table
 from tests.support.ddl_target import apply, ddl_session, dying
+from tests.support.plan_samples import NOT_NULL, Events
 
 pytestmark = pytest.mark.mysql
 
 MARKS = "nc_marks"
 OLD = ApplyConfig(drainer="nc", checkpoint_schema=MARKS, upstream_new_collations="false")
 NEW = dataclasses.replace(OLD, upstream_new_collations="true")
+UNKNOWN = dataclasses.replace(OLD, upstream_new_collations="auto")
 GENERAL = VARCHAR | {"Collate": "utf8mb4_general_ci"}
 GBK = VARCHAR | {"Charset": "gbk", "Collate": "gbk_bin"}
 
@@ -70,6 +74,41 @@ def test_a_false_one_keeps_apart_what_an_old_upstream_keeps_apart(session: Sessi
     assert session.query("SELECT COUNT(*) FROM d.t") == [(2,)]
 
 
+def rows_of_ci_keys(session: Session, target: TargetConfig, config: ApplyConfig) -> tuple[list[tuple[object, ...]], list[str]]:
+    """What is there behind inserts of the keys 'a', 'A', 'é', a delete of 'a', and a change of 'é' to 'e', and what was found."""
+    key = dataclasses.replace(plan_samples.text("k", NOT_NULL), collate="utf8mb4_general_ci")
+    t = plan_samples.table([key, plan_samples.column("n")], [plan_samples.index("PRIMARY", ("k", -1), primary=True)], handle="common")
+    first = Events(t).insert("a", 1).insert("A", 2).insert("é", 3)
+    then = Events(t, 2000).delete("a", 1).update(("é", 3), ("e", 3))
+    found = [f.words for events in (first, then) for f in test_findings.apply(target, events, t, config)]
+    return session.query("SELECT k, n FROM d.t ORDER BY n"), found
+
+
+def test_keys_of_old_collations_are_bytes_whatever_their_name(session: Session, mariadb: PrivateMariaDB) -> None:
+    """TiDB with new_collation_enabled = false keeps 'a' and 'A' apart in utf8mb4_general_ci."""
+    general = VARCHAR | {"Collate": "utf8mb4_general_ci", "Flag": 4099}
+    keyed = {"pk_is_handle": False, "is_common_handle": True, "collate": "utf8mb4_general_ci"}
+    made = table(
+        11, "t", [column(1, "k", general), column(2, "n")], index_info=[index(1, "PRIMARY", ("k", 0), unique=True, primary=True)], **keyed
+    )
+    wide = table(11, "t", [column(1, "k", general | {"Flen": 40}), column(2, "n")], index_info=made["index_info"], **keyed)
+    h = history(database(1), job(2, 3, made), job(3, 12, wide))
+    texts = {
+        2: "CREATE TABLE `t` (`k` VARCHAR(20) PRIMARY KEY,`n` INT) DEFAULT CHARACTER SET UTF8MB4 DEFAULT COLLATE UTF8MB4_GENERAL_CI;",
+        3: "ALTER TABLE `t` MODIFY COLUMN `k` VARCHAR(40) COLLATE utf8mb4_general_ci NOT NULL;",
+    }
+    *first, last = steps_of(h, texts)
+    for step in first:
+        apply(session, step, h, OLD)
+    assert rows_of_ci_keys(session, mariadb.target(), OLD) == ([("A", 2), ("e", 3)], [])
+    session.rollback()
+    for config in (NEW, UNKNOWN):  # another answer: the table stays as it is
+        apply(session, last, h, config)
+        assert collations(session) == {"k": "utf8mb4_nopad_bin"} and "varchar(40)" in shown(session)
+        session.execute("DELETE FROM nc_marks.spark_ddl WHERE job_id = 3")
+        session.commit()
+
+
 def test_a_table_from_before_the_setting_stays_as_it_is(session: Session) -> None:
     wide = made("t", column(3, "n", VARCHAR))
     wide["cols"][1] |= {"type": WIDER}  # type: ignore[index]
@@ -97,7 +136,7 @@ def test_a_table_from_before_the_setting_stays_as_it_is(session: Session) -> Non
     assert "`k` varchar(40)" in shown(session) and session.query("SELECT k FROM d.t ORDER BY id") == [("a",), ("a ",)]
 
 
-@pytest.mark.parametrize(("before", "after"), [(OLD, NEW), (NEW, OLD)], ids=["false then true", "true then false"])
+@pytest.mark.parametrize(("before", "after"), [(UNKNOWN, NEW), (NEW, UNKNOWN)], ids=["unknown then true", "true then unknown"])
 def test_a_ddl_that_was_executed_before_the_setting_changed_is_not_executed_again(
     session: Session, before: ApplyConfig, after: ApplyConfig
 ) -> None:
@@ -164,17 +203,17 @@ def test_auto_asks_the_upstream_and_says_what_it_chose(
     found = with_collations(DrainerConfig(upstream=asked(upstream)))
     assert found.apply.upstream_new_collations == ("true" if wanted else "false")
     said = f"has new_collation_enabled = {wanted}" if value else "has no new_collation_enabled"
-    name = "utf8mb4_bin keeps its name" if wanted else "utf8mb4_bin becomes a NO PAD collation"
+    name = "collations keep their names" if wanted else "every collation becomes a NO PAD _bin"
     assert f"because mysql.tidb at 127.0.0.1:{upstream.port} {said}" in caplog.text and name in caplog.text
 
 
 @pytest.mark.parametrize(("user", "password", "error"), [("reader", "wrong", "1045"), ("nobody", "pässword", "1142")])
-def test_who_gets_no_answer_takes_what_is_right_for_every_upstream(
+def test_who_gets_no_answer_does_not_know(
     upstream: TargetConfig, user: str, password: str, error: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     found = with_collations(DrainerConfig(upstream=asked(upstream, user, password)))
-    assert found.apply.upstream_new_collations == "false"
+    assert found.apply.upstream_new_collations == "auto"
     assert f"error {error}" in caplog.text and "did not answer" in caplog.text and password not in caplog.text
 
 
@@ -183,5 +222,5 @@ def test_nobody_is_asked(setting: str, why: str, caplog: pytest.LogCaptureFixtur
     caplog.set_level(logging.INFO)
     upstream = UpstreamConfig("127.0.0.1", 1) if setting == "true" else UpstreamConfig()
     found = with_collations(DrainerConfig(upstream=upstream, apply=ApplyConfig(upstream_new_collations=setting)))
-    assert found.apply.upstream_new_collations == ("true" if setting == "true" else "false")
+    assert found.apply.upstream_new_collations == setting
     assert why in caplog.text

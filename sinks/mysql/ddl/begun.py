@@ -13,12 +13,13 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import Job
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.sinks.engine.choice import decided
-from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import EarlierTry, ExecutionCheck
-from pyspark_tidb_binlog.sinks.mysql.ddl.executor import INTENT, REFUSED, dialect_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import EarlierTry, ExecutionCheck, snapshot_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import INTENT, REFUSED
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, partition_method, take_snapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import keeping_padding
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
@@ -51,8 +52,7 @@ def begun(session: Target, waiting: WaitingDdls, config: ApplyConfig, cluster_id
         if subject.given.form is DdlForm.NOTHING or (dialect.flavour is not Flavour.TIDB and _scattered(session, subject)):
             continue
         earlier = EarlierTry(state == REFUSED, bool(json.loads(tries or "[]")), SchemaSnapshot.from_json(picture))
-        names = {(t.schema, t.name) for t in (*subject.before, *subject.after)}
-        now = take_snapshot(session, [] if names else [subject.schema], names)
+        now = snapshot_of(session, subject)
         where = f"DDL of job {step.job.id} on {subject.label}"
         try:
             if ExecutionCheck(session, step, subject, dialect, marks).has_run(earlier, now):

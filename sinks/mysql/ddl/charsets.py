@@ -43,12 +43,15 @@ _NOPAD = {
 """What stands for a collation that may pad upstream."""
 
 
-def target_charset(charset: str, collate: str, flavour: Flavour, default: Charset = UPSTREAM_DEFAULT, *, nopad: bool = True) -> Charset:
+def target_charset(
+    charset: str, collate: str, flavour: Flavour, default: Charset = UPSTREAM_DEFAULT, *, nopad: bool = True, binary: bool = False
+) -> Charset:
     """The target's charset and collation for those of the upstream; ``default`` if the upstream names none.
 
     Whether TiDB's ``*_bin`` pads depends on how the cluster was first set up, which binlogs do not show. A NO PAD collation (``nopad``) is
     safe: it distinguishes 'a' and 'a ', and an upstream that pads never has both as keys. Without ``nopad`` the collation keeps its name,
-    and pads at the target: right only for an upstream that pads.
+    and pads at the target: right only for an upstream that pads. With ``binary`` every collation becomes the ``*_bin`` of its charset, then as
+    above: an upstream with old collations compares all texts as bytes, whatever their collation is called.
     """
     charset, collate = charset.lower(), collate.lower()
     if not charset:
@@ -58,5 +61,7 @@ def target_charset(charset: str, collate: str, flavour: Flavour, default: Charse
         return wanted
     if charset in _AS_UTF8MB4:
         wanted = UPSTREAM_DEFAULT
+    if binary and wanted.charset != "binary":
+        wanted = Charset(wanted.charset, f"{wanted.charset}_bin")
     mapped = (_MARIADB if flavour is Flavour.MARIADB else {}) | (_NOPAD[flavour] if nopad else {})
     return Charset(_SPELLED.get(wanted.charset, wanted.charset), mapped.get(wanted.collate, wanted.collate))

@@ -5,7 +5,7 @@ because the target cannot hold it is reported in ``Losses``. Requires that TiDB'
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, quote_name, text_of, tokenize
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
@@ -28,16 +28,19 @@ class Dialect:
     default: Charset = field(default_factory=lambda: UPSTREAM_DEFAULT)
     nopad: bool = True
     """A collation that may pad upstream becomes one that does not."""
+    binary: bool = False
+    """Every collation becomes one that compares bytes, as upstream."""
     folds_names: bool = False
     """Names of tables and databases are stored in lower case (``lower_case_table_names = 1``)."""
 
     def charset(self, charset: str, collate: str) -> Charset:
         """The target's charset for one of the upstream."""
-        return target_charset(charset, collate, self.flavour, self.default, nopad=self.nopad)
+        return target_charset(charset, collate, self.flavour, self.default, nopad=self.nopad, binary=self.binary)
 
-    def other_charset(self, charset: str, collate: str) -> Charset:
-        """The same as it was, or will be, under another ``spark.upstream-new-collations``."""
-        return target_charset(charset, collate, self.flavour, self.default, nopad=not self.nopad)
+    def others(self) -> "tuple[Dialect, ...]":
+        """The same as it was, or will be, under another ``spark.upstream-new-collations``; the ones that keep more values apart first."""
+        ways = ((True, True), (False, True), (True, False), (False, False))
+        return tuple(replace(self, nopad=nopad, binary=binary) for nopad, binary in ways if (nopad, binary) != (self.nopad, self.binary))
 
 
 class Losses:
@@ -355,6 +358,6 @@ def table_options(tail: Tokens, info: TableInfo | None, dialect: Dialect, losses
                 parts.append(f"{token.word} = {options[value].text}")
         elif token.word == "TTL":
             losses.add("TTL left out")
-    if partition:
+    if partition and (info is None or info.partitions):  # without them, the upstream has parsed the clause and made none
         parts.append(text_of(_without_tidb_words(partition, losses)))
     return " ".join(parts)

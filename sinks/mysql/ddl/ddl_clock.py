@@ -1,7 +1,7 @@
-"""Determines the time zone in which the statements of one DDL run on the target. [db]
+"""Determines the time zone, and the time, in which the statements of one DDL run on the target. [db]
 
-Promises: the session is in UTC before and after, also when a statement fails. Only reads, and sets only ``time_zone``. What depends on the
-zone is defined in ``sinks.mysql.ddl.zone``.
+Promises: the session is in UTC and in the present before and after, also when a statement fails. Only reads, and sets only ``time_zone`` and
+``timestamp``. What depends on the zone is defined in ``sinks.mysql.ddl.zone``.
 """
 
 import logging
@@ -18,12 +18,14 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.zone import (
     certain,
     conversions,
     fixed,
+    job_time,
     moved,
     read_time,
     reads_clock,
     span_query,
     time_zone,
 )
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 _log = logging.getLogger(__name__)
@@ -37,6 +39,8 @@ class DdlClock:
     """The subject for building statements: its TIMESTAMP literals are in the zone."""
     zone: Zone | None = None
     """None: UTC."""
+    at: datetime | None = None
+    """The time that is now for its statements, because values get its day; None: the server's own."""
     why_not: str = ""
     """Why the zone that the DDL depends on cannot be used; empty if it can."""
 
@@ -44,23 +48,25 @@ class DdlClock:
 def clock_of(session: Target, subject: Subject, sql: str) -> DdlClock:
     """The clock of a DDL; ``sql``: its statement as it would be in UTC."""
     location, changed = subject.job.location, conversions(subject)
+    dated = any(column.reach is not None for column in changed) and session.flavour is not Flavour.TIDB
+    at = job_time(subject.job) if dated else None
     if location is None or not (changed or reads_clock(sql)):
-        return DdlClock(subject)
+        return DdlClock(subject, at=at)
     depends = f"it depends on the time zone {location.name!r} of the session that issued it"
     try:
         tz = time_zone(location)
     except KeyError:
         return DdlClock(subject, why_not=f"{depends}, which is unknown to the Drainer")
     if tz is None:
-        return DdlClock(subject)
-    zone = fixed(tz) or _fixed_for(session, tz, changed) or _named(session, subject, location.name, tz)
+        return DdlClock(subject, at=at)
+    zone = fixed(tz) or _fixed_for(session, tz, changed, at) or _named(session, subject, location.name, tz)
     if zone is None:
         return DdlClock(
             subject,
             why_not=f"{depends}, whose offset varies over the times in the table: the target must have it as a named time zone "
             "(mysql_tzinfo_to_sql), and no TIMESTAMP default may be ambiguous in it (in the hour repeated when clocks go back)",
         )
-    return DdlClock(moved(subject, zone.tz), zone)
+    return DdlClock(moved(subject, zone.tz), zone, at)
 
 
 @contextmanager
@@ -76,12 +82,30 @@ def in_zone(session: Target, zone: Zone | None) -> Iterator[None]:
         session.execute("SET SESSION time_zone = '+00:00'")
 
 
-def _fixed_for(session: Target, tz: tzinfo, changed: Sequence[Converted]) -> Zone | None:
+@contextmanager
+def in_clock(session: Target, clock: DdlClock) -> Iterator[None]:
+    """Run the block with the session in the zone and at the time of ``clock``."""
+    with in_zone(session, clock.zone):
+        if clock.at is None:
+            yield
+            return
+        session.execute("SET SESSION timestamp = %s", [round(clock.at.timestamp(), 3)])
+        try:
+            yield
+        finally:
+            session.execute("SET SESSION timestamp = DEFAULT")
+
+
+def _fixed_for(session: Target, tz: tzinfo, changed: Sequence[Converted], at: datetime | None) -> Zone | None:
     """The zone as a fixed offset, if it has the same offset for all times in these columns."""
-    if not changed or not all(column.is_time for column in changed):
+    if not changed or not all(column.is_time or (column.reach is not None and at is not None) for column in changed):
         return None
     times: list[datetime] = []
     for column in changed:
+        if column.reach is not None and at is not None:
+            local = at.astimezone(tz).replace(tzinfo=None)
+            times += [local - column.reach, local + column.reach]
+            continue
         try:
             row = session.query(span_query(column))[0]
         except RetryableApplyError:

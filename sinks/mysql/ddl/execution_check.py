@@ -13,8 +13,9 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, take_snapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, take_names, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, same_name
+from pyspark_tidb_binlog.sinks.mysql.ddl.unpartitioned import gone_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import lacks, unseen
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
@@ -29,6 +30,9 @@ _EMPTIES = frozenset({JobType.TRUNCATE_TABLE, JobType.TRUNCATE_PARTITION})
 
 _MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES, JobType.CREATE_VIEW, JobType.CREATE_SEQUENCE, JobType.CREATE_SCHEMA})
 """Running these again reports existing objects, which are compared then."""
+
+_OF_PARTITIONS = frozenset({JobType.DROP_PARTITION, JobType.REORGANIZE_PARTITION, JobType.ALTER_PARTITIONING, JobType.REMOVE_PARTITIONING})
+"""A target's table without partitions looks as these leave it, and has its rows still."""
 
 _MAKES_TABLES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES})
 
@@ -45,10 +49,24 @@ class EarlierTry:
     """The target before the last attempt."""
 
 
+NOTHING_KEPT = SchemaSnapshot({}, ids_known=False)
+"""What an intent needs of the target before one of ``DROPS``: a database may have more tables than one statement can hold texts of."""
+
+
+def snapshot_of(session: Target, subject: Subject) -> SchemaSnapshot:
+    """The target's databases and tables that the job affects, as they are; of a database that is dropped only which tables it has."""
+    names = {(t.schema, t.name) for t in (*subject.before, *subject.after)}
+    if subject.job.type == JobType.DROP_SCHEMA and names:
+        return take_names(session, names)
+    return take_snapshot(session, [] if names else [subject.schema], names)
+
+
 def shows(session: Target, subject: Subject, dialect: Dialect) -> bool:
     """Whether the target already has all changes of the job, whatever the reason for which it refused the statement."""
     kind = subject.job.type
-    return kind not in DROPS | _MOVES | _EMPTIES | _MAKES and not unseen(subject) and lacks(session, subject, dialect) == ()
+    return (
+        kind not in DROPS | _MOVES | _EMPTIES | _MAKES | _OF_PARTITIONS and not unseen(subject) and lacks(session, subject, dialect) == ()
+    )
 
 
 class ExecutionCheck:
@@ -77,6 +95,8 @@ class ExecutionCheck:
             return False
         if kind in _EMPTIES:
             return self._emptied()
+        if kind == JobType.DROP_PARTITION:
+            return self._dropped(earlier.snapshot, now)
         if any(_line(earlier.snapshot, u.table, u.before) == _line(now, u.table, u.after) != "" for u in unseen(self._subject)):
             return False  # setting a default or an expression again is harmless
         lacking = lacks(self._session, self._subject, self._dialect)
@@ -107,6 +127,12 @@ class ExecutionCheck:
         ids = {p.name: p.id for p in old.info.partitions}
         emptied = [p.name for p in after.partitions if ids.get(p.name) != p.id]
         return all(is_empty(self._session, old.schema, old.name, name) for name in emptied)
+
+    def _dropped(self, before: SchemaSnapshot, now: SchemaSnapshot) -> bool:
+        """Whether the partitions that the job drops were there and are gone. Of a table that never had them the rows may still be there."""
+        names, old = gone_partitions(self._subject), self._subject.old
+        where = f"{old.schema}.{old.name}" if old else ""
+        return bool(names) and all(_has_partition(before, where, n) and not _has_partition(now, where, n) for n in names)
 
     def _moved(self, earlier: EarlierTry, now: SchemaSnapshot) -> bool:
         before = earlier.snapshot
@@ -161,6 +187,13 @@ def _line(snapshot: SchemaSnapshot, table: str, column: str) -> str:
     found = snapshot.objects.get(table)
     head = f"  {quote_name(column)} ".lower()
     return next((line for line in found.create.splitlines() if line.lower().startswith(head)), "") if found else ""
+
+
+def _has_partition(snapshot: SchemaSnapshot, table: str, name: str) -> bool:
+    """Whether the server's SHOW CREATE TABLE has the partition; MySQL does not quote plain names."""
+    found = snapshot.objects.get(table)
+    text = found.create.lower() if found else ""
+    return any(f"partition {word.lower()} values" in text for word in (name, quote_name(name)))
 
 
 def _ids(snapshot: SchemaSnapshot, name: str) -> dict[str, int]:

@@ -16,7 +16,6 @@ target cannot hold is in ``DdlOutcome.losses`` and in the row, and ``tries`` kee
 
 import json
 import logging
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,16 +30,19 @@ from pyspark_tidb_binlog.sinks.engine.column_pairs import visible
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.added_before import other_values
-from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in_zone
+from pyspark_tidb_binlog.sinks.mysql.ddl.converted import converted_otherwise
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in_clock, in_zone
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive, null_fills
-from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import DROPS, EarlierTry, ExecutionCheck, shows
+from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import DROPS, NOTHING_KEPT, EarlierTry, ExecutionCheck, shows, snapshot_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import drop_of_another_name
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method, take_snapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, rewrite, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import in_transaction, with_autocommit
+from pyspark_tidb_binlog.sinks.mysql.ddl.unpartitioned import Instead, instead_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import keeping_padding, lacks, unlike
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
@@ -210,7 +212,7 @@ class _Run:
         self._subject = subject_of(step, history, refused, Routes.of(config))
         self._dialect = keeping_padding(session, dialect_of(session, config), self._subject.before)
         if self._subject.job.type in _RENAMES:
-            self._dialect = replace(self._dialect, folds_names=_folds_names(session))
+            self._dialect = replace(self._dialect, folds_names=folds_names(session))
         self._handed_over = None if safe_from is None else HandedOver(session, self._subject, self._dialect, history)
         self._safe_from = safe_from or 0
         self._clock = DdlClock(self._subject)
@@ -279,7 +281,7 @@ class _Run:
         if earlier is not None and not scattered and judge.has_run(earlier, now):
             others = self._other_values()
             losses = self._declare(text.then or next((d.then for d in derive(self._clock.subject, self._dialect)), ""))
-            return self._finish(DdlOutcome(DONE, "found", self._step.query, (*text.losses, *others, *losses)))
+            return self._finish(DdlOutcome(DONE, "found", self._step.query, (*text.losses, *others, *losses, *self._converted())))
         if earlier is None and self._handed_over and (found := self._by_another(text)):
             return found
         if earlier is None or earlier.refused:
@@ -289,7 +291,12 @@ class _Run:
         self._point("after-ddl-intent")
         outcome = self._pass_by("partition", text.sql, scattered) if scattered else self._execute(text, now)
         self._point("after-ddl")
+        if outcome.how in ("text", "derived"):
+            outcome = replace(outcome, losses=(*outcome.losses, *self._converted()))
         return self._finish(outcome)
+
+    def _converted(self) -> tuple[str, ...]:
+        return converted_otherwise(self._subject, self._dialect.flavour)
 
     def _by_another(self, text: Rewritten) -> DdlOutcome | None:
         """What becomes of the DDL if another Drainer has executed it, or nobody can tell; None: it is to be executed."""
@@ -329,9 +336,7 @@ class _Run:
         return holds_other_rows(self._subject, partition_method(self._session, old.schema, old.name))
 
     def _snapshot(self) -> SchemaSnapshot:
-        subject = self._subject
-        names = {(t.schema, t.name) for t in (*subject.before, *subject.after)}
-        return take_snapshot(self._session, [] if names else [subject.schema], names)
+        return snapshot_of(self._session, self._subject)
 
     def _execute(self, text: Rewritten, now: SchemaSnapshot) -> DdlOutcome:
         job = self._subject.job
@@ -364,14 +369,36 @@ class _Run:
                 return self._by_policy(text.sql, f"{error}; {self._in_the_way(self._subject.new)}")
             if not self._snapshot().same_as(now):
                 raise
+            if own := drop_of_another_name(self._session, self._subject):
+                return self._derived(text.sql, str(error), (Rewritten(own),))
+            if instead := instead_of(self._session, self._subject):
+                return self._instead(text.sql, error, instead)
             return self._derived(text.sql, str(error))
         return DdlOutcome(DONE, "text", text.sql, (*text.losses, *filled, *self._declare(text.then)))
+
+    def _instead(self, sql: str, error: ApplyError, instead: Instead) -> DdlOutcome:
+        """What the DDL does to the rows of a table that lacks its partitions."""
+        if instead.why_not:
+            return self._by_policy(sql, f"{error}; {instead.why_not}")
+        if not instead.delete:
+            return DdlOutcome(DONE, "nothing", sql, (instead.loss,) if instead.loss else ())
+        rows = instead.most
+        while rows >= instead.most:
+            try:
+                with in_transaction(self._session):
+                    rows = self._session.execute(instead.delete)
+            except RetryableApplyError:
+                raise
+            except ApplyError as refused:
+                self._note_try("rows", instead.delete, refused)
+                return self._by_policy(sql, f"{error}; {refused}")
+        return DdlOutcome(DONE, "derived", instead.delete)
 
     def _fill_nulls(self) -> tuple[str, ...]:
         losses = []
         for column, sql in null_fills(self._clock.subject, self._dialect):
             try:
-                with in_zone(self._session, self._clock.zone), _transaction(self._session):
+                with in_zone(self._session, self._clock.zone), in_transaction(self._session):
                     rows = self._session.execute(sql)
             except RetryableApplyError:
                 raise
@@ -401,7 +428,7 @@ class _Run:
     def _send(self, sql: str) -> None:
         if self._subject.schema and self._subject.job.type not in (JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA):
             self._use()
-        with in_zone(self._session, self._clock.zone):
+        with in_clock(self._session, self._clock):
             self._session.execute(sql)
 
     def _use(self) -> None:
@@ -450,9 +477,9 @@ class _Run:
             return "the existing table has other columns"
         return "" if is_empty(self._session, table.schema, table.name) else "the existing table is not empty"
 
-    def _derived(self, refused: str, words: str) -> DdlOutcome:
-        statements = derive(self._clock.subject, self._dialect)
-        many = self._subject.job.type == JobType.CREATE_TABLES
+    def _derived(self, refused: str, words: str, statements: tuple[Rewritten, ...] = ()) -> DdlOutcome:
+        statements = statements or derive(self._clock.subject, self._dialect)
+        makes = self._subject.job.type in (JobType.CREATE_TABLES, JobType.CREATE_TABLE)
         losses: list[str] = []
         for number, statement in enumerate(statements):
             try:
@@ -463,7 +490,7 @@ class _Run:
             except ApplyError as error:
                 self._note_try("derived", statement.sql, error)
                 said = str(error)
-                if many and error.errno == _EXISTS_TABLE:
+                if makes and error.errno == _EXISTS_TABLE and number < len(self._subject.after):
                     table = self._subject.after[number]
                     safe = self._handed_over is not None and self._handed_over.stands(table)
                     why = "" if safe else self._in_the_way(table)
@@ -546,7 +573,7 @@ class _Run:
                 INTENT,
                 step.query,
                 sql,
-                snapshot.to_json(),
+                (NOTHING_KEPT if self._subject.job.type in DROPS else snapshot).to_json(),
                 self._tries_json(),
             ],
         )
@@ -580,58 +607,6 @@ class _Run:
         self._point("before-ddl-done")
         self._session.commit()
         return outcome
-
-
-@contextmanager
-def with_autocommit(session: Target) -> Iterator[None]:
-    """Run the block with autocommit on; an error leaves no transaction open."""
-    switched = not session.autocommit
-    if switched:
-        session.execute("SET SESSION autocommit = 1")
-    try:
-        yield
-    except BaseException:
-        _unless_lost(session.rollback)  # or switching autocommit back would commit it
-        raise
-    finally:
-        if switched:
-            _unless_lost(lambda: session.execute("SET SESSION autocommit = 0"))
-
-
-@contextmanager
-def _transaction(session: Target) -> Iterator[None]:
-    """Run the block, which writes rows, in a transaction of its own, so that it is marked where the target is in a ring."""
-    session.begin()
-    try:
-        yield
-    except BaseException:
-        _unless_lost(session.rollback)
-        raise
-    session.commit()
-
-
-def _unless_lost(do: Callable[[], object]) -> None:
-    try:
-        do()
-    except RetryableApplyError:
-        _log.debug("the connection is lost, which ended the transaction and released the lock")
-
-
-def dialect_of(session: Target, config: ApplyConfig) -> Dialect:
-    """The target's dialect; depends on the version of MySQL, because 8.0.17 added its non-padding collation.
-
-    ``upstream-new-collations = auto`` counts as false: who knows more has replaced it (``sinks.mysql.upstream_collations``).
-    """
-    nopad = config.upstream_new_collations != "true"
-    if nopad and session.flavour is Flavour.MYSQL:
-        numbers = [int(n) for n in re.findall(r"\d+", session.version)[:3]]
-        nopad = numbers >= [8, 0, 17]
-    return Dialect(session.flavour, Charset(config.upstream_charset, config.upstream_collation), nopad)
-
-
-def _folds_names(session: Target) -> bool:
-    ((how,),) = session.query("SELECT @@lower_case_table_names")
-    return int(how) == 1
 
 
 def _table(config: ApplyConfig) -> str:

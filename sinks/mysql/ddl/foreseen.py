@@ -20,10 +20,11 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, Ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import clock_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive
-from pyspark_tidb_binlog.sinks.mysql.ddl.executor import UNDERIVABLE, dialect_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import UNDERIVABLE
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, Subject, rewrite, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import keeping_padding, unlike
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour

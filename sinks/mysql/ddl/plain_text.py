@@ -10,8 +10,8 @@ from dataclasses import replace
 from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, text_of, tokenize
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Losses
-from pyspark_tidb_binlog.sinks.mysql.ddl.executor import with_autocommit
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
+from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import with_autocommit
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_retried

@@ -83,6 +83,16 @@ def take_snapshot(session: Target, databases: Iterable[str], tables: Iterable[tu
     return SchemaSnapshot(objects, known)
 
 
+def take_names(session: Target, tables: Iterable[tuple[str, str]]) -> SchemaSnapshot:
+    """A snapshot of these tables without their descriptions: one query for each database, however many tables it has."""
+    wanted = sorted(set(tables))
+    there: set[tuple[str, str]] = set()
+    for schema in sorted({schema for schema, _ in wanted}):
+        rows = session.query("SELECT table_name FROM information_schema.tables WHERE table_schema = %s", [schema])
+        there |= {(schema, (n.decode() if isinstance(n, bytes) else str(n)).lower()) for (n,) in rows}
+    return SchemaSnapshot({f"{s}.{t}": ObjectSnapshot("there" if (s, t.lower()) in there else "") for s, t in wanted}, ids_known=False)
+
+
 def column_names(session: Target, schema: str, table: str) -> tuple[str, ...]:
     """The columns of a table on the target, in order; empty if there is no such table."""
     rows = session.query(
@@ -100,6 +110,16 @@ def partition_method(session: Target, schema: str, table: str) -> str:
         [schema, table],
     )
     return str(rows[0][0]) if rows else ""
+
+
+def partition_names(session: Target, schema: str, table: str) -> tuple[str, ...]:
+    """The names of the table's partitions on the target; empty if it has none."""
+    rows = session.query(
+        "SELECT DISTINCT partition_name FROM information_schema.partitions "
+        "WHERE table_schema = %s AND table_name = %s AND partition_name IS NOT NULL",
+        [schema, table],
+    )
+    return tuple(name.decode() if isinstance(name, bytes) else str(name) for (name,) in rows)
 
 
 def is_empty(session: Target, schema: str, table: str, partition: str = "") -> bool:

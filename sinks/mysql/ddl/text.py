@@ -138,6 +138,8 @@ def _delivery(step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> Dd
     found, decision = given(step.job, step.query, history, refused), step.decision
     if decision.fate is DdlFate.DERIVED and found.form is DdlForm.TEXT:
         return DdlDelivery(DdlForm.INFOS, decision.why)
+    if found.form is DdlForm.TEXT and step.job.type == JobType.CREATE_TABLE and _likes_unplaced(step.query):
+        return DdlDelivery(DdlForm.INFOS, "the table that it is LIKE is of the session's database, which is not known")
     return DdlDelivery(DdlForm.REFUSED, decision.why) if decision.fate is DdlFate.REFUSED else found
 
 
@@ -360,6 +362,17 @@ def _like_source(tokens: Tokens) -> str:
         return ""
     source = [t.text for t in solid[at + 1 : at + 4]]
     return "".join(source[:3]) if source[1:2] == ["."] else source[0]
+
+
+def _likes_unplaced(query: str) -> bool:
+    """Whether it is a CREATE TABLE db.t LIKE s: ``s`` is of the session's current database, which no binlog or job has.
+
+    Where ``t`` has no database either, both are of the job's.
+    """
+    solid = [t for t in tokenize(query) if not t.blank and t.kind is not TokenKind.COMMENT]
+    like = next((i for i, t in enumerate(solid) if t.word == "LIKE"), 0)
+    source = solid[like + 1 :]
+    return bool(_like_source(solid)) and any(t.text == "." for t in solid[:like]) and [t.text for t in source[1:2]] != ["."]
 
 
 def _create_index(tokens: Tokens, dialect: Dialect, losses: Losses) -> str:

@@ -5,9 +5,10 @@ keys, partitions, foreign keys, table names. Other differences on the target are
 compared, since each server formats them differently: ``unseen`` returns the columns in which a job changes them. Comments are ignored.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
+from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import (
     PUBLIC,
@@ -23,7 +24,8 @@ from pyspark_tidb_binlog.sinks.engine.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, is_text_or_words
 from pyspark_tidb_binlog.sinks.mysql.ddl.fit import Shown, differs, misfit
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import ForeignKeys
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
@@ -53,6 +55,8 @@ class Unseen:
 def lacks(session: Target, subject: Subject, dialect: Dialect) -> tuple[MissingChange, ...] | None:
     """The job's changes that the target lacks; None if the job changes nothing that is compared."""
     before = {t.table_id: t for t in subject.before}
+    if subject.job.type in NEW_TABLE_ID and subject.old is not None and subject.new is not None:
+        before[subject.new.table_id] = subject.old
     found: list[MissingChange] = []
     looked = False
     for after in subject.after:
@@ -110,9 +114,9 @@ def _table_lacks(
         return
     was, now = [p.name for p in old.partitions], [p.name for p in after.info.partitions]
     if set(was) != set(now):
-        yield from _name_lacks("partition", label, was, now, _partitions(session, after))
+        yield from _name_lacks("partition", label, was, now, partition_names(session, after.schema, after.name))
     if set(old.foreign_keys) != set(after.info.foreign_keys):
-        yield from _name_lacks("foreign key", label, old.foreign_keys, after.info.foreign_keys, _foreign_keys(session, after))
+        yield from _foreign_key_lacks(session, label, old, after)
 
 
 def _name_lacks(kind: str, label: str, was: Iterable[str], now: Iterable[str], there: Iterable[str]) -> Iterator[MissingChange | None]:
@@ -161,25 +165,30 @@ def _accepted(dialect: Dialect, column: ColumnInfo, was: ColumnInfo | None) -> t
     what a job brings shows that: where the column had one of the two before, or is MariaDB's JSON, which is ``utf8mb4_bin`` there, the name must
     be the one that is written.
     """
-    wanted, other = dialect.charset(column.charset, column.collate), dialect.other_charset(column.charset, column.collate)
-    if was is not None and (was.tp == ColumnType.JSON or dialect.charset(was.charset, was.collate) in (wanted, other)):
+    wanted = dialect.charset(column.charset, column.collate)
+    others = tuple(other.charset(column.charset, column.collate) for other in dialect.others())
+    if was is not None and (was.tp == ColumnType.JSON or dialect.charset(was.charset, was.collate) in (wanted, *others)):
         return (wanted,)
-    return wanted, other
+    return wanted, *others
 
 
-def keeping_padding(session: Target, dialect: Dialect, tables: Iterable[TableAt]) -> Dialect:
-    """``dialect``, with NO PAD collations if one of ``tables`` has them: a table that was made so is not converted by its next DDL."""
-    if dialect.nopad or dialect.flavour is Flavour.TIDB:
+def keeping_padding(session: Target, dialect: Dialect, tables: Sequence[TableAt]) -> Dialect:
+    """``dialect``, but as one of ``tables`` was made if that keeps more values apart: such a table is not converted by its next DDL."""
+    stricter = [other for other in dialect.others() if other.nopad >= dialect.nopad and other.binary >= dialect.binary]
+    if not stricter or dialect.flavour is Flavour.TIDB:
         return dialect
     for table in tables:
         shown: dict[str, Shown] = {}
         for column in visible(table.info):
-            other = dialect.other_charset(column.charset, column.collate)
-            if is_text_or_words(column) and other != dialect.charset(column.charset, column.collate):
+            own = dialect.charset(column.charset, column.collate)
+            unlike_own = [other for other in stricter if other.charset(column.charset, column.collate) != own]
+            if is_text_or_words(column) and unlike_own:
                 shown = shown or _shown(session, table)
-                found = shown.get(column.name.lower())
-                if found is not None and found.collate == other.collate:
-                    return replace(dialect, nopad=True)
+                there = shown.get(column.name.lower())
+                found = [o for o in unlike_own if there is not None and o.charset(column.charset, column.collate).collate == there.collate]
+                if found:
+                    # The least strict of those that the column shows: another column may show more.
+                    return keeping_padding(session, found[-1], tables)
     return dialect
 
 
@@ -257,21 +266,12 @@ def _is_there(index: IndexInfo, there: dict[str, _Key], info: TableInfo) -> bool
     return not unique or [None if p == lengths.get(n) else p for n, p in parts] == whole
 
 
-def _partitions(session: Target, table: TableAt) -> list[str]:
-    rows = session.query(
-        "SELECT partition_name FROM information_schema.partitions WHERE table_schema = %s AND table_name = %s AND partition_name IS NOT NULL",
-        [table.schema, table.name],
-    )
-    return [_text(name) for (name,) in rows]
-
-
-def _foreign_keys(session: Target, table: TableAt) -> list[str]:
-    rows = session.query(
-        "SELECT constraint_name FROM information_schema.table_constraints "
-        "WHERE table_schema = %s AND table_name = %s AND constraint_type = 'FOREIGN KEY'",
-        [table.schema, table.name],
-    )
-    return [_text(name) for (name,) in rows]
+def _foreign_key_lacks(session: Target, label: str, old: TableInfo, after: TableAt) -> Iterator[MissingChange | None]:
+    there = ForeignKeys.of(session, after)
+    for name in sorted(set(after.info.foreign_keys) - set(old.foreign_keys)):
+        yield MissingChange(f"{label}: foreign key {name} missing", "foreign key") if there.lacks(after.info, name) else None
+    for name in sorted(set(old.foreign_keys) - set(after.info.foreign_keys)):
+        yield MissingChange(f"{label}: foreign key {name} still there", "foreign key") if there.left(old, after.info, name) else None
 
 
 def _text(value: object) -> str:

@@ -1,6 +1,6 @@
 """The time zone in which a DDL ran upstream, for DDLs whose effect on rows depends on it.
 
-TiDB converts between TIMESTAMP and other types, and evaluates ``UNIX_TIMESTAMP('...')`` in a partition boundary, in the time zone of the
+TiDB converts between TIMESTAMP and other types, gives a TIME that becomes a DATETIME the day of the conversion, and evaluates ``UNIX_TIMESTAMP('...')`` in a partition boundary, in the time zone of the
 session that issued the DDL; the job records it as ``reorg_meta.location``. Promises: pure. A zone is used as an offset if it has the same
 offset for all relevant times, otherwise by its name, which the server must have. Literals of TIMESTAMP columns are in UTC in the infos and
 are converted to the zone in which their statement runs.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import Location
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, Location
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, tokenize
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
@@ -25,6 +25,7 @@ _FIRST, _LAST = datetime(1970, 1, 1), datetime(2038, 1, 20)
 """The range of TIMESTAMP, in any zone."""
 _TIMES = frozenset({ColumnType.TIMESTAMP, ColumnType.DATETIME, ColumnType.DATE})
 _DAY = timedelta(days=1)
+_LONGEST_TIME = timedelta(hours=839)
 _UTC_NAMES = frozenset({"", "UTC", "Etc/UTC"})
 
 
@@ -39,13 +40,15 @@ class Zone:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A column that a job converts from TIMESTAMP to another type or back."""
+    """A column that a job converts from TIMESTAMP to another type or back, or from TIME to one with a date."""
 
     table: str
     """Its quoted name before the job."""
     name: str
     is_time: bool
-    """Its type before the job is a time type, so that the smallest and the largest value give the range."""
+    """Its type before the job is a time type with a date, so that the smallest and the largest value give the range."""
+    reach: timedelta | None = None
+    """It was a TIME, and gets the day of the conversion: how far from it the zone's offset matters. None: it was not."""
 
 
 def conversions(subject: Subject) -> tuple[Converted, ...]:
@@ -60,8 +63,19 @@ def _conversions(subject: Subject) -> Iterator[Converted]:
         pairs = pair_columns(subject.job, subject.query, old.info, new.info) or {} if new else {}
         for column in new.info.columns if new else ():
             was = pairs.get(column.name.lower())
-            if was is not None and not was.generated and (was.tp == ColumnType.TIMESTAMP) != (column.tp == ColumnType.TIMESTAMP):
+            if was is None or was.generated:
+                continue
+            if was.tp == ColumnType.TIME and column.tp in _TIMES:
+                reach = _LONGEST_TIME if column.tp == ColumnType.TIMESTAMP else timedelta()
+                yield Converted(quoted(old.schema, old.name), was.name, False, reach)
+            elif (was.tp == ColumnType.TIMESTAMP) != (column.tp == ColumnType.TIMESTAMP):
                 yield Converted(quoted(old.schema, old.name), was.name, was.tp in _TIMES)
+
+
+def job_time(job: Job) -> datetime | None:
+    """When TiDB began to execute the job, in UTC; None if the job does not say. Its rows are converted after that, before it finishes."""
+    ts = job.start_ts or job.finished_ts
+    return datetime.fromtimestamp((ts >> 18) / 1000, UTC) if ts else None
 
 
 def reads_clock(sql: str) -> bool:

@@ -1,5 +1,7 @@
 """The statements that a bootstrap sends to TiDB, and what it makes of the answers."""
 
+from dataclasses import replace
+
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table, table_json
@@ -16,7 +18,7 @@ from pyspark_tidb_binlog.schemas.errors import (
 )
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import TableAt
-from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.schemas.tableinfo import PartitionDef, TableInfo
 from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import (
     MOST_RANGES,
@@ -218,7 +220,8 @@ PARTITION BY HASH (`id`) PARTITIONS 2"""
 
 
 def test_a_table_is_made_from_the_text_that_tidb_shows() -> None:
-    made = statement_of(WantedTable(ITEM, ITEM, SHOWN, None), Dialect(Flavour.MARIADB), NO_ROUTES)
+    item = replace(ITEM, info=replace(ITEM.info, partitions=(PartitionDef(1, "p0"), PartitionDef(2, "p1"))))
+    made = statement_of(WantedTable(item, item, SHOWN, None), Dialect(Flavour.MARIADB), NO_ROUTES)
     assert made.sql.startswith("CREATE TABLE `shop`.`item` (`id` bigint(20) unsigned NOT NULL,")
     assert "utf8mb4_nopad_bin" in made.sql and "FOREIGN KEY (`id`) REFERENCES `shop`.`other` (`id`)" in made.sql
     assert "PARTITION BY HASH (`id`) PARTITIONS 2" in made.sql and "T!" not in made.sql

@@ -8,6 +8,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset, target_charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, rewrite, silent_losses, subject_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import VARCHAR, column, database, history, index, job, partitions, table
@@ -108,7 +109,8 @@ def test_create_table(body: str, columns: list[dict[str, Any]] | None, wanted: s
     ],
 )
 def test_table_options(tail: str, wanted: str) -> None:
-    assert create("`id` INT", tail=tail).sql == f"CREATE TABLE `d`.`t` (`id` INT) {CS}{wanted}"
+    made = table(10, "t", partition=partitions((11, "a"))) if "PARTITION BY" in tail else table(10, "t")
+    assert rewritten(f"CREATE TABLE `t` (`id` INT){tail};", 3, made).sql == f"CREATE TABLE `d`.`t` (`id` INT) {CS}{wanted}"
 
 
 def test_another_default_charset() -> None:
@@ -297,5 +299,48 @@ def test_charsets(upstream: tuple[str, str], flavour: Flavour, wanted: tuple[str
     assert target_charset(*upstream, flavour) == Charset(*wanted)
 
 
+@pytest.mark.parametrize(
+    ("upstream", "flavour", "wanted"),
+    [
+        (("utf8mb4", "utf8mb4_general_ci"), Flavour.MARIADB, ("utf8mb4", "utf8mb4_nopad_bin")),
+        (("", "utf8mb4_unicode_ci"), Flavour.MYSQL, ("utf8mb4", "utf8mb4_0900_bin")),
+        (("utf8mb4", "utf8mb4_0900_ai_ci"), Flavour.MARIADB, ("utf8mb4", "utf8mb4_nopad_bin")),
+        (("utf8", "utf8_general_ci"), Flavour.MARIADB, ("utf8mb3", "utf8mb3_nopad_bin")),
+        (("gbk", "gbk_chinese_ci"), Flavour.MARIADB, ("gbk", "gbk_nopad_bin")),
+        (("latin1", "latin1_swedish_ci"), Flavour.MARIADB, ("utf8mb4", "utf8mb4_nopad_bin")),
+        (("binary", "binary"), Flavour.MARIADB, ("binary", "binary")),
+        (("utf8mb4", "utf8mb4_general_ci"), Flavour.TIDB, ("utf8mb4", "utf8mb4_general_ci")),
+    ],
+)
+def test_old_collations_are_bytes(upstream: tuple[str, str], flavour: Flavour, wanted: tuple[str, str]) -> None:
+    assert target_charset(*upstream, flavour, binary=True) == Charset(*wanted)
+
+
 def test_an_old_mysql_pads() -> None:
     assert target_charset("utf8mb4", "utf8mb4_bin", Flavour.MYSQL, nopad=False).collate == "utf8mb4_bin"
+
+
+@pytest.mark.parametrize(
+    ("query", "form"),
+    [
+        ("CREATE TABLE `d`.`t` LIKE `s`;", DdlForm.INFOS),
+        ("create table if not exists d . t ( like s )", DdlForm.INFOS),
+        ("CREATE TABLE /* a.b */ `t` LIKE `s`;", DdlForm.TEXT),
+        ("CREATE TABLE `d`.`t` LIKE `d`.`s`;", DdlForm.TEXT),
+        ("CREATE TABLE `t` LIKE `a`.`s`;", DdlForm.TEXT),
+        ("CREATE TABLE `d`.`t` (`like` INT DEFAULT 1.5);", DdlForm.TEXT),
+        ("CREATE TABLE `d`.`t` (`a` INT CHECK (`a` LIKE 'x'));", DdlForm.TEXT),
+    ],
+)
+def test_like_a_table_of_a_database_that_is_not_known(query: str, form: DdlForm) -> None:
+    h = history(database(1), job(9, 3, table(10, "t")))
+    step = DdlStep(90, h.ordered[-1], query, False, AppliedJobs(8), AppliedJobs(9))
+    assert subject_of(step, h).given.form is form
+
+
+def test_partitions_that_the_upstream_has_not_made_are_not_made() -> None:
+    """With tidb_enable_list_partition = OFF TiDB accepts the clause and makes a table without partitions."""
+    text = "CREATE TABLE `t` (`id` INT) PARTITION BY LIST (`id`) (PARTITION `p0` VALUES IN (1));"
+    without = rewritten(text, 3, table(10, "t", [ID]))
+    assert without.sql == f"CREATE TABLE `d`.`t` (`id` INT) {CS}" and without.losses == ()
+    assert "PARTITION BY LIST (`id`)" in rewritten(text, 3, table(10, "t", [ID], partition=partitions((11, "p0")))).sql

@@ -1,0 +1,48 @@
+"""Autocommit and transactions around the statements of DDLs. [db]
+
+Promises: an error leaves no transaction open, and autocommit as it was.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from pyspark_tidb_binlog.schemas.errors import RetryableApplyError
+from pyspark_tidb_binlog.sinks.mysql.target import Target
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def with_autocommit(session: Target) -> Iterator[None]:
+    """Run the block with autocommit on; an error leaves no transaction open."""
+    switched = not session.autocommit
+    if switched:
+        session.execute("SET SESSION autocommit = 1")
+    try:
+        yield
+    except BaseException:
+        _unless_lost(session.rollback)  # or switching autocommit back would commit it
+        raise
+    finally:
+        if switched:
+            _unless_lost(lambda: session.execute("SET SESSION autocommit = 0"))
+
+
+@contextmanager
+def in_transaction(session: Target) -> Iterator[None]:
+    """Run the block, which writes rows, in a transaction of its own, so that it is marked where the target is in a ring."""
+    session.begin()
+    try:
+        yield
+    except BaseException:
+        _unless_lost(session.rollback)
+        raise
+    session.commit()
+
+
+def _unless_lost(do: Callable[[], object]) -> None:
+    try:
+        do()
+    except RetryableApplyError:
+        _log.debug("the connection is lost, which ended the transaction and released the lock")

@@ -1,0 +1,81 @@
+"""DDLs on partitions that the target's table does not have: what is to be done to its rows instead. [db]
+
+A table may be partitioned upstream and not, or otherwise, at the target: a server that refuses the clause gets the table without it, which is
+a loss that was named then (``sinks.mysql.ddl.derive``).
+
+    DROP, TRUNCATE PARTITION                  the rows that are in the partitions upstream are deleted, where their bounds tell which ones
+    ADD, REORGANIZE, PARTITION BY, REMOVE     nothing: no row changes, and a table without partitions stays one
+
+Promises: reads only.
+"""
+
+from dataclasses import dataclass
+
+from pyspark_tidb_binlog.schemas.history import JobType
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
+from pyspark_tidb_binlog.sinks.mysql.ddl.partition_rows import rows_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
+from pyspark_tidb_binlog.sinks.mysql.target import Target
+
+_CHUNK = 20_000
+"""Rows of one DELETE, each a transaction: a partition may have more than one transaction can hold."""
+_ON_ROWS = frozenset({JobType.DROP_PARTITION, JobType.TRUNCATE_PARTITION})
+_ON_STRUCTURE = frozenset({JobType.ADD_PARTITION, JobType.REORGANIZE_PARTITION, JobType.ALTER_PARTITIONING, JobType.REMOVE_PARTITIONING})
+
+
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """What takes the place of a refused DDL; exactly one of ``delete`` and ``why_not``, or neither: nothing is to be done."""
+
+    delete: str = ""
+    """A DELETE, to be repeated until it finds fewer than ``most`` rows."""
+    why_not: str = ""
+    """Why the rows cannot be told, and what to do."""
+    loss: str = ""
+    """What the target lacks from here on."""
+    most: int = _CHUNK
+
+
+def instead_of(session: Target, subject: Subject) -> Instead | None:
+    """What takes the place of the job, which the target has refused; None if it is not on partitions that its table lacks."""
+    old, kind = subject.old, subject.job.type
+    if old is None or kind not in _ON_ROWS | _ON_STRUCTURE or not column_names(session, old.schema, old.name):
+        return None
+    there = {name.lower() for name in partition_names(session, old.schema, old.name)}
+    if kind in _ON_STRUCTURE:
+        return None if there else Instead(loss=_loss(subject))
+    names = _emptied(subject)
+    if not names or all(name.lower() in there for name in names):
+        return None
+    condition = rows_of(old.info, names)
+    if condition:
+        return Instead(delete=f"DELETE FROM {quoted(old.schema, old.name)} WHERE {condition} LIMIT {_CHUNK}")
+    return Instead(
+        why_not=(
+            f"the target's table has not all of the partitions {', '.join(names)}, and which of its rows are in them cannot be told exactly from their bounds: delete "
+            f"these rows there by hand and skip the DDL, or skip it and copy the table again behind it with --bootstrap {old.schema}.{old.name}"
+        )
+    )
+
+
+def gone_partitions(subject: Subject) -> tuple[str, ...]:
+    """The names of the partitions that the job drops."""
+    old, left = subject.old, {p.name.lower() for p in subject.info.partitions} if subject.info else set()
+    return tuple(p.name for p in old.info.partitions if p.name.lower() not in left) if old else ()
+
+
+def _emptied(subject: Subject) -> tuple[str, ...]:
+    """The partitions whose rows the job removes."""
+    if subject.job.type == JobType.DROP_PARTITION:
+        return gone_partitions(subject)
+    ids = {p.id for p in subject.info.partitions} if subject.info else set()
+    return tuple(p.name for p in subject.old.info.partitions if p.id not in ids) if subject.old else ()
+
+
+def _loss(subject: Subject) -> str:
+    return (
+        ""
+        if subject.job.type == JobType.REMOVE_PARTITIONING
+        else f"{subject.label}: {subject.job.type_name} left out, it has no partitions"
+    )

@@ -1,0 +1,36 @@
+"""Unique keys of the target that take several texts for one which an upstream with old collations keeps apart. Pure.
+
+TiDB with ``new_collation_enabled = false`` compares every text as bytes, whatever its collation is called: 'a' and 'A' are two keys of
+utf8mb4_general_ci there, and one at the target. A row is then replaced, or removed, by another one without an error.
+"""
+
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
+
+_NUMBERED = frozenset({"enum", "set"})
+"""Compared by their numbers."""
+
+
+def folded(info: TableInfo, there: TargetTable) -> tuple[str, ...]:
+    """The columns of unique keys of ``there`` whose collation is none of bytes, as ``name (collation)``; only those that rows of ``info`` write."""
+    written = {c.name.lower() for c in info.target_columns()}
+    names = dict.fromkeys(name.lower() for key in there.unique_keys for name, _ in key.columns if name.lower() in written)
+    found = (there.column(name) for name in names)
+    columns = [c for c in found if c is not None and c.kind not in _NUMBERED and c.collation and not c.collation.endswith("bin")]
+    return tuple(f"{c.name} ({c.collation})" for c in columns)
+
+
+def known_wrong(columns: tuple[str, ...]) -> str:
+    """What is wrong with these columns where the upstream has old collations, and what to do."""
+    return (
+        f"the target's unique keys over {', '.join(columns)} take texts for one that differ only in case or accents, and the upstream, which has old "
+        "collations, keeps them apart: rows replace or remove each other. MODIFY these columns to a NO PAD _bin collation (docs/charset-mapping.md)"
+    )
+
+
+def perhaps_wrong(columns: tuple[str, ...]) -> str:
+    """The same where it is not known which collations the upstream has."""
+    return (
+        f"the target's unique keys over {', '.join(columns)} take texts for one that differ only in case or accents, which is right only if the upstream has "
+        "new collations (new_collation_enabled in mysql.tidb), and that is not known: set spark.upstream-new-collations to true or false"
+    )

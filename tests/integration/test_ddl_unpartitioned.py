@@ -1,0 +1,150 @@
+"""DDLs on partitions that the target's table does not have: rows go where the upstream's go, or it is said that they do not."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import DdlRefused
+from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
+from pyspark_tidb_binlog.sinks.mysql.ddl import unpartitioned
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
+from tests.support.ddl_target import apply, ddl_session, dying
+
+pytestmark = pytest.mark.mysql
+
+PLAIN = [column(1, "id", {**INT, "Flag": 4099}), column(2, "n")]
+INTERVAL = (
+    "CREATE TABLE `t` (`id` INT NOT NULL PRIMARY KEY,`n` INT) PARTITION BY RANGE COLUMNS (`id`) INTERVAL (100) "
+    "FIRST PARTITION LESS THAN (100) LAST PARTITION LESS THAN (200);"
+)
+OTHERWISE = "CREATE TABLE d.t (id INT PRIMARY KEY, n INT) PARTITION BY RANGE (id) (PARTITION q VALUES LESS THAN MAXVALUE)"
+DROP = "ALTER TABLE `t` DROP PARTITION `p0`;"
+
+
+@pytest.fixture
+def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
+    with ddl_session(mariadb.target()) as session:
+        yield session
+
+
+def parted(*parts: tuple[int, str, str], table_id: int = 11, expr: str = "") -> dict[str, Any]:
+    found = [{"id": i, "name": {"O": n}, "less_than": [v]} for i, n, v in parts]
+    columns = None if expr else [{"O": "id"}]
+    return table(table_id, "t", PLAIN, partition={"type": 1, "expr": expr, "columns": columns, "definitions": found})
+
+
+P0, P1, P2, NEW_P0 = (101, "p0", "100"), (102, "p1", "200"), (103, "p2", "300"), (104, "p0", "100")
+
+
+def begun(
+    session: Session, before: dict[str, Any], after: dict[str, Any], kind: int, text: str, **more: Any
+) -> tuple[SchemaHistory, DdlStep]:
+    """The history and the last step, with the target's table made of a text that it refuses, and three rows in it."""
+    h = history(database(1), job(3, 3, before), job(4, kind, after, query=text.lower(), **more))
+    made, made_table, last = steps_of(h, {3: INTERVAL, 4: text})
+    apply(session, made, h)
+    outcome = apply(session, made_table, h)
+    assert outcome.how == "derived" and (not before.get("partition") or outcome.losses == ("d.t: partitions left out",))
+    session.execute("INSERT INTO d.t VALUES (1, 1), (50, 2), (150, 3)")
+    session.commit()
+    return h, last
+
+
+def rows(session: Session) -> list[tuple[Any, ...]]:
+    found = sorted(session.query("SELECT * FROM d.t"))
+    session.rollback()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "after", "text"),
+    [(20, parted(P1), DROP), (23, parted(NEW_P0, P1), "ALTER TABLE `t` TRUNCATE PARTITION `p0`;")],
+    ids=["drop", "truncate"],
+)
+def test_its_rows_go_over_deaths(session: Session, monkeypatch: pytest.MonkeyPatch, kind: int, after: dict[str, Any], text: str) -> None:
+    monkeypatch.setattr(unpartitioned, "_CHUNK", 1)
+    h, last = begun(session, parted(P0, P1), after, kind, text)
+    for point in ("after-ddl-intent", "after-ddl"):
+        with dying(point):
+            apply(session, last, h)
+        session.rollback()
+        session.execute("ALTER TABLE d.t COMMENT = %s", [point])  # a person changes it meanwhile
+    outcome = apply(session, last, h)
+    assert outcome.state == "done" and rows(session) == [(150, 3)]
+
+
+def test_so_they_do_of_a_table_that_is_partitioned_otherwise(session: Session) -> None:
+    h, last = begun(session, parted(P0, P1), parted(P1), 20, DROP)
+    session.execute("DROP TABLE d.t")
+    session.execute(OTHERWISE)
+    session.execute("INSERT INTO d.t VALUES (1, 1), (150, 3)")
+    session.commit()
+    outcome = apply(session, last, h)
+    assert outcome.how == "derived" and outcome.sql.startswith("DELETE FROM `d`.`t` WHERE (`id` < 100 OR `id` IS NULL)")
+    assert rows(session) == [(150, 3)]
+
+
+def test_a_drop_that_was_executed_before_a_crash_is_found(session: Session) -> None:
+    """Also where nobody could tell the rows by the bounds."""
+    before, after = parted(P0, P1, expr="to_days(`id`)"), parted(P1, expr="to_days(`id`)")
+    h, last = begun(session, before, after, 20, DROP)
+    session.execute("ALTER TABLE d.t PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (100), PARTITION p1 VALUES LESS THAN (200))")
+    with dying("after-ddl"):
+        apply(session, last, h)
+    session.rollback()
+    assert apply(session, last, h).how == "found" and rows(session) == [(150, 3)]
+
+
+def test_rows_that_cannot_be_told_are_refused_aloud(session: Session) -> None:
+    h, last = begun(session, parted(P0, P1, expr="to_days(`id`)"), parted(P1, expr="to_days(`id`)"), 20, DROP)
+    for _ in range(2):
+        with pytest.raises(DdlRefused, match=r"which of its rows are in them cannot be told .* --bootstrap d\.t"):
+            apply(session, last, h)
+        session.execute("ALTER TABLE d.t COMMENT = 'changed'")  # not the refused DDL
+    assert len(rows(session)) == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after", "text"),
+    [
+        (19, parted(P0, P1), parted(P0, P1, P2), "ALTER TABLE `t` ADD PARTITION (PARTITION `p2` VALUES LESS THAN (300));"),
+        (64, parted(P0, P1), parted((105, "p0", "200")), "ALTER TABLE `t` REORGANIZE PARTITION `p0`,`p1` INTO (PARTITION `p0` VALUES LESS THAN (200));"),
+        (72, parted(P0, P1), table(12, "t", PLAIN), "ALTER TABLE `t` REMOVE PARTITIONING;"),
+    ],
+    ids=["add", "reorganize", "remove"],
+)  # fmt: skip
+def test_what_changes_no_row_needs_nothing(session: Session, kind: int, before: dict[str, Any], after: dict[str, Any], text: str) -> None:
+    h, last = begun(session, before, after, kind, text, table_id=11)
+    outcome = apply(session, last, h)
+    assert (outcome.state, outcome.how) == ("done", "nothing") and len(rows(session)) == 3
+    assert outcome.losses == (() if kind == 72 else (f"d.t: {h.ordered[-1].type_name} left out, it has no partitions",))
+
+
+def test_a_refused_partition_by_is_a_loss_and_its_partitions_are_dropped_by_their_rows(session: Session) -> None:
+    partitioned = "ALTER TABLE `t` PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (100),PARTITION `p1` VALUES LESS THAN (200)) UPDATE INDEXES (`PRIMARY` GLOBAL);"
+    h = history(
+        database(1),
+        job(3, 3, table(11, "t", PLAIN)),
+        job(4, JobType.ALTER_PARTITIONING, parted(P0, P1, table_id=12, expr="`id`"), table_id=11, query="partition by"),
+        job(5, 20, parted(P1, table_id=12, expr="`id`"), query="drop"),
+    )
+    texts = {3: "CREATE TABLE `t` (`id` INT PRIMARY KEY,`n` INT);", 4: partitioned, 5: DROP}
+    made, made_table, anew, dropped = steps_of(h, texts)
+    for step in (made, made_table):
+        apply(session, step, h)
+    session.execute("INSERT INTO d.t VALUES (1, 1), (150, 3)")
+    session.commit()
+    assert apply(session, anew, h).losses == ("d.t: alter partitioning left out, it has no partitions",)
+    assert apply(session, dropped, h).how == "derived" and rows(session) == [(150, 3)]
+
+
+def test_a_refused_partition_by_of_a_partitioned_table_is_no_loss_but_refused(session: Session) -> None:
+    """Its partitions of the same names would hold other rows than the upstream's."""
+    h, last = begun(session, parted(P0, P1), parted(P0, P1, table_id=12), 71, "ALTER TABLE `t` PARTITION BY NONSENSE;", table_id=11)
+    session.execute("ALTER TABLE d.t PARTITION BY HASH (id) PARTITIONS 2")
+    with pytest.raises(DdlRefused, match="1064"):
+        apply(session, last, h)
