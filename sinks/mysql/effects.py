@@ -74,7 +74,8 @@ def judge(statement: Statement, answer: StatementResult, missing: int | None = N
 
 def changed_values(statement: Statement, answer: StatementResult) -> tuple[Finding, ...]:
     """The finding that the server may have changed a value of the row that it was sent, by its warnings; none for a row that is not the last
-    one of its key."""
+    one of its key.
+    """
     words = "" if statement.superseded else _harm(statement, answer)
     return (finding(statement, FindingKind.VALUE, words),) if words else ()
 
