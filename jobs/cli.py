@@ -242,7 +242,10 @@ class _PrintVersion(argparse.Action):
 
 
 def drainer_config(arguments: argparse.Namespace, tell: Say | None = None) -> DrainerConfig:
-    """The Drainer's settings from the parsed command line, the environment and the file it names. ``tell``: gets what the log would."""
+    """The Drainer's settings from the parsed command line, the environment and the file it names.
+
+    ``tell``: of who only looks at them; it gets what is said about them, and ``log-file``, which is the Drainer's, is left alone.
+    """
     flags = _flags(arguments)
     for setting in settings_of(DrainerConfig):
         if setting.secret and flags.get(setting.path):
@@ -256,29 +259,24 @@ def pump_config(arguments: argparse.Namespace) -> PumpConfig:
 
 
 def _loaded(load: Callable[[Say], C], tell: Say | None = None) -> C:
-    """What ``load`` makes; the lines about it go to the log that it asks for."""
+    """What ``load`` makes; the lines about it go to the log that it asks for, or to ``tell``."""
     notes: list[str] = []
     try:
-        config = _logging_by(load(notes.append))
+        config = load(notes.append)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    set_level(config.log_level)
+    set_format(config.log_format)
+    if config.log_file and tell is None:
+        try:
+            move_log(Path(config.log_file))
+        except OSError as error:
+            raise ConfigError(f"cannot write log-file {config.log_file}: {error.strerror}") from error
     for note in notes:
         if tell is None:
             logging.warning("%s", note)
         else:
             tell(note)
-    return config
-
-
-def _logging_by(config: C) -> C:
-    """``config``, after the log was told its level, format and file."""
-    set_level(config.log_level)
-    set_format(config.log_format)
-    if config.log_file:
-        try:
-            move_log(Path(config.log_file))
-        except OSError as error:
-            raise ConfigError(f"cannot write log-file {config.log_file}: {error.strerror}") from error
     return config
 
 

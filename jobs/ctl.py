@@ -9,10 +9,12 @@ import argparse
 import contextlib
 import datetime
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -250,7 +252,7 @@ def _look(given: argparse.Namespace, node: NodeStatus) -> NodeReport:
 
 
 def _settings(given: argparse.Namespace) -> DrainerConfig:
-    return drainer_config(argparse.Namespace(config=given.config))
+    return drainer_config(argparse.Namespace(config=given.config), partial(logging.warning, "%s"))
 
 
 def _ddl(given: argparse.Namespace) -> int:

@@ -31,6 +31,7 @@ from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.jobs.report import Reporter
 from pyspark_tidb_binlog.jobs.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.spark_session import build_session
+from pyspark_tidb_binlog.jobs.target_use import require_no_stream
 from pyspark_tidb_binlog.jobs.targets import require_server
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
 from pyspark_tidb_binlog.sinks.mysql.session import connect
@@ -125,6 +126,7 @@ def main(argv: Sequence[str]) -> int:
     with contextlib.ExitStack() as stack:
         work_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="demo-", ignore_cleanup_errors=True)))
         target = target_of(arguments.to) if arguments.to else stack.enter_context(PrivateMariaDB()).target()
+        require_no_stream(target, config.apply, CLUSTER_ID)
         others = _schemas_of_others(target, config)
         spark = build_session("tidb-binlog demo")
         workload = stack.enter_context(upstream(work_dir, WorkloadConfig(seed=arguments.seed, rate=arguments.rate)))

@@ -1,8 +1,9 @@
 """Log files: which one belongs to this process, what its lines look like, how much is written and how much is kept.
 
 Promises: two processes never write to the same file. A job's Python writes ``JOB.log`` (with the output of Spark's Python workers), its JVM
-``JOB.spark.log`` next to it; a second job of the same kind, while the first runs, uses ``JOB-2.log``. Both are rotated by size: ``FILES``
-old ones are kept as ``JOB.log.1`` and so on. Lines have the format of TiDB's tools (``log_lines.py``).
+``JOB.spark.log`` next to it; a second job of the same kind, while the first runs, uses ``JOB-2.log``, and so does one of a user who may not
+write to the first's. Both are rotated by size: ``FILES`` old ones are kept as ``JOB.log.1`` and so on. Lines have the format of TiDB's tools
+(``log_lines.py``).
 """
 
 import fcntl
@@ -109,7 +110,13 @@ def _claim(wanted: Path) -> Path:
     wanted.parent.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
         path = wanted if number == 1 else wanted.with_name(f"{wanted.stem}-{number}{wanted.suffix}")
-        lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        beside = path.with_name(f".{path.name}.lock")
+        try:
+            lock = os.open(beside, os.O_RDWR | os.O_CREAT, 0o644)
+        except PermissionError:
+            if beside.exists():
+                continue  # another user's: who has tried it as root, say
+            raise
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

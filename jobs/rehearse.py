@@ -1,8 +1,9 @@
 """``./spark-submit.sh rehearse CASE``: a recorded case of a real TiDB, written to embedded Pumps and replicated by the Drainer job. [spark]
 
 Promises: the stream is the one that ``drainer`` runs, but any finding ends it (``on-finding = stop``). A target that already has the case's
-databases is refused unless ``--drop`` is given. The oracle starts above the last recorded ts, GC is off, the cluster id is the case's. If
-there is a ``compare.py`` next to the case's folder, the target is compared at the end; exit code 0 means equal, 1 different.
+databases is refused unless ``--drop`` is given, and one with the records of another stream in any case. The oracle starts above the last
+recorded ts, GC is off, the cluster id is the case's. If there is a ``compare.py`` next to the case's folder, the target is compared at the
+end; exit code 0 means equal, 1 different.
 """
 
 import contextlib
@@ -27,6 +28,7 @@ from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.jobs.report import Reporter
 from pyspark_tidb_binlog.jobs.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.spark_session import build_session
+from pyspark_tidb_binlog.jobs.target_use import require_no_stream
 from pyspark_tidb_binlog.jobs.targets import require_server
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
@@ -164,6 +166,7 @@ def main(argv: Sequence[str]) -> int:
     with contextlib.ExitStack() as stack:
         work_dir = arguments.work_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rehearse-")))
         target = target_of(arguments.to) if arguments.to else stack.enter_context(PrivateMariaDB()).target()
+        require_no_stream(target, config.apply, case.cluster_id)
         prepare_target(target, config, case.databases, drop=arguments.drop)
         spark = build_session(f"tidb-binlog rehearse {case.directory.name}")
         stage = stack.enter_context(staged(case, work_dir))

@@ -27,6 +27,7 @@ from pyspark_tidb_binlog.schemas.stages import ddl_of
 from pyspark_tidb_binlog.sinks.bootstrap import copy_record
 from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopiedRange, CopiedTable, CopyHead, CopyKind, CopyRecord, CopyState
+from pyspark_tidb_binlog.sinks.bootstrap.passed_ddls import require_up_to_date
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
 from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlace, CopyPlan, copy_range
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, WantedTable, not_empty
@@ -179,6 +180,8 @@ class Bootstrap:
         before = [again.get((t.schema, t.name, self._to(t))) for t in fresh]
         if head.kind is CopyKind.FIRST:
             self._require_empty([t for t, old in zip(fresh, before, strict=True) if old is None])
+        else:
+            self._ask(lambda session: require_up_to_date(session, self._apply, self._lease, self._history, fresh))
         return [
             CopiedTable(
                 t.schema, t.name, CopyState.AGAIN if old else CopyState.PLANNED, rows, self._to(t), made=old is not None and old.made

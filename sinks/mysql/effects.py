@@ -69,9 +69,15 @@ def judge(statement: Statement, answer: StatementResult, missing: int | None = N
     findings = []
     if found != statement.rows and statement.effect not in ANY_COUNT:
         findings.append(finding(statement, FindingKind.ROWS, _row_words(statement.effect, found - statement.rows), found))
-    if not statement.superseded and (words := _harm(statement, answer)):
-        findings.append(finding(statement, FindingKind.VALUE, words))
-    return tuple(findings)
+    return (*findings, *changed_values(statement, answer))
+
+
+def changed_values(statement: Statement, answer: StatementResult) -> tuple[Finding, ...]:
+    """The finding that the server may have changed a value of the row that it was sent, by its warnings; none for a row that is not the last
+    one of its key.
+    """
+    words = "" if statement.superseded else _harm(statement, answer)
+    return (finding(statement, FindingKind.VALUE, words),) if words else ()
 
 
 def matched(answer: StatementResult) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from pyspark_tidb_binlog.binlog_source.emulator.online import drop_index
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.emulator.values import EVERY_TYPE, value_for
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TableName, TableRoute
@@ -173,6 +174,31 @@ def test_one_table_again_at_the_checkpoint(run: BootstrappedStream, mariadb: Pri
     run.apply()
     same(run, source, mariadb, *SMALL)
     assert [r.findings for r in run.reports if r.findings] == []
+
+
+def test_a_table_that_ddls_changed_behind_a_filter_is_not_copied_into_its_old_definition(
+    run: BootstrappedStream, mariadb: PrivateMariaDB
+) -> None:
+    words = Table("words", (Column("id", "bigint"), Column("u", "int"), Column("v", "varchar(5)")), ("id",), unique=(("u",),))
+    run.mirror.create_table("shop", words)
+    run.change(lambda txn: txn.insert("shop.words", {"id": 1, "u": 1, "v": "v1"}))
+    run.apply()
+    run_sql(mariadb, "ALTER TABLE shop.words ADD COLUMN ours INT, ADD KEY mine (ours)")
+    run.begin(ignore_table=(TableName("shop", "words"),))
+    run.upstream.ddl.alter("shop.words", drop_index("u1"))
+    run.upstream.ddl.modify_column("shop.words", Column("v", "varchar(20)"))
+    run.mirror.sql("ALTER TABLE shop.words DROP INDEX u1, MODIFY v VARCHAR(20)")
+    run.change(lambda txn: txn.insert("shop.words", {"id": 2, "u": 1, "v": "a longer one"}))
+    run.apply()
+    run.mirror.tick()
+    again = BootstrapRequest(tables=(("shop", "words"),))
+    for mended in ("ALTER TABLE shop.words MODIFY v VARCHAR(20)", "ALTER TABLE shop.words DROP INDEX u1"):
+        with pytest.raises(BootstrapRefused, match=r"shop\.words: .*key u1 still there.* Drop the table at the target"):
+            run.begin(again, ignore_table=())
+        assert len(run_sql(mariadb, "SELECT * FROM shop.words")) == 1, "nothing is emptied"
+        run_sql(mariadb, mended)
+    run.begin(again, ignore_table=())
+    assert run_sql(mariadb, "SELECT id, u, v FROM shop.words") == [(1, 1, "v1"), (2, 1, "a longer one")]
 
 
 def test_routes_columns_and_conditions(stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB) -> None:

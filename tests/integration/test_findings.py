@@ -133,10 +133,12 @@ def test_equal_rows_without_a_key_are_counted(target: TargetConfig) -> None:
         ("datetime", "not a time", 1265),
     ],
 )
-@pytest.mark.parametrize("change", [False, True])
-def test_a_value_that_was_changed_by_the_target_is_found(target: TargetConfig, type_: str, value: str, errno: int, change: bool) -> None:
-    sql(target, PAIR_SQL.format(type=type_), "INSERT INTO d.t VALUES (1,1,NULL),(2,2,NULL)", "SELECT 1")
+@pytest.mark.parametrize("how", ["inserted", "changed", "changed, but missing", "inserted, but there"])
+def test_a_value_that_was_changed_by_the_target_is_found(target: TargetConfig, type_: str, value: str, errno: int, how: str) -> None:
+    there = {"changed, but missing": "(1,1,NULL)", "inserted, but there": "(12,3,NULL),(4,12,NULL)"}.get(how, "(1,1,NULL),(2,2,NULL)")
+    sql(target, PAIR_SQL.format(type=type_), f"INSERT INTO d.t VALUES {there}", "SELECT 1")
     fits = "2026-01-01" if type_ == "datetime" else "5"
+    change = how.startswith("changed")
     if change:
         events = Events(PAIR).update((1, 1, None), (1, 1, fits)).update((2, 2, None), (2, 2, value))
     else:

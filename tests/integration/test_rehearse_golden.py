@@ -18,10 +18,13 @@ from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_raw
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.rehearse import prepare_target
+from pyspark_tidb_binlog.jobs.rehearse import main, prepare_target
 from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import BinlogType
+from pyspark_tidb_binlog.sinks.mysql.lease import lock_name
 from tests.support.arena import Arena, Cut
 from tests.support.drainer_process import RUN_SECONDS
 from tests.support.eventually import eventually
@@ -87,6 +90,26 @@ def count_pairs(arena: Arena, restarts: list[int]) -> Pairs:
                     found.over_batches += first != batch
                     found.over_restarts += any(first < restart <= batch for restart in restarts)
     return found
+
+
+def test_the_target_of_a_stream_is_refused_whatever_may_be_dropped(mariadb: PrivateMariaDB) -> None:
+    to, case = mariadb.target(), load(GOLDEN / "txn")
+    argv = ["txn", "--to", f"mysql://{to.user}:{to.password}@127.0.0.1:{mariadb.port}", "--drop"]
+    prepare_target(to, DrainerConfig(), (), drop=True)
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE tidb_binlog")
+        cursor.execute("CREATE TABLE tidb_binlog.checkpoint (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT)")
+        cursor.execute(f"INSERT INTO tidb_binlog.checkpoint VALUES ({case.cluster_id}, '{{}}'), (18446744073709551615, '{{}}')")
+        connection.commit()
+        with pytest.raises(ConfigError, match="holds the checkpoint of cluster 18446744073709551615.* name another target") as caught:
+            main(argv)
+        assert "--drop" not in str(caught.value)
+        cursor.execute(f"DELETE FROM tidb_binlog.checkpoint WHERE clusterID <> {case.cluster_id}")
+        connection.commit()
+        cursor.execute("SELECT GET_LOCK(%s, 0)", [lock_name("lease", "tidb_binlog", case.cluster_id)])
+        with pytest.raises(ConfigError, match="is being written to by a Drainer"):
+            main(argv)
+        cursor.execute("DROP DATABASE tidb_binlog")
 
 
 @pytest.mark.parametrize("name", CASES)

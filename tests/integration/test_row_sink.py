@@ -16,6 +16,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, FindingError, LeaseLost, RetryableApplyError
 from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.findings import FindingKind
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between
@@ -283,6 +284,18 @@ def test_a_finding_is_recorded_and_the_row_written(place: Place, kind: str) -> N
     found = place.sink("record", txn_batch=5).apply(*events_of(world.at, events), StageClock()).findings
     assert [words in f.words for f in found] == [True], found
     assert place.query("SELECT * FROM d.c1") == wanted
+
+
+def test_a_value_that_does_not_fit_is_found_where_the_row_must_be_mended(place: Place) -> None:
+    world = clustered("c1", TABLE_ID)
+    place.create(world)
+    place.query("INSERT INTO d.c1 VALUES (1, 'old', 1)")
+    events = Events(world.at).insert(1, "longer than ten", 1).update((5, "x", 1), (5, "also too long", 2))
+    found = place.sink("record", txn_batch=5).apply(*events_of(world.at, events), StageClock()).findings
+    assert sorted((f.kind, f.key) for f in found if "warning 1265" in f.words) == [
+        (FindingKind.VALUE, "`id`=5"),
+        (FindingKind.VALUE, "id=1"),
+    ]
 
 
 def test_on_finding_stop_commits_nothing_of_that_transaction(place: Place) -> None:

@@ -39,6 +39,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
+from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, RENAMES, left_with_rows, way_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, rewrite, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import in_transaction, with_autocommit
@@ -57,14 +58,12 @@ _log = logging.getLogger(__name__)
 
 INTENT, REFUSED, DONE, SKIPPED, QUARANTINED, NOT_SYNCED = "intent", "refused", "done", "skipped", "quarantined", "not synced"
 
-_EXISTS_DATABASE, _EXISTS_TABLE = 1007, 1050
+_EXISTS_DATABASE = 1007
 _GONE = frozenset({1008, 1051, 4091, 4092, 1049})
 """No such database, table, sequence or view: a DROP has nothing left to do."""
 
 UNDERIVABLE = frozenset({JobType.RECOVER_TABLE, JobType.RECOVER_SCHEMA, JobType.FLASHBACK_CLUSTER})
 """These restore rows that the target no longer has and that no binlog contains."""
-
-_RENAMES = frozenset({JobType.RENAME_TABLE, JobType.RENAME_TABLES})
 
 _MOST_TRIES = 20
 """Number of refusals kept per DDL, the newest ones."""
@@ -211,7 +210,7 @@ class _Run:
         self._on_done = on_done
         self._subject = subject_of(step, history, refused, Routes.of(config))
         self._dialect = keeping_padding(session, dialect_of(session, config), self._subject.before)
-        if self._subject.job.type in _RENAMES:
+        if self._subject.job.type in RENAMES:
             self._dialect = replace(self._dialect, folds_names=folds_names(session))
         self._handed_over = None if safe_from is None else HandedOver(session, self._subject, self._dialect, history)
         self._safe_from = safe_from or 0
@@ -241,7 +240,7 @@ class _Run:
         """The DDL is listed in ``ignore-txn-commit-ts``, or a rule leaves it out: either it was executed by hand, or the table is frozen from here on."""
         lacking = [lack for lack in lacks(self._session, self._subject, self._dialect) or () if lack.kind != "type"]
         if not lacking:
-            return DdlOutcome(DONE, "ignored", self._step.query)
+            return DdlOutcome(DONE, "ignored", self._step.query, left_with_rows(self._session, self._subject))
         return DdlOutcome(SKIPPED, "ignored", self._step.query, (self._frozen_words(SKIPPED, self._step.query),))
 
     def _frozen_words(self, state: str, sql: str) -> str:
@@ -265,7 +264,7 @@ class _Run:
             return ended
         scattered = self._scattered()
         text = self._text()
-        if self._subject.job.type in _RENAMES and not text.sql:
+        if self._subject.job.type in RENAMES and not text.sql:
             _log.info("DDL at commit_ts %d needs no statement: the names are the same at the target", self._step.commit_ts)
             return self._finish(DdlOutcome(DONE, "nothing", ""))
         self._clock = clock_of(self._session, self._subject, text.sql)
@@ -365,15 +364,16 @@ class _Run:
             if text.may_fail or self._already_so(error):
                 _log.warning("the target does not need the DDL at commit_ts %d, its error is ignored: %s", self._step.commit_ts, error)
                 return DdlOutcome(DONE, "nothing", text.sql, (*text.losses, *self._other_values()))
-            if job.type == JobType.CREATE_TABLE and error.errno == _EXISTS_TABLE and self._subject.new is not None:
-                return self._by_policy(text.sql, f"{error}; {self._in_the_way(self._subject.new)}")
+            if job.type == JobType.CREATE_TABLE and error.errno == EXISTS_TABLE and self._subject.new is not None:
+                return self._by_policy(text.sql, f"{error}; {self._in_the_way(self._subject.new)}", way_out(job, error))
             if not self._snapshot().same_as(now):
                 raise
+            mending = way_out(job, error)
             if own := drop_of_another_name(self._session, self._subject):
-                return self._derived(text.sql, str(error), (Rewritten(own),))
+                return self._derived(text.sql, str(error), mending, (Rewritten(own),))
             if instead := instead_of(self._session, self._subject):
                 return self._instead(text.sql, error, instead)
-            return self._derived(text.sql, str(error))
+            return self._derived(text.sql, str(error), mending)
         return DdlOutcome(DONE, "text", text.sql, (*text.losses, *filled, *self._declare(text.then)))
 
     def _instead(self, sql: str, error: ApplyError, instead: Instead) -> DdlOutcome:
@@ -448,7 +448,7 @@ class _Run:
             return error.errno in _GONE
         if job.type == JobType.CREATE_SCHEMA:
             return error.errno == _EXISTS_DATABASE
-        if job.type == JobType.CREATE_TABLE and error.errno == _EXISTS_TABLE and subject.new is not None:
+        if job.type == JobType.CREATE_TABLE and error.errno == EXISTS_TABLE and subject.new is not None:
             return not self._in_the_way(subject.new)
         return shows(self._session, subject, self._dialect)
 
@@ -477,7 +477,7 @@ class _Run:
             return "the existing table has other columns"
         return "" if is_empty(self._session, table.schema, table.name) else "the existing table is not empty"
 
-    def _derived(self, refused: str, words: str, statements: tuple[Rewritten, ...] = ()) -> DdlOutcome:
+    def _derived(self, refused: str, words: str, mending: str = "", statements: tuple[Rewritten, ...] = ()) -> DdlOutcome:
         statements = statements or derive(self._clock.subject, self._dialect)
         makes = self._subject.job.type in (JobType.CREATE_TABLES, JobType.CREATE_TABLE)
         losses: list[str] = []
@@ -490,16 +490,17 @@ class _Run:
             except ApplyError as error:
                 self._note_try("derived", statement.sql, error)
                 said = str(error)
-                if makes and error.errno == _EXISTS_TABLE and number < len(self._subject.after):
+                if makes and error.errno == EXISTS_TABLE and number < len(self._subject.after):
                     table = self._subject.after[number]
                     safe = self._handed_over is not None and self._handed_over.stands(table)
                     why = "" if safe else self._in_the_way(table)
                     if not why:
                         continue  # created before a crash between two of the statements
                     said = f"{error}; {why}"
-                return self._by_policy(refused or statement.sql, f"{words}; derived statement refused too: {said}")
+                mending = way_out(self._subject.job, error)
+                return self._by_policy(refused or statement.sql, f"{words}; derived statement refused too: {said}", mending)
         if not statements:
-            return self._by_policy(refused, words)
+            return self._by_policy(refused, words, mending)
         return DdlOutcome(DONE, "derived", "; ".join(s.sql for s in statements), tuple(losses))
 
     def _pass_by(self, step: str, sql: str, words: str) -> DdlOutcome:
@@ -507,13 +508,11 @@ class _Run:
         self._note_try(step, sql, ApplyError(words))
         return self._by_policy(sql, words)
 
-    def _by_policy(self, sql: str, words: str) -> DdlOutcome:
+    def _by_policy(self, sql: str, words: str, mending: str = "") -> DdlOutcome:
         step, config = self._step, self._config
-        text = (
-            f"DDL of job {step.job.id} on {self._subject.label} at commit_ts {step.commit_ts} refused: {sql!r}: {words}. "
-            f"Repair the target, or skip the DDL with syncer.ignore-txn-commit-ts = [{step.skip_ts}], or set spark.ddl-policy to skip or "
-            "quarantine."
-        )
+        skipping = f"skip the DDL with syncer.ignore-txn-commit-ts = [{step.skip_ts}], or set spark.ddl-policy to skip or quarantine"
+        what = f"DDL of job {step.job.id} on {self._subject.label} at commit_ts {step.commit_ts} refused: {sql!r}: {words}"
+        text = f"{what}. {mending or f'Repair the target, or {skipping}'}."
         if config.ddl_policy == "stop":
             self._write_refused()
             raise DdlRefused(text)

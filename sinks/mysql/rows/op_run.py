@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
-from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, finding, judge, matched, removed_another
+from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, changed_values, finding, judge, matched, removed_another
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import JoinedOps, OpStatements, OpText
 from pyspark_tidb_binlog.sinks.mysql.sent_statements import DUPLICATE, NOT_COMPARABLE, StatementSender, stop_at_findings
 from pyspark_tidb_binlog.sinks.mysql.session import Session
@@ -112,10 +112,14 @@ class _Closely:
         self.findings.append(finding(statement, FindingKind.ROWS, words, 0))
 
     def _mend(self, place: int, statement: Statement) -> int:
-        """Write the row whatever is there; how many rows were removed for it."""
+        """Write the row whatever is there, and find what the server makes of its values; how many rows were removed for it."""
         removed = 0
         for sql in self._operations.mended(place):
-            removed += self._sender.send(statement, sql).affected - sql.startswith(b"REPLACE")
+            answer = self._sender.send(statement, sql)
+            removed += answer.affected
+            if sql.startswith(b"REPLACE"):
+                removed -= 1
+                self.findings += changed_values(statement, answer)
         return removed
 
     def _refusal(self, statement: Statement, error: ApplyError) -> ApplyError:

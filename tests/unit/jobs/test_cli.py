@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig, settings_of
-from pyspark_tidb_binlog.jobs import cli, logs
+from pyspark_tidb_binlog.jobs import cli, ctl, logs, preflight
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, DdlRefused, NotUsableYet, Stopped
 
 WORKER_TRACE = """\
@@ -251,6 +251,15 @@ def test_what_is_said_about_settings_is_in_the_log_that_they_name(tmp_path: Path
     cli.drainer_config(parser.parsed([f"-log-file={tmp_path / 'drainer.log'}", "-c", "32"]))
     assert '["without effect here: syncer.worker-count' in (tmp_path / "drainer.log").read_text()
     assert not (tmp_path / "log" / "job.log").exists()
+
+
+def test_who_only_looks_at_a_drainers_settings_leaves_its_log_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Root's look would make the file, and a lock, that the unit's user may not write to."""
+    there = tmp_path / "of" / "drainer.log"
+    (tmp_path / "d.toml").write_text(f'log-file = "{there}"\n[spark]\ndelta-dir = "{tmp_path / "delta"}"\n')
+    assert ctl.main(["findings", "-config", str(tmp_path / "d.toml")]) == 0
+    assert preflight.main(["--config", str(tmp_path / "d.toml"), "--pumps", "127.0.0.1:1", "--db-type", "file"]) == cli.EXIT_FAILED
+    assert not there.parent.exists()
 
 
 def test_no_file_may_be_named(tmp_path: Path) -> None:

@@ -35,6 +35,23 @@ def test_two_jobs_of_a_kind_have_a_file_each(tmp_path: Path, monkeypatch: pytest
         third.kill()
 
 
+def test_another_users_log_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".job.log.lock").touch()
+    opened = os.open
+
+    def refused(path: Path, *more: int) -> int:
+        if path.name == ".job.log.lock" or path.parent.name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *more)
+
+    monkeypatch.setattr(logs.os, "open", refused)
+    monkeypatch.setenv("TIDB_BINLOG_LOG", str(tmp_path / "job.log"))
+    assert logs.log_file() == tmp_path / "job-2.log"
+    monkeypatch.setenv("TIDB_BINLOG_LOG", str(tmp_path / "closed" / "job.log"))
+    with pytest.raises(PermissionError):
+        logs.log_file()
+
+
 def test_a_full_log_is_put_aside_and_the_oldest_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDB_BINLOG_LOG", str(tmp_path / "job.log"))
     monkeypatch.setattr(logs, "FILE_BYTES", 1000)

@@ -1,0 +1,50 @@
+"""Whether a target that is named for a rehearsal or a demo is the target of a stream, whose records may not be dropped. [db]
+
+Promises: reads only; a lock that shows whether a Drainer runs is tried and given back at once.
+"""
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.sinks.mysql.lease import lock_name
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import GUARD
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+
+
+def require_no_stream(target: TargetConfig, apply: ApplyConfig, cluster_id: int) -> None:
+    """Nobody else's records are in the checkpoint schema: what an earlier run for ``cluster_id`` has left is nobody's.
+
+    Raises:
+        ConfigError: another cluster is replicated to this target, or a Drainer writes there for this one.
+    """
+    schema = apply.checkpoint_schema
+    with connect(target, apply) as session:
+        others = sorted(_clusters(session, schema) - {cluster_id})
+        if others:
+            why = f"holds the checkpoint of cluster {', '.join(map(str, others[:5]))}"
+        elif _is_held(session, lock_name(GUARD, schema, cluster_id)):
+            why = "is being written to by a Drainer"
+        else:
+            return
+    raise ConfigError(f"the target {target.host}:{target.port} {why} ({schema}): name another target, where nothing is replicated to")
+
+
+def _clusters(session: Session, schema: str) -> set[int]:
+    """The ids in every table of the checkpoint schema, ours and a real Drainer's."""
+    sql = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = %s AND LOWER(column_name) IN ('clusterid', 'cluster_id')"
+    found = set[int]()
+    for table, column in session.query(sql, [schema]):
+        ids = session.query(f"SELECT DISTINCT {quote_name(_text(column))} FROM {quote_name(schema)}.{quote_name(_text(table))}")
+        found |= {int(one) for (one,) in ids}
+    return found
+
+
+def _is_held(session: Session, lock: str) -> bool:
+    if session.query("SELECT GET_LOCK(%s, 0)", [lock])[0][0] != 1:
+        return True
+    session.query("SELECT RELEASE_LOCK(%s)", [lock])
+    return False
+
+
+def _text(name: object) -> str:
+    return name.decode() if isinstance(name, bytes) else str(name)

@@ -1,0 +1,54 @@
+"""Tables with rows that stand at the target where a job makes one, or renames one to. [db]
+
+Promises: reads only. Such rows are of another life of the table: of before a restore that left it in place, or somebody's own. What the binlogs write comes
+beside them, so that without a key nothing shows that a row is there twice.
+"""
+
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.history import Job, JobType, TableAt
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
+from pyspark_tidb_binlog.sinks.mysql.target import Target
+
+RENAMES = frozenset({JobType.RENAME_TABLE, JobType.RENAME_TABLES})
+EXISTS_TABLE = 1050
+_MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES})
+
+
+def way_out(job: Job, error: ApplyError) -> str:
+    """What to do where the name is taken to which the job makes or renames a table; empty for another job or error."""
+    if job.type not in RENAMES | _MAKES or error.errno != EXISTS_TABLE:
+        return ""
+    emptying = "" if job.type in RENAMES else " (or, if it is equal, empty it)"
+    return (
+        f"Drop the table of that name at the target{emptying}, or rename it away, and start again. Skipping the DDL would have the rows of the binlogs "
+        "applied beside those that are there"
+    )
+
+
+def left_with_rows(session: Target, subject: Subject) -> tuple[str, ...]:
+    """What is wrong where the job is left out as if somebody had executed it, in words, by table: it has rows, and no RENAME can have brought them."""
+    if subject.job.type not in RENAMES | _MAKES:
+        return ()
+    names = {_name(table) for table in subject.before}
+    renamed = {table.table_id: table for table in subject.before}
+    found = []
+    for table in subject.after:
+        old = renamed.get(table.table_id)
+        if _name(table) in names or (old is not None and not _stands(session, old)):
+            continue
+        if _stands(session, table) and not is_empty(session, table.schema, table.name):
+            found.append(
+                f"{table.schema}.{table.name}: has rows already, which the DDL that was left out did not bring; what the binlogs write comes beside "
+                f"them. Compare it with the upstream: {quote_name(table.schema)}.{quote_name(table.name)} may have been left over by a restore"
+            )
+    return tuple(found)
+
+
+def _name(table: TableAt) -> tuple[str, str]:
+    return table.schema.casefold(), table.name.casefold()
+
+
+def _stands(session: Target, table: TableAt) -> bool:
+    return bool(column_names(session, table.schema, table.name))
