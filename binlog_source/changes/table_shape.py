@@ -81,10 +81,14 @@ class TableShape:
             return True
         before = [t for i in history.tables_of_job(job) if (t := history.table_at(i, job.version - 1)) is not None and self._names(t)]
         after = [t for i in history.tables_of_job(job) if (t := history.table_at(i, job.version)) is not None and self._names(t)]
-        if not before and not after:
+        if not before and (not after or self._is_made_by(job, after)):
             return False
         another = [t.table_id for t in before] != [t.table_id for t in after]
         return another or job.type in _EMPTYING or any(not self.fits(table.info) for table in (*before, *after))
+
+    def _is_made_by(self, job: Job, after: list[TableAt]) -> bool:
+        """Whether the columns are those with which a job gives the table its name, as of one that was not there at the start."""
+        return job.version <= self.version and [t.table_id for t in after] == [self.table_id]
 
     def fits(self, info: TableInfo) -> bool:
         """Whether a definition has the same columns, in any order."""
