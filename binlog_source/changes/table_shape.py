@@ -91,11 +91,8 @@ class TableShape:
         return job.version <= self.version and [t.table_id for t in after] == [self.table_id]
 
     def fits(self, info: TableInfo) -> bool:
-        """Whether a definition has the same columns, in any order."""
-        return self._types(info.target_columns()) == self._types(self.columns)
-
-    def _types(self, columns: tuple[ColumnInfo, ...]) -> Mapping[str, pa.DataType]:
-        return {c.name: self.type_of(c) for c in columns}
+        """Whether a definition has the same columns, in any order; dates that are given as text differ by what they are."""
+        return {c.name: type_of(c) for c in info.target_columns()} == {c.name: type_of(c) for c in self.columns}
 
     def _names(self, table: TableAt) -> bool:
         return self.name.is_of(table.schema, table.name)

@@ -192,9 +192,7 @@ def test_a_query_that_is_started_again_behind_a_ddl_does_not_read_over_it() -> N
 def of_table(name: str, table: str, evolution: SchemaEvolution) -> pa.Table:
     known, of = history_of(name), NamedTable.of(table)
     shape = shape_of(of, known.history, int(known.history.version_at(load(GOLDEN / name).start_ts)), InvalidDates.NULL)
-    # as option startingCommitTs has it: the reader knows of the DDLs up to the one that creates the table
-    agreed = replace(shape, agreed=shape.version)
-    return changes(name, 50, DecodedAs(ChangeOptions(table=of, evolution=evolution), agreed), known)
+    return changes(name, 50, DecodedAs(ChangeOptions(table=of, evolution=evolution), shape), known)
 
 
 @pytest.mark.parametrize("table", ["g_ddl.p", "g_ddl.ph", "g_ddl.ep"])

@@ -83,6 +83,13 @@ def test_the_job_that_makes_the_table_is_no_change_of_it() -> None:
     assert [again.changed_by(job, known) for job in known.ordered] == [True, False, True, False]
 
 
+@pytest.mark.parametrize("dates", list(InvalidDates))
+def test_local_times_that_become_instants_are_a_change_also_where_both_are_text(dates: InvalidDates) -> None:
+    made = [table(1, "item", [column(1, "id"), column(2, "at", {**INT, "Tp": tp, "Flen": 19})]) for tp in (12, 7)]
+    known = history(job(10, JobType.CREATE_TABLE, made[0]), job(11, JobType.MODIFY_COLUMN, made[1]))
+    assert shape_of(ITEM, known, 10, dates).changed_by(known.ordered[-1], known)
+
+
 COLUMNS = [column(1, "id", {**INT, "Flag": 4099}), column(2, "a", VARCHAR), column(3, "b")]
 
 
