@@ -72,7 +72,7 @@ def changed(case: Case, decoded_as: DecodedAs) -> list[pa.RecordBatch]:
     first = int(case.transactions.column("commit_ts")[0].as_py())
     decoder = ChangeDecoder(decoded_as, case.known, int(case.known.history.version_at(first)))
     slices = (case.transactions.slice(begin, SLICE) for begin in range(0, len(case.transactions), SLICE))
-    return [rows for part in slices if (rows := decoder.changes_of(part)) is not None]
+    return [rows for part in slices for rows in decoder.changes_of(part)]
 
 
 def decoded(case: Case) -> None:

@@ -213,5 +213,6 @@ def _damaged(table: "TableAt", op: int, row: bytes | None, error: Corruption) ->
     more = f"... ({len(raw)} bytes)" if len(raw) > _SHOWN else ""
     return Corruption(
         f"damaged {Op(op).name} row of table {table.schema}.{table.name} (id {table.table_id}, schema version {table.version}): {error}; "
-        f"row = {raw[:_SHOWN].hex()}{more}. Compare it with the transaction's binlogs on other Pumps, or skip it with ignore-txn-commit-ts"
+        f"row = {raw[:_SHOWN].hex()}{more}. Compare it with the transaction's binlogs on other Pumps. A drainer skips it with ignore-txn-commit-ts; a query "
+        "is begun anew behind it, with startingCommitTs"
     )

@@ -1,19 +1,29 @@
 """Transactions as changes: explode -> a table for each row -> decode. Pure, but for the history that it asks.
 
 Promises: rows of tables and operations that are not wanted are dropped before they are decoded. What a transaction becomes does not depend
-on which others it is given with, if those before it were given before.
+on which others it is given with, if those before it were given before. However much longer than their binlogs the rows are, a record batch
+has some ten megabytes, or one row.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions, SchemaEvolution
 from pyspark_tidb_binlog.binlog_source.changes.change_rows import Commits, change_rows, database_of, heartbeat_row
-from pyspark_tidb_binlog.binlog_source.changes.row_choice import DdlBinlog, chosen_rows, effective_versions, version_after
+from pyspark_tidb_binlog.binlog_source.changes.row_choice import (
+    DdlBinlog,
+    chosen_rows,
+    effective_versions,
+    output_bounds,
+    version_after,
+    within,
+)
 from pyspark_tidb_binlog.binlog_source.changes.table_rows import table_heartbeat, table_rows
 from pyspark_tidb_binlog.binlog_source.changes.table_shape import TableShape
 from pyspark_tidb_binlog.schemas.ddl_jobs import DELETE_ONLY, Job, JobType
@@ -23,6 +33,9 @@ from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.explode import explode
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.stages import TRANSACTION
+
+_MOST_BYTES = 32 << 20
+"""About what a record batch has: a row may be decoded to a thousand times its binlog."""
 
 
 class AskedHistory(Protocol):
@@ -62,8 +75,8 @@ class ChangeDecoder:
         self._as, self._known, self._version = decoded_as, known, version
         self._begun = False
 
-    def changes_of(self, transactions: pa.RecordBatch) -> pa.RecordBatch | None:
-        """The changes of ``transactions`` (``stages.RAW``, without control rows), which follow those before; None: there are none."""
+    def changes_of(self, transactions: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The changes of ``transactions`` (``stages.RAW``, without control rows), which follow those before; they are decoded as they are asked for."""
         shape, options = self._as.shape, self._as.options
         events = explode(transactions.select(TRANSACTION.names))
         ddls = self._ddls(events.ddls)
@@ -74,11 +87,16 @@ class ChangeDecoder:
         if shape is not None:
             self._require_shape(ddls, history, shape)
         self._version = version_after(self._version, ddls)
-        found = chosen_rows(rows, effective, history, self._as.wants, options.ops)
+        found = list(chosen_rows(rows, effective, history, self._as.wants, options.ops))
+        bounds = output_bounds(rows.num_rows, found, _MOST_BYTES)
         if shape is not None:
-            return table_rows(shape, history, rows, found)
+            return _given(table_rows(shape, history, rows, within(found, *span)) for span in pairwise(bounds))
         told = [ddl for ddl in ddls if self._is_told(ddl, history)] if "ddl" in options.ops else []
-        return change_rows(Commits.of(transactions), rows, found, told)
+        # a DDL is a transaction of its own: it comes before the rows behind it
+        at = np.searchsorted(rows.column("commit_ts").to_numpy()[bounds[1:-1]], [ddl.commit_ts for ddl in told])
+        parts = [[ddl for ddl, place in zip(told, at.tolist(), strict=True) if place == number] for number in range(len(bounds) - 1)]
+        commits = Commits.of(transactions)
+        return _given(change_rows(commits, rows, within(found, *span), of) for span, of in zip(pairwise(bounds), parts, strict=True))
 
     def _ddls(self, frame: pa.RecordBatch) -> list[DdlBinlog]:
         """The DDL binlogs (``DDL_EVENT``) that have an effect, in order."""
@@ -116,6 +134,10 @@ class ChangeDecoder:
         for ddl in ddls:
             if shape.changed_by(ddl.job, history):
                 raise _changed(shape, ddl.job, "at commit_ts", ddl.commit_ts, ddl.query)
+
+
+def _given(pieces: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
+    return (piece for piece in pieces if piece is not None and len(piece))
 
 
 def _changed(shape: TableShape, job: Job, when: str, ts: int, query: str) -> SchemaMismatch:

@@ -35,6 +35,11 @@ _NAMES = (
 )
 _LAST_MS = 32_503_680_000_000
 """The year 3000: a ts is 64 bits long."""
+_OF_SETTINGS = {
+    "spark.gone-pumps": "option gonePumps",
+    "spark.fail-on-data-loss = false": "option failOnDataLoss = false",
+    "initial-commit-ts": "startingCommitTs",
+}
 _INSIDE = ("stopFile",)
 """Options of the reading that are not for users."""
 
@@ -110,6 +115,8 @@ def change_options_of(options: Mapping[str, str]) -> ChangeOptions:
     ops = tuple(word.strip().lower() for word in given.get("ops", ",".join(OPS)).split(",") if word.strip())
     if not ops or set(ops) - set(OPS):
         raise ConfigError(f"option ops is {given['ops']!r}: give some of {', '.join(OPS)}")
+    if _whole(given, "schemaCommitTs", -1) < -1:
+        raise ConfigError(f"option schemaCommitTs is {given['schemacommitts']!r}: give a TSO")
     return ChangeOptions(
         table,
         NamedTables.of(given.get("tables", "")),
@@ -141,8 +148,18 @@ def reading_options(options: Mapping[str, str]) -> dict[str, str]:
         if given.get(f"{side}committs"):
             raise ConfigError(f"give either {side}CommitTs or {side}Timestamp, not both")
         given[f"{side}committs"] = str(ts_at(f"{side}Timestamp", text, last=last))
+    for side, unset in (("starting", -1), ("ending", 0)):
+        if _whole(given, f"{side}CommitTs", unset) < unset:
+            raise ConfigError(f"option {side}CommitTs is {given[f'{side}committs']!r}: give a TSO, or leave it out")
     reading = {name: text for name, text in given.items() if name not in {own.lower() for own in _NAMES}}
     return reading | {"delivery": str(Delivery.SORTED), FORMAT: PROTOCOL}
+
+
+def in_options(message: str) -> str:
+    """``message`` with the names of options in the place of those of the drainer's settings."""
+    for setting, option in _OF_SETTINGS.items():
+        message = message.replace(setting, option)
+    return message
 
 
 def ts_at(option: str, text: str, *, last: bool) -> int:

@@ -4,24 +4,36 @@ They read as those of the protocol do (``source.readers``), sorted delivery, and
 (``span_changes``). Offsets are those of the source, so a batch that is read again gives the same rows.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 
 from pyspark_tidb_binlog.binlog_source.changes.change_decoder import DecodedAs
-from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions, change_options_of, reading_options
+from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions, change_options_of, in_options, reading_options
 from pyspark_tidb_binlog.binlog_source.changes.change_partition import ChangePartition, change_partitions
 from pyspark_tidb_binlog.binlog_source.changes.known_history import known_history
 from pyspark_tidb_binlog.binlog_source.changes.span_changes import ChangeReading, changes_in
 from pyspark_tidb_binlog.binlog_source.changes.table_shape import TableShape, shape_of
-from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, patiently
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
 from pyspark_tidb_binlog.binlog_source.source.options import source_of, stream_options_of
 from pyspark_tidb_binlog.binlog_source.source.readers import BinlogReader, BinlogStreamReader
 from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import Delivery, as_time, physical_ms
+
+_SOON_SECONDS = 60
+"""How far ahead an end may lie that a batch waits for."""
+_POLL_SECONDS = 0.5
+_pause = time.sleep
+_log = logging.getLogger(__name__)
 
 
 def change_reading(options: Mapping[str, str], shape: TableShape | None) -> ChangeReading:
@@ -50,13 +62,44 @@ def asked_shape(options: Mapping[str, str]) -> TableShape | None:
     version = _schema_version(asked, source)
     history = known.fresh(asked.history_timeout)
     shape = shape_of(asked.table, history, int(history.newest_version) if version is None else version, asked.invalid_dates)
-    return shape if version is None else replace(shape, agreed=shape.version)
+    # a start says nothing about DDLs: a checkpoint may stand before it, and then it does not count
+    return replace(shape, agreed=shape.version) if asked.schema_ts >= 0 else shape
 
 
 def _schema_version(asked: ChangeOptions, source: SourceConfig) -> int | None:
     """That of option schemaCommitTs, else of the start; None: the newest."""
     ts = asked.schema_ts if asked.schema_ts >= 0 else source.starting_commit_ts
     return None if ts < 0 else known_history(source, asked.ddl_history).version_at(source, ts, asked.history_timeout)
+
+
+def _reached(end_ts: int, now: Callable[[], int]) -> int:
+    """``end_ts``, once the upstream's time has passed it; 0: that time.
+
+    Raises:
+        ConfigError: it is more than a minute ahead.
+    """
+    present = now()
+    if not end_ts:
+        return present
+    if physical_ms(end_ts) - physical_ms(present) > _SOON_SECONDS * 1000:
+        raise ConfigError(
+            f"endingCommitTs (endingTimestamp) is {end_ts} ({as_time(end_ts)}), and the upstream's time is {present} ({as_time(present)}): a batch reads "
+            "what is there. Leave the end out to read up to the present, or read a stream with the same end"
+        )
+    if present < end_ts:
+        _log.info("waiting until the upstream's time is %s", as_time(end_ts))
+    while now() < end_ts:
+        _pause(_POLL_SECONDS)
+    return end_ts
+
+
+@contextmanager
+def _in_options() -> Iterator[None]:
+    """Errors of the block name options in the place of the drainer's settings."""
+    try:
+        yield
+    except (ConfigError, PumpUnavailable) as error:
+        raise type(error)(in_options(str(error))) from error
 
 
 class ChangeStreamReader(BinlogStreamReader):
@@ -66,10 +109,32 @@ class ChangeStreamReader(BinlogStreamReader):
         super().__init__(reading_options(options))
         self._reading = change_reading(options, shape)
 
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch."""
+        with _in_options():
+            return super().latestOffset(start, limit)
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ChangePartition]:  # type: ignore[override]
         """The slices of the batch."""
         asked = self._reading.decoded_as.options
-        return change_partitions(super().partitions(start, end), asked.read_partitions, heartbeat=asked.heartbeats)
+        with _in_options():
+            return change_partitions(super().partitions(start, end), asked.read_partitions, heartbeat=asked.heartbeats)
+
+    def _needed_after(self, after_ts: int) -> int:
+        """Everything behind the checkpoint, whatever start the options name: it counts for a query without a checkpoint only."""
+        return after_ts
+
+    def _anew(self, resolved_ts: int | None) -> str:
+        begin = (
+            "the commit_ts up to which everything was given" if resolved_ts is None else f"{resolved_ts}, up to which everything was given"
+        )
+        return f"start the query with a new checkpoint directory and startingCommitTs = {begin}"
+
+    def _require_delivery(self, offset: BinlogOffset) -> None:
+        if offset.delivery is not Delivery.SORTED:
+            raise ConfigError(
+                f"the checkpoint was made with format=protocol and delivery {offset.delivery}, and changes are read sorted: {self._anew(offset.resolved_ts)}"
+            )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of a slice."""
@@ -86,11 +151,13 @@ class ChangeReader(DataSourceReader):
 
     def partitions(self) -> list[ChangePartition]:
         """The slices of the span."""
-        options = dict(self._options)
-        if not self._reading.source.ending_commit_ts:
-            with closing(discovery_of(self._reading.source)) as discovery:
-                options["endingcommitts"] = str(discovery.now())
-        return change_partitions(BinlogReader(options).partitions(), self._reading.decoded_as.options.read_partitions, heartbeat=False)
+        source, patience = self._reading.source, self._reading.extra.patience
+        with closing(discovery_of(source)) as discovery:
+            end = _reached(source.ending_commit_ts, lambda: patiently(discovery.now, patience))
+        # a Pump that has joined until then is among those that are listed
+        options = self._options | {"endingcommitts": str(end)}
+        with _in_options():
+            return change_partitions(BinlogReader(options).partitions(), self._reading.decoded_as.options.read_partitions, heartbeat=False)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of a slice."""

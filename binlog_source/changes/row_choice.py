@@ -14,12 +14,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 
 Ints = npt.NDArray[np.int64]
+_CELL_BYTES = 24
+"""Of a name's and a value's offset, an id and a number."""
 OP_NAMES = {Op.INSERT: "insert", Op.UPDATE: "update", Op.DELETE: "delete"}
 
 
@@ -81,6 +85,35 @@ def chosen_rows(
         places = np.sort(np.concatenate(parts))
         if len(places):
             yield RowsOfTable(table, places, kinds[places].astype(np.int32), versions[places], rows.take(pa.array(places)))
+
+
+def output_bounds(count: int, tables: Sequence[RowsOfTable], most_bytes: int) -> Ints:
+    """Where ``count`` events are cut, from 0 to ``count``, so that what ``tables``, chosen of them, become has about ``most_bytes`` in each piece."""
+    sizes = np.zeros(count, np.int64)
+    for group in tables:
+        images = np.where(group.ops == Op.UPDATE, 2, 1)
+        lengths = pc.binary_length(group.rows).to_numpy(zero_copy_only=False)
+        sizes[group.places] = images * (_image_bytes(group.table.info) + lengths)
+    pieces = (np.cumsum(sizes) - 1) // most_bytes
+    cuts = np.flatnonzero(np.diff(pieces) > 0) + 1
+    return np.array([0, *cuts, count], np.int64)
+
+
+def within(tables: Sequence[RowsOfTable], begin: int, end: int) -> Iterator[RowsOfTable]:
+    """Those of the events from ``begin`` to before ``end``."""
+    for group in tables:
+        first, last = np.searchsorted(group.places, (begin, end))
+        if last - first == len(group.places):
+            yield group
+        elif first < last:
+            at = slice(first, last)
+            rows = group.rows.take(pa.array(np.arange(first, last)))
+            yield RowsOfTable(group.table, group.places[at], group.ops[at], group.versions[at], rows)
+
+
+def _image_bytes(info: TableInfo) -> int:
+    """What an image has beside what is in its row: names, offsets, numbers as wide as they can be, and defaults of what the row lacks."""
+    return sum(_CELL_BYTES + len(c.name) + len(str(c.origin_default or "")) for c in info.target_columns())
 
 
 def _alike(*columns: Ints) -> Iterator[Ints]:

@@ -35,8 +35,7 @@ def changes_in(part: ChangePartition, reading: ChangeReading) -> Iterator[pa.Rec
     decoder: ChangeDecoder | None = None
     for transactions in merged([_commits(raw_rows_of(pump, reading.source, reading.extra)) for pump in part.pumps]):
         decoder = decoder or _decoder(part, reading)
-        if (rows := decoder.changes_of(transactions)) is not None and len(rows):
-            yield rows
+        yield from decoder.changes_of(transactions)
     if part.heartbeat:
         yield reading.decoded_as.heartbeat(part.upto_ts)
 

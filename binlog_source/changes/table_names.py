@@ -37,7 +37,7 @@ class NamedTable:
         found = list(_parts(text, "table"))
         if len(found) != 1:
             raise ConfigError(f"option table is {text!r}: give one table as db.table")
-        return cls(*found[0])
+        return cls(*map(_bare, found[0]))
 
     def is_of(self, database: str, table: str) -> bool:
         """Whether it names this table."""
@@ -49,28 +49,24 @@ class NamedTables:
     """Patterns of names; none: every table that is not the system's."""
 
     patterns: tuple[tuple[str, str], ...] = ()
+    """As ``fnmatch`` has them, in lower case."""
 
     @classmethod
     def of(cls, text: str) -> Self:
         """The patterns in ``text``; ``ConfigError`` if they are not db.table, with ``*`` and ``?``."""
-        return cls(tuple((database.lower(), table.lower()) for database, table in _parts(text, "tables")) if text.strip() else ())
+        return cls(tuple((_pattern(database), _pattern(table)) for database, table in _parts(text, "tables")) if text.strip() else ())
 
     def choose(self, database: str, table: str) -> bool:
         """Whether a table is meant."""
         database, table = database.lower(), table.lower()
         if not self.patterns:
             return database not in SYSTEM
-        return any(_is_like(database, d) and _is_like(table, t) for d, t in self.patterns)
+        return any(fnmatchcase(database, d) and fnmatchcase(table, t) for d, t in self.patterns)
 
     def choose_database(self, database: str) -> bool:
         """Whether any table of a database is meant."""
         database = database.lower()
-        return any(_is_like(database, d) for d, _ in self.patterns) if self.patterns else database not in SYSTEM
-
-
-def _is_like(name: str, pattern: str) -> bool:
-    # a bracket is a sign like any other
-    return fnmatchcase(name, pattern.replace("[", "[[]"))
+        return any(fnmatchcase(database, d) for d, _ in self.patterns) if self.patterns else database not in SYSTEM
 
 
 def _parts(text: str, option: str) -> Iterator[tuple[str, str]]:
@@ -81,10 +77,16 @@ def _parts(text: str, option: str) -> Iterator[tuple[str, str]]:
             raise ConfigError(
                 f"option {option} is {text!r}: give db.table, several separated by commas, with `back quotes` around odd names"
             )
-        yield _bare(found[1]), _bare(found[2])
+        yield found[1], found[2]
         at = found.end()
 
 
 def _bare(part: str) -> str:
     part = part.strip()
     return part[1:-1].replace("``", "`") if part.startswith("`") else part
+
+
+def _pattern(part: str) -> str:
+    """What names are compared with: in back quotes every sign stands for itself, and a bracket does so everywhere."""
+    literal = part.strip().startswith("`")
+    return "".join(f"[{sign}]" if sign == "[" or (literal and sign in "*?") else sign for sign in _bare(part).lower())

@@ -11,10 +11,12 @@ import pyarrow as pa
 
 from pyspark_tidb_binlog.binlog_source.changes.change_options import InvalidDates
 from pyspark_tidb_binlog.binlog_source.changes.change_rows import HEARTBEAT, before_and_after, commit_time
+from pyspark_tidb_binlog.binlog_source.changes.former_types import as_former
 from pyspark_tidb_binlog.binlog_source.changes.row_choice import Ints, RowsOfTable
 from pyspark_tidb_binlog.binlog_source.changes.table_shape import TableShape
-from pyspark_tidb_binlog.binlog_source.changes.typed_cells import fitted, is_date, typed
+from pyspark_tidb_binlog.binlog_source.changes.typed_cells import is_date, type_of, typed
 from pyspark_tidb_binlog.conf.entry import document
+from pyspark_tidb_binlog.schemas.arrowtypes import digits_of
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
@@ -81,19 +83,19 @@ def _rows(
 def _cells(shape: TableShape, wanted: ColumnInfo, column: ColumnInfo, cells: pa.Array, commit_ts: Ints) -> pa.Array:
     """The cells of ``column`` as those of the shape's column ``wanted``."""
     kind = shape.type_of(wanted)
-    if pa.types.is_string(kind) and is_date(column):
+    if is_date(wanted) and pa.types.is_string(kind) and type_of(column) == type_of(wanted) and digits_of(column) == digits_of(wanted):
         return cells
     found = typed(column, cells)
-    if found.odd is not None and shape.invalid_dates is InvalidDates.FAIL:
+    if found.odd is not None and is_date(wanted) and shape.invalid_dates is InvalidDates.FAIL:
         place = int(np.argmax(found.odd.is_valid().to_numpy(zero_copy_only=False)))
         raise SchemaMismatch(
             f"{shape.name}, commit_ts {int(commit_ts[place])}: column {column.name} holds {found.odd[place].as_py()!r}, which is no date that "
             "Spark has; set invalidDates=null, or string to get all dates as text"
         )
-    if found.values.type == kind:
+    if found.values.type == kind and wanted.tp == column.tp and wanted.is_binary == column.is_binary:
         return found.values
     try:
-        return fitted(found.values, kind)
+        return as_former(wanted, kind, column, cells)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaMismatch(
             f"{shape.name}, commit_ts {int(commit_ts[0])} to {int(commit_ts[-1])}: column {wanted.name} is {kind} as of schema version "

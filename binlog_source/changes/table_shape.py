@@ -81,17 +81,18 @@ class TableShape:
             return True
         before = [t for i in history.tables_of_job(job) if (t := history.table_at(i, job.version - 1)) is not None and self._names(t)]
         after = [t for i in history.tables_of_job(job) if (t := history.table_at(i, job.version)) is not None and self._names(t)]
-        if not before and not after:
+        if not before and (not after or self._is_made_by(job, after)):
             return False
         another = [t.table_id for t in before] != [t.table_id for t in after]
         return another or job.type in _EMPTYING or any(not self.fits(table.info) for table in (*before, *after))
 
-    def fits(self, info: TableInfo) -> bool:
-        """Whether a definition has the same columns, in any order."""
-        return self._types(info.target_columns()) == self._types(self.columns)
+    def _is_made_by(self, job: Job, after: list[TableAt]) -> bool:
+        """Whether the columns are those with which a job gives the table its name, as of one that was not there at the start."""
+        return job.version <= self.version and [t.table_id for t in after] == [self.table_id]
 
-    def _types(self, columns: tuple[ColumnInfo, ...]) -> Mapping[str, pa.DataType]:
-        return {c.name: self.type_of(c) for c in columns}
+    def fits(self, info: TableInfo) -> bool:
+        """Whether a definition has the same columns, in any order; dates that are given as text differ by what they are."""
+        return {c.name: type_of(c) for c in info.target_columns()} == {c.name: type_of(c) for c in self.columns}
 
     def _names(self, table: TableAt) -> bool:
         return self.name.is_of(table.schema, table.name)

@@ -12,7 +12,6 @@ Promises: no value is changed but by what the table says; NULL stays NULL.
 """
 
 from dataclasses import dataclass
-from decimal import Decimal
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +36,6 @@ _INTEGERS = {
 }
 """By type: signed, unsigned."""
 _DATE, _DATETIME, _TIMESTAMP = pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")
-_NUMBER = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 _DAYS_IN_MONTH = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 
@@ -96,53 +94,6 @@ def typed(column: ColumnInfo, cells: pa.Array) -> TypedCells:
             return TypedCells(_unsigned(cells))
         case _:
             return TypedCells(cells.cast(wanted))
-
-
-def fitted(cells: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Typed cells as another type, each with the same value.
-
-    Raises:
-        ArrowInvalid: a value does not fit; dates and numbers, instants and local times, and texts and booleans never do.
-    """
-    given = cells.type
-    texts = pa.types.is_string(given) or pa.types.is_string(wanted)
-    if texts and (pa.types.is_boolean(given) or pa.types.is_boolean(wanted)):
-        raise pa.ArrowInvalid(f"{given} is no {wanted}")
-    if pa.types.is_string(given) and _is_number(wanted):
-        _require_numbers(cells, wanted)
-    if not texts and _kind_of_time(given) != _kind_of_time(wanted):
-        raise pa.ArrowInvalid(f"{given} is no {wanted}")
-    found = cells.cast(wanted)
-    if pa.types.is_string(given) and pa.types.is_floating(wanted):
-        _require_shown(cells, found)
-    # Arrow itself lets a float overflow, a decimal be rounded and a time of day be cut off.
-    if not texts and not found.cast(given).equals(cells):
-        raise pa.ArrowInvalid(f"{wanted} cannot hold each of them exactly")
-    return found
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
-
-
-def _require_shown(texts: pa.StringArray, found: pa.Array) -> None:
-    """Each float is written as the number that its text says: ``9007199254740993`` and ``1e400`` are none."""
-    for text, number in zip(texts.to_pylist(), found.cast(pa.string()).to_pylist(), strict=True):
-        if text is not None and Decimal(text) != Decimal(number):
-            raise pa.ArrowInvalid(f"{found.type} cannot hold {text} exactly")
-
-
-def _require_numbers(texts: pa.StringArray, wanted: pa.DataType) -> None:
-    """Arrow would take ``0x10`` and ``nan``, too."""
-    odd = pc.fill_null(pc.invert(pc.match_substring_regex(texts, _NUMBER)), False)
-    if pc.any(odd).as_py():
-        raise pa.ArrowInvalid(f"{texts.filter(odd)[0].as_py()!r} is no {wanted}")
-
-
-def _kind_of_time(kind: pa.DataType) -> str:
-    if pa.types.is_timestamp(kind):
-        return "instant" if kind.tz else "local"
-    return "local" if pa.types.is_date(kind) else ""
 
 
 def as_text(cells: pa.Array) -> pa.StringArray:

@@ -130,8 +130,7 @@ def require_advance(start: BinlogOffset, end: BinlogOffset) -> None:
     """
     if start.delivery != end.delivery:
         raise ConfigError(
-            f"the checkpoint was made with delivery {start.delivery}, this query uses {end.delivery}: "
-            f"set delivery={start.delivery}, or delete Spark's checkpoint directory (the stream then resumes from the target's checkpoint)"
+            f"an offset of the source tidb_binlog in the checkpoint was made with delivery {start.delivery}, and the one behind it with {end.delivery}"
         )
     if not start.initial and start.floor != end.floor:
         raise _refused(f"its floor moved from {start.floor} to {end.floor}")
@@ -177,10 +176,7 @@ def _count(value: object, what: str) -> int:
 
 
 def _refused(why: str) -> ConfigError:
-    return ConfigError(
-        f"an offset of the source tidb_binlog in the checkpoint cannot be used: {why}; "
-        "delete Spark's checkpoint directory to resume from the target's own checkpoint"
-    )
+    return ConfigError(f"an offset of the source tidb_binlog in the checkpoint cannot be used: {why}")
 
 
 def seen_of(offset: BinlogOffset, pump: str) -> LogFingerprint | None:

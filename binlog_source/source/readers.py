@@ -105,7 +105,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; ``start`` itself when there is nothing new."""
-        before = from_json(start)
+        before = self._offset(start)
         self._require_delivery(before)
         self._end.note_asking()
         end = self._end_of_batch(before, limit)
@@ -128,7 +128,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # planning takes as long as the registry takes to answer: who made the file meanwhile takes the stream for idle
             return before
         if end is not before:
-            require_advance(before, end)
+            self._require_advance(before, end)
             self._advanced_at = time.monotonic()
         return end
 
@@ -155,11 +155,11 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[BinlogPartition]:
         """One partition per Pump that ``end`` names and that has something to read."""
-        before, after = from_json(start), from_json(end)
+        before, after = self._offset(start), self._offset(end)
         if before.to_json() == after.to_json():
             return []
         self._require_delivery(after)
-        require_advance(before, after)
+        self._require_advance(before, after)
         _, after_ts = span_of(before, after)
         discovery, patience = self._known_discovery(), self._extra.patience
         known = patiently(lambda: self._named(discovery, after, after_ts), patience)
@@ -183,16 +183,37 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             kind = PumpUnavailable if missing and names_registry(self._config) else ConfigError
             raise kind(
                 f"the batch (ts {after_ts}, {after.resolved_ts}] reads Pump {', '.join(missing or after.pumps)}, which option pumps or the "
-                "registry does not name; name it again until the batch is done. If it is gone for ever: name it in spark.gone-pumps, or delete "
-                "Spark's checkpoint directory"
+                "registry does not name; name it again until the batch is done. If it is gone for ever: name it in spark.gone-pumps, or "
+                + self._anew(after_ts)
             )
         return {pump: address for pump, address in known.items() if pump not in given_up}
 
     def _owners(self, discovery: PumpDiscovery, after: BinlogOffset, after_ts: int, known: Mapping[str, str]) -> list[str]:
         """The Pumps of ``after`` to read from, without those that went offline since: they hold nothing that is still needed."""
-        there = discovery.pumps(max(after_ts, self._config.starting_commit_ts))
+        there = discovery.pumps(self._needed_after(after_ts))
         named = [pump for pump in after.pumps if pump in known]
         return [pump for pump in named if pump in there] or named
+
+    def _needed_after(self, after_ts: int) -> int:
+        """The ts above which a batch's rows are still needed: a target that asks for a later start has everything up to there."""
+        return max(after_ts, self._config.starting_commit_ts)
+
+    def _anew(self, resolved_ts: int | None) -> str:
+        """How to begin anew where the checkpoint cannot be used, which stands at ``resolved_ts``; None: it cannot be read."""
+        return "delete Spark's checkpoint directory (the stream then resumes from the target's checkpoint)"
+
+    def _offset(self, value: dict[str, Any]) -> BinlogOffset:
+        try:
+            return from_json(value)
+        except ConfigError as error:
+            reached = value.get("resolved_ts") if isinstance(value, dict) else None
+            raise ConfigError(f"{error}; {self._anew(reached if isinstance(reached, int) else None)}") from error
+
+    def _require_advance(self, before: BinlogOffset, after: BinlogOffset) -> None:
+        try:
+            require_advance(before, after)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; {self._anew(before.resolved_ts)}") from error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one Pump."""
@@ -221,8 +242,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._config.delivery and self._config.delivery != offset.delivery:
             raise ConfigError(
                 f"the checkpoint was made with delivery {offset.delivery}, option delivery says {self._config.delivery}: "
-                f"set delivery={offset.delivery}, or delete Spark's checkpoint directory "
-                "(the stream then resumes from the target's checkpoint)"
+                f"set delivery={offset.delivery}, or {self._anew(offset.resolved_ts)}"
             )
 
     def _following(self, before: BinlogOffset) -> Tails:

@@ -31,9 +31,10 @@ from pyspark_tidb_binlog.sinks.bootstrap.passed_ddls import require_up_to_date
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
 from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlace, CopyPlan, copy_range
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, WantedTable, not_empty
-from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of
+from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of, shows
 from pyspark_tidb_binlog.sinks.engine.column_pairs import visible
 from pyspark_tidb_binlog.sinks.engine.conditions import Condition, hidden_places, require
+from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_type
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions, kept_sessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.leased_target import run_leased
@@ -249,7 +250,7 @@ class Bootstrap:
         with self._at(head) as source:
             ids = self._upstream.table_ids(source)
             for table in tables:
-                self._require_same(source, table, ids.get((table.schema.lower(), table.name.lower()), 0))
+                require_same(table, self._upstream.columns(source, table), ids.get((table.schema.lower(), table.name.lower()), 0))
             return [self._upstream.size(source, table)[0] for table in tables]
 
     def _given_up(self, found: CopyRecord, head: CopyHead) -> Sequence[CopiedTable]:
@@ -264,22 +265,6 @@ class Bootstrap:
 
     def _ask(self, question: Callable[[Session], T]) -> T:
         return run_retried(self._sessions.use, question, self._policy)
-
-    def _require_same(self, source: Session, table: TableAt, table_id: int) -> None:
-        there = self._upstream.columns(source, table)
-        if there is not None and table_id not in (0, table.table_id):
-            raise SchemaMoves(
-                f"{table.schema}.{table.name} has the id {table_id} in the upstream at that time, and {table.table_id} by the DDL history: a RENAME or TRUNCATE is "
-                "under way, and you start again when it has ended; or spark.upstream is not the cluster whose binlogs come"
-            )
-        wanted = tuple(c.name for c in visible(table.info))
-        if there is None:
-            raise SchemaMoves(f"{table.schema}.{table.name} is not in the upstream at that time, although the DDL history has it")
-        if [name.lower() for name in there] != [name.lower() for name in wanted]:
-            raise SchemaMoves(
-                f"{table.schema}.{table.name} has the columns {', '.join(there)} in the upstream at that time, and {', '.join(wanted)} by the DDL history: a DDL "
-                "is under way. Start again when it has ended"
-            )
 
     def _require_empty(self, tables: Sequence[TableAt]) -> None:
         names = [(t.schema, t.name) for t in map(self._selection.routes.moved, tables)]
@@ -516,6 +501,33 @@ class Bootstrap:
     def _raise_if_stopped(self) -> None:
         if self._stop.is_set():
             raise Stopped("stopped while tables were being copied; the next start goes on there")
+
+
+def require_same(table: TableAt, there: Sequence[tuple[str, str]] | None, table_id: int) -> None:
+    """The upstream's table is that of the history. ``there``: its columns' names and types; ``table_id``: TiDB's, 0 = not told.
+
+    Raises:
+        SchemaMoves: it is another one, or has other columns: what is read would be taken for something else.
+    """
+    if there is not None and table_id not in (0, table.table_id):
+        raise SchemaMoves(
+            f"{table.schema}.{table.name} has the id {table_id} in the upstream at that time, and {table.table_id} by the DDL history: a RENAME or TRUNCATE is "
+            "under way, and you start again when it has ended; or spark.upstream is not the cluster whose binlogs come"
+        )
+    wanted = visible(table.info)
+    if there is None:
+        raise SchemaMoves(f"{table.schema}.{table.name} is not in the upstream at that time, although the DDL history has it")
+    if [name.lower() for name, _ in there] != [c.name.lower() for c in wanted]:
+        raise SchemaMoves(
+            f"{table.schema}.{table.name} has the columns {', '.join(name for name, _ in there)} in the upstream at that time, and "
+            f"{', '.join(c.name for c in wanted)} by the DDL history: a DDL is under way. Start again when it has ended"
+        )
+    others = [f"{c.name} {kind} instead of {column_type(c)}" for (_, kind), c in zip(there, wanted, strict=True) if not shows(kind, c)]
+    if others:
+        raise SchemaMoves(
+            f"{table.schema}.{table.name} has other types in the upstream at that time than by the DDL history: {', '.join(others[:5])}: a DDL is under way. "
+            "Start again when it has ended"
+        )
 
 
 def require_still_there(

@@ -175,10 +175,10 @@ class SnapshotSource:
             return {}
         return {(_text(schema).lower(), _text(table).lower()): int(table_id or 0) for schema, table, table_id in found}
 
-    def columns(self, session: Session, table: TableAt) -> tuple[str, ...] | None:
-        """The names of the table's columns at the session's snapshot, in order; None: there is no such table."""
+    def columns(self, session: Session, table: TableAt) -> tuple[tuple[str, str], ...] | None:
+        """The names and types of the table's columns at the session's snapshot, in order; None: there is no such table."""
         try:
-            return tuple(_text(row[0]) for row in session.query(f"SHOW COLUMNS FROM {_name(table)}"))
+            return tuple((_text(row[0]), _text(row[1])) for row in session.query(f"SHOW COLUMNS FROM {_name(table)}"))
         except RetryableApplyError:
             raise
         except ApplyError as error:

@@ -2,8 +2,10 @@
 
 Promises: the value at the target is that of the upstream, bit for bit: FLOAT is read as the double that it is; ENUM, SET and BIT are read as
 numbers, so that neither an invalid ENUM nor a name decides. Texts travel as UTF-8, TIMESTAMP in UTC (both sides' sessions), bytes as they are.
+Whatever the upstream answers, a literal is one value: what is no number where one is expected is refused, everything else is escaped.
 """
 
+import re
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -11,8 +13,11 @@ import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.arrowtypes import image_schema
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import BootstrapRefused
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
-from pyspark_tidb_binlog.sinks.mysql.dialect import is_bytes, is_text
+from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_type
+from pyspark_tidb_binlog.sinks.mysql.ddl.fit import same_type
+from pyspark_tidb_binlog.sinks.mysql.dialect import is_bytes
 from pyspark_tidb_binlog.sinks.mysql.literals import Cells, LiteralForm, literals
 from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
 
@@ -28,6 +33,8 @@ _BARE = _NUMBERED | {
     ColumnType.DOUBLE,
     ColumnType.DECIMAL,
 }
+_FLOATS = frozenset({ColumnType.FLOAT, ColumnType.DOUBLE})
+_NUMBER = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 
 
 def expression(column: ColumnInfo) -> str:
@@ -42,14 +49,36 @@ def form_of(column: ColumnInfo) -> LiteralForm:
     """How the answer's text becomes a literal."""
     if column.tp in _BARE:
         return LiteralForm.BARE
-    if is_bytes(column):
-        return LiteralForm.BYTES
-    return LiteralForm.TEXT if is_text(column) or column.tp == ColumnType.JSON else LiteralForm.QUOTED
+    return LiteralForm.BYTES if is_bytes(column) else LiteralForm.TEXT
+
+
+def shows(shown: str, column: ColumnInfo) -> bool:
+    """Whether ``shown``, a type as SHOW COLUMNS has it, is the type of ``column``: its values are read and written alike."""
+    if column.tp in _FLOATS or column.flen < 0:
+        # TiDB leaves out digits and lengths that are its defaults
+        return re.split(r"[ (]", shown.lower(), maxsplit=1)[0] == re.split(r"[ (]", column_type(column).lower(), maxsplit=1)[0]
+    return same_type(shown, column)
 
 
 def cells_of(forms: Sequence[LiteralForm], values: Columns) -> list[Cells]:
-    """The literals of each column, for values as the server answered them."""
+    """The literals of each column, for values as the server answered them.
+
+    Raises:
+        BootstrapRefused: a value of a column of numbers is none.
+    """
+    for form, column in zip(forms, values, strict=True):
+        if form is LiteralForm.BARE:
+            _require_numbers(column)
     return [literals(column, form) for form, column in zip(forms, values, strict=True)]
+
+
+def _require_numbers(texts: pa.Array) -> None:
+    odd = pc.fill_null(pc.invert(pc.match_substring_regex(texts, _NUMBER)), False)
+    if pc.any(odd).as_py():
+        raise BootstrapRefused(
+            "the upstream answered with a text where the DDL history has a column of numbers: its table is another one, or the column's type was changed "
+            "by a DDL that the history does not show yet. Nothing of this piece was written; start with --bootstrap-restart when the DDL has ended"
+        )
 
 
 def arrow_of(columns: Sequence[ColumnInfo], values: Columns) -> pa.Table:

@@ -1,10 +1,12 @@
 """Pumps that join and leave between batches, found through a real registry; and a registry that is away for a while."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pyspark_tidb_binlog.binlog_source.changes.change_readers import ChangeStreamReader
 from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.nodes import Nodes
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
@@ -21,6 +23,7 @@ from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import ControlType, Delivery
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from tests.support.ddl_jobs import database
 from tests.support.pump_writes import CLUSTER, commit, config_of, fake, prewrite, send
 from tests.support.stream_reader import advance, commits_between, next_offset
 
@@ -82,6 +85,34 @@ def test_pumps_join_and_leave(service: ClusterService, registry: RegistryClient,
         for made in (first, second):
             if made is not None:
                 made.stop()
+
+
+def test_a_start_that_options_name_drops_no_pump_of_a_checkpoint(service: ClusterService, registry: RegistryClient, tmp_path: Path) -> None:
+    """A batch that was begun is read again after a kill, by a query that is started with the time of its start."""
+    history = tmp_path / "history.json"
+    history.write_text(json.dumps([database(1)]))
+    options = {"pumps": service.url, "clusterId": str(CLUSTER), "ddlHistory": str(history)}
+    made = [pump(name, service, tmp_path) for name in ("pump-1", "pump-2")]
+    reader = ChangeStreamReader(options | {"startingCommitTs": str(registry.tso())}, None)
+    readers = [reader]
+    try:
+        ts = registry.tso()
+        for one in made:
+            send(one, fake(ts))
+        begin = advance(reader, reader.initialOffset(), ts)
+        last = registry.tso()
+        for one in made:
+            send(one, fake(last))
+        end = advance(reader, begin, last)
+        registry.put_status(PUMPS, NodeStatus("pump-2", made[1].address, NodeState.OFFLINE, last))
+        readers.append(ChangeStreamReader(options | {"startingCommitTs": str(registry.tso())}, None))
+        for each in readers:
+            assert [[p.endpoint.pump for p in part.pumps] for part in each.partitions(begin, end)] == [["pump-1", "pump-2"]]
+    finally:
+        for each in readers:
+            each.stop()
+        for one in made:
+            one.stop()
 
 
 @pytest.mark.parametrize("delivery", list(Delivery))

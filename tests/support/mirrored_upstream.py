@@ -21,6 +21,7 @@ from pyspark_tidb_binlog.sinks.bootstrap import snapshot_source as bootstrap
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Handle, Key
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import WantedTable, statement_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_type
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.session import Session
@@ -52,10 +53,10 @@ class MariaSnapshots(bootstrap.SnapshotSource):
         found = session.query("SELECT table_schema, table_name, table_id FROM mirror.shapes WHERE commit_ts <= @ts ORDER BY commit_ts")
         return {(schema.lower(), name.lower()): int(number) for schema, name, number in found}
 
-    def columns(self, session: Session, table: TableAt) -> tuple[str, ...] | None:
+    def columns(self, session: Session, table: TableAt) -> tuple[tuple[str, str], ...] | None:
         """As they were then."""
         found = self._shape(session, table)
-        return tuple(json.loads(found[0])) if found and found[1] else None
+        return tuple((name, kind) for name, kind in json.loads(found[0])) if found and found[1] else None
 
     def create_text(self, session: Session, table: TableAt) -> str:
         """TiDB's text."""
@@ -185,11 +186,11 @@ class MirroredUpstream:
         self.tick()
 
     def _note_shape(self, table: TableAt, text: str) -> None:
-        names = [c.name for c in table.info.public_columns() if not c.hidden]
+        columns = [(c.name, column_type(c).lower()) for c in table.info.public_columns() if not c.hidden]
         ts = self.upstream.oracle.next()
         self.sql(
             "INSERT INTO mirror.shapes VALUES (%s, %s, %s, %s, %s, %s)",
-            [ts, table.schema, table.name, json.dumps(names), text, table.table_id],
+            [ts, table.schema, table.name, json.dumps(columns), text, table.table_id],
         )
         self.tick()
 

@@ -40,10 +40,10 @@ class StillServer(SnapshotSource):
         """Not told."""
         return {}
 
-    def columns(self, session: Session, table: TableAt) -> tuple[str, ...] | None:
+    def columns(self, session: Session, table: TableAt) -> tuple[tuple[str, str], ...] | None:
         """TiDB's has no such column to show."""
         found = super().columns(session, table)
-        return found and tuple(name for name in found if name != ROWID)
+        return found and tuple(column for column in found if column[0] != ROWID)
 
     def create_text(self, session: Session, table: TableAt) -> str:
         """Without what stands for ``_tidb_rowid``."""

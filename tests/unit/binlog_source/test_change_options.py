@@ -65,6 +65,7 @@ def test_a_time_is_a_span_of_ts() -> None:
         ("shop.*, crm.c_?", ["SHOP.x", "crm.C_1"], ["crm.c_10", "a.b"]),
         ("mysql.*", ["mysql.user"], ["a.b"]),
         ("`a,b`.`c.d`", ["a,b.c.d"], ["a.b"]),
+        ("`a*`.*, b.`c?`", ["A*.x", "b.c?"], ["abc.x", "b.cd"]),
     ],
 )
 def test_patterns_choose_tables(patterns: str, yes: list[str], no: list[str]) -> None:
@@ -92,6 +93,12 @@ def test_what_has_no_sense_is_named(options: dict[str, str], words: str) -> None
         change_options_of({"pumps": "a:1"} | options)
 
 
+@pytest.mark.parametrize(("name", "value"), [("startingCommitTs", "-7"), ("endingCommitTs", "-1"), ("startingCommitTs", "soon")])
+def test_a_start_or_an_end_that_is_no_ts_is_named(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"option {name} is '{value}': give a "):
+        reading_options({"pumps": "a:1", name: value})
+
+
 @pytest.mark.parametrize("text", ["yesterday", "1969-12-31", ""])
 def test_what_is_no_time_is_named(text: str) -> None:
     with pytest.raises(ConfigError, match="option startingTimestamp is"):
@@ -105,6 +112,7 @@ def test_what_is_no_time_is_named(text: str) -> None:
         ({"historyLag": "nan"}, "option historyLag is 'nan': give a number of seconds"),
         ({"historyTimeout": "inf"}, "option historyTimeout is 'inf': give a number of seconds"),
         ({"schemaCommitTs": "4.5e17"}, "option schemaCommitTs is '4.5e17': give a whole number"),
+        ({"schemaCommitTs": "-5"}, "option schemaCommitTs is '-5': give a TSO"),
         ({"tabels": "a.b"}, "has no option tabels; did you mean tables?"),
     ],
 )

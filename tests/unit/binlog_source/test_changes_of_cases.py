@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pyspark_tidb_binlog.binlog_source.changes import change_decoder
 from pyspark_tidb_binlog.binlog_source.changes.change_decoder import ChangeDecoder, DecodedAs
 from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions, InvalidDates, SchemaEvolution
 from pyspark_tidb_binlog.binlog_source.changes.merged_pumps import merged
@@ -18,12 +19,14 @@ from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable
 from pyspark_tidb_binlog.binlog_source.changes.table_shape import shape_of
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
+from pyspark_tidb_binlog.schemas.codec.datum import encode_int
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.stages import RAW
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
+from tests.support import ddl_jobs
 from tests.support.recorded_tables import comparable, recorded_rows
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -67,7 +70,7 @@ def transactions(name: str, size: int) -> Iterator[pa.RecordBatch]:
 def changes(name: str, size: int, decoded_as: DecodedAs | None = None, known: Told | None = None) -> pa.Table:
     known = known or history_of(name)
     decoder = ChangeDecoder(decoded_as or DecodedAs(), known, int(known.history.version_at(load(GOLDEN / name).start_ts)))
-    return pa.Table.from_batches([rows for batch in transactions(name, size) if (rows := decoder.changes_of(batch)) is not None])
+    return pa.Table.from_batches([rows for batch in transactions(name, size) for rows in decoder.changes_of(batch)])
 
 
 def value_of(cell: Any) -> Any:
@@ -103,6 +106,14 @@ def test_changes_leave_the_recorded_tables(name: str) -> None:
             tuple(None if cell == "null" else cell for cell in row) for row in recorded_rows(GOLDEN / name, f"{database}.{table}", info)
         ]
         assert sorted(got, key=repr) == sorted(wanted, key=repr), table
+
+
+@pytest.mark.parametrize("name", ["keys", "ddl"])
+def test_changes_do_not_depend_on_where_they_are_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = changes(name, 100_000)
+    monkeypatch.setattr(change_decoder, "_MOST_BYTES", whole.nbytes // 50)
+    in_pieces = changes(name, 100_000)
+    assert in_pieces.equals(whole) and in_pieces.column("key").num_chunks > whole.column("key").num_chunks + 5
 
 
 def as_text(column: ColumnInfo, value: Any) -> Any:
@@ -161,6 +172,27 @@ def test_a_key_finds_its_row() -> None:
     assert len(seen) > 5 and np.sum([len(live) for live in seen.values()]) > 0
 
 
+@pytest.mark.parametrize("shaped", [False, True])
+def test_a_record_batch_is_not_a_thousand_times_its_binlog(shaped: bool) -> None:
+    """Rows of a few bytes in a table of many columns with long names."""
+    varchars = (ddl_jobs.column(n, f"a{n:050d}", ddl_jobs.VARCHAR, origin_default="x" * 20) for n in range(2, 300))
+    wide = ddl_jobs.table(50, "t", [ddl_jobs.column(1, "id", {**ddl_jobs.INT, "Flag": 4099}), *varchars])
+    known = ddl_jobs.history(ddl_jobs.database(1), ddl_jobs.job(2, JobType.CREATE_TABLE, wide))
+    value = binlog_pb2.PrewriteValue(schema_version=2)
+    mutation = value.mutations.add(table_id=50)
+    for number in range(5000):
+        mutation.inserted_rows.append(encode_int(number) + b"\0")
+        mutation.sequence.append(binlog_pb2.Insert)
+    binlog = binlog_pb2.Binlog(tp=binlog_pb2.Commit, start_ts=1, commit_ts=2, prewrite_value=value.SerializeToString())
+    row = {"pump": "p", "start_ts": 1, "commit_ts": 2, "bucket": 0, "payload": binlog.SerializeToString()}
+    name = NamedTable("d", "t")
+    as_ = DecodedAs(ChangeOptions(table=name), shape_of(name, known, 2, InvalidDates.NULL)) if shaped else DecodedAs()
+    given = list(ChangeDecoder(as_, Told(known), 2).changes_of(pa.RecordBatch.from_pylist([row], schema=RAW)))
+    assert sum(map(len, given)) == 5000 and max(rows.nbytes for rows in given) < 48 << 20
+    seqs = np.concatenate([rows.column("_change_seq" if shaped else "seq").to_numpy() for rows in given])
+    assert (seqs == np.arange(5000)).all() and (len(given) > 2 or shaped)
+
+
 def changed_once(known: Told) -> tuple[NamedTable, Job]:
     """A table of the case and the last job that changed its columns."""
     for job in reversed(known.history.ordered):
@@ -177,7 +209,7 @@ def test_columns_that_were_taken_before_a_ddl_are_not_read_behind_it() -> None:
     decoder = ChangeDecoder(DecodedAs(ChangeOptions(table=name), shape), known, int(job.version))
     with pytest.raises(SchemaMismatch, match=rf"DDL job {job.id} .*changed {name}"):
         for batch in transactions("ddl", 50):
-            decoder.changes_of(batch)
+            list(decoder.changes_of(batch))
 
 
 def test_a_query_that_is_started_again_behind_a_ddl_does_not_read_over_it() -> None:
@@ -192,9 +224,7 @@ def test_a_query_that_is_started_again_behind_a_ddl_does_not_read_over_it() -> N
 def of_table(name: str, table: str, evolution: SchemaEvolution) -> pa.Table:
     known, of = history_of(name), NamedTable.of(table)
     shape = shape_of(of, known.history, int(known.history.version_at(load(GOLDEN / name).start_ts)), InvalidDates.NULL)
-    # as option startingCommitTs has it: the reader knows of the DDLs up to the one that creates the table
-    agreed = replace(shape, agreed=shape.version)
-    return changes(name, 50, DecodedAs(ChangeOptions(table=of, evolution=evolution), agreed), known)
+    return changes(name, 50, DecodedAs(ChangeOptions(table=of, evolution=evolution), shape), known)
 
 
 @pytest.mark.parametrize("table", ["g_ddl.p", "g_ddl.ph", "g_ddl.ep"])

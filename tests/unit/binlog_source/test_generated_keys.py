@@ -49,10 +49,9 @@ def keys_of(table: Table, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for b in written.commits()
         if b.commit_ts > start_ts
     ]
-    found = ChangeDecoder(DecodedAs(), Known(history), int(history.newest_version)).changes_of(
+    (found,) = ChangeDecoder(DecodedAs(), Known(history), int(history.newest_version)).changes_of(
         pa.RecordBatch.from_pylist(commits, schema=RAW)
     )
-    assert found is not None
     keys = [VariantVal(row["key"]["value"], row["key"]["metadata"]).toPython() for row in found.to_pylist()]
     return [dict(key) for key in keys]
 

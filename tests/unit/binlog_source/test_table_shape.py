@@ -1,11 +1,14 @@
 """Which DDLs change what a reader of one table takes its columns and rows for."""
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.changes.change_options import InvalidDates
+from pyspark_tidb_binlog.binlog_source.changes.change_readers import asked_shape
 from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable
 from pyspark_tidb_binlog.binlog_source.changes.table_shape import shape_of
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobType
@@ -57,6 +60,34 @@ def test_an_exchange_of_a_partition_changes_both_tables(name: str) -> None:
     made = [job(10, JobType.CREATE_TABLE, parted), job(11, JobType.CREATE_TABLE, plain)]
     swapped = parted | {"partition": partitions((4, "p0"), (32, "p1"))}
     assert changes(job(12, JobType.EXCHANGE_PARTITION, swapped, table_id=4), before=made)
+
+
+def test_a_start_that_options_name_hides_no_ddl_from_a_checkpoint_before_it(tmp_path: Path) -> None:
+    truncated = job(12, JobType.TRUNCATE_TABLE, table(5, "item"), table_id=1, query="TRUNCATE TABLE item")
+    jobs = [*BEFORE, truncated]
+    path = tmp_path / "history.json"
+    path.write_text(json.dumps(jobs))
+    options = {"pumps": "127.0.0.1:1", "ddlHistory": str(path), "table": "d.item"}
+    known = history(*jobs)
+    for more, hides in (({}, False), ({"startingCommitTs": "130"}, False), ({"schemaCommitTs": "130"}, True)):
+        shape = asked_shape(options | more)
+        assert shape is not None and (shape.table_id, shape.changed_by(known.ordered[-1], known)) == (5, not hides)
+
+
+def test_the_job_that_makes_the_table_is_no_change_of_it() -> None:
+    known = history(
+        *BEFORE, job(12, JobType.DROP_TABLE, None, table_id=1, table_name="item"), job(13, JobType.CREATE_TABLE, table(6, "item"))
+    )
+    first, again = (shape_of(ITEM, known, version, InvalidDates.NULL) for version in (9, 12))
+    assert [first.changed_by(job, known) for job in known.ordered] == [False, False, True, True]
+    assert [again.changed_by(job, known) for job in known.ordered] == [True, False, True, False]
+
+
+@pytest.mark.parametrize("dates", list(InvalidDates))
+def test_local_times_that_become_instants_are_a_change_also_where_both_are_text(dates: InvalidDates) -> None:
+    made = [table(1, "item", [column(1, "id"), column(2, "at", {**INT, "Tp": tp, "Flen": 19})]) for tp in (12, 7)]
+    known = history(job(10, JobType.CREATE_TABLE, made[0]), job(11, JobType.MODIFY_COLUMN, made[1]))
+    assert shape_of(ITEM, known, 10, dates).changed_by(known.ordered[-1], known)
 
 
 COLUMNS = [column(1, "id", {**INT, "Flag": 4099}), column(2, "a", VARCHAR), column(3, "b")]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table, table_json
@@ -19,6 +20,7 @@ from pyspark_tidb_binlog.schemas.errors import (
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PartitionDef, TableInfo
+from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import SchemaMoves, require_same
 from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import (
     MOST_RANGES,
@@ -32,7 +34,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import (
 )
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import TidbServer, handle_of
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import WantedTable, statement_of
-from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import expression
+from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expression, form_of, shows, whole
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes
@@ -207,6 +209,61 @@ def test_what_is_asked_for_each_type() -> None:
         "`c6`",
         "`c7`",
     ]
+
+
+def test_a_type_that_is_not_the_historys_is_noticed() -> None:
+    kinds = {
+        "int": ("int(11)", "int", "INT(10)"),
+        "int unsigned": ("int(10) unsigned", "int unsigned"),
+        "bigint": ("bigint(20)", "bigint"),
+        "year": ("year(4)", "year"),
+        "double": ("double",),
+        "decimal(10,2)": ("decimal(10,2)",),
+        "varchar(20)": ("varchar(20)",),
+        "date": ("date",),
+        "datetime(3)": ("datetime(3)",),
+        "timestamp": ("timestamp",),
+        "enum('a','it''s')": ("enum('a','it''s')",),
+        "bit(5)": ("bit(5)",),
+        "text": ("text",),
+        "blob": ("blob",),
+        "json": ("json",),
+    }
+    columns = dict(zip(kinds, table(Table("t", tuple(Column(f"c{i}", kind) for i, kind in enumerate(kinds)))).info.columns, strict=True))
+    for kind, shown in kinds.items():
+        assert all(shows(text, columns[kind]) for text in shown), kind
+        # a long VARCHAR and a TEXT are read and written alike
+        others = [text for other, texts in kinds.items() if other not in (kind, "text") for text in texts]
+        assert not any(shows(text, columns[kind]) for text in others), kind
+    assert not shows("decimal(10,3)", columns["decimal(10,2)"]) and not shows("datetime", columns["datetime(3)"])
+    assert not shows("enum('it''s','a')", columns["enum('a','it''s')"])
+
+
+def test_a_table_is_the_historys_before_it_is_read() -> None:
+    same = [("ID", "bigint(20) unsigned"), ("f", "float"), ("e", "enum('a','b')")]
+    require_same(ITEM, same, 0)
+    require_same(ITEM, same, 7)
+    for there, table_id, words in (
+        (None, 0, "is not in the upstream"),
+        (same, 8, "has the id 8 in the upstream at that time, and 7"),
+        (same[:2], 7, "has the columns ID, f in the upstream"),
+        ([*same[:2], ("e", "varchar(20)")], 7, r"has other types .*: e varchar\(20\) instead of ENUM\('a','b'\)"),
+    ):
+        with pytest.raises(SchemaMoves, match=words):
+            require_same(ITEM, there, table_id)
+
+
+def test_what_the_upstream_answers_never_is_more_than_one_literal() -> None:
+    number, date, text = table(Table("t", (Column("n", "decimal(10,2)"), Column("d", "date"), Column("v", "varchar(9)")))).info.columns
+    for good in (b"-1.50", b"007", b"1e+20", b"2.5E-7", None):
+        (cells,) = cells_of([form_of(number)], [pa.array([good], pa.binary())])
+        assert whole(cells) == [good or b"NULL"]
+    for bad in (b"id", b"1),(99,2", b"NULL", b"0x41", b"1 + 1", b"", b"1\n", b"(SELECT USER())", b"\xff"):
+        with pytest.raises(BootstrapRefused, match="no number|text where"):
+            cells_of([form_of(number)], [pa.array([b"1", bad], pa.binary())])
+    for column in (date, text):
+        (cells,) = cells_of([form_of(column)], [pa.array([b"x'),(98,'y"], pa.binary())])
+        assert whole(cells) == [b"'x''),(98,''y'"]
 
 
 SHOWN = """CREATE TABLE `item` (
