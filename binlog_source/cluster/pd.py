@@ -11,9 +11,9 @@ import time
 from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.cluster.endpoints import Endpoints
-from pyspark_tidb_binlog.binlog_source.cluster.etcd import Etcd, Range
+from pyspark_tidb_binlog.binlog_source.cluster.etcd import Etcd, HistoryCompacted, Range
 from pyspark_tidb_binlog.binlog_source.cluster.pd_clock import PdClock
-from pyspark_tidb_binlog.binlog_source.cluster.registry import KINDS, Listing, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry import KINDS, Listing, NodeState, NodeStatus
 from pyspark_tidb_binlog.schemas.errors import ProtocolViolation
 from pyspark_tidb_binlog.schemas.proto import pd_pb2
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
@@ -94,6 +94,19 @@ class PdRegistry:
     def put_status(self, kind: str, status: NodeStatus) -> None:
         """Register a node; the last writer wins."""
         self._etcd.put(_ROOTS[kind] + status.node_id.encode(), status.to_json().encode())
+
+    def own_state(self, kind: str, node_id: str) -> NodeState | None:
+        """The state of the oldest value with the newest one's ``updateTS``, by etcd's history of the key."""
+        own: NodeStatus | None = None
+        try:
+            for pair in self._etcd.versions(_ROOTS[kind] + node_id.encode()):
+                status = NodeStatus.from_json(pair.value)
+                if own is not None and status.update_ts != own.update_ts:
+                    break
+                own = status
+        except (HistoryCompacted, ProtocolViolation):
+            return None
+        return own.state if own is not None else None
 
     def tidb_status_ports(self) -> tuple[str, ...]:
         """``ip:status_port`` of every running TiDB server, ascending; none for a TiDB on an embedded store (pd.md)."""

@@ -83,6 +83,14 @@ def test_nodes_are_listed_as_binlogctl_lists_them(registry: Registry, where: lis
     assert re.findall(r"NodeID: (\w+)", capsys.readouterr().out) == ["gone", "p1", "d1"]
 
 
+def test_who_sets_a_pump_offline_is_told_what_that_means(registry: Registry, where: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for kind, command, told in ((PUMPS, "update-pump", 1), (DRAINERS, "update-drainer", 0)):
+        registry.put_status(kind, NodeStatus("n", "10.0.0.1:1", NodeState.PAUSED))
+        for expected in (told, 0):
+            assert main([command, "-node-id", "n", "-state", "offline", *where]) == 0
+            assert capsys.readouterr().err.count("Pump n was paused, and did not leave by itself") == expected
+
+
 @pytest.mark.parametrize(("command", "kind"), [("update-pump", PUMPS), ("update-drainer", DRAINERS)])
 def test_a_state_is_written_into_the_registry(registry: Registry, where: list[str], command: str, kind: str) -> None:
     before = NodeStatus("n", "10.0.0.1:1", NodeState.ONLINE, 5, 6, 7, {"zone": "a"})
