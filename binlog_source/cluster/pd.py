@@ -8,6 +8,7 @@ names it in ``unreadable``, because the node is there.
 import json
 import logging
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.cluster.endpoints import Endpoints
@@ -108,10 +109,15 @@ class PdRegistry:
             return None
         return own.state if own is not None else None
 
-    def tidb_status_ports(self) -> tuple[str, ...]:
-        """``ip:status_port`` of every running TiDB server, ascending; none for a TiDB on an embedded store (pd.md)."""
+    def tidb_servers(self) -> Mapping[str, str]:
+        """``ip:status_port`` of every running TiDB server, by its id; none for a TiDB on an embedded store (pd.md)."""
         found = self._etcd.below(_TIDB_SERVERS)
-        return tuple(sorted({port for pair in found.pairs if (port := self._status_port(pair.key, pair.value, pair.mod_revision))}))
+        ports = {pair.key: self._status_port(pair.key, pair.value, pair.mod_revision) for pair in found.pairs}
+        return {key.removeprefix(_TIDB_SERVERS).decode(errors="replace"): port for key, port in ports.items() if port}
+
+    def tidb_status_ports(self) -> tuple[str, ...]:
+        """The status ports of ``tidb_servers``, ascending."""
+        return tuple(sorted(set(self.tidb_servers().values())))
 
     def close(self) -> None:
         """Close the connections; the next request opens them again."""
