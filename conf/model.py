@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pyspark_tidb_binlog.conf.kafka_options import CHOSEN
 from pyspark_tidb_binlog.conf.setting import DAYS, DURATION, LEVEL, NAMES, Setting, nested, ours, setting, settings_in
 from pyspark_tidb_binlog.conf.sql_mode import refusals
-from pyspark_tidb_binlog.conf.units import days_or_duration, pause_of, size_of
+from pyspark_tidb_binlog.conf.units import days_or_duration, orphan_timeout_refusal, pause_of, size_of
 
 
 def _require(condition: bool, message: str) -> None:
@@ -127,13 +127,16 @@ class PairConfig:
     orphan_ask_after: float = ours(1.0, "age in seconds from which the upstream is asked about a Prewrite without outcome")
     orphan_timeout: float = ours(
         600.0,
-        "seconds for which the upstream, each time it is asked, must have no trace of an orphan Prewrite before that settles it as rolled back",
+        "seconds for which the upstream, each time it is asked, must have no trace of an orphan Prewrite before that settles it as rolled back; at least 60",
     )
     resolver: str = ours(
         "",
         "status ports that are asked about orphan Prewrites, http://host:port,...; empty = spark.tidb-status, or those that PD knows",
         "orphan-resolver",
     )
+
+    def __post_init__(self) -> None:
+        _require(not (why := orphan_timeout_refusal(self.orphan_timeout)), why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -534,7 +537,7 @@ class PumpConfig:
     gc: str = setting("7", "how long binlogs are kept: days, or 8h, 1h30m", flag="gc", kind=DAYS)
     orphan_timeout: float = ours(
         600.0,
-        "seconds for which the upstream, each time it is asked, must have no trace of an orphan Prewrite before that settles it as rolled back",
+        "seconds for which the upstream, each time it is asked, must have no trace of an orphan Prewrite before that settles it as rolled back; at least 60",
     )
     max_message_size: int = setting(
         (1 << 63) - 1 - (4 << 20), "largest request, in bytes", "spark.max-message-size", flag="max-message-size"
@@ -590,6 +593,7 @@ class PumpConfig:
         _require_addr("addr", self.addr)
         _require_addr("advertise-addr", self.advertise_addr or self.addr)
         _require(self.heartbeat_interval > 0, "heartbeat-interval must be above 0")
+        _require(not (why := orphan_timeout_refusal(self.orphan_timeout)), why)
         _require(self.fake_binlog_interval >= 0, "gen-binlog-interval must be 0 or above")
         _require(self.max_file_size >= 1, "spark.max-file-size must be at least 1")
         _require(self.step_bytes >= 1, "spark.step-bytes must be at least 1")

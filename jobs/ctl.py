@@ -42,6 +42,12 @@ _WHERE = f"{Path(__file__).name}:1"
 _KINDS = {PUMPS: "pump", DRAINERS: "drainer"}
 _SUCCESS = 200
 """The code of an accepted change, in a node's answer."""
+_UNREADABLE = "the state of this node cannot be read: restart it, which writes it again, or remove its key if there is no such node"
+_SET_OFFLINE = (
+    "warning: Pump {0} was {1}, and did not leave by itself, as it does by offline-pump: it may have acknowledged binlogs that no Drainer has read. "
+    'A Drainer of this project that reads it waits for it; if it is gone for ever, name it there, spark.gone-pumps = "{0}", and what only it had '
+    "is told as lost. A Drainer of TiDB Binlog goes on without a word"
+)
 _FINDING_COLUMNS = ("kind", "table", "commit_ts", "key", "wanted", "found", "words", "recorded_at")
 
 Run = Callable[[argparse.Namespace], int]
@@ -120,10 +126,14 @@ def _node(registry: Registry, kind: str, node_id: str) -> NodeStatus:
 def _list(kind: str) -> Run:
     def run(given: argparse.Namespace) -> int:
         with _registry(given) as registry:
-            for node in registry.listing(kind).nodes:
+            listing = registry.listing(kind)
+            for node in listing.nodes:
                 if node.state is not NodeState.OFFLINE or given.show_offline_nodes:
                     fields = {"type": _KINDS[kind], "node": _in_words(node)}
                     print(line("INFO", _WHERE, "query node", fields, datetime.datetime.now().astimezone()))
+            for node_id in listing.unreadable:
+                fields = {"type": _KINDS[kind], "node": f"{{NodeID: {node_id}}}"}
+                print(line("ERROR", _WHERE, _UNREADABLE, fields, datetime.datetime.now().astimezone()))
         return 0
 
     return run
@@ -142,8 +152,11 @@ def _update(kind: str) -> Run:
         if given.state not in list(NodeState):
             raise ConfigError(f"state {given.state!r} is illegal: it is one of {', '.join(NodeState)} (-state)")
         with _registry(given) as registry:
-            registry.put_status(kind, replace(_node(registry, kind, given.node_id), state=NodeState(given.state)))
+            before = _node(registry, kind, given.node_id)
+            registry.put_status(kind, replace(before, state=NodeState(given.state)))
         print(f"{_KINDS[kind]} {given.node_id} is registered as {given.state}; a node that runs registers its own state again")
+        if kind == PUMPS and given.state == NodeState.OFFLINE and before.state is not NodeState.OFFLINE:
+            print(_SET_OFFLINE.format(before.node_id, before.state.value), file=sys.stderr)
         return 0
 
     return run

@@ -20,12 +20,14 @@ from urllib.parse import urlsplit
 
 from pyspark_tidb_binlog.binlog_source.cluster.pump_clock import now_by_pumps
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import outcome_payload, require_past
+from pyspark_tidb_binlog.binlog_source.pump.data_dir import require_owner
 from pyspark_tidb_binlog.binlog_source.pump.log_report import inspect, line_of, value_directory
 from pyspark_tidb_binlog.binlog_source.pump.orphans import near_present, settle
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import parse
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import THREADS, Store, StoreSettings
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import write_binlog
+from pyspark_tidb_binlog.conf.entry import COMMAND
 from pyspark_tidb_binlog.conf.model import PumpConfig
 from pyspark_tidb_binlog.jobs.cli import (
     EXIT_DEFECT,
@@ -114,6 +116,7 @@ def _settle(argv: Sequence[str]) -> int:
         print(_settled_by(given.pump, given.start_ts, given.commit_ts, given.cluster_id, security_of(given)))
         return 0
     value_directory(Path(given.pump))
+    require_owner(Path(given.pump), f"{COMMAND} pump settle {' '.join(argv)}")
     with contextlib.closing(Store(Path(given.pump), StoreSettings())) as store:
         print(settle(store, given.start_ts, given.commit_ts, partial(near_present, store)))
     return 0

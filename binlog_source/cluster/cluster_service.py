@@ -5,6 +5,7 @@
     GET  /gc_safe_point          {"gc_safe_point": MVCC data up to this ts may be collected}
     GET  /registry/pumps         {"revision": N, "nodes": [Status, ...]}    (also /registry/drainers; by node id)
          ?after=N&wait=SECONDS   only what was written after revision N; waits up to SECONDS, 60 at most, for it (``Registry.changes``)
+    GET  /registry/pumps/ID/own  {"state": the state that the node registered last itself, or null}
     PUT  /registry/pumps/ID      body: Status            (the last writer wins)
     GET  /info/all               {"servers_num": 1, "all_servers_info": {id: {"ip": …, "listening_port": …}}}
     GET  /ddl/history            jobs, ascending; ?limit=N newest N, descending; ?start_job_id=S&limit=N ids <= S, descending
@@ -191,6 +192,8 @@ class ClusterService:
                 return {"gc_safe_point": self.gc_safe_point()}
             case ["registry", kind] if kind in KINDS:
                 return _listing_json(self._listing(kind, query))
+            case ["registry", kind, *name, "own"] if kind in KINDS and name:
+                return {"state": self.nodes.own_state(kind, "/".join(name))}
             case ["info", "all"]:
                 return {"servers_num": len(self.servers), "all_servers_info": self.servers}
             case ["ddl", "history"]:

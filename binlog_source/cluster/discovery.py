@@ -3,13 +3,15 @@
 In a fixed list a Pump's id is its ``host:port``; with a registry it is its node id, so that its address may change.
 
 Promises: ``pumps()`` reads the registry each time. It omits a Pump that is registered as offline and has nothing above
-``resolved_ts``; ``offline()`` names it. It includes paused and unreachable Pumps: they may have binlogs that were not read. Whether a Pump
+``resolved_ts``; ``offline()`` names it, and says whether it has left by itself: then all that it had was read by every Drainer. One that
+somebody else set offline (binlogctl, ``ctl update-pump``) may have acknowledged more than its last heartbeat says. It includes paused and unreachable Pumps: they may have binlogs that were not read. Whether a Pump
 that is not listed at all has left is not known here (``source.departed``).
 """
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from pyspark_tidb_binlog.binlog_source.cluster.pump_clock import now_by_pumps
@@ -18,6 +20,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState,
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 A = TypeVar("A")
@@ -25,6 +28,9 @@ _BACKOFF = Backoff(0.1, 2.0)
 _HEARTBEAT_SECONDS = 10.0
 """Some heartbeats of a Pump, which sends one every 2 s. A real one that closes ends them first and may stay registered as online
 (pump.md 2); it is not to be kept busy, because it waits until every Drainer has all that it has."""
+_IN_FLIGHT_MS = 600_000
+"""How long after a dead Pump's last heartbeat what only it has may have committed: it takes binlogs until it dies, and the Commit of a Prewrite
+that it holds comes up to minutes later."""
 _log = logging.getLogger(__name__)
 
 
@@ -54,6 +60,17 @@ def patiently(ask: Callable[[], A], patience: float, waiting: Waiting = log_wait
         retries.pause()
 
 
+@dataclass(frozen=True, slots=True)
+class OfflinePump:
+    """A Pump that is registered as offline."""
+
+    address: str
+    upto_ts: int
+    """Up to which ts it may have had binlogs."""
+    left: bool = True
+    """Whether it has said so itself. False also where the registry does not know that any more."""
+
+
 class PumpDiscovery(Protocol):
     """The Pumps of a cluster, its id and its clock."""
 
@@ -67,8 +84,8 @@ class PumpDiscovery(Protocol):
     def online(self) -> Mapping[str, str]:
         """Pump id -> ``host:port`` of every Pump that is in service by what ``pumps`` read last; none without a registry. Sends no request."""
 
-    def offline(self) -> Mapping[str, int]:
-        """Pump id -> its last ``maxCommitTS`` of every Pump that is registered as offline by what ``pumps`` read last. Sends no request."""
+    def offline(self) -> Mapping[str, OfflinePump]:
+        """Every Pump that is registered as offline by what ``pumps`` read last, by its id. Sends no request."""
 
     def cluster_id(self) -> int:
         """The id that Pumps check."""
@@ -108,7 +125,7 @@ class ConfiguredDiscovery:
         """None: nobody registers their states."""
         return {}
 
-    def offline(self) -> Mapping[str, int]:
+    def offline(self) -> Mapping[str, OfflinePump]:
         """None: nobody registers their states."""
         return {}
 
@@ -138,6 +155,7 @@ class RegistryDiscovery:
         self._clock = clock
         self._heartbeats: dict[str, tuple[NodeStatus, float]] = {}
         """The newest status of each Pump, and when its ``update_ts`` was seen to change."""
+        self._offline: dict[str, tuple[NodeStatus, OfflinePump]] = {}
 
     def pumps(self, resolved_ts: int = 0) -> Mapping[str, str]:
         """Every registered Pump that may have binlogs above ``resolved_ts``."""
@@ -151,7 +169,9 @@ class RegistryDiscovery:
         if not known:
             raise PumpUnavailable(f"the registry {self._registry.url} has no Pump; start one with this registry and try again")
         self._note(known)
-        return {status.node_id: status.host for status in known if _may_own(status, resolved_ts)}
+        self._offline = {status.node_id: (status, self._gone(status)) for status in known if status.state is NodeState.OFFLINE}
+        passed = {pump for pump, (_, gone) in self._offline.items() if gone.upto_ts <= resolved_ts}
+        return {status.node_id: status.host for status in known if status.node_id not in passed}
 
     def online(self) -> Mapping[str, str]:
         """Every Pump that was registered as online and had a heartbeat within ``_HEARTBEAT_SECONDS``."""
@@ -159,9 +179,19 @@ class RegistryDiscovery:
         seen = list(self._heartbeats.values())
         return {status.node_id: status.host for status, at in seen if status.state is NodeState.ONLINE and at >= since}
 
-    def offline(self) -> Mapping[str, int]:
+    def offline(self) -> Mapping[str, OfflinePump]:
         """Every Pump that was registered as offline."""
-        return {status.node_id: status.max_commit_ts for status, _ in list(self._heartbeats.values()) if status.state is NodeState.OFFLINE}
+        return {pump: gone for pump, (_, gone) in self._offline.items()}
+
+    def _gone(self, status: NodeStatus) -> OfflinePump:
+        """What is known of a Pump that is registered as ``status``, offline; the registry is asked once for each status."""
+        known = self._offline.get(status.node_id)
+        if known is not None and known[0] == status:
+            return known[1]
+        own_state = self._registry.own_state(PUMPS, status.node_id)
+        if own_state is None or own_state is NodeState.OFFLINE:
+            return OfflinePump(status.host, status.max_commit_ts, left=own_state is not None)
+        return OfflinePump(status.host, max(status.max_commit_ts, status.update_ts + tso(_IN_FLIGHT_MS)), left=False)
 
     def _note(self, known: Iterable[NodeStatus]) -> None:
         now, before = self._clock(), self._heartbeats
@@ -204,7 +234,3 @@ def names_registry(config: SourceConfig) -> bool:
 
 def _same_heartbeat(status: NodeStatus, before: tuple[NodeStatus, float] | None) -> bool:
     return before is not None and before[0].update_ts == status.update_ts
-
-
-def _may_own(status: NodeStatus, resolved_ts: int) -> bool:
-    return status.state != "offline" or status.max_commit_ts > resolved_ts

@@ -4,7 +4,7 @@ Promises: reads are linearizable. ``put`` follows the write protocol of pump.md 
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,11 @@ _WATCH = "/etcdserverpb.Watch/Watch"
 _WRITE_ATTEMPTS = 10
 _BROKEN_PAUSE = 0.2
 """Seconds between two reads while watches fail."""
+_NO_SUCH_REVISION = ("required revision has been compacted", "required revision is a future revision")
+
+
+class HistoryCompacted(Exception):
+    """What a key was before is not known any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,29 @@ class Etcd:
         request = etcd_pb2.RangeRequest(key=prefix, range_end=_end_of(prefix), min_mod_revision=after + 1)
         answer = self._endpoints.ask(f"{_KV}Range", request, etcd_pb2.RangeResponse)
         return Range(answer.kvs, answer.header.revision)
+
+    def versions(self, key: bytes) -> Iterator[etcd_pb2.KeyValue]:
+        """The values that a key has had since it was created, newest first, a request each; none if it is not there.
+
+        Raises:
+            HistoryCompacted: etcd has dropped the earlier ones (PD's keeps an hour), or has none of this revision, being another etcd.
+        """
+        revision = 0
+        while True:
+            request = etcd_pb2.RangeRequest(key=key, revision=revision)
+            try:
+                answer = self._endpoints.ask(f"{_KV}Range", request, etcd_pb2.RangeResponse)
+            except PumpUnavailable as error:
+                if revision and any(said in str(error) for said in _NO_SUCH_REVISION):
+                    raise HistoryCompacted from error
+                raise
+            if not answer.kvs:
+                return
+            (pair,) = answer.kvs
+            yield pair
+            if pair.create_revision == pair.mod_revision:
+                return
+            revision = pair.mod_revision - 1
 
     def put(self, key: bytes, value: bytes) -> None:
         """Write a key: create it if a read finds it absent, else update it; the last writer wins.

@@ -10,10 +10,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark_tidb_binlog.binlog_source.cluster.registry import KINDS, Listing, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry import KINDS, Listing, NodeState, NodeStatus
 from pyspark_tidb_binlog.schemas.durable_file import replace_file
 
-_REVISION = "revision"
+_REVISION, _OWN_STATE = "revision", "ownState"
 
 
 class NodesClosed(Exception):
@@ -24,10 +24,12 @@ class NodesClosed(Exception):
 class _Written:
     status: NodeStatus
     revision: int
+    own_state: NodeState | None
+    """That which the node registered last itself; None: unknown."""
 
 
 class Nodes:
-    """The node states, by kind and id. The file has per kind a list of Status objects, each with the ``revision`` of its write."""
+    """The node states, by kind and id. The file has per kind a list of Status objects, each with the ``revision`` of its write and ``ownState``."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -62,10 +64,18 @@ class Nodes:
         """Set one state."""
         with self._changed:
             self._revision += 1
-            self._nodes[kind][status.node_id] = _Written(status, self._revision)
+            before = self._nodes[kind].get(status.node_id)
+            own_state = status.state if before is None or before.status.update_ts != status.update_ts else before.own_state
+            self._nodes[kind][status.node_id] = _Written(status, self._revision, own_state)
             if self._path is not None:
                 self._save(self._path)
             self._changed.notify_all()
+
+    def own_state(self, kind: str, node_id: str) -> NodeState | None:
+        """See ``Registry.own_state``."""
+        with self._changed:
+            written = self._nodes[kind].get(node_id)
+            return written.own_state if written is not None else None
 
     def close(self) -> None:
         """End every wait."""
@@ -79,12 +89,17 @@ class Nodes:
 
     def _load(self, path: Path) -> None:
         for kind, items in json.loads(path.read_text()).items():
-            read = [_Written(NodeStatus.from_dict(item), int(item.get(_REVISION, 1))) for item in items]
+            read = [_Written(NodeStatus.from_dict(item), int(item.get(_REVISION, 1)), _state(item.get(_OWN_STATE))) for item in items]
             self._nodes[kind] = {node.status.node_id: node for node in read}
 
     def _save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         content = {
-            kind: [node.status.to_dict() | {_REVISION: node.revision} for node in nodes.values()] for kind, nodes in self._nodes.items()
+            kind: [node.status.to_dict() | {_REVISION: node.revision, _OWN_STATE: node.own_state} for node in nodes.values()]
+            for kind, nodes in self._nodes.items()
         }
         replace_file(path, json.dumps(content))
+
+
+def _state(text: str | None) -> NodeState | None:
+    return NodeState(text) if text else None

@@ -8,12 +8,13 @@ names it in ``unreadable``, because the node is there.
 import json
 import logging
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.cluster.endpoints import Endpoints
-from pyspark_tidb_binlog.binlog_source.cluster.etcd import Etcd, Range
+from pyspark_tidb_binlog.binlog_source.cluster.etcd import Etcd, HistoryCompacted, Range
 from pyspark_tidb_binlog.binlog_source.cluster.pd_clock import PdClock
-from pyspark_tidb_binlog.binlog_source.cluster.registry import KINDS, Listing, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry import KINDS, Listing, NodeState, NodeStatus
 from pyspark_tidb_binlog.schemas.errors import ProtocolViolation
 from pyspark_tidb_binlog.schemas.proto import pd_pb2
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
@@ -95,10 +96,28 @@ class PdRegistry:
         """Register a node; the last writer wins."""
         self._etcd.put(_ROOTS[kind] + status.node_id.encode(), status.to_json().encode())
 
-    def tidb_status_ports(self) -> tuple[str, ...]:
-        """``ip:status_port`` of every running TiDB server, ascending; none for a TiDB on an embedded store (pd.md)."""
+    def own_state(self, kind: str, node_id: str) -> NodeState | None:
+        """The state of the oldest value with the newest one's ``updateTS``, by etcd's history of the key."""
+        own: NodeStatus | None = None
+        try:
+            for pair in self._etcd.versions(_ROOTS[kind] + node_id.encode()):
+                status = NodeStatus.from_json(pair.value)
+                if own is not None and status.update_ts != own.update_ts:
+                    break
+                own = status
+        except (HistoryCompacted, ProtocolViolation):
+            return None
+        return own.state if own is not None else None
+
+    def tidb_servers(self) -> Mapping[str, str]:
+        """``ip:status_port`` of every running TiDB server, by its id; none for a TiDB on an embedded store (pd.md)."""
         found = self._etcd.below(_TIDB_SERVERS)
-        return tuple(sorted({port for pair in found.pairs if (port := self._status_port(pair.key, pair.value, pair.mod_revision))}))
+        ports = {pair.key: self._status_port(pair.key, pair.value, pair.mod_revision) for pair in found.pairs}
+        return {key.removeprefix(_TIDB_SERVERS).decode(errors="replace"): port for key, port in ports.items() if port}
+
+    def tidb_status_ports(self) -> tuple[str, ...]:
+        """The status ports of ``tidb_servers``, ascending."""
+        return tuple(sorted(set(self.tidb_servers().values())))
 
     def close(self) -> None:
         """Close the connections; the next request opens them again."""

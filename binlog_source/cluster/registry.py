@@ -123,5 +123,11 @@ class Registry(Protocol):
     def put_status(self, kind: str, status: NodeStatus) -> None:
         """Register a node; the last writer wins."""
 
+    def own_state(self, kind: str, node_id: str) -> NodeState | None:
+        """The state that a node registered last itself, whatever others have written over it; None: the registry has it no more.
+
+        Who writes a state for a node (binlogctl, ``ctl update-pump``) leaves its ``updateTS`` as it is, which every write of the node renews.
+        """
+
     def close(self) -> None:
         """Close the connections; the next request opens them again."""

@@ -8,10 +8,11 @@ that did not answer.
 import json
 import threading
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from pyspark_tidb_binlog.binlog_source.cluster.registry import Listing, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry import Listing, NodeState, NodeStatus
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpAnswer, HttpConnection
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
@@ -71,6 +72,16 @@ class RegistryClient:
         """Register a node (``kind`` is ``pumps`` or ``drainers``); the last writer wins."""
         self._request("PUT", f"/registry/{kind}/{quote(status.node_id, safe=':')}", status.to_json().encode())
 
+    def own_state(self, kind: str, node_id: str) -> NodeState | None:
+        """The state that a node registered last itself; None also by a registry of a former release, which does not know it."""
+        path = f"/registry/{kind}/{quote(node_id, safe='')}/own"
+        with self._lock:
+            answer = self._ask("GET", path)
+        if answer.status == HTTPStatus.NOT_FOUND:
+            return None
+        said = self._parsed(path, self._checked(path, answer))
+        return NodeState(said["state"]) if said["state"] else None
+
     def mvcc(self, key: bytes) -> Any:
         """The locks and write records of a primary key (rows.md 9.3)."""
         return self._json("GET", f"/mvcc/hex/{key.hex()}")
@@ -87,15 +98,18 @@ class RegistryClient:
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
         with self._lock:
-            try:
-                answer = self._connection.request(method, path, body)
-            except FAILURES:
-                # the server may have closed the idle connection; a second failure is real
-                try:
-                    answer = self._connection.request(method, path, body)
-                except FAILURES as error:
-                    raise self._silent(error) from error
+            answer = self._ask(method, path, body)
         return self._checked(path, answer)
+
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> HttpAnswer:
+        try:
+            return self._connection.request(method, path, body)
+        except FAILURES:
+            # the server may have closed the idle connection; a second failure is real
+            try:
+                return self._connection.request(method, path, body)
+            except FAILURES as error:
+                raise self._silent(error) from error
 
     def _silent(self, error: Exception) -> PumpUnavailable:
         return PumpUnavailable(f"registry {self._url} does not answer ({error}); check that it runs")

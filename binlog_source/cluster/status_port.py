@@ -4,15 +4,17 @@
 A port is ``http://host:port``, ``https://host:port``, or ``host:port`` as PD names it: that has TLS where the cluster has it.
 """
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
+from pyspark_tidb_binlog.binlog_source.cluster.own_cluster import OwnCluster
 from pyspark_tidb_binlog.binlog_source.cluster.registry import Registry
-from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import Verdict, mvcc_info, verdict_of
+from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import TransactionState, Verdict, mvcc_info, verdict_of
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
-from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
+from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpAnswer, HttpConnection
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 A = TypeVar("A")
@@ -39,18 +41,29 @@ def status_ports(urls: str) -> tuple[str, ...]:
 class StatusPorts:
     """The status ports of one cluster; each request goes to the first that answers. One that did not is asked last from then on."""
 
-    def __init__(self, addresses: Sequence[str], tls: TlsSettings | None = None) -> None:
-        """``addresses``: at least one; ``tls``: the cluster's."""
+    def __init__(
+        self, addresses: Sequence[str], tls: TlsSettings | None = None, cluster: Callable[[], OwnCluster] = lambda: OwnCluster()
+    ) -> None:
+        """``addresses``: at least one; ``tls``: the cluster's; ``cluster``: whose transactions are asked about (``PumpUnavailable``: not known now)."""
         self._addresses = tuple(addresses)
         self._tls = tls
+        self._cluster = functools.cache(cluster)
+        self._why_foreign = functools.cache(self._look_whose)
 
     def ask(self, start_ts: int, key: bytes) -> Verdict:
-        """The outcome of the transaction ``start_ts`` with primary key ``key``.
+        """The outcome of the transaction ``start_ts`` with primary key ``key``; that there is no trace of it only from the cluster's own port.
 
         Raises:
             PumpUnavailable: no port answered, so there is no verdict.
         """
-        return self._first(lambda address: verdict_of(self._mvcc(address, key), start_ts), f"about start_ts {start_ts}")
+
+        def ask(address: str) -> Verdict:
+            verdict = verdict_of(self._mvcc(address, key), start_ts)
+            if verdict.finding is TransactionState.ABSENT and (why := self._why_foreign(address)):
+                raise ValueError(why)
+            return verdict
+
+        return self._first(ask, f"about start_ts {start_ts}")
 
     def gc_safe_point(self) -> int | None:
         """The MVCC GC safe point, if the port reports it: the embedded upstream's does, TiDB's does not (PD does)."""
@@ -99,17 +112,38 @@ class StatusPorts:
                 self._addresses = (*(other for other in self._addresses if other != address), address)
         raise PumpUnavailable(f"no status port answers the request {about} ({'; '.join(failures) or 'none is known'})")
 
+    def _look_whose(self, address: str) -> str:
+        """Why this port's silence about a transaction means nothing; "" where it is the cluster's."""
+        cluster = self._cluster()
+        if cluster.believes(address):
+            return ""
+        told, server = self._page(address, "/cluster_id"), self._page(address, "/info")
+        cluster_id, server_id = told.get("cluster_id"), server.get("ddl_id")
+        return cluster.why_foreign(int(cluster_id) if cluster_id is not None else None, str(server_id) if server_id else None)
+
+    def _page(self, address: str, path: str) -> dict[str, Any]:
+        """What a page answers; nothing where there is none."""
+        answer = self._answer(address, path)
+        try:
+            found = json.loads(answer.body) if answer.ok else {}
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
     def _mvcc(self, address: str, key: bytes) -> Any:
         return self._json(address, f"/mvcc/hex/{key.hex()}")
 
     def _json(self, address: str, path: str) -> Any:
-        scheme, _, place = address.rpartition("://")
-        secure = self._tls is not None if not scheme else scheme == "https"
-        with HttpConnection.to(place, _TIMEOUT, tls=secure and (self._tls or True)) as connection:
-            answer = connection.request("GET", path)
+        answer = self._answer(address, path)
         if not answer.ok:
             raise ValueError(f"HTTP {answer.status} {answer.body[:200].decode(errors='replace')}")
         return json.loads(answer.body)
+
+    def _answer(self, address: str, path: str) -> HttpAnswer:
+        scheme, _, place = address.rpartition("://")
+        secure = self._tls is not None if not scheme else scheme == "https"
+        with HttpConnection.to(place, _TIMEOUT, tls=secure and (self._tls or True)) as connection:
+            return connection.request("GET", path)
 
 
 def mvcc_safe_point(registry: Registry | None, ports: StatusPorts) -> int | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, names_registry
+from pyspark_tidb_binlog.binlog_source.cluster.own_cluster import OwnCluster, own_cluster
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry, tidb_status_ports
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
@@ -60,7 +61,7 @@ def outcomes_of(orphans: Iterable[Orphan], waited_ms: Callable[[int], int], conf
     addresses = _addresses(config, source) if asked else ()
     if not addresses:
         return UpstreamAnswers()
-    ports = StatusPorts(addresses, TlsSettings.of(source.security))
+    ports = StatusPorts(addresses, TlsSettings.of(source.security), lambda: _cluster(source))
     settled = []
     verdicts: dict[int, Verdict] = {}
     for orphan in asked:
@@ -101,6 +102,13 @@ def _addresses(config: PairConfig, source: SourceConfig) -> Sequence[str]:
     except PumpUnavailable as error:
         _log.warning("Prewrites without an outcome wait: PD cannot be asked for the status ports of TiDB: %s", error)
         return ()
+
+
+def _cluster(source: SourceConfig) -> OwnCluster:
+    if not names_registry(source):
+        return own_cluster(None, source.cluster_id)
+    with closing(open_registry(source.pumps, TlsSettings.of(source.security))) as registry:
+        return own_cluster(registry, source.cluster_id)
 
 
 def _asked(ports: StatusPorts, orphan: Orphan) -> Verdict | None:

@@ -3,6 +3,7 @@
     (any)    --start-->  online
     online   --pause-->  pausing --done--> paused
     online   --close-->  closing --done--> offline
+    closing  --pause-->  pausing, because the process is to end; started again it is online, as a real one
 
 Promises: pure; a transition that is not in the table is refused.
 """
@@ -22,6 +23,7 @@ class Move(enum.StrEnum):
 
 TRANSITIONS: dict[tuple[NodeState, Move], NodeState] = {
     (NodeState.ONLINE, Move.PAUSE): NodeState.PAUSING,
+    (NodeState.CLOSING, Move.PAUSE): NodeState.PAUSING,
     (NodeState.ONLINE, Move.CLOSE): NodeState.CLOSING,
     (NodeState.PAUSING, Move.DONE): NodeState.PAUSED,
     (NodeState.CLOSING, Move.DONE): NodeState.OFFLINE,

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
+from pyspark_tidb_binlog.binlog_source.cluster.own_cluster import OwnCluster
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
     ASKED_AT_ONCE,
@@ -51,16 +52,19 @@ def settle(store: Store, start_ts: int, commit_ts: int, present: Callable[[], in
         ConfigError: no such Prewrite waits, or it cannot have committed at that ts.
         PumpUnavailable: the present cannot be asked.
     """
-    if start_ts not in (entry.ts for entry in store.orphans(_ANY_TS)):
-        raise ConfigError(f"no Prewrite of start_ts {start_ts} waits for its outcome here; GET /orphans of the Pump lists those that do")
-    promised = store.state.sorted_promise
-    if commit_ts and commit_ts <= max(start_ts, promised):
-        raise ConfigError(f"start_ts {start_ts} cannot have committed at {commit_ts}: its commit_ts is above {max(start_ts, promised)}")
-    if commit_ts:
-        require_past(start_ts, commit_ts, present())
-    if commit_ts and store.entry(commit_ts) is not None:
-        raise ConfigError(f"start_ts {start_ts} cannot have committed at {commit_ts}: that is another binlog's ts")
-    store.write([canonical(outcome_payload(start_ts, commit_ts))])
+    with store.settling(start_ts) as waits:
+        if not waits:
+            raise ConfigError(
+                f"no Prewrite of start_ts {start_ts} waits for its outcome here; GET /orphans of the Pump lists those that do"
+            )
+        promised = store.state.sorted_promise
+        if commit_ts and commit_ts <= max(start_ts, promised):
+            raise ConfigError(f"start_ts {start_ts} cannot have committed at {commit_ts}: its commit_ts is above {max(start_ts, promised)}")
+        if commit_ts:
+            require_past(start_ts, commit_ts, present())
+        if commit_ts and store.entry(commit_ts) is not None:
+            raise ConfigError(f"start_ts {start_ts} cannot have committed at {commit_ts}: that is another binlog's ts")
+        store.write([canonical(outcome_payload(start_ts, commit_ts))])
     said = f"committed at {commit_ts}" if commit_ts else "rolled back"
     _log.warning("an operator settled start_ts %d: %s", start_ts, said)
     return f"start_ts {start_ts} is {said}"
@@ -84,10 +88,11 @@ class OrphanResolver:
         address: str = "HOST:PORT",
         running: Callable[[], Reading] = running_time,
         tls: TlsSettings | None = None,
+        cluster: Callable[[], OwnCluster] = lambda: OwnCluster(),
     ) -> None:
         """``ports``: the status ports to ask (``status_port``), ``tls``: the cluster's; ``timeout``: seconds after which a missing trace may mean a rollback.
 
-        ``safe_point``: up to which ts MVCC data is collected; ``address``: of this Pump, for messages; ``running``: the clock of waiting.
+        ``cluster``: the Pump's, of which the ports must be. ``safe_point``: up to which ts MVCC data is collected; ``address``: of this Pump, for messages; ``running``: the clock of waiting.
         """
         self._running = running
         self._waits = WaitingTimes()
@@ -97,6 +102,7 @@ class OrphanResolver:
         self._undecided: dict[int, str] = {}
         self._ports = ports
         self._tls = tls
+        self._cluster = cluster
         self._timeout_ms = timeout * 1000
         self._now_ms = now_ms
         self._alarmed_at = self._told_at = float("-inf")
@@ -112,7 +118,7 @@ class OrphanResolver:
         running = self._running()
         absent = {entry.ts for entry in waiting[ASKED_AT_ONCE:] if entry.ts in self._waits.since_ms}
         try:
-            ports = StatusPorts(self._ports(), self._tls) if waiting else None
+            ports = StatusPorts(self._ports(), self._tls, self._cluster) if waiting else None
             for entry in waiting[:ASKED_AT_ONCE]:
                 assert ports is not None
                 waited_ms = self._waits.waited_ms(entry.ts, running)
@@ -157,7 +163,9 @@ class OrphanResolver:
             "Pump %s: the outcome of start_ts %d (%s) was not received; the upstream reports: %s", self._service.node_id, entry.ts,
             as_time(entry.ts), verdict.finding.value,
         )  # fmt: skip
-        self._service.store.write([canonical(outcome_payload(entry.ts, verdict.commit_ts))])
+        with self._service.store.settling(entry.ts) as waits:
+            if waits:
+                self._service.store.write([canonical(outcome_payload(entry.ts, verdict.commit_ts))])
 
     def _tell(self, entry: Entry, text: str) -> None:
         """Log it when it is new, and again every ``_UNDECIDED_EVERY`` seconds."""

@@ -2,7 +2,7 @@
 
     start   bind -> lock and open the store -> register online -> notify the Drainers if none of them reads from it yet -> serve
     stop    pausing -> registered paused  -> pulls end with OK, writes under way are answered -> the log is finished
-    close   closing -> wait until every Drainer has read everything -> registered offline -> then as for stop
+    close   closing -> wait until every Drainer has read everything -> registered offline -> then as for stop; a stop meanwhile ends it as paused
 
 The service is in ``service.py``, the gRPC methods in ``handlers.py``, the HTTP endpoints in ``status.py``, periodic tasks in
 ``periodic.py``.
@@ -10,7 +10,6 @@ The service is in ``service.py``, the gRPC methods in ``handlers.py``, the HTTP 
 
 import json
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from pyspark_tidb_binlog.binlog_source.cluster.advertise import advertised
 from pyspark_tidb_binlog.binlog_source.cluster.metrics_push import push_regularly
+from pyspark_tidb_binlog.binlog_source.cluster.own_cluster import own_cluster
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask
 from pyspark_tidb_binlog.binlog_source.cluster.registration import Registration
@@ -26,6 +26,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registries import tidb_status_por
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
+from pyspark_tidb_binlog.binlog_source.pump.data_dir import keep_cluster, node_id_in
 from pyspark_tidb_binlog.binlog_source.pump.handlers import Handlers
 from pyspark_tidb_binlog.binlog_source.pump.lifecycle import Move, after, must_notify
 from pyspark_tidb_binlog.binlog_source.pump.metrics import PumpMetrics, StoreFigures
@@ -39,10 +40,10 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.chaser import ChaserSettings
 from pyspark_tidb_binlog.binlog_source.pump.storage.env import RealFileSystem
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
+from pyspark_tidb_binlog.binlog_source.pump.twin import require_no_twin
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.conf.model import PumpConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration, size_of
-from pyspark_tidb_binlog.schemas.durable_file import replace_file
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
@@ -53,7 +54,6 @@ _GRACE = 10.0
 _GC_EVERY = 3600.0
 _DRAINERS_EVERY = 600.0
 _SAFE_POLL = 1.0
-_BLANK = " \t\r\n\0"
 _FAKE_AGAIN = 10.0
 """Seconds without progress of a Drainer after which a closing Pump writes another fake binlog."""
 
@@ -80,6 +80,7 @@ class EmbeddedPump:
         self._orphans: PeriodicTask | None = None
         self._waiting: Callable[[], list[dict[str, object]]] = list
         self._stopping = threading.Event()
+        self._stop_asked = threading.Event()
         self._stop_lock = threading.Lock()
         self._port = 0
         self._registration: Registration | None = None
@@ -106,6 +107,7 @@ class EmbeddedPump:
         config = self.config
         self.ended.clear()
         self._stopping.clear()
+        self._stop_asked.clear()
         self._registry, self._registration = _registry_of(config, self._tls), None
         try:
             server = self._server = RpcServer("Pump").bind(config.addr, config.socket.removeprefix("unix://"), self._tls)
@@ -127,7 +129,9 @@ class EmbeddedPump:
         metrics = PumpMetrics()
         store = Store(directory, _store_settings(config), observe=lambda group: metrics.written(group, time.perf_counter()))
         self._store = store
-        self.node_id = _node_id(config, directory, self._port)
+        if cluster_id:
+            keep_cluster(directory, cluster_id)
+        self.node_id = node_id_in(directory, config.node_id, self._port)
         space = Space(RealFileSystem(), directory, size_of(config.stop_write_at_available_space))
         self._service = service = PumpService(store, cluster_id, self.node_id, metrics, space)
         metrics.watch(lambda: _figures(store, space))
@@ -150,6 +154,7 @@ class EmbeddedPump:
         config = self.config
         address = advertised(config.addr, config.advertise_addr, self._port, registry.url)
         store = self.service.store
+        require_no_twin(registry.listing(PUMPS).nodes, self.node_id, address, self._tls)
         self._registration = Registration(
             registry, PUMPS, self.node_id, address, lambda: store.state.sorted_promise, config.score, dict(config.labels)
         )
@@ -191,6 +196,7 @@ class EmbeddedPump:
                 safe_point=partial(mvcc_safe_point, registry),
                 address=address,
                 tls=self._tls,
+                cluster=partial(own_cluster, registry, service.cluster_id),
             )
             self._waiting = resolver.waiting
             self._orphans = PeriodicTask(f"{name} orphans", ASK_AFTER, resolver)
@@ -236,23 +242,30 @@ class EmbeddedPump:
         new = after(self.service.state, move)
         if new is not None:
             self.service.state = new
-            threading.Thread(target=self.stop, name=f"{self.node_id} {new}", daemon=True).start()
+            threading.Thread(target=self._end, name=f"{self.node_id} {new}", daemon=True).start()
 
     def close(self) -> None:
         """Leave the cluster: wait until every Drainer has read everything, then register offline and stop."""
         self.service.state = after(self.service.state, Move.CLOSE) or self.service.state
-        self.stop()
+        self._end()
 
     def stop(self) -> None:
-        """Stop serving; registered as paused, or as offline when it is closing."""
+        """Stop serving, registered as paused; if it is closing, too: it does not wait for the Drainers any more."""
+        self._stop_asked.set()
+        self._end()
+
+    def _end(self) -> None:
+        """Stop serving; registered as paused, or as offline when it is closing and nobody asks for a stop meanwhile."""
         with self._stop_lock:
             service = self._service
             if service is None:
                 return
-            service.state = after(service.state, Move.PAUSE) or service.state
+            if service.state is not NodeState.CLOSING:
+                service.state = after(service.state, Move.PAUSE) or service.state
             self._stop_tasks()
-            if service.state is NodeState.CLOSING:
-                self._await_safe(service)
+            if service.state is NodeState.CLOSING and not self._is_safe(service):
+                _log.warning("Pump %s is asked to stop before it has left: when it is started again, it is online", self.node_id)
+                service.state = after(service.state, Move.PAUSE) or service.state
             if self._orphans is not None:
                 self._orphans.stop()
                 self._orphans = None
@@ -280,14 +293,16 @@ class EmbeddedPump:
             task.stop()
         self._tasks.clear()
 
-    def _await_safe(self, service: PumpService) -> None:
+    def _is_safe(self, service: PumpService) -> bool:
         """Wait until no Prewrite waits for its outcome and every Drainer that is not offline has read the whole log (pump.md 2.3).
+
+        False: a stop was asked for meanwhile.
 
         A Drainer always lags a little, so it would never reach the end of a log that keeps growing: another fake binlog follows the first
         only when a Drainer makes no progress, as a real one may that saves its position only when it receives something.
         """
         goal, again_at, behind, told = 0, 0.0, dict[str, int](), False
-        while True:
+        while not self._stop_asked.is_set():
             try:
                 if not told:
                     # no heartbeat will, and who writes to an idle Pump must stop
@@ -300,13 +315,14 @@ class EmbeddedPump:
                 states = ((d.node_id, d.max_commit_ts) for d in self._drainers() if d.state is not NodeState.OFFLINE)
                 held = {node_id: ts for node_id, ts in states if ts < goal}
                 if not held:
-                    return
+                    return not self._stop_asked.is_set()
                 if held != behind:
                     behind, again_at = held, time.monotonic() + _FAKE_AGAIN
                 _log.warning("Pump %s closes once Drainer %s has read up to %d", self.node_id, ", ".join(held), goal)
             except (ReplicationError, OSError) as error:
                 _log.warning("Pump %s closes, but a check failed and is retried: %s", self.node_id, error)
-            time.sleep(_SAFE_POLL)
+            self._stop_asked.wait(_SAFE_POLL)
+        return False
 
     def _all_complete(self, service: PumpService) -> int:
         """Write a fake binlog and wait until no Prewrite in the log lacks its outcome; the largest commit_ts in the log.
@@ -316,7 +332,7 @@ class EmbeddedPump:
         ts, again_at = self._timestamp(), time.monotonic() + _SAFE_POLL
         service.store.write([fake(ts)])
         state = service.store.state
-        while state.max_ts < ts or state.low != state.at:
+        while (state.max_ts < ts or state.low != state.at) and not self._stop_asked.is_set():
             state = service.store.wait_past(state, _SAFE_POLL)
             if time.monotonic() >= again_at:
                 service.store.write([fake(self._timestamp())])
@@ -339,23 +355,6 @@ def _store_settings(config: PumpConfig) -> StoreSettings:
         config.slow_chaser_recovery_timeout,
     )
     return StoreSettings(config.max_file_size, config.sync_log, config.step_bytes, config.kv_chan_cap, chaser)
-
-
-def _node_id(config: PumpConfig, directory: Path, port: int) -> str:
-    """The content of ``.node``, else the setting, else hostname:port, which is then written to ``.node`` (pump.md 1)."""
-    file = directory / ".node"
-    if file.exists():
-        known = file.read_text(errors="replace").strip(_BLANK)
-        if known:
-            if config.node_id and config.node_id != known:
-                _log.warning("node-id %s is ignored: %s contains %s", config.node_id, file, known)
-            return known
-        _log.warning("%s is empty and is ignored: a Pump died, or its disk was full, before it was written", file)
-    if config.node_id:
-        return config.node_id
-    made = f"{socket.gethostname()}:{port}"
-    replace_file(file, made, 0o600)
-    return made
 
 
 def _figures(store: Store, space: Space) -> StoreFigures:

@@ -131,7 +131,8 @@ class OutcomeQueue:
         self._counters.add(outcomes_given_up=1)
         if left:
             _log.info(
-                "the outcome of start_ts %d is given up: Pump %s is offline, so it already has it from the upstream",
+                "the outcome of start_ts %d is given up: Pump %s is registered as offline. It has asked the upstream for it if it has left by "
+                "itself; if it was set offline, it will when it is started again",
                 outcome.start_ts,
                 self._connection.node_id,
             )

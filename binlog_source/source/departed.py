@@ -1,7 +1,8 @@
 """Pumps that a stream has read and that are there no more: which of them it goes on without, and with what loss. Pure but for a clock.
 
-    registered as offline, with nothing above R                     left: all that it had was read (``PumpDiscovery`` omits it)
-    registered as offline, does not answer, and had more            lost: it holds R, or with ``fail-on-data-loss = false`` is left out
+    registered as offline by itself, with nothing above R           left: all that it had was read (``PumpDiscovery`` omits it)
+    registered as offline, does not answer, and may have had more   lost: it holds R, or with ``fail-on-data-loss = false`` is left out
+    set offline by somebody else, and the stream's offset names it  the same, whatever its last heartbeat says: that is older than its death
     not in the registry, or not in the list                         vanished: it holds R, or ends the stream
 
 Promises: a Pump that the stream's offset names is never left out because it is not listed: a registry may have lost its memory, and a
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pyspark_tidb_binlog.binlog_source.cluster.discovery import names_registry
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import OfflinePump, names_registry
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
@@ -47,12 +48,12 @@ class DepartedPumps:
         self._told: set[str] = set()
 
     def membership(
-        self, before: BinlogOffset, listed: Mapping[str, str], offline: Mapping[str, int], silent: Mapping[str, str]
+        self, before: BinlogOffset, listed: Mapping[str, str], offline: Mapping[str, OfflinePump], silent: Mapping[str, str]
     ) -> Membership:
         """The Pumps of the batch after ``before``.
 
-        ``listed``: those that may have binlogs above R, by discovery; ``offline``: all that are registered as offline, with their last
-        ``maxCommitTS``; ``silent``: those that do not answer, and why.
+        ``listed``: those that may have binlogs above R, by discovery; ``offline``: all that are registered as offline; ``silent``: those
+        that do not answer, and why.
 
         Raises:
             PumpUnavailable: one is not in the registry, or is dead with binlogs that were not read.
@@ -66,21 +67,32 @@ class DepartedPumps:
         for pump in sorted(set(vanished) - self._told):
             _log.warning("%s", left_out_text(pump, before.resolved_ts))
         self._told = set(vanished)
-        dead = {pump: offline[pump] for pump in listed if pump in offline and self._is_dead(pump, before, silent)}
+        wanted = {pump: gone.address for pump, gone in offline.items() if pump in before.pumps and not gone.left} | dict(listed)
+        passed = before.resolved_ts
+        dead = {
+            pump: gone.upto_ts if gone.upto_ts > passed else 0
+            for pump, gone in offline.items()
+            if pump in wanted and self._is_dead(pump, gone, before, silent)
+        }
         self._left_out = set(dead)
-        self._silent_since = {pump: at for pump, at in self._silent_since.items() if pump in listed and pump in silent}
-        return Membership({pump: at for pump, at in listed.items() if pump not in dead}, dict.fromkeys(vanished, 0) | dead)
+        self._silent_since = {pump: at for pump, at in self._silent_since.items() if pump in wanted and pump in silent}
+        return Membership({pump: at for pump, at in wanted.items() if pump not in dead}, dict.fromkeys(vanished, 0) | dead)
 
-    def _is_dead(self, pump: str, before: BinlogOffset, silent: Mapping[str, str]) -> bool:
+    def _is_dead(self, pump: str, gone: OfflinePump, before: BinlogOffset, silent: Mapping[str, str]) -> bool:
         if pump in self._left_out or pump in before.left:
             return True
         now = self._clock()
         if pump not in silent or now - self._silent_since.setdefault(pump, now) < self._patience:
             return False
         if self._source.fail_on_data_loss and pump not in self._source.gone:
+            why = (
+                "the stream has not read all that it had"
+                if gone.left
+                else "it did not leave by itself: what it took last may not have been read"
+            )
             raise PumpUnavailable(
-                f"Pump {pump} is registered as offline and does not answer ({silent[pump]}), and the stream has not read all that it had: "
-                f"restart it; or, if it is gone for ever, go on without what only it had above ts {before.resolved_ts} "
+                f"Pump {pump} is registered as offline and does not answer ({silent[pump]}), and {why}: restart it; "
+                f"or, if it is gone for ever, go on without what only it had above ts {before.resolved_ts} "
                 f"({as_time(before.resolved_ts)}): name it in spark.gone-pumps, or set spark.fail-on-data-loss = false"
             )
         _log.warning("%s", left_out_text(pump, before.resolved_ts))

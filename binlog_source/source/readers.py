@@ -59,7 +59,12 @@ class BinlogReader(DataSourceReader):
         if upto_ts < after_ts:
             raise ConfigError(f"endingCommitTs {upto_ts} is below startingCommitTs {after_ts}")
         with closing(discovery_of(self._config)) as discovery:
-            return sorted_partitions(endpoints_of(self._config, discovery, discovery.pumps(after_ts)), after_ts, upto_ts)
+            listed, offline = discovery.pumps(after_ts), discovery.offline()
+            gone = {pump: offline[pump].upto_ts for pump in listed if pump in offline and pump in self._config.gone}
+            there = {pump: address for pump, address in listed.items() if pump not in gone}
+            made = sorted_partitions(endpoints_of(self._config, discovery, there), after_ts, upto_ts)
+            made[:1] = [replace(partition, left=tuple(sorted(gone.items()))) for partition in made[:1]]
+            return made
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one Pump."""
@@ -189,8 +194,12 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {pump: address for pump, address in known.items() if pump not in given_up}
 
     def _owners(self, discovery: PumpDiscovery, after: BinlogOffset, after_ts: int, known: Mapping[str, str]) -> list[str]:
-        """The Pumps of ``after`` to read from, without those that went offline since: they hold nothing that is still needed."""
-        there = discovery.pumps(self._needed_after(after_ts))
+        """The Pumps of ``after`` to read from, without those that have left since: they hold nothing that is still needed."""
+        needed_after = self._needed_after(after_ts)
+        there = set(discovery.pumps(needed_after))
+        if needed_after < after.resolved_ts:
+            # the batch was planned with what they had then
+            there |= {pump for pump, gone in discovery.offline().items() if not gone.left}
         named = [pump for pump in after.pumps if pump in known]
         return [pump for pump in named if pump in there] or named
 

@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.sinks.translate.local_record import LocalRecord, Stand
 from tests.support.certificates import table_of
 from tests.support.drainer_nodes import PretendedStream
 from tests.support.eventually import eventually
-from tests.support.registry_sites import Site
+from tests.support.registry_sites import PdSite, Site
 
 pytestmark = pytest.mark.grpc
 
@@ -81,6 +81,22 @@ def test_nodes_are_listed_as_binlogctl_lists_them(registry: Registry, where: lis
     assert lines[0].endswith(f'["query node"] [type=pump] [node="{node}"]') and re.match(r"\[\d{4}/\d\d/\d\d ", lines[0])
     assert main(["pumps", "-show-offline-nodes", *where]) == main(["drainers", *where]) == 0
     assert re.findall(r"NodeID: (\w+)", capsys.readouterr().out) == ["gone", "p1", "d1"]
+
+
+def test_an_entry_that_cannot_be_read_is_listed_too(pd_site: PdSite, capsys: pytest.CaptureFixture[str]) -> None:
+    """It holds every stream."""
+    pd_site.etcd.gateway("kv/put", key=b"/tidb-binlog/v1/pumps/p9", value=b"{")
+    assert main(["pumps", "-pd-urls", pd_site.url.removeprefix("pd://")]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "[ERROR]" in line and "cannot be read" in line and '[type=pump] [node="{NodeID: p9}"]' in line
+
+
+def test_who_sets_a_pump_offline_is_told_what_that_means(registry: Registry, where: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for kind, command, told in ((PUMPS, "update-pump", 1), (DRAINERS, "update-drainer", 0)):
+        registry.put_status(kind, NodeStatus("n", "10.0.0.1:1", NodeState.PAUSED))
+        for expected in (told, 0):
+            assert main([command, "-node-id", "n", "-state", "offline", *where]) == 0
+            assert capsys.readouterr().err.count("Pump n was paused, and did not leave by itself") == expected
 
 
 @pytest.mark.parametrize(("command", "kind"), [("update-pump", PUMPS), ("update-drainer", DRAINERS)])

@@ -10,7 +10,7 @@ import pytest
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, Listing, NodeState, NodeStatus, Registry
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
-from tests.support.registry_sites import CLUSTER, Site
+from tests.support.registry_sites import CLUSTER, PdSite, Site
 
 pytestmark = pytest.mark.grpc
 LONG = 30.0
@@ -70,6 +70,28 @@ def test_the_last_writer_wins(registry: Registry, open_client: Callable[[], Regi
     newer = NodeStatus("a", "127.0.0.1:9", NodeState.OFFLINE)
     open_client().put_status(PUMPS, newer)
     assert registry.listing(PUMPS).nodes == (newer,)
+
+
+def test_what_a_node_registered_itself_is_known_behind_what_others_wrote(registry: Registry, site: Site) -> None:
+    assert registry.own_state(PUMPS, "host:1") is None, "not there"
+
+    def own(*entries: tuple[NodeState, int]) -> NodeState | None:
+        for state, update_ts in entries:
+            registry.put_status(PUMPS, NodeStatus("host:1", "127.0.0.1:1", state, update_ts=update_ts))
+        return registry.own_state(PUMPS, "host:1")
+
+    assert own((NodeState.OFFLINE, 1)) is NodeState.OFFLINE
+    assert own((NodeState.ONLINE, 2), (NodeState.OFFLINE, 2), (NodeState.OFFLINE, 2)) is NodeState.ONLINE
+    assert own((NodeState.PAUSED, 3), (NodeState.ONLINE, 3), (NodeState.OFFLINE, 3)) is NodeState.PAUSED
+    site.down()
+    site.up()
+    assert registry.own_state(PUMPS, "host:1") is NodeState.PAUSED, "after a restart, too"
+    assert own((NodeState.ONLINE, 4), (NodeState.OFFLINE, 5)) is NodeState.OFFLINE
+    assert registry.own_state(DRAINERS, "host:1") is None
+    if isinstance(site, PdSite):
+        assert own((NodeState.OFFLINE, 5)) is NodeState.OFFLINE
+        site.etcd.gateway("kv/compaction", revision=registry.listing(PUMPS).revision, physical=True)
+        assert registry.own_state(PUMPS, "host:1") is None, "etcd has dropped it"
 
 
 def test_writers_at_once_all_succeed(registry: Registry) -> None:

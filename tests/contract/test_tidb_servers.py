@@ -133,3 +133,18 @@ def test_a_pd_that_is_away_leaves_the_orphan_waiting(pd_site: PdSite, tidb: Tidb
 def test_without_orphans_pd_is_not_asked(pd_site: PdSite) -> None:
     pd_site.pd.stop()
     assert outcomes_of([], lambda ts: 0, PairConfig(), SourceConfig(pumps=pd_site.url)).settled == ()
+
+
+def test_a_tidb_of_another_cluster_settles_nothing_as_rolled_back(pd_site: PdSite, tidb: Tidb, caplog: pytest.LogCaptureFixture) -> None:
+    orphan = Orphan("p1", START, payload(0, START, prewrite_key=b"k", prewrite_value=b""), 5000)
+    strange = ClusterService(Oracle(), CLUSTER + 1).start()
+    own = tidb.start("one")
+
+    def settled(port: str) -> object:
+        return outcomes_of([orphan], lambda ts: 10**9, PairConfig(resolver=f"http://{port}"), SourceConfig(pumps=pd_site.url)).settled
+
+    try:
+        assert settled(strange.address) == () and f"it is of cluster {CLUSTER + 1}, and this is cluster {CLUSTER}" in caplog.text
+    finally:
+        strange.stop()
+    assert settled(own) == (MissingOutcome("p1", START, 0),)

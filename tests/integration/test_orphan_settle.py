@@ -1,6 +1,8 @@
 """An orphan Prewrite whose outcome the upstream has forgotten: Pump and Drainer wait and say so, and a person settles it."""
 
 import logging
+import os
+import pwd
 import socket
 import time
 from collections.abc import Iterator
@@ -41,6 +43,12 @@ pytestmark = pytest.mark.grpc
 CLUSTER = 7
 START = tso(time.time_ns() // 1_000_000 - 3_600_000)
 COMMITTED_AT = START + 1000
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A timeout that a test can wait for."""
+    monkeypatch.setattr("pyspark_tidb_binlog.conf.units.LEAST_ORPHAN_TIMEOUT", 1.0)
 
 
 @pytest.fixture
@@ -93,9 +101,19 @@ def test_the_pump_waits_says_so_and_takes_a_persons_word(
     assert pump.service.store.catch_up().sorted_promise == COMMITTED_AT and not waits(pump)
 
 
-def test_a_pump_that_is_stopped_takes_it_too(pump: EmbeddedPump, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pump_that_is_stopped_takes_it_too(
+    pump: EmbeddedPump, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its own user: what another one writes, the Pump could not open."""
     pump.stop()
-    assert main(["settle", str(tmp_path / "pump"), str(START), "rollback"]) == 0
+    data_dir = str(tmp_path / "pump")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("os.geteuid", lambda: os.getuid() + 1)
+        with pytest.raises(
+            ConfigError, match=rf"belongs to user .*sudo -u {pwd.getpwuid(os.getuid()).pw_name} .*pump settle {data_dir} {START} rollback"
+        ):
+            main(["settle", data_dir, str(START), "rollback"])
+    assert main(["settle", data_dir, str(START), "rollback"]) == 0
     assert "is rolled back" in capsys.readouterr().out
     pump.start()
     assert not waits(pump)

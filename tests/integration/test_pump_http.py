@@ -1,5 +1,6 @@
 """The Pump's HTTP pages on its gRPC port: a real Pump's JSON and texts, its states, GC on demand and the metrics' names."""
 
+import contextlib
 import http.client
 import json
 import time
@@ -277,6 +278,20 @@ def test_close_waits_for_the_drainers(pump, service):
     assert pump.ended.wait(10)
     assert states(service) == {"pump1": "offline"}
     client.close()
+
+
+@pytest.mark.parametrize("unfinished", [True, False], ids=["a Prewrite waits", "a Drainer is behind"])
+def test_a_closing_pump_that_is_stopped_ends_at_once(pump, service, unfinished):
+    """Whoever it waits for may be away for days, and what stops it (systemd, a shutdown) kills it after seconds."""
+    with contextlib.closing(RegistryClient(service.url)) as client:
+        client.put_status(DRAINERS, NodeStatus("behind", "127.0.0.1:1", NodeState.PAUSED, 5))
+    write(pump, payload(0, 10), *(() if unfinished else (payload(1, 10, 15),)))
+    ask(pump, "PUT", "/state/pump1/close")
+    eventually(lambda: states(service) == {"pump1": "closing"})
+    pump.stop()
+    assert pump.ended.is_set() and states(service) == {"pump1": "paused"}
+    pump.start()
+    assert states(service) == {"pump1": "online"}
 
 
 @pytest.mark.parametrize("goes_on", [True, False])

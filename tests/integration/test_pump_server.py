@@ -343,3 +343,42 @@ def test_the_node_file_wins_over_the_setting(tmp_path, caplog):
         assert pump.node_id == "pump-7" and "node-id pump-9 is ignored" in caplog.text
     finally:
         pump.stop()
+
+
+def test_a_data_dir_is_of_one_cluster(tmp_path):
+    """Another one's readers would take its binlogs for theirs."""
+    EmbeddedPump(config(tmp_path)).start().stop()
+    file = tmp_path / ".cluster"
+    assert file.read_text() == str(CLUSTER) and file.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(
+        ConfigError, match=rf"data directory {tmp_path} has the binlogs of cluster {CLUSTER} .*name that cluster.*of its own"
+    ):
+        EmbeddedPump(config(tmp_path, cluster_id=CLUSTER + 1)).start()
+    EmbeddedPump(config(tmp_path)).start().stop()
+    file.unlink()
+    EmbeddedPump(config(tmp_path, cluster_id=CLUSTER + 1)).start().stop()
+    assert file.read_text() == str(CLUSTER + 1), "one that does not say is a real Pump's, or a former release's"
+
+
+def test_a_second_pump_of_the_same_node_id_is_refused(tmp_path):
+    """As on a copy of a machine. A Pump that died, or has moved, is not its own twin."""
+    service = ClusterService(Oracle(), CLUSTER).start()
+
+    def one(directory, **more):
+        return EmbeddedPump(config(tmp_path / directory, registry=service.url, **more))
+
+    first, other = one("a").start(), one("b", node_id="other").start()
+    try:
+        with pytest.raises(ConfigError, match=f"Pump pump-1 runs already, at {first.address}, and this one, at .*has its node id"):
+            one("c").start()
+        with contextlib.closing(RegistryClient(service.url)) as registry:
+            (status,) = [node for node in registry.listing(PUMPS).nodes if node.node_id == "pump-1"]
+            assert (status.host, status.state) == (first.address, NodeState.ONLINE), "and nothing was registered"
+            first.stop()
+            for left_behind in (first.address, other.address):
+                registry.put_status(PUMPS, dataclasses.replace(status, host=left_behind))
+                one("c").start().stop()
+    finally:
+        for made in (first, other):
+            made.stop()
+        service.stop()

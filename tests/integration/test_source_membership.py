@@ -20,6 +20,7 @@ from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, opti
 from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
+from pyspark_tidb_binlog.jobs.ctl import main as ctl
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import ControlType, Delivery
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
@@ -156,6 +157,55 @@ def test_a_replayed_batch_does_not_read_from_a_pump_that_left_with_nothing_in_it
     assert names(5, 60) == {"pump-1", "pump-2"}
     assert names(5, 50) == {"pump-1"}
     assert names(70, 60) == {"pump-1"}, "the target has everything up to 70 already"
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_a_pump_that_was_set_offline_by_hand_is_not_taken_for_one_that_left(
+    service: ClusterService, registry: RegistryClient, tmp_path: Path, delivery: Delivery
+) -> None:
+    """Its last registration is older than what it acknowledged, also when it was stopped in order: what it has may still commit."""
+    first, second = (pump(name, service, tmp_path) for name in ("pump-1", "pump-2"))
+
+    def life(**more: Any) -> BinlogStreamReader:
+        source = SourceConfig(service.url, delivery=str(delivery), starting_commit_ts=floor, **more)
+        return BinlogStreamReader(options_of(source, StreamOptions(patience=2.0)))
+
+    def held(reader: BinlogStreamReader) -> bool:
+        return all(reader.latestOffset(begin, reader.getDefaultReadLimit()) == begin for _ in range(3))
+
+    def told(end: dict[str, Any]) -> list[str]:
+        rows = (row for part in reader.partitions(begin, end) for batch in reader.read(part) for row in batch.to_pylist())
+        return [row["pump"] for row in rows if row["control"] == ControlType.LOST]
+
+    floor = registry.tso()
+    reader = life()
+    try:
+        one, begun = registry.tso(), registry.tso()
+        for each in (first, second):
+            send(each, fake(one))
+        begin = advance(reader, reader.initialOffset(), one)
+        send(second, prewrite(begun))
+        second.stop()
+        assert ctl(["update-pump", "-registry", service.url, "-node-id", "pump-2", "-state", "offline"]) == 0
+        two = registry.tso()
+        send(first, fake(two))
+        assert held(reader)
+        reader.stop()
+        reader = life(gone_pumps="pump-2")
+        assert told(advance(reader, begin, two)) == ["pump-2"], "said to be gone for ever"
+        reader.stop()
+
+        second = pump("pump-2", service, tmp_path)
+        committed, three = registry.tso(), registry.tso()
+        send(second, commit(begun, committed), fake(three))
+        send(first, fake(three))
+        reader = life()
+        end = advance(reader, begin, three)
+        assert committed in commits_between(reader, begin, end) and told(end) == [], "it is back"
+    finally:
+        reader.stop()
+        for made in (first, second):
+            made.stop()
 
 
 def test_a_pump_that_never_serves_holds_r_until_it_is_offline(service: ClusterService, registry: RegistryClient, tmp_path: Path) -> None:

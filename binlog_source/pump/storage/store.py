@@ -142,6 +142,7 @@ class Store:
         self._backlog = Backlog(settings.backlog)
         self._written_at = self._state.at
         self._write_lock = threading.Lock()
+        self._settle_lock = threading.Lock()
         self._longest = 0.0  # seconds that a group took, the longest one of late
         self._queue: queue.SimpleQueue[Sequence[WriteRequest] | None] = queue.SimpleQueue()
         self._gc_lock = threading.Lock()
@@ -549,6 +550,19 @@ class Store:
         with self._news:
             starts = [start_ts for start_ts in self._sorter.waiting if start_ts < older_than]
         return [entry for entry in map(self.prewrite, starts) if entry is not None]
+
+    @contextlib.contextmanager
+    def settling(self, start_ts: int) -> Iterator[bool]:
+        """Whether a Prewrite still waits for its outcome; nobody else who asks so settles one meanwhile.
+
+        Raises:
+            TimeoutError: the index is too far behind the log to tell.
+        """
+        with self._settle_lock:
+            self.catch_up()
+            with self._news:
+                waits = start_ts in self._sorter.waiting
+            yield waits
 
     # collecting
 

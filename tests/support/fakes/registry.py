@@ -6,7 +6,7 @@ Promises: every write is one revision; ``changes`` waits in real time. With ``do
 import threading
 import time
 
-from pyspark_tidb_binlog.binlog_source.cluster.registry import KINDS, Listing, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry import KINDS, Listing, NodeState, NodeStatus
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 
 
@@ -24,6 +24,7 @@ class FakeRegistry:
         self._revision = 1
         self._compacted = 0
         self._nodes: dict[str, dict[str, tuple[int, NodeStatus]]] = {kind: {} for kind in KINDS}
+        self._written: dict[str, list[NodeStatus]] = {kind: [] for kind in KINDS}
         self._changed = threading.Condition()
 
     def cluster_id(self) -> int:
@@ -59,8 +60,16 @@ class FakeRegistry:
     def put_status(self, kind: str, status: NodeStatus) -> None:
         with self._changed:
             self._revision += 1
+            self._written[kind].append(status)
             self._nodes[kind][status.node_id] = (self._revision, status)
             self._changed.notify_all()
+
+    def own_state(self, kind: str, node_id: str) -> NodeState | None:
+        self._ask("own_state")
+        own: NodeStatus | None = None
+        for status in (status for status in self._written[kind] if status.node_id == node_id):
+            own = status if own is None or status.update_ts != own.update_ts else own
+        return own.state if own is not None and not self._compacted else None
 
     def close(self) -> None:
         pass

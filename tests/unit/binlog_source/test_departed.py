@@ -2,6 +2,7 @@
 
 import pytest
 
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import OfflinePump
 from pyspark_tidb_binlog.binlog_source.source.departed import DepartedPumps, Membership
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
@@ -28,7 +29,20 @@ def test_all_that_are_listed_are_read() -> None:
 
 
 def test_one_that_is_offline_with_nothing_unread_has_left() -> None:
-    assert departed().membership(at("a:1", "b:1"), {"a:1": "a:1"}, {"b:1": 50}, {}) == Membership({"a:1": "a:1"})
+    assert departed().membership(at("a:1", "b:1"), {"a:1": "a:1"}, {"b:1": OfflinePump("b:1", 50)}, {}) == Membership({"a:1": "a:1"})
+
+
+@pytest.mark.parametrize("upto_ts", [40, 80])
+def test_one_that_was_set_offline_is_waited_for_whatever_its_last_heartbeat_says(upto_ts: int) -> None:
+    forced, now, listed = {"b:1": OfflinePump("b:1", upto_ts, left=False)}, [0.0], {"a:1": "a:1"}
+    members, without = departed(now=now), departed(now=now, gone_pumps="b:1")
+    for each in (members, without):
+        assert each.membership(at("a:1", "b:1"), listed, forced, SILENT) == Membership(BOTH)
+    now[0] = 60.0
+    with pytest.raises(PumpUnavailable, match=r"Pump b:1 is registered as offline .* it did not leave by itself.*gone-pumps"):
+        members.membership(at("a:1", "b:1"), listed, forced, SILENT)
+    assert without.membership(at("a:1", "b:1"), listed, forced, SILENT) == Membership(listed, {"b:1": 80 if upto_ts == 80 else 0})
+    assert departed().membership(at("a:1"), listed, forced, {}) == Membership(listed), "a stream that does not read it any more"
 
 
 def test_one_that_a_registry_does_not_list_is_waited_for() -> None:
@@ -57,7 +71,7 @@ def test_a_registry_that_takes_the_place_of_a_list_has_the_same_pumps_under_othe
     assert departed().membership(at("a:1", "b:1"), listed, {}, {}) == Membership(listed)
 
 
-OFFLINE, SILENT = {"b:1": 80}, {"b:1": "connection refused"}
+OFFLINE, SILENT = {"b:1": OfflinePump("b:1", 80)}, {"b:1": "connection refused"}
 
 
 def test_one_that_is_offline_with_more_than_was_read_is_waited_for_and_then_refused() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster import discovery as discovery_module
-from pyspark_tidb_binlog.binlog_source.cluster.discovery import ConfiguredDiscovery, RegistryDiscovery, patiently
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import ConfiguredDiscovery, OfflinePump, RegistryDiscovery, patiently
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.pairing.bucket import _tell
 from pyspark_tidb_binlog.binlog_source.pairing.transitions import MissingOutcome
@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.backoff import Backoff
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
-from pyspark_tidb_binlog.schemas.events import Delivery
+from pyspark_tidb_binlog.schemas.events import Delivery, tso
 from tests.support.fakes.registry import FakeRegistry
 
 
@@ -118,5 +118,23 @@ def test_who_is_offline_is_known_with_how_far_it_came():
     found._registry = registry = FakeRegistry()
     for pump, state, ts in (("p1", NodeState.ONLINE, 9), ("p2", NodeState.OFFLINE, 5), ("p3", NodeState.OFFLINE, 8)):
         registry.put_status(PUMPS, NodeStatus(pump, f"{pump}:8250", state, ts))
-    assert dict(found.pumps(5)) == {"p1": "p1:8250", "p3": "p3:8250"} and found.offline() == {"p2": 5, "p3": 8}
+    assert dict(found.pumps(5)) == {"p1": "p1:8250", "p3": "p3:8250"}
+    assert found.offline() == {"p2": OfflinePump("p2:8250", 5), "p3": OfflinePump("p3:8250", 8)}
     assert ConfiguredDiscovery("h:1", 7).offline() == {}
+
+
+@pytest.mark.parametrize("last", [NodeState.ONLINE, NodeState.PAUSED, NodeState.CLOSING])
+def test_whoever_was_set_offline_may_have_had_more_than_its_last_heartbeat_says(last):
+    """That is older than its death, and the Commits of what it held come later."""
+    found = RegistryDiscovery("http://r:1", 7)
+    found._registry = registry = FakeRegistry()
+    for state in (last, NodeState.OFFLINE):
+        registry.put_status(PUMPS, NodeStatus("p1", "p1:8250", state, 5, tso(1_000)))
+    assert set(found.pumps(tso(600_000))) == {"p1"} and not found.pumps(tso(601_000))
+    assert found.offline() == {"p1": OfflinePump("p1:8250", tso(601_000), left=False)}
+    assert registry.asked.count("own_state") == 1, "once for each entry"
+    registry.put_status(PUMPS, NodeStatus("p1", "p1:8250", NodeState.OFFLINE, 6, tso(2_000)))
+    assert not found.pumps(6) and found.offline() == {"p1": OfflinePump("p1:8250", 6)}, "it came back, and left"
+    registry.put_status(PUMPS, NodeStatus("p1", "p1:8250", NodeState.OFFLINE, 7, tso(3_000)))
+    registry.compact()
+    assert not found.pumps(7) and found.offline() == {"p1": OfflinePump("p1:8250", 7, left=False)}, "nobody knows any more"

@@ -1,6 +1,8 @@
 """What a Pump writes for an orphan Prewrite, by what the upstream says of it; and the alarm when nobody says anything."""
 
+import contextlib
 import logging
+import threading
 import time
 
 import pytest
@@ -202,3 +204,35 @@ def test_without_a_registry_the_clock_and_the_log_bound_what_a_person_says(servi
     assert abs(bound - tso(time.time_ns() // 1_000_000 + 60_000)) < tso(60_000)
     service.store.write([fake(bound)])
     assert near_present(service.store) == bound + tso(60_000)
+
+
+def test_a_prewrite_is_settled_once_however_many_do_so_at_the_same_time(service, monkeypatch):
+    """Two persons, one of whom errs, and the resolver: each finds the Prewrite waiting, and asks for the present or the upstream."""
+    all_have_looked, durable = threading.Barrier(3), service.store.write
+
+    def write(records):
+        # as on a disk that takes its time: whoever waits for its turn has looked before
+        with contextlib.suppress(threading.BrokenBarrierError):
+            all_have_looked.wait(0.3)
+        durable(records)
+
+    monkeypatch.setattr(service.store, "write", write)
+    monkeypatch.setattr(
+        "pyspark_tidb_binlog.binlog_source.cluster.status_port.StatusPorts.ask",
+        lambda ports, start_ts, key: Verdict(TransactionState.COMMITTED, START + 5),
+    )
+    done = []
+
+    def by_hand(commit_ts):
+        with contextlib.suppress(ConfigError):
+            done.append(settle(service.store, START, commit_ts, lambda: START + 1000))
+
+    resolver = OrphanResolver(service, lambda: ("h:1",), 600, now_ms=lambda: 1_002_000)
+    threads = [threading.Thread(target=by_hand, args=(START + n,)) for n in (6, 7)] + [threading.Thread(target=resolver)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    service.store.catch_up()
+    commits = [ts for n in (5, 6, 7) for ts in (START + n,) if service.store.entry(ts) is not None]
+    assert len(commits) == 1 and len(done) <= 1

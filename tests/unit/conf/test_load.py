@@ -160,6 +160,7 @@ def test_an_address_of_another_form_is_refused(addr: str) -> None:
         (load_pump, "gen-binlog-interval", "-1"),
         (load_pump, "spark.max-file-size", "0"),
         (load_pump, "spark.step-bytes", "0"),
+        *((load, "spark.orphan-timeout", value) for load in (load_drainer, load_pump) for value in ("-1", "0", "59.9")),
     ],
 )
 def test_a_number_out_of_range_is_refused_by_name(load: Callable[..., object], path: str, value: str) -> None:
@@ -419,7 +420,7 @@ def test_a_wrong_list_of_tables_is_refused(tmp_path: Path, text: str, words: str
 
 
 def test_a_whole_number_is_a_number(tmp_path: Path) -> None:
-    assert load_drainer(toml(tmp_path, "[spark]\norphan-timeout = 5\n"), {}).pair.orphan_timeout == 5.0
+    assert load_drainer(toml(tmp_path, "[spark]\norphan-timeout = 65\n"), {}).pair.orphan_timeout == 65.0
 
 
 def test_the_other_kinds_variables_are_no_error() -> None:

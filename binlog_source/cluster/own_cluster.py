@@ -1,0 +1,49 @@
+"""Whether a status port that somebody named is of the cluster whose Prewrites it is asked about. Another one has no trace of any of them, and
+each committed transaction would be settled as rolled back. Pure; ``StatusPorts`` asks the port.
+
+    PD names it, or it tells the id of a TiDB server that PD names (``/info``, which a name or a load balancer in front of it passes on)   ours
+    it tells the cluster's id (``/cluster_id``: the standalone registry, the embedded upstream)                                              as it says
+    without PD, and it tells nothing: a TiDB                                                                                                 taken for ours
+
+Promises: with PD no port is believed that cannot show a TiDB server of this cluster.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
+from pyspark_tidb_binlog.binlog_source.cluster.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCluster:
+    """What is known of the cluster."""
+
+    cluster_id: int = 0
+    """0: unknown."""
+    servers: Mapping[str, str] | None = None
+    """``ip:status_port`` of each TiDB server that PD names, by id; None: there is no PD."""
+
+    def believes(self, address: str) -> bool:
+        """Whether nothing need be asked: PD names this status port, or nothing is known to compare with."""
+        if self.servers is None:
+            return not self.cluster_id
+        return address.rpartition("://")[2] in self.servers.values()
+
+    def why_foreign(self, cluster_id: int | None, server_id: str | None) -> str:
+        """Why a port is not believed that tells these ids, None where it tells none; "": it is."""
+        if cluster_id is not None and self.cluster_id:
+            return "" if cluster_id == self.cluster_id else f"it is of cluster {cluster_id}, and this is cluster {self.cluster_id}"
+        if self.servers is None or (server_id is not None and server_id in self.servers):
+            return ""
+        return f"it is no TiDB of this cluster: PD names {', '.join(sorted(self.servers.values())) or 'none'}, and not the server {server_id or 'there'}"
+
+
+def own_cluster(registry: Registry | None, cluster_id: int) -> OwnCluster:
+    """The cluster of ``registry``; ``cluster_id``: the configured one, 0 = the registry's.
+
+    Raises:
+        PumpUnavailable: the registry does not answer.
+    """
+    known = cluster_id or (registry.cluster_id() if registry is not None else 0)
+    return OwnCluster(known, registry.tidb_servers() if isinstance(registry, PdRegistry) else None)

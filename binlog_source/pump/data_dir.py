@@ -1,0 +1,88 @@
+"""What a Pump's data-dir says of whose it is: the node id, the cluster, the user. File IO.
+
+    .node     the Pump's id (pump.md 1): a real Pump's file
+    .cluster  the id of the cluster whose binlogs are in the log; a real Pump neither writes nor minds it
+
+Promises: a data-dir is never used for a second cluster: readers would get rows of another one's tables, and the index an outcome of another
+one's transaction. One that has no ``.cluster``, a real Pump's or a former release's, is taken for the present cluster's.
+"""
+
+import logging
+import os
+import pwd
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyspark_tidb_binlog.schemas.durable_file import replace_file
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+
+_BLANK = " \t\r\n\0"
+_PRIVATE = 0o600
+_log = logging.getLogger(__name__)
+
+
+def node_id_in(directory: Path, wanted: str, port: int) -> str:
+    """The content of ``.node``, else ``wanted``, else hostname:port, which is then written to ``.node``."""
+    file = directory / ".node"
+    if file.exists():
+        known = file.read_text(errors="replace").strip(_BLANK)
+        if known:
+            if wanted and wanted != known:
+                _log.warning("node-id %s is ignored: %s contains %s", wanted, file, known)
+            return known
+        _log.warning("%s is empty and is ignored: a Pump died, or its disk was full, before it was written", file)
+    if wanted:
+        return wanted
+    made = f"{socket.gethostname()}:{port}"
+    replace_file(file, made, _PRIVATE)
+    return made
+
+
+def keep_cluster(directory: Path, cluster_id: int) -> None:
+    """Note in ``directory``, whose lock is held, that it is of this cluster.
+
+    Raises:
+        ConfigError: it is another one's.
+    """
+    file = directory / ".cluster"
+    known = file.read_text(errors="replace").strip(_BLANK) if file.exists() else ""
+    if known == str(cluster_id):
+        return
+    if known:
+        raise ConfigError(
+            f"data directory {directory} has the binlogs of cluster {known} ({file}), and pd-urls, spark.registry or spark.cluster-id name cluster "
+            f"{cluster_id}: name that cluster, or give this Pump a data-dir of its own. Its binlogs would be read as this cluster's: only if it is "
+            f"the same cluster under a new id, remove {file}"
+        )
+    replace_file(file, str(cluster_id), _PRIVATE)
+
+
+def require_owner(directory: Path, command: str) -> None:
+    """Refuse to write into a data-dir of another user's: that user's Pump could not open what is made there.
+
+    Raises:
+        ConfigError: something in it is not the effective user's; it names the owner, and ``command`` to run as that one.
+    """
+    for file in _files(directory):
+        owner = file.stat().st_uid
+        if owner != os.geteuid():
+            name = _user(owner)
+            raise ConfigError(
+                f"{file} belongs to user {name}, and this is user {_user(os.geteuid())}: what is written here now could not be opened by the Pump. "
+                f"Run it as {name}: sudo -u {name} {command}"
+            )
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    """What the store opens; a data-dir that is a mount point has files of root's beside it."""
+    yield from filter(Path.exists, (directory / ".lock", directory / "value", directory / "index"))
+    for below in filter(Path.is_dir, (directory / "value", directory / "index")):
+        yield from below.iterdir()
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"#{number}"

@@ -1,0 +1,45 @@
+"""Whether another Pump runs under this one's node id, as on a copy of its machine. HTTP shell.
+
+Two Pumps with one id write over each other's entry in the registry; readers go from one log to the other and end with a message about a log
+that was restored from a backup.
+
+Promises: a Pump is refused only if something answers at the registered address, and with this id; after a crash nobody does, and at the
+former address of a Pump that has moved there may be a Pump of another id.
+"""
+
+import json
+from collections.abc import Iterable
+from urllib.parse import quote
+
+from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
+
+_TIMEOUT = 3.0
+_NO_ACTION = "who"
+"""Of ``PUT /state/ID/ACTION``, in which a Pump, ours or a real one, first compares the id with its own and then refuses what is no action."""
+
+
+def require_no_twin(known: Iterable[NodeStatus], node_id: str, address: str, tls: TlsSettings | None) -> None:
+    """Refuse to serve at ``address`` as ``node_id`` beside a Pump that is registered as the same one, at another address, and answers there.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    for status in known:
+        if status.node_id == node_id and status.host != address and _answers_as(node_id, status.host, tls):
+            raise ConfigError(
+                f"Pump {node_id} runs already, at {status.host}, and this one, at {address}, has its node id: is this a copy of that machine, or of "
+                "its data-dir? A new Pump needs an empty data-dir and a node-id of its own; if this one is to take that one's place, stop that one first"
+            )
+
+
+def _answers_as(node_id: str, address: str, tls: TlsSettings | None) -> bool:
+    try:
+        with HttpConnection.to(address, _TIMEOUT, tls=tls or False) as connection:
+            answer = connection.request("PUT", f"/state/{quote(node_id, safe=':')}/{_NO_ACTION}")
+        message = str(json.loads(answer.body)["message"]) if answer.ok else ""
+    except (*FAILURES, ValueError, KeyError, TypeError):
+        return False
+    return f"apply {_NO_ACTION} failed" in message or f"action {_NO_ACTION}" in message
