@@ -41,6 +41,8 @@ class Mark(enum.StrEnum):
     """The whole span; the newest one shows that the checkpoint is ours."""
     SAFE = "safe"
     """Steps that begin below ``to_ts`` are applied in safe mode, in every life, for its ``Reason``. Its ``parts`` is 0."""
+    DDL = "ddl"
+    """A replay of the relay log is about to execute the DDL of ``to_ts``, or has. Its ``parts`` is 0."""
     DELETE = "delete"
     """All old images of one part."""
     WRITE = "write"
@@ -54,6 +56,8 @@ class Reason(enum.StrEnum):
     """A part of what follows may be in the target, and nobody has recorded which."""
     PARTS = "parts"
     """A span was begun in parts by a life whose setting it was: what is applied of it is recorded."""
+    RELAY = "relay"
+    """A relay log up to there is being replayed. Everything of it may be in the target, and the log is needed until it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,6 +409,17 @@ def forget_other_spans(session: Session, cluster_id: int, commit_ts: int, schema
 def begin_safe(session: Session, cluster_id: int, bounds: SafeBounds, schema: str = CHECKPOINT_SCHEMA) -> None:
     """Record that steps that begin below the end of ``bounds`` are applied in safe mode; ends with the first span that ends there or later."""
     _mark(session, Marker(cluster_id, bounds.begin_ts, bounds.end_ts, 0, 0, Mark.SAFE), schema, str(bounds.reason))
+
+
+def begin_ddl(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
+    """Record that everything before the DDL of ``commit_ts`` is in the target, and that it may be; ends with the first span that ends there or later."""
+    _mark(session, Marker(cluster_id, commit_ts - 1, commit_ts, 0, 0, Mark.DDL), schema)
+
+
+def ddl_begun(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA) -> bool:
+    """Whether ``begin_ddl`` was called for it."""
+    sql = f"SELECT 1 FROM {_progress(schema)} WHERE {_ONE_MARKER}"
+    return bool(session.query(sql, Marker(cluster_id, commit_ts - 1, commit_ts, 0, 0, Mark.DDL).values))
 
 
 def settle_safe(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> None:

@@ -44,18 +44,19 @@ class SafeMode:
         """``always``: the setting. ``partial``: the target may lack columns, which then says nothing about DDLs."""
         self._always = always
         self._partial = partial
-        self._bounds = SafeBounds()
+        self.bounds = SafeBounds()
+        """What is recorded."""
         self._named: set[str] = set()
         self._reset: set[str] = set()
 
     @property
     def until_ts(self) -> int:
         """Steps that begin below it may be in the target in part; 0: none."""
-        return self._bounds.end_ts
+        return self.bounds.end_ts
 
     def begin(self, bounds: SafeBounds, why: str) -> None:
         """Steps that begin below the end of ``bounds`` are applied in safe mode; the first life that did so began at their begin."""
-        self._bounds = bounds
+        self.bounds = bounds
         _log.warning(
             "safe mode from %d until %d (%s): %s. Rows are replaced, a delete that finds nothing is no finding, and a DDL that was executed already is accepted",
             bounds.begin_ts,
@@ -74,13 +75,13 @@ class SafeMode:
 
     def begun_before(self, commit_ts: int) -> int | None:
         """Where the span begins in which another Drainer may have executed a DDL of ``commit_ts``; None: it cannot have."""
-        return self._bounds.begin_ts if self.open_at(commit_ts - 1) else None
+        return self.bounds.begin_ts if self.open_at(commit_ts - 1) else None
 
     def reached(self, commit_ts: int) -> None:
         """Everything up to ``commit_ts`` is in the target."""
         if self.until_ts and not self.open_at(commit_ts):
             _log.warning("safe mode ends at %d: the span that was open until %d is passed", commit_ts, self.until_ts)
-            self._bounds = SafeBounds()
+            self.bounds = SafeBounds()
 
     def prepared(self, session: Session, step: RowsStep, history: SchemaHistory) -> SafeStep:
         """``step`` as it is applied in safe mode; reads the target's tables where a later DDL is known.
@@ -89,7 +90,7 @@ class SafeMode:
         """
         if not self.open_at(step.after_ts):
             return SafeStep(step, SafeSpan(in_doubt=False))
-        bounds = self._bounds
+        bounds = self.bounds
         # Equal bounds alone say nothing: a step also ends before a DDL, and there the one in doubt may end, too.
         in_doubt = bounds.reason is not Reason.PARTS or (step.after_ts, step.upto_ts) != (bounds.begin_ts, bounds.end_ts)
         tables = {i: at for i, at in step.tables.items() if i not in step.gone and not at.info.is_view}
