@@ -41,6 +41,8 @@ class UnfinishedSpan:
     """(part, phase) pairs that are in the target."""
     numbering: Numbering = Numbering.BLOCKS
     """How its rows are distributed over the parts."""
+    relayed: bool = False
+    """Whether a replay of the relay log has begun it: the log, which may be a real Drainer's, holds it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,9 +196,9 @@ class MySQLSink(Sink):
     def _go_on_safely(self, why: str) -> None:
         """Begin safe mode, or continue that of an earlier life."""
         schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
-        begin, end = self._leased.ask(lambda session: progress.safe_span(session, cluster_id, schema))
-        if end > self._record.commit_ts:
-            self._safe.begin(begin, end, why or "an earlier life of this Drainer began it")
+        bounds = self._leased.ask(lambda session: progress.safe_bounds(session, cluster_id, self._record.commit_ts, schema))
+        if bounds.end_ts:
+            self._safe.begin(bounds, why or "an earlier life of this Drainer began it")
 
     def _forget_beyond(self, safe_until: int, moved: AppliedJobs | None, consistent: bool, session: Session) -> None:
         """Delete DDL and part records later than the checkpoint: they are written together with it, so they describe data that is gone, or that is
@@ -206,8 +206,9 @@ class MySQLSink(Sink):
         and says ``consistent``.
         """
         schema = self._settings.checkpoint_schema
+        progress.settle_safe(session, self._cluster_id, schema)
         if safe_until:
-            progress.begin_safe(session, self._cluster_id, self._record.commit_ts, safe_until, schema)
+            progress.begin_safe(session, self._cluster_id, progress.SafeBounds(self._record.commit_ts, safe_until), schema)
         progress.forget_other_spans(session, self._cluster_id, self._record.commit_ts, schema)
         jobs = forget_later(session, self._settings, self._cluster_id, self._record.commit_ts)
         if moved is not None:
@@ -332,7 +333,7 @@ class MySQLSink(Sink):
             progress.begin_span(session, cluster_id, step.after_ts, step.upto_ts, parts, schema, events.numbering, self._filters)
             if safe is not None and not self._safe.open_at(step.after_ts):
                 # What it deletes is written by safe mode alone: a later life must go on so, whatever its setting is.
-                progress.begin_safe(session, cluster_id, step.after_ts, step.upto_ts, schema)
+                progress.begin_safe(session, cluster_id, progress.SafeBounds(step.after_ts, step.upto_ts, progress.Reason.PARTS), schema)
             self._record.save(session, step.after_ts, step.applied, consistent=False)
             return True
 

@@ -29,7 +29,7 @@ _COLUMN_EXISTS = 1060
 
 _SKIPPED = "skipped MEDIUMTEXT CHARACTER SET ascii NULL"
 """commit_ts of the transactions of the span that this part and phase was planned without, ascending, with commas; of a span the filters that it
-was begun with (``Selection.text``). NULL = written by a release that did not record them."""
+was begun with (``Selection.text``); of safe mode its ``Reason``. NULL = written by a release that did not record them."""
 
 
 class Mark(enum.StrEnum):
@@ -40,11 +40,34 @@ class Mark(enum.StrEnum):
     ATOMIC = "atomic"
     """The whole span; the newest one shows that the checkpoint is ours."""
     SAFE = "safe"
-    """Steps that begin below ``to_ts`` are applied in safe mode, in every life. Its ``parts`` is 0."""
+    """Steps that begin below ``to_ts`` are applied in safe mode, in every life, for its ``Reason``. Its ``parts`` is 0."""
+    DDL = "ddl"
+    """A replay of the relay log is about to execute the DDL of ``to_ts``, or has. Its ``parts`` is 0."""
     DELETE = "delete"
     """All old images of one part."""
     WRITE = "write"
     """All new images of one part."""
+
+
+class Reason(enum.StrEnum):
+    """Why a marker of safe mode was written."""
+
+    DOUBT = "doubt"
+    """A part of what follows may be in the target, and nobody has recorded which."""
+    PARTS = "parts"
+    """A span was begun in parts by a life whose setting it was: what is applied of it is recorded."""
+    RELAY = "relay"
+    """A relay log up to there is being replayed. Everything of it may be in the target, and the log is needed until it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class SafeBounds:
+    """What is applied in safe mode, in every life."""
+
+    begin_ts: int = 0
+    end_ts: int = 0
+    """Steps that begin below it; 0: none."""
+    reason: Reason = Reason.DOUBT
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,16 +406,43 @@ def forget_other_spans(session: Session, cluster_id: int, commit_ts: int, schema
     )
 
 
-def begin_safe(session: Session, cluster_id: int, after_ts: int, until_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
-    """Record that steps that begin below ``until_ts`` are applied in safe mode; ends with the first span that ends there or later."""
-    _mark(session, Marker(cluster_id, after_ts, until_ts, 0, 0, Mark.SAFE), schema)
+def begin_safe(session: Session, cluster_id: int, bounds: SafeBounds, schema: str = CHECKPOINT_SCHEMA) -> None:
+    """Record that steps that begin below the end of ``bounds`` are applied in safe mode; ends with the first span that ends there or later."""
+    _mark(session, Marker(cluster_id, bounds.begin_ts, bounds.end_ts, 0, 0, Mark.SAFE), schema, str(bounds.reason))
 
 
-def safe_span(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> tuple[int, int]:
-    """(begin, end) of what is applied in safe mode; (0, 0): nothing."""
-    sql = f"SELECT COALESCE(MIN(from_ts), 0), COALESCE(MAX(to_ts), 0) FROM {_progress(schema)} WHERE cluster_id = %s AND phase = %s"
-    ((begin, end),) = session.query(sql, [cluster_id, str(Mark.SAFE)])
-    return int(begin), int(end)
+def begin_ddl(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
+    """Record that everything before the DDL of ``commit_ts`` is in the target, and that it may be; ends with the first span that ends there or later."""
+    _mark(session, Marker(cluster_id, commit_ts - 1, commit_ts, 0, 0, Mark.DDL), schema)
+
+
+def ddl_begun(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA) -> bool:
+    """Whether ``begin_ddl`` was called for it."""
+    sql = f"SELECT 1 FROM {_progress(schema)} WHERE {_ONE_MARKER}"
+    return bool(session.query(sql, Marker(cluster_id, commit_ts - 1, commit_ts, 0, 0, Mark.DDL).values))
+
+
+def settle_safe(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> None:
+    """Give each marker of safe mode of a release that did not record the ``Reason`` one. That release took a step with exactly its bounds for one
+    that was begun in parts, so where such a step is open it goes on as it was planned; everything else is in doubt.
+
+    Comes before anything is begun, which would make the one look like the other.
+    """
+    sql = f"SELECT from_ts, to_ts FROM {_progress(schema)} WHERE cluster_id = %s AND phase = %s AND skipped IS NULL"
+    begun = f"SELECT 1 FROM {_progress(schema)} WHERE cluster_id = %s AND from_ts = %s AND to_ts = %s AND phase = %s LIMIT 1"
+    for after_ts, until_ts in session.query(sql, [cluster_id, str(Mark.SAFE)]):
+        in_parts = session.query(begun, [cluster_id, after_ts, until_ts, str(Mark.SPAN)])
+        begin_safe(session, cluster_id, SafeBounds(int(after_ts), int(until_ts), Reason.PARTS if in_parts else Reason.DOUBT), schema)
+
+
+def safe_bounds(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA) -> SafeBounds:
+    """What is applied in safe mode behind the checkpoint ``commit_ts``: over all markers, and in doubt if any of them is."""
+    sql = f"SELECT from_ts, to_ts, skipped FROM {_progress(schema)} WHERE cluster_id = %s AND phase = %s AND to_ts > %s"
+    found = session.query(sql, [cluster_id, str(Mark.SAFE), commit_ts])
+    if not found:
+        return SafeBounds()
+    exact = all(reason == Reason.PARTS for _, _, reason in found)
+    return SafeBounds(min(int(f) for f, _, _ in found), max(int(t) for _, t, _ in found), Reason.PARTS if exact else Reason.DOUBT)
 
 
 def recorded_beyond(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA, *, around: bool) -> int:

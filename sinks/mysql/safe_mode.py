@@ -19,6 +19,7 @@ from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
+from pyspark_tidb_binlog.sinks.mysql.progress import Reason, SafeBounds
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, cannot_tell_apart
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
@@ -43,20 +44,24 @@ class SafeMode:
         """``always``: the setting. ``partial``: the target may lack columns, which then says nothing about DDLs."""
         self._always = always
         self._partial = partial
-        self._from_ts = 0
-        self.until_ts = 0
-        """Steps that begin below it may be in the target in part."""
+        self.bounds = SafeBounds()
+        """What is recorded."""
         self._named: set[str] = set()
         self._reset: set[str] = set()
 
-    def begin(self, commit_ts: int, until_ts: int, why: str) -> None:
-        """Steps that begin below ``until_ts`` are applied in safe mode; the first life that did so began at ``commit_ts``."""
-        self._from_ts, self.until_ts = commit_ts, until_ts
+    @property
+    def until_ts(self) -> int:
+        """Steps that begin below it may be in the target in part; 0: none."""
+        return self.bounds.end_ts
+
+    def begin(self, bounds: SafeBounds, why: str) -> None:
+        """Steps that begin below the end of ``bounds`` are applied in safe mode; the first life that did so began at their begin."""
+        self.bounds = bounds
         _log.warning(
             "safe mode from %d until %d (%s): %s. Rows are replaced, a delete that finds nothing is no finding, and a DDL that was executed already is accepted",
-            commit_ts,
-            until_ts,
-            as_time(until_ts),
+            bounds.begin_ts,
+            bounds.end_ts,
+            as_time(bounds.end_ts),
             why,
         )
 
@@ -70,22 +75,24 @@ class SafeMode:
 
     def begun_before(self, commit_ts: int) -> int | None:
         """Where the span begins in which another Drainer may have executed a DDL of ``commit_ts``; None: it cannot have."""
-        return self._from_ts if self.open_at(commit_ts - 1) else None
+        return self.bounds.begin_ts if self.open_at(commit_ts - 1) else None
 
     def reached(self, commit_ts: int) -> None:
         """Everything up to ``commit_ts`` is in the target."""
         if self.until_ts and not self.open_at(commit_ts):
             _log.warning("safe mode ends at %d: the span that was open until %d is passed", commit_ts, self.until_ts)
-            self.until_ts = 0
+            self.bounds = SafeBounds()
 
     def prepared(self, session: Session, step: RowsStep, history: SchemaHistory) -> SafeStep:
         """``step`` as it is applied in safe mode; reads the target's tables where a later DDL is known.
 
-        A step that is exactly the span of safe mode was begun in parts by an earlier life whose setting it was: what is applied of it is recorded.
+        Nothing is in doubt in a step that was begun in parts by an earlier life whose setting it was: what is applied of it is recorded.
         """
         if not self.open_at(step.after_ts):
             return SafeStep(step, SafeSpan(in_doubt=False))
-        in_doubt = (step.after_ts, step.upto_ts) != (self._from_ts, self.until_ts)
+        bounds = self.bounds
+        # Equal bounds alone say nothing: a step also ends before a DDL, and there the one in doubt may end, too.
+        in_doubt = bounds.reason is not Reason.PARTS or (step.after_ts, step.upto_ts) != (bounds.begin_ts, bounds.end_ts)
         tables = {i: at for i, at in step.tables.items() if i not in step.gone and not at.info.is_view}
         for at in tables.values() if in_doubt else ():
             self._name(at)

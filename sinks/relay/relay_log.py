@@ -114,7 +114,7 @@ def standing(found: TargetProgress, noted: Cover | None, extent: Extent, stream:
     * Consistent: the target needs nothing of the log. What lies behind the checkpoint was written by a life that died before it applied any of it.
     * A span of ours is open, and the log holds it: nothing is changed, because the upstream may be gone before the span is finished.
     * A span of ours is open, and the log does not hold it (it was switched on since, or is of other filters): it is written again.
-    * Not consistent, and no span of ours: a real Drainer has died. Its log goes on without a gap from its checkpoint, unless ours at its beginning is
+    * Not consistent, and no span of ours, or one that was begun to replay such a log: a real Drainer has died. Its log goes on without a gap from its checkpoint, unless ours at its beginning is
       from later: then the target was restored, and the log is of no use.
 
     Args:
@@ -128,7 +128,8 @@ def standing(found: TargetProgress, noted: Cover | None, extent: Extent, stream:
     if found.unfinished is not None:
         held = noted is not None and noted.holds(found.commit_ts, found.unfinished.upto_ts)
         whole = noted is not None and held and stream.takes(noted.stream) and extent.has(noted)
-        return Standing(not whole, noted if whole else None)
+        if held or not found.unfinished.relayed:
+            return Standing(not whole, noted if whole else None)
     if noted is not None and found.commit_ts < noted.after_ts:
         return Standing(True, None)
     begin = FilePosition(min(extent.sizes, default=0), 0)

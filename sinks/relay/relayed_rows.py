@@ -8,7 +8,7 @@ the target's unique keys. Values are those that were written into the log. A TIM
 hour that comes twice when summer time ends, the log does not say which one is meant, so ``doubtful_times`` counts these.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from google.protobuf.message import DecodeError
 
@@ -43,6 +43,11 @@ def binlog_of(payload: bytes, where: str) -> slave.Binlog:
         raise Corruption(f"{where}: a record is not a binlog of a relay log: {error}. Is this the directory of a file sink?") from error
 
 
+def worded(table: slave.Table) -> frozenset[str]:
+    """Names, in lower case, of the columns of which a row holds the number of a word."""
+    return frozenset(c.name.lower() for c in table.column_info if c.mysql_type in ("enum", "set"))
+
+
 def signature(table: slave.Table) -> tuple[tuple[str, str, int, int], ...]:
     """What distinguishes the columns of two runs of rows of one table."""
     return tuple((c.name, c.mysql_type, c.flen, c.decimal) for c in table.column_info)
@@ -51,9 +56,12 @@ def signature(table: slave.Table) -> tuple[tuple[str, str, int, int], ...]:
 # Tables.
 
 
-def table_of(table: slave.Table, there: TargetTable) -> TableAt:
-    """The table with the columns that both the log and the target have, in the target's order, and the target's keys of these."""
-    columns = [WrittenColumn(c.name, *TYPES.get(c.mysql_type, _UNKNOWN), c.flen, c.decimal) for c in table.column_info]
+def table_of(table: slave.Table, there: TargetTable, not_yet: Collection[str] = ()) -> TableAt:
+    """The table with the columns that both the log and the target have, in the target's order, and the target's keys of these. ``not_yet``: names,
+    in lower case, of columns that a later DDL adds: what the log has for them is no value, and they get their defaults.
+    """
+    known = [c for c in table.column_info if c.name.lower() not in not_yet]
+    columns = [WrittenColumn(c.name, *TYPES.get(c.mysql_type, _UNKNOWN), c.flen, c.decimal) for c in known]
     return table_there(table.schema_name, table.table_name, columns, there)
 
 

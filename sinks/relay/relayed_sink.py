@@ -62,7 +62,7 @@ class RelayedSink(Sink):
         self._log.begin(found)
         if found.unfinished is not None:
             self._open_upto = found.unfinished.upto_ts
-        elif not found.consistent:
+        if not found.consistent and (found.unfinished is None or found.unfinished.relayed):
             self._every_step = True
         return opened
 

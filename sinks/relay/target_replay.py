@@ -8,14 +8,19 @@ Promises:
   the last record. Rows without such a key cannot be told apart in a span that was half applied: their tables are named. No row of any other span
   is touched.
 * A kill at any moment, and a repetition, leave the same: the first transaction replaces our marks of the open span by one of the replay's, with the
-  number of operations that are done, which each later transaction moves. With the upstream back, the stream finishes such a span in safe mode.
+  number of operations that are done, which each later transaction moves. The number counts only for the same records: with others, as when one is
+  left out by now, it begins again. With the upstream back, the stream goes on in safe mode up to the end of the log, which is kept until then.
 * Nothing is changed unless the log holds the span and all its records are readable. The lease is required as by every other writer.
+* A DDL of which nobody knows whether it was executed, and that must not be executed twice, is left to a person (``ddl_in_doubt``): before anything
+  is changed if a real Drainer may have executed it, and else when all before it is in the target.
 
 One connection applies everything in order, so that nothing needs to be known of which operations are in conflict.
 """
 
+import hashlib
 import itertools
 import logging
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +28,9 @@ from pathlib import Path
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.schemas.binlogfile import BinlogRecord, BinlogWriter, walk
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, LeaseLost
+from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.findings import Finding, in_words
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.proto import secondary_binlog_pb2 as slave
@@ -32,7 +39,7 @@ from pyspark_tidb_binlog.sinks.engine.row_ops import RowOp, operations_named
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
 from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import execute_text
-from pyspark_tidb_binlog.sinks.mysql.opening import Doubt
+from pyspark_tidb_binlog.sinks.mysql.opening import LEAST_OPEN, Doubt
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
 from pyspark_tidb_binlog.sinks.mysql.rows.file_tables import FileTables
 from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import identifies_rows
@@ -41,20 +48,28 @@ from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, RowWriter
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.relay.ddl_in_doubt import added_columns, why_not_again
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayStream, noted_cover, read_cover, told
-from pyspark_tidb_binlog.sinks.relay.relayed_rows import binlog_of, operations_in, signature, table_of
+from pyspark_tidb_binlog.sinks.relay.relayed_rows import binlog_of, operations_in, signature, table_of, worded
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
 from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
 from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
 
 _log = logging.getLogger(__name__)
 
-PLAN = "relay"
-"""The fingerprint, in ``spark_rows``, of a span that is being replayed; no plan of the stream has it."""
 _OPERATIONS = 2000
 """Of one transaction, at most."""
 _BYTES = 8 << 20
 """Of the records of one transaction, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stamp:
+    """What is remembered of a record."""
+
+    commit_ts: int
+    ddl: bool
+    checksum: int
 
 
 @dataclass(slots=True)
@@ -82,8 +97,17 @@ class RelayReplay(RowSink):
         self._directory = Path(config.relay.log_dir)
         self._file_tables = FileTables("the relay log", "leave the transaction out with syncer.ignore-txn-commit-ts = [{commit_ts}]")
         self._schema_version = 0
-        self._ddl_ts: tuple[int, ...] = ()
-        """commit_ts of the DDLs to be replayed."""
+        self._stamps: tuple[_Stamp, ...] = ()
+        """Of the records to be replayed."""
+        self._log_end_ts = 0
+        """commit_ts of the log's last record, wherever the checkpoint is."""
+        self._since_ts = 0
+        """The checkpoint at which the first replay of this log began."""
+        self._not_executed = 0
+        """commit_ts of a DDL that a person says was not executed, and that must not be executed twice: the replay ends in front of it."""
+        self._not_yet: dict[tuple[str, str], frozenset[str]] = {}
+        """By table: columns that the DDL of ``_first_ddl_ts`` adds, and that rows before it do not have."""
+        self._first_ddl_ts = 0
 
     def start(self) -> TargetProgress:
         """Take the lease and read the target's progress.
@@ -123,7 +147,7 @@ class RelayReplay(RowSink):
                 lock.close()
 
     def _replay(self, done: Replayed) -> Replayed:
-        for ddl, records in itertools.groupby(self._records(), key=lambda r: _is_ddl(r.payload)):
+        for ddl, records in itertools.groupby(self._wanted(), key=lambda r: _is_ddl(r.payload)):
             if ddl:
                 for record in records:
                     self._replay_ddl(self._parsed(record), done)
@@ -136,17 +160,23 @@ class RelayReplay(RowSink):
 
     def _consistent_point(self, found: TargetProgress) -> int:
         """Where the target will be consistent; every record is read once, so that a damaged one is found before anything is changed."""
-        stamps = [(commit_ts_of(r.payload), _is_ddl(r.payload)) for r in self._records()]
-        self._ddl_ts = tuple(ts for ts, ddl in stamps if ddl)
-        last_ts = max((ts for ts, _ in stamps), default=0)
+        behind = [_Stamp(commit_ts_of(r.payload), _is_ddl(r.payload), zlib.crc32(r.payload)) for r in self._records()]
+        last_ts = max((s.commit_ts for s in behind), default=0)
         cover, own, left = read_cover(self._directory), found.unfinished, self._open_lanes
         noted = noted_cover(self._directory)
         self._require(noted.upto_ts if noted else 0, noted is None or noted.after_ts <= found.commit_ts)
         covered_ts = cover.upto_ts if cover is not None and self._stream.takes(cover.stream) else 0
-        if left is not None and left.plan == PLAN:
+        begun = self._safe.bounds.reason is progress.Reason.RELAY and self._safe.open_at(found.commit_ts)
+        self._since_ts = self._safe.bounds.begin_ts if begun else found.commit_ts
+        if left is not None and left.relayed:
             self._require(left.upto_ts, max(last_ts, covered_ts) >= left.upto_ts)
         elif own is not None:
             self._require(own.upto_ts, cover is not None and covered_ts > 0 and cover.holds(found.commit_ts, own.upto_ts))
+        elif not begun:
+            self._require_followed(found.commit_ts, [s.commit_ts for s in behind])
+        if own is None or own.relayed:
+            self._look_at_first_ddl(behind)
+        self._stamps = tuple(s for s in behind if self._is_wanted(s.commit_ts))
         point = max(found.commit_ts, last_ts, covered_ts if own is not None else 0)
         # An earlier life has begun to bring on what another Drainer had left, whose log this is not.
         self._require(self._safe.until_ts, not self._safe.open_at(point))
@@ -160,18 +190,41 @@ class RelayReplay(RowSink):
                 "restored. Start again when the upstream is back"
             )
 
+    def _require_followed(self, commit_ts: int, behind: Sequence[int]) -> None:
+        """Check that a log without a word of ours goes on from the checkpoint of the Drainer that left it.
+
+        A real one writes there what it is about to apply, and deletes only files of which everything is applied: between its checkpoint, which trails
+        that by seconds, and the first record there may be a gap, but a short one.
+        """
+        if behind and behind[0] <= commit_ts + LEAST_OPEN or self._log_end_ts == commit_ts:
+            return
+        what = f"goes on only at {behind[0]} ({as_time(behind[0])})" if behind else f"ends at {self._log_end_ts}"
+        raise ApplyError(
+            f"another Drainer has left the target, and says in its checkpoint {commit_ts} ({as_time(commit_ts)}) that a part of what follows may be there. "
+            f"The relay log in {self._directory} {what}, so that it does not hold all of it: it is of another Drainer or was switched off, files were "
+            "removed, or the target was restored. Start again when the upstream is back"
+        )
+
     def _records(self) -> Iterator[BinlogRecord]:
-        """The records that the target may lack, in their order. Between two of them a stop request ends the replay."""
-        ignored, last_ts = self._settings.ignore_txn_commit_ts, self.commit_ts
+        """The records behind the checkpoint, in their order. Between two of them a stop request ends the replay."""
+        last_ts, last_ddl_ts = self.commit_ts, 0
         for record in walk(self._directory):
             self._retry_policy.pause(0.0)
-            commit_ts = commit_ts_of(record.payload)
+            commit_ts, ddl = commit_ts_of(record.payload), _is_ddl(record.payload)
+            self._log_end_ts = max(self._log_end_ts, commit_ts)
             # A real Drainer that was started again has written again what was there; an early DDL shares its commit_ts with a transaction.
-            again = commit_ts < last_ts if _is_ddl(record.payload) else commit_ts <= last_ts
+            again = commit_ts < last_ts or commit_ts == last_ddl_ts if ddl else commit_ts <= last_ts
             if commit_ts > self.commit_ts and not again:
                 last_ts = commit_ts
-                if commit_ts not in ignored:
-                    yield record
+                last_ddl_ts = commit_ts if ddl else last_ddl_ts
+                yield record
+
+    def _wanted(self) -> Iterator[BinlogRecord]:
+        """Those that are to be replayed."""
+        return (record for record in self._records() if self._is_wanted(commit_ts_of(record.payload)))
+
+    def _is_wanted(self, commit_ts: int) -> bool:
+        return commit_ts not in self._settings.ignore_txn_commit_ts or commit_ts == self._not_executed
 
     def _parsed(self, record: BinlogRecord) -> slave.Binlog:
         return binlog_of(record.payload, f"{self._directory}: file {record.end.index}, before offset {record.end.offset}")
@@ -179,9 +232,9 @@ class RelayReplay(RowSink):
     # Rows.
 
     def _replay_rows(self, records: Iterator[BinlogRecord], done: Replayed) -> None:
-        upto_ts = next((ts - 1 for ts in self._ddl_ts if ts > self.commit_ts), done.commit_ts)
+        upto_ts = next((s.commit_ts - 1 for s in self._stamps if s.ddl and s.commit_ts > self.commit_ts), done.commit_ts)
         record = LaneRecord(self._cluster_id, upto_ts, self._settings.checkpoint_schema)
-        position, at = self._begin(upto_ts), 0
+        position, at = self._begin(upto_ts, done.commit_ts), 0
         for chunk in chunks_of(self._pieces_of(records, done), _OPERATIONS, _BYTES):
             skipped = min(max(position - at, 0), len(chunk.ops))
             at += len(chunk.ops)
@@ -189,22 +242,36 @@ class RelayReplay(RowSink):
                 self._write(chunk.ops[skipped:], chunk.tables, record.guard(0, at - len(chunk.ops) + skipped, at), done)
         done.operations += at
 
-    def _begin(self, upto_ts: int) -> int:
+    def _begin(self, upto_ts: int, point: int) -> int:
         """Replace the marks of the open span by the replay's; how many operations a replay before has done."""
-        left = self._open_lanes
-        if left is not None and left.plan == PLAN and (left.after_ts, left.upto_ts) == (self.commit_ts, upto_ts):
+        left, plan = self._open_lanes, self._plan_of(upto_ts)
+        if left is not None and (left.after_ts, left.upto_ts, left.plan) == (self.commit_ts, upto_ts, plan):
             return left.done[0]
         schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
 
         def begin(session: Session) -> None:
             self._record.locked_ts(session, self.commit_ts, self.commit_ts)
-            progress.finish_span(session, cluster_id, self.commit_ts, upto_ts, schema)
-            row_progress.begin(session, cluster_id, (self.commit_ts, upto_ts), PLAN, 1, schema, safe=True)
+            self._mark(session, point)
+            row_progress.begin(session, cluster_id, (self.commit_ts, upto_ts), plan, 1, schema, safe=True)
             self._record.save(session, self.commit_ts, AppliedJobs(self._schema_version), consistent=False)
             failpoints.point("before-downstream-commit")
 
         self._leased.transact(begin)
         return 0
+
+    def _plan_of(self, upto_ts: int) -> str:
+        """The fingerprint of the records up to there: what a number of operations is a number of."""
+        found = hashlib.sha256()
+        for stamp in self._stamps:
+            if not stamp.ddl and self.commit_ts < stamp.commit_ts <= upto_ts:
+                found.update(b"%d:%d " % (stamp.commit_ts, stamp.checksum))
+        return f"{row_progress.RELAYED}-{found.hexdigest()[:32]}"
+
+    def _mark(self, session: Session, point: int) -> None:
+        """Forget the marks of what is replayed; until it is, whoever comes next does not know what of the log up to ``point`` is in the target."""
+        schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
+        progress.finish_span(session, cluster_id, self.commit_ts, point, schema)
+        progress.begin_safe(session, cluster_id, progress.SafeBounds(self._since_ts, point, progress.Reason.RELAY), schema)
 
     def _pieces_of(self, records: Iterator[BinlogRecord], done: Replayed) -> Iterator[OpPiece]:
         made: dict[tuple[str, str], tuple[object, TableAt]] = {}
@@ -212,7 +279,8 @@ class RelayReplay(RowSink):
             binlog = self._parsed(record)
             done.transactions += 1
             for table in binlog.dml_data.tables:
-                name, columns = (table.schema_name, table.table_name), signature(table)
+                name = table.schema_name, table.table_name
+                columns = signature(table), binlog.commit_ts < self._first_ddl_ts
                 if name not in made or made[name][0] != columns:
                     made[name] = columns, self._table_at(table, binlog.commit_ts, done)
                 ops = operations_in(table, made[name][1], binlog.commit_ts, self._read_back)
@@ -221,7 +289,9 @@ class RelayReplay(RowSink):
 
     def _table_at(self, table: slave.Table, commit_ts: int, done: Replayed) -> TableAt:
         def read(session: Session) -> TableAt:
-            return table_of(table, self._file_tables.of(session, table.schema_name, table.table_name, commit_ts))
+            there = self._file_tables.of(session, table.schema_name, table.table_name, commit_ts)
+            not_yet = self._not_yet.get(_named(table.schema_name, table.table_name), ()) if commit_ts < self._first_ddl_ts else ()
+            return table_of(table, there, not_yet)
 
         made = self._leased.ask(read)
         if not identifies_rows(made.info):
@@ -241,10 +311,58 @@ class RelayReplay(RowSink):
 
     # DDLs: only a real Drainer's log has them within a span that is open.
 
+    def _look_at_first_ddl(self, behind: Sequence[_Stamp]) -> None:
+        """Only the first one may have been executed by a real Drainer, or by a replay that was killed.
+
+        Raises:
+            DdlRefused: a person must look whether it was.
+        """
+        at = next((place for place, s in enumerate(behind) if s.ddl), len(behind))
+        if at == len(behind):
+            return
+        ddl_ts = behind[at].commit_ts
+        begun = self._leased.ask(lambda session: progress.ddl_begun(session, self._cluster_id, ddl_ts, self._settings.checkpoint_schema))
+        if self.commit_ts > self._since_ts and not begun:
+            return  # A replay has moved on from the first one, and says so before it executes another.
+        worded_before: dict[tuple[str, str], frozenset[str]] = {}
+        for record in self._records():
+            binlog = self._parsed(record)
+            if _is_ddl(record.payload):
+                break
+            for table in binlog.dml_data.tables:
+                name = _named(table.schema_name, table.table_name)
+                worded_before[name] = worded_before.get(name, frozenset()) | worded(table)
+        data, query = binlog.ddl_data, _query(binlog)
+        name = _named(data.schema_name, data.table_name)
+        if why := why_not_again(query, worded_before.get(name, ())):
+            if begun or not at:
+                raise self._left_to_a_person(ddl_ts, query, why)
+            if ddl_ts not in self._settings.ignore_txn_commit_ts:
+                raise DdlRefused(
+                    f"the first DDL in the relay log in {self._directory}, that of commit_ts {ddl_ts}, may have been executed before its Drainer was killed, "
+                    f"and {why}: {query}. Look at the target. (1) It was executed: then so is everything before it; {self._set_to(ddl_ts)}, and start again. (2) "
+                    f"It was not: start with syncer.ignore-txn-commit-ts = [{ddl_ts}]; what comes before it is replayed, and the next message says what follows"
+                )
+            self._not_executed = ddl_ts
+        self._not_yet, self._first_ddl_ts = {name: added_columns(query)}, ddl_ts
+
+    def _left_to_a_person(self, ddl_ts: int, query: str, why: str) -> DdlRefused:
+        return DdlRefused(
+            f"everything before the DDL of commit_ts {ddl_ts} in the relay log is in the target, the DDL itself perhaps, and {why}: {query}. Look at the target, "
+            f"execute it by hand if it was not, {self._set_to(ddl_ts)}, and start again"
+        )
+
+    def _set_to(self, ddl_ts: int) -> str:
+        table = f"{quote_name(self._settings.checkpoint_schema)}.{quote_name(self._record.table)}"
+        return f"UPDATE {table} SET checkPoint = JSON_SET(checkPoint, '$.commitTS', {ddl_ts}) WHERE clusterID = {self._cluster_id}"
+
     def _replay_ddl(self, binlog: slave.Binlog, done: Replayed) -> None:
-        query = binlog.ddl_data.ddl_query.decode("utf-8", "replace")
+        query, commit_ts = _query(binlog), binlog.commit_ts
         self._schema_version = 0
-        self._move(binlog.commit_ts - 1, done, consistent=False)
+        self._move(commit_ts - 1, done, ddl_ts=commit_ts)
+        if commit_ts == self._not_executed:
+            raise self._left_to_a_person(commit_ts, query, "you have said that it was not executed")
+        failpoints.point("before-relayed-ddl")
 
         database = binlog.ddl_data.schema_name
         try:
@@ -260,9 +378,10 @@ class RelayReplay(RowSink):
             ) from error
         if already_so is not None:
             _log.warning("DDL of commit_ts %d: the target says that it is so already: %s", binlog.commit_ts, already_so)
+        failpoints.point("after-relayed-ddl")
         self._file_tables.forget()
         done.ddls += 1
-        self._move(binlog.commit_ts, done, consistent=False)
+        self._move(commit_ts, done)
 
     def _check(self, session: Session) -> None:
         lease.check_unlocked(session, self._leased.lease)
@@ -270,22 +389,36 @@ class RelayReplay(RowSink):
     # The record.
 
     def _finish(self, done: Replayed) -> None:
-        self._move(done.commit_ts, done, consistent=True)
+        self._move(done.commit_ts, done)
 
-    def _move(self, commit_ts: int, done: Replayed, *, consistent: bool) -> None:
-        """Record that everything up to ``commit_ts`` is applied, and remove the marks of the replay."""
+    def _move(self, commit_ts: int, done: Replayed, ddl_ts: int = 0) -> None:
+        """Record that everything up to ``commit_ts`` is applied, and with its end that the target is consistent; ``ddl_ts``: of the DDL that comes next."""
         schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
+        consistent = commit_ts == done.commit_ts
 
         def move(session: Session) -> None:
             self._record.locked_ts(session, self.commit_ts, commit_ts)
-            progress.finish_span(session, cluster_id, self.commit_ts, done.commit_ts, schema)
+            if consistent:
+                progress.finish_span(session, cluster_id, self.commit_ts, commit_ts, schema)
+            else:
+                self._mark(session, done.commit_ts)
+            if ddl_ts:
+                progress.begin_ddl(session, cluster_id, ddl_ts, schema)
             row_progress.finish(session, cluster_id, schema)
             self._record.save(session, commit_ts, AppliedJobs(self._schema_version), consistent=consistent)
             failpoints.point("before-downstream-commit")
 
-        if commit_ts > self.commit_ts or consistent:
-            self._leased.transact(move)
-            self._record.commit_ts, self._record.consistent, self._open_lanes = commit_ts, consistent, None
+        self._leased.transact(move)
+        self._record.commit_ts, self._record.consistent, self._open_lanes = commit_ts, consistent, None
+
+
+def _named(schema: str, table: str) -> tuple[str, str]:
+    """Of a table, as a key."""
+    return schema.lower(), table.lower()
+
+
+def _query(binlog: slave.Binlog) -> str:
+    return binlog.ddl_data.ddl_query.decode("utf-8", "replace")
 
 
 def _is_ddl(payload: bytes) -> bool:

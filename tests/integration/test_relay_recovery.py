@@ -110,7 +110,7 @@ def test_recovery_is_killed_and_repeated(site: Site, upstream_returns: bool) -> 
         ended = relayed_process(site.task(seed, recovers=7), {failpoints.DIE: f"after-rows-commit:{number}"})
         assert ended.returncode == -signal.SIGKILL, ended.stderr
         assert '"consistent":false' in site.checkpoint()
-        assert site.query(f"SELECT plan, safe, done > 0 FROM {SCHEMA}.spark_rows") == [("relay", 1, 1)]
+        assert site.query(f"SELECT plan LIKE 'relay-%', safe, done > 0 FROM {SCHEMA}.spark_rows") == [(1, 1, 1)]
     if not upstream_returns:
         done = recover(site.task(seed))
         assert done is not None and keyed(site.rows()) == keyed(snapshot(seed, done.commit_ts))

@@ -27,6 +27,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, Ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import remarkable
 from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
+from pyspark_tidb_binlog.sinks.mysql.progress import SafeBounds
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_tables
@@ -196,7 +197,7 @@ def test_in_safe_mode_the_words_of_a_later_version_say_that_a_tables_rows_are_th
     target.session.execute("INSERT INTO d.t VALUES (1, 10, 'x')")
     target.session.commit()
     sink = target.life(version=2)
-    sink._safe.begin(BEGIN, BEGIN + 1000, "a crash")
+    sink._safe.begin(SafeBounds(BEGIN, BEGIN + 1000), "a crash")
     target.write((None, {1: 1, 2: 10, 3: 1}))
     assert target.rows("id, e") == [(1, "x")]
 
@@ -544,6 +545,6 @@ def test_in_safe_mode_a_column_that_the_target_lacks_does_not_say_that_its_rows_
     """Although a later DDL of the table is known, which another Drainer might have executed."""
     target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, e ENUM('x','y','z'))")
     sink = target.life(version=2, **settings)
-    sink._safe.begin(BEGIN, BEGIN + 1000, "a crash")
+    sink._safe.begin(SafeBounds(BEGIN, BEGIN + 1000), "a crash")
     target.write((None, {1: 1, 2: 10, 3: 2}))
     assert target.rows("id") == [(1,)]

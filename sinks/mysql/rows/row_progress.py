@@ -13,6 +13,9 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 
+RELAYED = "relay"
+"""How the plan of a span begins that is being replayed from the relay log; no other has it."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpenLanes:
@@ -28,6 +31,11 @@ class OpenLanes:
     """Whether it is applied in safe mode, because an earlier attempt with another plan was left half done."""
     done: tuple[int, ...]
     """Number of operations that each lane has done."""
+
+    @property
+    def relayed(self) -> bool:
+        """Whether a replay of the relay log has begun it."""
+        return self.plan.startswith(RELAYED)
 
 
 def ensure_table(session: Session, schema: str) -> None:

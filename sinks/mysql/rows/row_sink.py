@@ -119,7 +119,9 @@ class RowSink(MySQLSink):
             return opened
         self._record.consistent = False
         # So that exactly this span is read again, whatever the source would make the next batch of.
-        unfinished = opened.progress.unfinished or UnfinishedSpan(self.commit_ts, left.upto_ts, self._settings.parts, frozenset())
+        unfinished = opened.progress.unfinished or UnfinishedSpan(
+            self.commit_ts, left.upto_ts, self._settings.parts, frozenset(), relayed=left.relayed
+        )
         return replace(opened, progress=replace(opened.progress, unfinished=unfinished))
 
     def close(self) -> None:
