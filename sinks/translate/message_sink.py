@@ -201,7 +201,7 @@ class MessageSink(Sink):
         settings = self._settings
         unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT)
         if settings.sync_ddl and not unwanted and step.skip_ts not in settings.ignored_ts:
-            yield Message(step.commit_ts, self._format.ddl(step.commit_ts, name, step.query), 0)
+            yield Message(step.commit_ts, self._format.ddl(step.commit_ts, name, step.restored), 0)
 
     def _write(self, step: RowsStep, messages: Iterable[Message]) -> Written:
         stand = self._held()

@@ -458,6 +458,21 @@ def test_ddls_are_left_out_without_sync_ddl_and_for_databases_that_are_not_repli
     assert payloads(tmp_path / "b") == [] and sink.commit_ts == spans()[-1][1]
 
 
+def test_the_text_of_an_early_ddl_is_as_in_a_binlog(tmp_path: Path) -> None:
+    """It is the user's, with escapes; Reparo and consumers read it as TiDB restores it."""
+    found, _, steps = case_steps(CASE)
+    users = replace(
+        next(s for s in steps if isinstance(s, DdlStep)), early=True, query=r"ALTER TABLE t ADD c VARCHAR(9) DEFAULT 'it\'s a\\b'"
+    )
+    topic = MemoryTopic()
+    for sink in (in_files(tmp_path), in_topic(tmp_path / "topic", topic)):
+        sink.open(lambda _, at: at or found.info["start_ts"], lambda: found.history)
+        sink.apply_ddl(users, found.history, frozenset())
+        sink.close()
+    for message in (*payloads(tmp_path), *topic.messages):
+        assert rb"DEFAULT 'it''s a\b'" in message
+
+
 def test_a_ddl_that_is_ignored_counts_as_done(tmp_path: Path) -> None:
     run(in_files(tmp_path / "whole"))
     ddls = [m for m in payloads(tmp_path / "whole") if pb.Binlog.FromString(m).tp == pb.DDL]
