@@ -25,6 +25,7 @@ from pyspark_tidb_binlog.conf.load import PASSWORD, variable_of
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, SWITCH, JobParser, parser, run_job
 from pyspark_tidb_binlog.jobs.logs import move_log, set_level
+from pyspark_tidb_binlog.schemas.binlogfile import files_in
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
@@ -161,8 +162,16 @@ def main(argv: Sequence[str]) -> int:
 
 
 def replay(settings: ReplaySettings, target: ReplayTarget) -> int:
-    """Give ``target`` what the range and the filters leave; how many binlogs that were."""
+    """Give ``target`` what the range and the filters leave; how many binlogs that were.
+
+    Raises:
+        ConfigError: there are no binlogs at all.
+    """
     count = 0
+    if not files_in(settings.directory):
+        raise ConfigError(
+            f"data-dir {settings.directory} holds no files of binlogs (binlog-…): name the directory that syncer.to.dir names"
+        )
 
     def chosen() -> Iterator[pb.Binlog]:
         nonlocal count
@@ -183,11 +192,13 @@ def _told(done: FilesReplayed) -> int:
     )
     if done.passed_over:
         print(f"{done.passed_over} binlogs that the Drainer had written twice were passed over")
-    if not done.findings:
-        return 0
-    told = ", ".join(f"{table or 'no single table'}: {count}" for table, count in sorted(done.findings.items()))
-    print(f"error: the target was not as the files say; its rows are now. Findings, each is in the log: {told}", file=sys.stderr)
-    return EXIT_FAILED
+    if done.left_out:
+        told = "; ".join(f"{table}: {', '.join(sorted(columns))}" for table, columns in sorted(done.left_out.items()))
+        print(f"error: values were left out, because the target lacks columns that the files have: {told}", file=sys.stderr)
+    if done.findings:
+        told = ", ".join(f"{table or 'no single table'}: {count}" for table, count in sorted(done.findings.items()))
+        print(f"error: the target was not as the files say; its rows are now. Findings, each is in the log: {told}", file=sys.stderr)
+    return EXIT_FAILED if done.findings or done.left_out else 0
 
 
 def given_to_replay(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:

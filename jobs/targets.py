@@ -142,4 +142,5 @@ def _directory(config: DrainerConfig) -> Path:
 
 def _message_settings(config: DrainerConfig, cluster_id: int) -> MessageSettings:
     apply = config.apply
-    return MessageSettings(Path(config.data_dir), cluster_id, apply.sync_ddl, frozenset(apply.ignore_txn_commit_ts))
+    ignored, from_now = frozenset(apply.ignore_txn_commit_ts), config.source.starting_commit_ts < 0
+    return MessageSettings(Path(config.data_dir), cluster_id, apply.sync_ddl, ignored, from_now)

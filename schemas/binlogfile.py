@@ -13,6 +13,7 @@ behind it, and its files cannot be read any more). Reading changes nothing; ``Co
 
 import datetime
 import fcntl
+import itertools
 import os
 import re
 import struct
@@ -25,7 +26,7 @@ from typing import BinaryIO
 import google_crc32c
 
 from pyspark_tidb_binlog.schemas.durable_file import sync_directory
-from pyspark_tidb_binlog.schemas.errors import Corruption, LeaseHeld
+from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, LeaseHeld
 
 MAGIC = 471532804
 MAX_FILE_BYTES = 512 << 20
@@ -218,6 +219,8 @@ class BinlogWriter:
         self._max_bytes = max_bytes
         self._now = now
         self._unsynced = False
+        self._name = ""
+        """Of the file being written."""
         directory.mkdir(_DIRECTORY_MODE, parents=True, exist_ok=True)
         self._lock = _locked(directory)
         try:
@@ -250,9 +253,14 @@ class BinlogWriter:
         self._write(joined)
 
     def sync(self) -> None:
-        """Make everything written durable."""
+        """Make everything written durable.
+
+        Raises:
+            ApplyError: the file is not at its place any more; what was written since the last ``sync`` counts as not written.
+        """
         if self._unsynced:
             os.fsync(self._file)
+            self._require_there()
             self._unsynced = False
 
     def require(self, place: FilePosition) -> FilePosition:
@@ -283,9 +291,12 @@ class BinlogWriter:
             (self._directory / file.name).unlink(missing_ok=True)
 
     def older_than(self, seconds: float) -> tuple[BinlogName, ...]:
-        """The files last written more than ``seconds`` ago, never the newest one."""
+        """The first files, all of which were last written more than ``seconds`` ago, never the newest one.
+
+        A later one that seems old stays behind one that seems young (it was copied, or touched): between two files none may be missing.
+        """
         limit = time.time() - seconds
-        return tuple(f for f in self.files()[:-1] if (self._directory / f.name).stat().st_mtime < limit)
+        return tuple(itertools.takewhile(lambda f: (self._directory / f.name).stat().st_mtime < limit, self.files()[:-1]))
 
     def close(self) -> None:
         """Release the directory. Nothing is made durable that was not; safe to call twice."""
@@ -309,6 +320,7 @@ class BinlogWriter:
             os.ftruncate(found, end)
             os.fsync(found)
         sync_directory(self._directory)
+        self._name = last.name
         return found, FilePosition(last.index, end)
 
     def _file_of(self, place: FilePosition) -> BinlogName:
@@ -316,6 +328,19 @@ class BinlogWriter:
         if found is None or (self._directory / found.name).stat().st_size < place.offset:
             raise Corruption(f"{self._directory} does not hold {place}, up to which binlogs were recorded as written: were files removed?")
         return found
+
+    def _require_there(self) -> None:
+        """The descriptor alone would take writes for as long as this process lives, and they would be gone with it."""
+        path, held = self._directory / self._name, os.fstat(self._file)
+        try:
+            there = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            there = None
+        if there is None or (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino):
+            raise ApplyError(
+                f"{path} was {'removed or moved' if there is None else 'replaced by another file'} while it was being written: what was written last is not "
+                "recorded as written. Put it back as it was, and start again; nothing but this program may touch the newest file of a directory of binlogs"
+            )
 
     def _write(self, records: list[bytes]) -> None:
         data = memoryview(b"".join(records))
@@ -335,6 +360,7 @@ class BinlogWriter:
         path = self._directory / file_name(index, self._now())
         found = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, _FILE_MODE)
         sync_directory(self._directory)
+        self._name = path.name
         return found
 
 

@@ -115,6 +115,24 @@ def quote_string(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
+_ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+"""What a backslash and this character stand for; before any other one it stands for nothing."""
+
+
+def with_plain_strings(sql: str) -> str:
+    """A user's text with its strings as in one that TiDB has restored: no backslash escapes anything, and quotes are doubled."""
+    return text_of([Token(t.kind, _plain(t.text)) if t.kind is TokenKind.STRING else t for t in tokenize(sql)])
+
+
+def _plain(literal: str) -> str:
+    quote = literal[0]
+    if "\\" not in literal or not literal.endswith(quote):
+        return literal
+    escaped = re.compile(rf"\\(.)|{quote * 2}", re.DOTALL)
+    value = escaped.sub(lambda found: _ESCAPES.get(found[1], found[1]) if found[1] else quote, literal[1:-1])
+    return quote + value.replace(quote, quote * 2) + quote
+
+
 @dataclass(frozen=True, slots=True)
 class QualifiedName:
     """``schema`.`name``; the schema is empty when the text relies on the session's default database."""

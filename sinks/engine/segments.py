@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import DELETE_ONLY, SCHEMA_JOBS
-from pyspark_tidb_binlog.schemas.ddl_tokens import is_setval
+from pyspark_tidb_binlog.schemas.ddl_tokens import is_setval, with_plain_strings
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
@@ -141,6 +141,11 @@ class DdlStep:
     """The jobs executed on the target after this step."""
     decision: DdlDecision = APPLIED
     """What the filters make of it."""
+
+    @property
+    def restored(self) -> str:
+        """The text as a binlog has it: TiDB's parser writes strings without escapes, which a user's text may have."""
+        return with_plain_strings(self.query) if self.early else self.query
 
     @property
     def skip_ts(self) -> int:

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from pyspark_tidb_binlog.schemas.binlogfile import MAX_FILE_BYTES, BinlogWriter, FilePosition
 from pyspark_tidb_binlog.schemas.durable_file import written_in
-from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption
 from pyspark_tidb_binlog.sinks.translate.local_record import Stand, TargetPlace
-from pyspark_tidb_binlog.sinks.translate.log_end import end_of
-from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings, MessageSink, Outlet
+from pyspark_tidb_binlog.sinks.translate.log_end import end_of, last_ts_of
+from pyspark_tidb_binlog.sinks.translate.message_sink import LastBinlog, MessageSettings, MessageSink, Outlet
 from pyspark_tidb_binlog.sinks.translate.pb_binlogs import PbBinlogs
 from pyspark_tidb_binlog.sinks.translate.process_zone import process_zone
 from pyspark_tidb_binlog.sinks.translate.translation import Message
@@ -74,11 +74,25 @@ class BinlogDirectory(Outlet):
                     f"{target.directory} holds binlogs beyond {commit_ts}, where the stream begins, and no savepoint says how far they reach: begin in "
                     "an empty directory, or restore the savepoint"
                 )
-            self._cut_to = writer.require(end) if end != writer.position else None
+            self._cut_to = self._there(writer, end) if end != writer.position else None
         except BaseException:
             writer.close()
             raise
         return writer
+
+    def _there(self, writer: BinlogWriter, end: FilePosition) -> FilePosition:
+        try:
+            return writer.require(end)
+        except Corruption as error:
+            left = last_ts_of(self._target.directory)
+            again = (
+                f"with commitTS = {left} in savepoint, after the last binlog that is left"
+                if left
+                else "with initial-commit-ts, in an empty data-dir"
+            )
+            raise Corruption(
+                f"{error} Put them back. If they are lost, and the Pumps still hold what was in them, have it written again: without savepoint.spark, {again}"
+            ) from error
 
     def _written(self) -> AbstractContextManager[None]:
         return written_in("binlogs", self._target.directory, "syncer.to.dir")
@@ -102,6 +116,11 @@ class BinlogDirectory(Outlet):
             writer.sync()
             self._tidy()
         return done
+
+    def last(self) -> LastBinlog | None:
+        """The last record of the newest file that has one."""
+        commit_ts = last_ts_of(self._target.directory)
+        return LastBinlog(str(self._target.directory), commit_ts) if commit_ts else None
 
     @property
     def place(self) -> TargetPlace:

@@ -18,7 +18,7 @@ from typing import Protocol
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
 from pyspark_tidb_binlog.sinks.translate.local_record import Stand, TargetPlace
-from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings, MessageSink, Outlet
+from pyspark_tidb_binlog.sinks.translate.message_sink import LastBinlog, MessageSettings, MessageSink, Outlet
 from pyspark_tidb_binlog.sinks.translate.process_zone import process_zone
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
 from pyspark_tidb_binlog.sinks.translate.translation import Message
@@ -127,6 +127,14 @@ class TopicEnd(Outlet):
                 held, size = [], 0
         self._send(held)
         return done
+
+    def last(self) -> LastBinlog | None:
+        """The last message that the brokers hold."""
+        first, end = self._topic.begin(), self._topic.end()
+        for begin in range(end - _LOOK_BACK, first - _LOOK_BACK, -_LOOK_BACK):
+            if held := self._topic.read(max(begin, first), begin + _LOOK_BACK):
+                return LastBinlog("the topic", commit_ts_of(held[-1]))
+        return LastBinlog("the topic", 0) if end else None
 
     @property
     def place(self) -> TargetPlace:

@@ -141,4 +141,4 @@ class RelayedSink(Sink):
     def _ddl(self, step: DdlStep, history: SchemaHistory) -> Iterator[Message]:
         unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT)
         if self._settings.ddls and not unwanted and step.skip_ts not in self._settings.ignored_ts:
-            yield Message(step.commit_ts, self._form.ddl(step.commit_ts, name_of(step.job, history), step.query), 0)
+            yield Message(step.commit_ts, self._form.ddl(step.commit_ts, name_of(step.job, history), step.restored), 0)

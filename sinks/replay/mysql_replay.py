@@ -8,8 +8,10 @@ Promises:
   Tables are as the target has them.
 * One replay writes at a time: it holds the lease of ``CLUSTER`` in ``tidb_binlog.spark_lease``, and every transaction checks it.
 * There is no checkpoint: a range is applied whenever it is asked for. But where it stopped is known: ``spark_rows`` says, in the transactions of the
-  rows, what of the open chunk is done. If the same operations come first again, they go on from there, exactly, rows without a unique key included;
-  anything else is refused without safe mode.
+  rows, what of the open chunk is done, which chunks of its span come before it, and which DDL was begun or executed last. If the same operations come
+  first again, they go on from there, exactly, rows without a unique key included; anything else is refused without safe mode.
+* A DDL that a replay had begun when it ended is executed again, where the target then says that it is so already; one that would undo itself
+  (EXCHANGE PARTITION, names that change places) is left to a person.
 * In safe mode (REPLACE; deletes that may find nothing) any part may have been applied before: afterwards every row that has a unique key without NULL
   is as the files say. Rows without such a key cannot be told apart, and their tables are named.
 * What the target has or lacks against the files is a finding, and the row is then as the files say.
@@ -21,11 +23,11 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
-from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, LeaseHeld, LeaseLost
+from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, LeaseHeld, LeaseLost, RetryableApplyError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.findings import Finding, in_words
 from pyspark_tidb_binlog.schemas.history import TableAt
@@ -35,7 +37,8 @@ from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, RowOp, operations
 from pyspark_tidb_binlog.sinks.file.event_rows import FileColumn, columns_in, operation_of
 from pyspark_tidb_binlog.sinks.file.replayed import ColumnChange, columns_of, ddl_parts
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import execute_text
+from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import CLIENT_ERRORS, execute_text
+from pyspark_tidb_binlog.sinks.mysql.ddl.repeated import undoes_itself
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
@@ -43,21 +46,22 @@ from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
 from pyspark_tidb_binlog.sinks.mysql.rows.file_tables import FileTables, WrittenColumn, table_there
-from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import LanePlan, identifies_rows
+from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import AT_ITS_BEGIN, LanePlan, SpanPlace, identifies_rows, operations_before
 from pyspark_tidb_binlog.sinks.mysql.rows.op_chunks import OpChunk, OpPiece, chunks_of
 from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, Lanes, RowWriter, TransactionSize
 from pyspark_tidb_binlog.sinks.mysql.rows.row_progress import OpenLanes
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
+from pyspark_tidb_binlog.sinks.replay.ddl_mark import DdlMark, DdlState
 from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
 
 _log = logging.getLogger(__name__)
 
 CLUSTER = 0
 """The cluster id of a replay's lease and record: no cluster has it."""
-_DDL = "ddl"
-"""The fingerprint, in ``spark_rows``, of a DDL that is being executed."""
+_REST = ""
+"""The fingerprint of a span that is left open behind the end of a range: a part of it may be in the target."""
 _OPERATIONS = 4000
 """Of a chunk, at most. From half of it on, a chunk ends with its transaction."""
 _BYTES = 16 << 20
@@ -66,8 +70,8 @@ _PIECE = 1000
 """Operations on one table that are handed on together."""
 _NO_DATABASE = 1049
 _WAY_OUT = (
-    "leave its table out with [[replicate-ignore-table]], or replay up to the transaction and then go on behind it: -stop-tso {before}, "
-    "then -start-tso {behind}"
+    "leave its table out with [[replicate-ignore-table]], or replay up to the transaction and then go on behind it: -safe-mode -stop-tso {before}, "
+    "then -safe-mode -start-tso {behind}"
 )
 
 
@@ -86,6 +90,8 @@ class FilesReplayed:
     """Tables with rows that cannot be told apart."""
     findings: Counter[str] = field(default_factory=Counter)
     """Number of findings by table."""
+    left_out: dict[str, set[str]] = field(default_factory=dict)
+    """Columns of the binlogs, by table, that the target lacks: their values are not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +133,16 @@ class MySQLReplay:
         """What a replay before has left open, until the first operations or DDL of this one."""
         self._open_upto = 0
         """Up to here an earlier replay may have applied something."""
+        self._found_ddl: DdlMark | None = None
+        """The DDL of the record that was found."""
+        self._place = AT_ITS_BEGIN
+        """Of the next chunk in the operations behind ``_done_ts``."""
+        self._go_on = after_ts + 1
+        """Where a range begins that goes on from here."""
+        self._begun = False
+        """Whether this replay has found its place, or applied anything."""
+        self._had: dict[tuple[str, str], set[str]] = {}
+        """Columns in lower case that tables have had at the target."""
 
     def take_all(self, binlogs: Iterable[pb.Binlog]) -> None:
         """Apply ``binlogs``.
@@ -137,7 +153,7 @@ class MySQLReplay:
             ApplyError: the target refuses something, or a replay before has left a span open and this is not in safe mode.
         """
         self._start()
-        for ddl, group in itertools.groupby(self._each_once(binlogs), key=lambda b: b.tp == pb.DDL):
+        for ddl, group in itertools.groupby(self._not_there(self._each_once(binlogs)), key=lambda b: b.tp == pb.DDL):
             if not ddl:
                 for chunk in chunks_of(self._pieces_of(group), _OPERATIONS, _BYTES, _OPERATIONS // 2):
                     self._apply_rows(chunk)
@@ -155,10 +171,10 @@ class MySQLReplay:
     @property
     def standing(self) -> str:
         """Where the replay is, and how to go on from there."""
-        if not self._leased.taken:
+        if not self._begun:
             return "nothing was applied"
         return (
-            f"everything of the range up to commit_ts {self._done_ts} ({as_time(self._done_ts)}) is in the target: -start-tso {self._done_ts + 1} goes on. "
+            f"everything of the range up to commit_ts {self._done_ts} ({as_time(self._done_ts)}) is in the target: -start-tso {self._go_on} goes on. "
             "With the same files, filters and end it goes on exactly where this one stopped; otherwise add -safe-mode"
         )
 
@@ -176,49 +192,97 @@ class MySQLReplay:
             row_progress.ensure_table(session, schema)
             return row_progress.load_any(session, CLUSTER, schema)
 
-        self._left = self._leased.ask(look)
-        if self._left is not None and self._left.plan == _DDL and self._done_ts >= self._left.upto_ts:
-            _log.warning("the DDL of commit_ts %d, at which a replay before stopped, is left to who chose this range", self._left.upto_ts)
-            self._left = None
-        if self._left is not None:
-            self._open_upto = self._left.upto_ts
-            if self._left.after_ts < self._done_ts:
-                raise self._open_span(self._left, f"this range begins only behind {self._done_ts}")
+        left = self._leased.ask(look)
+        self._found_ddl = DdlMark.read(left.plan) if left is not None else None
+        if left is not None and self._found_ddl is not None and self._done_ts >= self._found_ddl.commit_ts:
+            if self._found_ddl.state is not DdlState.EXECUTED:
+                _log.warning(
+                    "the DDL of commit_ts %d, at which a replay before stopped, is left to who chose this range", self._found_ddl.commit_ts
+                )
+            # What an earlier one had left open may go on behind it.
+            left = replace(left, after_ts=self._found_ddl.commit_ts, plan=_REST) if left.upto_ts > self._done_ts else None
+        self._left = left
+        if left is None:
+            return
+        self._open_upto = left.upto_ts
+        if left.after_ts < self._done_ts:
+            # Which rows of an open chunk are there nobody knows: it is brought to an end. The rest of a span is as whoever chose its ends wants it.
+            if left.plan != _REST or not self._apply.safe_mode:
+                raise self._open_span(left, f"this range begins only behind {self._done_ts}")
+            _log.warning(
+                "of (%d, %d] a part may be in the target; this range begins behind %d: what of it comes before stays as it is",
+                left.after_ts,
+                left.upto_ts,
+                self._done_ts,
+            )
 
     def _each_once(self, binlogs: Iterable[pb.Binlog]) -> Iterator[pb.Binlog]:
         """Without what a Drainer that was started again has written a second time."""
         last_ts = 0
+        ddls: set[bytes] = set()
         for binlog in binlogs:
-            # An early DDL shares its commit_ts with the transaction before it.
-            again = binlog.commit_ts < last_ts if binlog.tp == pb.DDL else binlog.commit_ts <= last_ts
+            if binlog.commit_ts > last_ts:
+                ddls.clear()
+            # An early DDL shares its commit_ts with the transaction before it, and with other early DDLs.
+            ddl = binlog.tp == pb.DDL
+            again = binlog.commit_ts < last_ts or (binlog.commit_ts == last_ts and (not ddl or binlog.ddl_query in ddls))
             if again:
                 self.done.passed_over += 1
-            else:
-                last_ts = binlog.commit_ts
+                continue
+            last_ts = binlog.commit_ts
+            if ddl:
+                ddls.add(binlog.ddl_query)
+            yield binlog
+
+    def _not_there(self, binlogs: Iterator[pb.Binlog]) -> Iterator[pb.Binlog]:
+        """Without what has the commit_ts of the DDL at which a replay before stopped, and comes before it."""
+        left, found = self._left, self._found_ddl
+        if (
+            left is None
+            or found is None
+            or left.after_ts < found.commit_ts
+            or self._done_ts != found.commit_ts - 1
+            or self._apply.safe_mode
+        ):
+            yield from binlogs
+            return
+        for binlog in binlogs:
+            if binlog.commit_ts > found.commit_ts:
+                yield binlog  # which is not what the record says
+                break
+            if found.names(binlog):
+                self._last_ts = found.commit_ts
                 yield binlog
+                break
+        yield from binlogs
 
     def _finish(self) -> None:
         if self._left is not None:
             if not self._apply.safe_mode:
                 raise self._open_span(self._left, "this range holds nothing of it")
             return
-        self._done_ts = self._last_ts
+        self._done_ts, self._go_on = self._last_ts, self._last_ts + 1
         schema, upto_ts = self._apply.checkpoint_schema, self._open_upto
 
         def finish(session: Session) -> None:
             row_progress.finish(session, CLUSTER, schema)
             if upto_ts > self._done_ts:
-                row_progress.begin(session, CLUSTER, (self._done_ts, upto_ts), "", 1, schema, safe=True)
+                row_progress.begin(session, CLUSTER, (self._done_ts, upto_ts), _REST, 1, schema, safe=True)
 
         self._leased.transact(finish)
         if upto_ts > self._done_ts:
             _log.warning("the range ends at %d, within what an earlier replay had begun, up to %d", self._done_ts, upto_ts)
 
     def _open_span(self, left: OpenLanes, why: str) -> ApplyError:
-        schema = self._apply.checkpoint_schema
+        schema, found = self._apply.checkpoint_schema, self._found_ddl
+        go_on, how = left.after_ts + 1, "with the files, filters and end of that one, or with -safe-mode from there"
+        if found is not None and left.plan != _REST:
+            go_on = min(go_on, found.commit_ts)
+        elif left.plan == _REST:
+            how = "and -safe-mode; or begin behind it, with -safe-mode, where what lies before is as you want it"
         return ApplyError(
             f"a replay before stopped within ({left.after_ts}, {left.upto_ts}] ({as_time(left.upto_ts)}): a part of that span is in the target, and {why}. "
-            f"Go on with -start-tso {left.after_ts + 1}, with the files, filters and end of that one, or with -safe-mode. "
+            f"Go on with -start-tso {go_on}, {how}. "
             f"If the target was emptied or restored since, forget it: DELETE FROM {schema}.spark_rows WHERE cluster_id = {CLUSTER}"
         )
 
@@ -247,6 +311,7 @@ class MySQLReplay:
         known = self._tables.get(name)
         if known is None:
             known = self._tables[name] = _KnownTable(self._there(name, commit_ts))
+            self._had.setdefault(name, set()).update(c.name.lower() for c in known.there.columns)
         if columns not in known.by_columns:
             there = known.written
             at_target = tuple(c for c in columns if c.name.lower() in there)
@@ -272,19 +337,22 @@ class MySQLReplay:
 
     def _tell_of_missing(self, name: tuple[str, str], columns: Sequence[str], commit_ts: int) -> None:
         if columns:
-            _log.warning(
-                "%s.%s, commit_ts %d: the target lacks %s, which the binlogs have: left out (as while a DDL adds or drops them)",
-                *name,
-                commit_ts,
-                ", ".join(columns),
-            )
+            _log.warning("%s.%s, commit_ts %d: the target lacks %s, which the binlogs have: left out", *name, commit_ts, ", ".join(columns))
+            # One that a DDL of this range has dropped is to be gone.
+            if lost := {c for c in columns if c.lower() not in self._had[name]}:
+                self.done.left_out.setdefault(".".join(name), set()).update(lost)
 
     def _apply_rows(self, chunk: OpChunk) -> None:
         self._passed(chunk.ops[0].commit_ts)
         last_ts = chunk.ops[-1].commit_ts
         batch = operations_named(chunk.ops, chunk.tables)
+        place = self._place = self._place.behind(batch)
+        if self._is_there(batch, place):
+            self._last_ts = last_ts
+            return
         keys = keys_of(batch)
-        plan = self._plan(batch, keys, max(last_ts, self._open_upto))
+        plan = self._plan(batch, keys, place, max(last_ts, self._open_upto))
+        self._begun = True
         statements = OpStatements(batch, PlanLimits(), self._flavour, safe=plan.safe)
         writer = RowWriter(statements, keys.lists(), self._apply, self._leased.lease, _WAY_OUT)
         record = LaneRecord(CLUSTER, max(last_ts, self._open_upto), self._apply.checkpoint_schema)
@@ -292,17 +360,27 @@ class MySQLReplay:
         self._last_ts = last_ts
         self.done.operations += len(batch)
 
-    def _plan(self, batch: RowBatch, keys: OpKeys, upto_ts: int) -> LanePlan:
+    def _is_there(self, batch: RowBatch, place: SpanPlace) -> bool:
+        """Whether a replay before has done all of these: its record is of a later chunk of the same transaction. That these are its operations the
+        fingerprint of that chunk shows; until then nothing is written.
+        """
+        left = self._left
+        if left is None or self._apply.safe_mode or left.after_ts != self._done_ts or place.upto > operations_before(left.plan):
+            return False
+        _log.warning("%d operations from commit_ts %d on are in the target: passed over", len(batch), int(batch.commit_ts[0]))
+        return True
+
+    def _plan(self, batch: RowBatch, keys: OpKeys, place: SpanPlace, upto_ts: int) -> LanePlan:
         """How the chunk is applied; it is recorded as begun."""
         left = self._taken_left()
         if left is not None and (left.after_ts, left.upto_ts) == (self._done_ts, upto_ts):
-            plan = LanePlan.again(batch, keys, left)
+            plan = LanePlan.again(batch, keys, left, place)
             if plan is not None:
                 _log.warning("goes on exactly where a replay before stopped, within (%d, %d]", left.after_ts, left.upto_ts)
                 return plan
         self._require_safe(left)
         safe = self._apply.safe_mode or self._done_ts < self._open_upto
-        plan = LanePlan.of(batch, keys, self._apply.worker_count, Conflict.GROUPS, self._apply.txn_batch, safe=safe)
+        plan = LanePlan.of(batch, keys, self._apply.worker_count, Conflict.GROUPS, self._apply.txn_batch, place, safe=safe)
         self._begin(upto_ts, plan.text, plan.lanes, safe=safe)
         return plan
 
@@ -314,13 +392,26 @@ class MySQLReplay:
     # DDLs.
 
     def _apply_ddl(self, binlog: pb.Binlog) -> None:
-        self._passed(binlog.commit_ts)
-        left = self._taken_left()
-        if left is None or (left.after_ts, left.upto_ts, left.plan) != (self._done_ts, binlog.commit_ts, _DDL):
-            # A DDL that was being executed when a replay ended is executed again: then it is so already.
+        left, mark = self._taken_left(), DdlMark.of(binlog)
+        known = self._found_ddl if self._found_ddl is not None and self._found_ddl.names(binlog) else None
+        if left is not None and (known is None or left.plan != known.plan or left.after_ts != self._last_ts):
             self._require_safe(left)
-        self._begin(max(binlog.commit_ts, self._open_upto), _DDL, 1, safe=False)
+        self._begun, self._done_ts, self._place = True, self._last_ts, AT_ITS_BEGIN
+        self._go_on = min(self._done_ts + 1, binlog.commit_ts)
         parts = ddl_parts(binlog.ddl_query.decode("utf-8", "surrogateescape"))
+        upto_ts = max(binlog.commit_ts, self._open_upto)
+        state = known.state if known is not None else None
+        self._begin(upto_ts, known.plan if known is not None and state is DdlState.EXECUTED else mark.plan, 1, safe=False)
+        if state is DdlState.EXECUTED:
+            _log.warning("the DDL of commit_ts %d was executed by a replay before: passed over", binlog.commit_ts)
+            self._last_ts = binlog.commit_ts
+            return
+        if state is DdlState.BEGUN and undoes_itself(parts.statement):
+            raise DdlRefused(
+                f"the DDL of commit_ts {binlog.commit_ts} ({as_time(binlog.commit_ts)}) was being executed when a replay before ended, and a second time it "
+                f"would undo itself: {parts.statement}. Look at its tables; if it was not executed, execute it by hand; then go on with "
+                f"-start-tso {binlog.commit_ts + 1}"
+            )
         try:
             already = execute_text(self._ddl_sessions.use, self._retry_policy, parts.database, parts.statement, self._flavour, self._check)
             if already is not None and already.errno == _NO_DATABASE and not parts.drops:
@@ -328,6 +419,8 @@ class MySQLReplay:
         except LeaseLost:
             raise
         except ApplyError as error:
+            if not isinstance(error, RetryableApplyError) and error.errno and error.errno not in CLIENT_ERRORS:
+                self._begin(upto_ts, mark.but(DdlState.REFUSED).plan, 1, safe=False)
             raise DdlRefused(
                 f"the target refuses the DDL of commit_ts {binlog.commit_ts} ({as_time(binlog.commit_ts)}): {error}. Execute it by hand in a form that the "
                 f"target takes, and go on with -start-tso {binlog.commit_ts + 1}",
@@ -338,6 +431,8 @@ class MySQLReplay:
             self.done.so_already += 1
             _log.warning("DDL of commit_ts %d: the target says that it is so already: %s", binlog.commit_ts, already)
         failpoints.point("after-ddl")
+        self._begin(upto_ts, mark.but(DdlState.EXECUTED).plan, 1, safe=False)
+        failpoints.point("after-ddl-record")
         self._file_tables.forget()
         self._tables.clear()
         self.done.ddls += 1
@@ -348,7 +443,7 @@ class MySQLReplay:
     def _passed(self, commit_ts: int) -> None:
         """What comes next is of ``commit_ts``: all transactions before it are complete."""
         if commit_ts > self._last_ts:
-            self._done_ts = self._last_ts
+            self._done_ts, self._go_on, self._place = self._last_ts, self._last_ts + 1, AT_ITS_BEGIN
 
     def _taken_left(self) -> OpenLanes | None:
         left, self._left = self._left, None

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
+from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
@@ -27,10 +28,20 @@ from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
 from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
 from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, name_of
 from pyspark_tidb_binlog.sinks.translate.in_order import messages_in_order
-from pyspark_tidb_binlog.sinks.translate.local_record import LocalRecord, Stand, TargetPlace
+from pyspark_tidb_binlog.sinks.translate.local_record import SAVEPOINT, LocalRecord, Stand, TargetPlace
 from pyspark_tidb_binlog.sinks.translate.translation import Message, Translation
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LastBinlog:
+    """The last binlog that an outlet holds, whoever put it there."""
+
+    where: str
+    """What the outlet is called."""
+    commit_ts: int
+    """0: it is not there any more."""
 
 
 class Outlet(Protocol):
@@ -47,6 +58,10 @@ class Outlet(Protocol):
 
     def put(self, messages: Iterable[Message]) -> int:
         """Write ``messages``, ascending by commit_ts; how many row changes they hold. Durable when it returns."""
+        ...
+
+    def last(self) -> LastBinlog | None:
+        """The last binlog there; None: there never was one. Between ``open`` and the first ``put``."""
         ...
 
     @property
@@ -75,6 +90,8 @@ class MessageSettings:
     """False: DDLs are not put, as with a real Drainer."""
     ignored_ts: frozenset[int] = frozenset()
     """``ignore-txn-commit-ts``: DDLs with one of these are not put; rows with one never come."""
+    from_now: bool = False
+    """``initial-commit-ts = -1``: a stream without a record begins at the upstream's time of its start."""
 
 
 class MessageSink(Sink):
@@ -102,6 +119,8 @@ class MessageSink(Sink):
             # none before the first binlog, and the jobs' FinishedTS misses one whose binlog committed just before.
             applied = AppliedJobs(max(applied.version, history().version_at(self._commit_ts)))
         self._outlet.open(found, self._commit_ts)
+        if found is None and self._settings.from_now:
+            self._require_empty()
         self._save(self._commit_ts, applied)
         return Opened(TargetProgress(self._commit_ts, True, applied.version, None, known=found is not None), applied, frozenset())
 
@@ -159,6 +178,21 @@ class MessageSink(Sink):
         """The outlet's transient error while it is being retried."""
         return self._outlet.waiting_for
 
+    def _require_empty(self) -> None:
+        """A stream that begins now goes on behind no binlogs: what was committed after the last of them would be missing for ever."""
+        last, record_dir = self._outlet.last(), self._settings.record_dir.absolute()
+        if last is None:
+            return
+        upto, ts = "which are not there any more,", "TS"
+        if last.commit_ts:
+            upto, ts = f"up to commit_ts {last.commit_ts} ({as_time(last.commit_ts)}),", str(last.commit_ts)
+        raise ApplyError(
+            f"{last.where} holds binlogs {upto} but {record_dir} has no record of a stream, and with initial-commit-ts = -1 this one would begin now: "
+            f"everything in between would be missing. data-dir was lost, or is another one (a relative path depends on where the Drainer is started). "
+            f"Restore it; or go on behind the last binlog: write the lines consistent = true and commitTS = {ts} into {record_dir / SAVEPOINT}. To leave "
+            "the gap, set initial-commit-ts to where to begin; for another stream, name an empty target"
+        )
+
     def _translation(self, step: RowsStep) -> Translation:
         return Translation.of(step, self._format)
 
@@ -167,7 +201,7 @@ class MessageSink(Sink):
         settings = self._settings
         unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT)
         if settings.sync_ddl and not unwanted and step.skip_ts not in settings.ignored_ts:
-            yield Message(step.commit_ts, self._format.ddl(step.commit_ts, name, step.query), 0)
+            yield Message(step.commit_ts, self._format.ddl(step.commit_ts, name, step.restored), 0)
 
     def _write(self, step: RowsStep, messages: Iterable[Message]) -> Written:
         stand = self._held()

@@ -1,14 +1,17 @@
 """Reparo with a database as its destination: files of a file sink, applied to a real MariaDB, are the upstream's tables."""
 
+import contextlib
 import datetime
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs import replay
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
@@ -16,6 +19,7 @@ from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter
 from pyspark_tidb_binlog.schemas.codec.datum import encode_bytes, encode_int, encode_uint
 from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, DdlRefused, LeaseHeld
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
+from pyspark_tidb_binlog.sinks.replay import mysql_replay
 from pyspark_tidb_binlog.sinks.replay.mysql_replay import MySQLReplay
 from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
 from tests.support.drainer_process import ROOT
@@ -231,8 +235,158 @@ def test_what_ends_a_replay_says_where_and_what_to_do(destination: Destination, 
     assert destination.query("SELECT id FROM rp.t ORDER BY id") == ((1,), (2,), (3,))
     destination.query("CREATE TRIGGER rp.no BEFORE INSERT ON rp.t FOR EACH ROW SIGNAL SQLSTATE '45000'")
     destination.write([rows(50, of_t(pb.Insert, 4))])
-    with pytest.raises(ApplyError, match=r"commit_ts 50 .*-stop-tso 49, then -start-tso 51$"):
+    with pytest.raises(ApplyError, match=r"commit_ts 50 .*-stop-tso 49, then -safe-mode -start-tso 51$"):
         destination.replay("-start-tso", "50")
+
+
+class Dies:
+    """Ends a replay in this process at the n-th pass of a failpoint."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+
+    @contextlib.contextmanager
+    def at(self, name: str, count: int) -> Iterator[None]:
+        seen: Counter[str] = Counter()
+
+        def point(passed: str) -> None:
+            seen[passed] += 1
+            if passed == name and seen[passed] == count:
+                raise RuntimeError("killed")
+
+        with self._patch.context() as patch, pytest.raises(RuntimeError, match="killed"):
+            patch.setattr(failpoints, "point", point)
+            yield
+
+
+@pytest.fixture
+def dies(monkeypatch: pytest.MonkeyPatch) -> Dies:
+    return Dies(monkeypatch)
+
+
+def plain(table: str, number: int) -> pb.Event:
+    return pb.Event(schema_name="rp", table_name=table, tp=pb.Insert, row=[column("id", 3, "int", encode_int(number))])
+
+
+EXCHANGED = [
+    ddl(*CREATED[0]),
+    ddl(11, "use `rp`; CREATE TABLE `p` (`id` INT PRIMARY KEY) PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (10));;"),
+    ddl(12, "use `rp`; CREATE TABLE `x` (`id` INT PRIMARY KEY);;"),
+    rows(20, plain("x", 1)),
+]
+EXCHANGE = ddl(30, "use `rp`; ALTER TABLE `p` EXCHANGE PARTITION `p0` WITH TABLE `x`;;")
+
+
+def test_a_large_transaction_of_equal_rows_goes_on_exactly(destination: Destination, dies: Dies, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its chunks differ in nothing but their values, or not even in those."""
+    monkeypatch.setattr(mysql_replay, "_OPERATIONS", 40)
+    monkeypatch.setattr(mysql_replay, "_PIECE", 10)
+    destination.write([*(ddl(ts, query) for ts, query in CREATED), rows(20, *(of_bag(pb.Insert, n % 3) for n in range(100)))])
+    with dies.at("after-rows-commit", 8):
+        destination.replay("-c", "2", "-txn-batch", "10")
+    ((there,),) = destination.query("SELECT COUNT(*) FROM rp.bag")
+    assert 60 <= int(str(there)) <= 80
+    others = destination.directory / "others"
+    (destination.directory / "binlogs").rename(others)
+    destination.write([*(ddl(ts, query) for ts, query in CREATED), rows(20, *(of_bag(pb.Insert, n % 2) for n in range(100)))])
+    with pytest.raises(ApplyError, match="what comes first now is not what it had begun with"):
+        destination.replay("-start-tso", "13")
+    for path in (destination.directory / "binlogs").iterdir():
+        path.unlink()
+    (destination.directory / "binlogs").rmdir()
+    others.rename(destination.directory / "binlogs")
+    assert destination.replay("-start-tso", "13") == 0
+    assert destination.query("SELECT n, COUNT(*) FROM rp.bag GROUP BY n") == ((0, 34), (1, 33), (2, 33))
+
+
+def test_a_ddl_is_executed_once(destination: Destination, dies: Dies, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where it stands twice in the files, the rows behind it fail, or nobody knows whether it was."""
+    destination.write([*EXCHANGED, EXCHANGE, rows(20, plain("x", 1)), EXCHANGE, rows(40, plain("gone", 1), plain("x", 2))])
+    with pytest.raises(ApplyError, match="no such table"):
+        destination.replay()
+    assert "-start-tso 21 goes on" in capsys.readouterr().err
+    destination.query("CREATE TABLE rp.gone (id INT PRIMARY KEY)")
+    with pytest.raises(ApplyError, match=r"stopped within \(20, 30\].*-start-tso 21,"):
+        destination.replay("-start-tso", "15")
+    assert capsys.readouterr().err.splitlines()[-1:] == ["nothing was applied"]
+    assert destination.replay("-start-tso", "21") == 0
+    assert (destination.query("SELECT id FROM rp.p"), destination.query("SELECT id FROM rp.x")) == (((1,),), ((2,),))
+
+    destination.query("DROP DATABASE rp")
+    swap = ddl(30, "use `rp`; RENAME TABLE `x` TO `tmp`, `p` TO `x`, `tmp` TO `p`;;")
+    destination.write(
+        [
+            ddl(50, "CREATE DATABASE `rp`;;"),
+            *(ddl(50 + n, f"use `rp`; CREATE TABLE `{t}` (`id` INT PRIMARY KEY);;") for n, t in enumerate("px", 1)),
+        ]
+    )
+    destination.write(
+        [rows(60, plain("x", 1)), pb.Binlog(tp=pb.DDL, commit_ts=70, ddl_query=pb.Binlog.FromString(swap).ddl_query).SerializeToString()]
+    )
+    destination.write([rows(80, plain("x", 2))])
+    with dies.at("after-ddl", 4):
+        destination.replay("-start-tso", "50")
+    for options in (("-start-tso", "61"), ("-start-tso", "61", "-safe-mode")):
+        with pytest.raises(DdlRefused, match="would undo itself: RENAME TABLE .*-start-tso 71"):
+            destination.replay(*options)
+    assert destination.replay("-start-tso", "71") == 0
+    assert (destination.query("SELECT id FROM rp.p"), destination.query("SELECT id FROM rp.x")) == (((1,),), ((2,),))
+
+
+@pytest.mark.parametrize("point", ["after-ddl", "after-ddl-record"])
+def test_an_early_ddl_has_the_commit_ts_of_the_transaction_before_it(point: str, destination: Destination, dies: Dies) -> None:
+    more = [ddl(20, f"use `rp`; ALTER TABLE `t` ADD COLUMN `{name}` INT;;") for name in "abc"]
+    destination.write([*(ddl(ts, query) for ts, query in CREATED), rows(20, of_bag(pb.Insert, 1)), *more, rows(21, of_bag(pb.Insert, 2))])
+    with dies.at(point, 5):
+        destination.replay()
+    with pytest.raises(ApplyError, match=r"stopped within \(20, 20\].*Go on with -start-tso 20,"):
+        destination.replay("-start-tso", "13")
+    assert destination.replay("-start-tso", "20") == 0
+    assert destination.query("SELECT n FROM rp.bag ORDER BY n") == ((1,), (2,))
+    assert destination.query("SELECT COUNT(*) FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'rp' AND TABLE_NAME = 't'") == ((6,),)
+
+
+def test_the_ways_on_lead_on(destination: Destination, capsys: pytest.CaptureFixture[str]) -> None:
+    destination.write([*(ddl(ts, query) for ts, query in CREATED), *(rows(20 + n, of_t(pb.Insert, n)) for n in range(5))])
+    destination.write([ddl(40, "use `rp`; ALTER TABLE `t` ADD COLUMN `x` NO_SUCH_TYPE;;"), rows(50, of_t(pb.Insert, 5))])
+    assert destination.replay("-stop-tso", "12") == 0
+    destination.query("CREATE TRIGGER rp.no BEFORE INSERT ON rp.t FOR EACH ROW IF NEW.id = 3 THEN SIGNAL SQLSTATE '45000'; END IF")
+    one_by_one = ("-c", "1", "-txn-batch", "1")
+    with pytest.raises(ApplyError, match="-safe-mode -stop-tso 22, then -safe-mode -start-tso 24$"):
+        destination.replay("-start-tso", "13", *one_by_one)
+    capsys.readouterr()
+    with pytest.raises(ApplyError, match="this range begins only behind 23.*-start-tso 13, .*-safe-mode from there"):
+        destination.replay("-start-tso", "24", "-safe-mode")
+    assert capsys.readouterr().err.splitlines()[-1:] == ["nothing was applied"]
+    assert destination.replay("-stop-tso", "22", "-start-tso", "13", "-safe-mode") == 0
+    with pytest.raises(ApplyError, match="this range begins only behind 23.*begin behind it, with -safe-mode"):
+        destination.replay("-start-tso", "24")
+    # What is open goes beyond the DDL that is refused.
+    destination.query("UPDATE tidb_binlog.spark_rows SET to_ts = 60")
+    with pytest.raises(DdlRefused, match="-start-tso 41"):
+        destination.replay("-start-tso", "24", "-safe-mode")
+    with pytest.raises(ApplyError, match=r"stopped within \(40, 60\].*-start-tso 41, and -safe-mode"):
+        destination.replay("-start-tso", "41")
+    assert destination.replay("-start-tso", "41", "-safe-mode") == 0
+    assert destination.query("SELECT id FROM rp.t ORDER BY id") == tuple((n,) for n in (0, 1, 2, 4, 5))
+
+
+def test_a_ddl_of_which_a_part_is_there_is_refused(destination: Destination, dies: Dies, capsys: pytest.CaptureFixture[str]) -> None:
+    both = ddl(30, "use `rp`; ALTER TABLE `t` ADD COLUMN `a` INT, ADD COLUMN `b` INT, ALGORITHM=INPLACE;;")
+    event = of_t(pb.Insert, 5)
+    event.row.append(column("b", 3, "int", encode_int(77)))
+    destination.write([*(ddl(ts, query) for ts, query in CREATED), both, rows(40, event)])
+    with dies.at("after-ddl", 4):
+        destination.replay()
+    destination.query("ALTER TABLE rp.t DROP COLUMN b")
+    for _ in range(2):
+        with pytest.raises(DdlRefused, match="Duplicate column.*more than one clause.*-start-tso 31"):
+            destination.replay("-start-tso", "13")
+    assert destination.replay("-start-tso", "31") == 1
+    assert "because the target lacks columns that the files have: rp.t: b\n" in capsys.readouterr().err
+    destination.query("ALTER TABLE rp.t ADD COLUMN b INT")
+    assert destination.replay("-start-tso", "30", "-safe-mode") == 0, "each clause of it is so already"
+    assert destination.query("SELECT id, b FROM rp.t") == ((5, 77),)
 
 
 def test_nothing_behind_damage_is_applied(destination: Destination) -> None:

@@ -1,15 +1,16 @@
 """Executes a DDL of which nothing but its text is known: from a relay log or a file sink's files, without a job of the DDL history. [db]
 
 Promises: the text goes to the target as it is, without TiDB's feature comments where the target is not TiDB. What the target says is so already
-is no error (drainer.md 5.6).
+is no error (drainer.md 5.6), if that is so of each of its clauses: an ALTER TABLE of which one clause is there already executes none of them.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, text_of, tokenize
-from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Losses
+from pyspark_tidb_binlog.sinks.mysql.ddl.repeated import has_all_of, undoes_itself
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
 from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import with_autocommit
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
@@ -17,6 +18,8 @@ from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_retried
 from pyspark_tidb_binlog.sinks.translate.binlog_format import creates_database
 
+CLIENT_ERRORS = range(2000, 3000)
+"""Errors of the connection, not of the server: whether a statement was executed is not known."""
 _ALREADY_SO = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})
 """Errors of a DDL that was executed before, as the original takes them (drainer.md 5.6)."""
 
@@ -29,7 +32,7 @@ def execute_text(
     ``check`` is called before each attempt: it raises when nothing may be written any more.
 
     Raises:
-        ApplyError: the target refuses it.
+        ApplyError: the target refuses it, or has a part of it already.
     """
 
     def run(session: Session) -> None:
@@ -37,15 +40,30 @@ def execute_text(
         if database and not creates_database(query):
             session.use(database)
         with with_autocommit(session):
-            session.execute(_text_for(flavour, query))
+            try:
+                session.execute(_text_for(flavour, query))
+            except RetryableApplyError as error:
+                if error.errno in CLIENT_ERRORS and undoes_itself(query):
+                    raise ApplyError(
+                        f"the answer to it was lost ({error}), and a second time it would undo itself. Look at its tables before anything else"
+                    ) from error
+                raise
 
     try:
         run_retried(sessions, run, retry_policy)
     except ApplyError as error:
-        if error.errno not in _ALREADY_SO:
-            raise
-        return error
-    return None
+        refused = error
+    else:
+        return None
+    if refused.errno not in _ALREADY_SO:
+        raise refused
+    if run_retried(sessions, lambda session: has_all_of(session, database, query, refused.errno), retry_policy):
+        return refused
+    raise ApplyError(
+        f"{refused}. Nothing of it was executed, and it has more than one clause, not each of which is so already (or its names do not tell)",
+        refused.errno,
+        refused.words,
+    )
 
 
 def _text_for(flavour: Flavour, query: str) -> str:

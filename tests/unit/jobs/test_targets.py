@@ -1,5 +1,6 @@
 """Which sink the settings ask for, with which settings of its own, and what messages call it. Nothing is opened."""
 
+import contextlib
 import dataclasses
 import math
 from pathlib import Path
@@ -9,7 +10,10 @@ import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, FileConfig, KafkaConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs import targets
-from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.sinks.engine.causality import Conflict
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSink
@@ -75,3 +79,18 @@ def test_who_sends_to_a_topic() -> None:
         targets.sink_of(by_spark, 7, lambda seconds: None)
     with_options = dataclasses.replace(config("kafka"), kafka=KafkaConfig(addrs="b:1", options=(("security.protocol", "SSL"),)))
     assert targets.broker_settings(with_options, 7).options == (("security.protocol", "SSL"),)
+
+
+def test_a_stream_that_would_begin_now_needs_an_empty_target(tmp_path: Path) -> None:
+    writer = BinlogWriter(tmp_path)
+    writer.append([pb.Binlog(tp=pb.DDL, commit_ts=9, ddl_query=b"x").SerializeToString()])
+    writer.close()
+    files = dataclasses.replace(config("file"), files=FileConfig(str(tmp_path)), data_dir=str(tmp_path / "data"))
+    for starting, refused in (
+        (-1, pytest.raises(ApplyError, match="up to commit_ts 9 .* would begin now")),
+        (20, contextlib.nullcontext()),
+    ):
+        source = dataclasses.replace(files.source, starting_commit_ts=starting)
+        sink = targets.sink_of(dataclasses.replace(files, source=source), 7, lambda seconds: None)
+        with contextlib.closing(sink), refused:
+            sink.open(lambda _, at: 20, SchemaHistory)

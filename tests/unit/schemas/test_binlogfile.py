@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.schemas.binlogfile import (
     walk,
     whole_until,
 )
-from pyspark_tidb_binlog.schemas.errors import Corruption, LeaseHeld
+from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, LeaseHeld
 
 MOMENT = datetime.datetime(2018, 10, 10, 10, 10, 10)  # noqa: DTZ001 - names are in local time
 DDL = "080110808090daf68cfbc306222a7573652060737065635f61603b20435245415445205441424c4520607460202860616020494e54293b3b"
@@ -211,3 +211,43 @@ def test_an_empty_directory_holds_nothing(tmp_path: Path) -> None:
     assert payloads(tmp_path / "absent") == []
     assert writer(tmp_path / "new" / "one").position == FilePosition(0, 0)
     assert [list(read_records(p)) for p in (tmp_path / "new" / "one").glob("binlog-*")] == [[]]
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "directory"])
+def test_a_file_that_is_not_there_any_more_takes_nothing(how: str, tmp_path: Path) -> None:
+    directory = tmp_path / "binlogs"
+    one = writer(directory)
+    one.append([b"one"])
+    one.sync()
+    (path,) = directory.glob("binlog-*")
+    match how:
+        case "removed":
+            path.unlink()
+        case "replaced":
+            copy = path.with_name("copy")
+            copy.write_bytes(path.read_bytes())
+            copy.replace(path)
+        case _:
+            directory.rename(tmp_path / "moved")
+            directory.mkdir()
+    one.sync()
+    one.append([b"two"])
+    for _ in range(2):
+        with pytest.raises(ApplyError, match=rf"{path} was (removed|replaced)"):
+            one.sync()
+    with pytest.raises(ApplyError, match="Put it back"):
+        one.append([b"x" * 200])  # which would begin the next file
+    one.close()
+
+
+def test_of_the_old_files_those_at_the_beginning_can_go(tmp_path: Path) -> None:
+    """One that was copied or touched is young: what follows it stays, or a file would be missing in the middle."""
+    write(tmp_path, [b"x" * 100] * 5)
+    paths = sorted(tmp_path.glob("binlog-*"))
+    one = writer(tmp_path)
+    for path in paths:
+        os.utime(path, (1, 1))
+    assert [f.index for f in one.older_than(60)] == [0, 1, 2, 3, 4]
+    os.utime(paths[2])
+    assert [f.index for f in one.older_than(60)] == [0, 1]
+    one.close()

@@ -13,6 +13,7 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import (
     significant,
     text_of,
     tokenize,
+    with_plain_strings,
 )
 
 
@@ -67,3 +68,19 @@ def test_quoting_round_trips(text: str) -> None:
     (name,) = tokenize(quote_name(text))
     assert name.name == text
     assert [t.kind for t in tokenize(quote_string(text))] == [TokenKind.STRING]
+
+
+def test_a_users_strings_become_those_of_a_restored_text() -> None:
+    """Read without escapes they have the same values: what a binlog, a file or a topic holds is read so."""
+    for written, plain in (
+        (r"'a\\b'", r"'a\b'"),
+        (r"'it\'s'", "'it''s'"),
+        (r"'it\''''", "'it'''''"),
+        (r"'\\''x'", r"'\''x'"),
+        (r'"say \"it\" \n"', '"say ""it"" \n"'),
+        (r"'50\% \_ \q'", r"'50\% \_ q'"),
+        ("'it''s'", "'it''s'"),
+    ):
+        made = with_plain_strings(f"ALTER TABLE `a\\b` ADD c VARCHAR(9) DEFAULT {written}, ADD d INT -- x\\y")
+        assert made == f"ALTER TABLE `a\\b` ADD c VARCHAR(9) DEFAULT {plain}, ADD d INT -- x\\y"
+        assert text_of([t for t in tokenize(made, backslash_escapes=False) if t.kind is TokenKind.STRING]) == plain

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter, FilePosition, record_of, walk
-from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld
+from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, LeaseHeld
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.proto import secondary_binlog_pb2 as slave
 from pyspark_tidb_binlog.sinks.engine.batch import merge, rows_between, summarise
@@ -330,6 +330,73 @@ def test_binlogs_without_a_savepoint_are_not_written_over(tmp_path: Path) -> Non
     assert files(tmp_path) == before
 
 
+@pytest.mark.parametrize("kind", ["files", "topic"])
+def test_a_stream_whose_record_is_lost_does_not_begin_at_now(kind: str, tmp_path: Path) -> None:
+    """With initial-commit-ts = -1 nothing that is there lies beyond the beginning; what was committed meanwhile would be missing."""
+    found, topic, record = case_steps(CASE)[0], MemoryTopic(), tmp_path / "record"
+    whole = from_drainer(CASE, "drainer.pb" if kind == "files" else "drainer.slave")
+
+    def sink() -> MessageSink:
+        settings = MessageSettings(record, 1, from_now=True)
+        return (
+            kafka_sink(topic, settings)
+            if kind == "topic"
+            else file_sink(FileTarget(tmp_path / "binlogs", max_file_bytes=MAX_BYTES), settings)
+        )
+
+    def begins_now() -> None:
+        one = sink()
+        try:
+            one.open(lambda _, at: spans()[-1][1] if at is None else at, lambda: found.history)
+        finally:
+            one.close()
+
+    def written() -> list[bytes]:
+        return [r.payload for r in walk(tmp_path / "binlogs")] if kind == "files" else topic.messages
+
+    run(sink(), upto=spans()[4][1])
+    before = written()
+    last = commit_ts(before[-1]) if kind == "files" else slave.Binlog.FromString(before[-1]).commit_ts
+    for name in ("savepoint", "savepoint.spark"):
+        (record / name).unlink()
+    for _ in range(2):
+        with pytest.raises(ApplyError, match=rf"up to commit_ts {last} .*consistent = true and commitTS = {last} into {record}/savepoint"):
+            begins_now()
+    assert written() == before and not (record / "savepoint").exists()
+    (record / "savepoint").write_text(f"consistent = true\ncommitTS = {last}\n")
+    run(sink())
+    assert written() == whole
+    topic.deleted = len(topic.messages)
+    for path in (*record.iterdir(), *(tmp_path.glob("binlogs/*"))):
+        path.unlink()
+    if kind == "topic":
+        with pytest.raises(ApplyError, match="the topic holds binlogs which are not there any more"):
+            begins_now()
+    else:
+        begins_now()
+        begins_now()
+
+
+def test_nothing_is_recorded_that_went_into_a_file_that_is_gone(tmp_path: Path) -> None:
+    run(in_files(tmp_path / "whole"))
+    found, _, steps = case_steps(CASE)
+    first, second = [s for s in steps if isinstance(s, DdlStep)][:2]
+    sink = in_files(tmp_path)
+    sink.open(lambda _, at: at or found.info["start_ts"], lambda: found.history)
+    sink.apply_ddl(first, found.history, frozenset())
+    newest = sorted((tmp_path / "binlogs").glob("binlog-*"))[-1]
+    newest.rename(tmp_path / "away")
+    with pytest.raises(ApplyError, match=f"{newest} was removed or moved .* Put it back"):
+        sink.apply_ddl(second, found.history, frozenset())
+    sink.close()
+    assert Savepoint.from_toml((tmp_path / "savepoint").read_text()).commit_ts == first.commit_ts
+    with pytest.raises(Corruption, match=r"were files removed\? Put them back.* without savepoint.spark, with initial-commit-ts"):
+        run(in_files(tmp_path))
+    (tmp_path / "away").replace(newest)
+    run(in_files(tmp_path))
+    assert payloads(tmp_path) == payloads(tmp_path / "whole")
+
+
 def test_a_topic_made_again_is_noticed(tmp_path: Path) -> None:
     topic = MemoryTopic()
     run(in_topic(tmp_path, topic))
@@ -389,6 +456,21 @@ def test_ddls_are_left_out_without_sync_ddl_and_for_databases_that_are_not_repli
     sink = in_files(tmp_path / "b")
     run(sink, selection=Selection(TableFilter((), ("~.*",))))
     assert payloads(tmp_path / "b") == [] and sink.commit_ts == spans()[-1][1]
+
+
+def test_the_text_of_an_early_ddl_is_as_in_a_binlog(tmp_path: Path) -> None:
+    """It is the user's, with escapes; Reparo and consumers read it as TiDB restores it."""
+    found, _, steps = case_steps(CASE)
+    users = replace(
+        next(s for s in steps if isinstance(s, DdlStep)), early=True, query=r"ALTER TABLE t ADD c VARCHAR(9) DEFAULT 'it\'s a\\b'"
+    )
+    topic = MemoryTopic()
+    for sink in (in_files(tmp_path), in_topic(tmp_path / "topic", topic)):
+        sink.open(lambda _, at: at or found.info["start_ts"], lambda: found.history)
+        sink.apply_ddl(users, found.history, frozenset())
+        sink.close()
+    for message in (*payloads(tmp_path), *topic.messages):
+        assert rb"DEFAULT 'it''s a\b'" in message
 
 
 def test_a_ddl_that_is_ignored_counts_as_done(tmp_path: Path) -> None:
