@@ -315,7 +315,7 @@ class _Planner:
         after = self._history.table_at(touch.table_id, job.version) if job else None
         if job is None or before is None or after is None:
             return ()
-        return (job,) if needed_early(job, before, after, touch.schema_version, touch.last_commit_ts) else ()
+        return (job,) if needed_early(job, before, after, (touch.schema_version, touch.last_commit_ts), self._history) else ()
 
     def _unread_jobs(self, touch: TableActivity) -> tuple[Job, ...]:
         settled = self._applied.settled_version(self._history)
