@@ -239,7 +239,10 @@ class ApplyConfig:
     upstream_collation: str = ours("utf8mb4_bin", "the upstream's default where a DDL names no collation")
     retries: int = ours(60, "minimum number of retries of a transaction after a transient error (deadlock, lost connection, read-only)")
     retry_seconds: float = ours(3600.0, "minimum time in seconds for which it is retried")
-    history_timeout: float = ours(300.0, "seconds that a DDL binlog waits for its job to appear in the DDL history")
+    history_timeout: float = ours(
+        300.0,
+        "seconds for which no status port may answer while the DDL history is needed; while one answers, a DDL binlog waits for its job without limit",
+    )
     history_lag: float = ours(
         5.0, "seconds that the DDL history may lag behind the binlogs; rows of a new schema version wait this long at most"
     )

@@ -32,7 +32,7 @@ from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, on_target
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
 from pyspark_tidb_binlog.sinks.mysql.ddl.begun import begun
-from pyspark_tidb_binlog.sinks.mysql.ddl.executor import load_applied, load_refused
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import load_refused
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
@@ -41,6 +41,7 @@ from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded, known_wrong, per
 from pyspark_tidb_binlog.sinks.mysql.inventory import Inventory, inventory_of
 from pyspark_tidb_binlog.sinks.mysql.moved_record import move_of
 from pyspark_tidb_binlog.sinks.mysql.own_tables import MADE, faults
+from pyspark_tidb_binlog.sinks.mysql.recorded_jobs import applied_at
 from pyspark_tidb_binlog.sinks.mysql.rights import WantedRights, may_write_read_only, missing_rights, read_grants, statements
 from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
@@ -210,8 +211,9 @@ class _Check:
             version = history.newest_version if begin < 0 else history.version_at(begin)
         applied = AppliedJobs(version or history.version_at(known.commit_ts))
         with _unless_absent():
-            applied = load_applied(session, apply, cluster_id, applied.version)
+            applied = applied_at(session, apply, cluster_id, (known.commit_ts, applied.version), history)
             refused = load_refused(session, apply, cluster_id)
+        applied = applied if known.known else applied.covering(known.commit_ts, history)
         with _unless_absent():
             waiting = WaitingDdls(known.commit_ts, history, applied, refused)
             for job, remark in begun(session, waiting, apply, cluster_id) if apply.sync_ddl else ():

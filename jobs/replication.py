@@ -123,7 +123,7 @@ class Replication:
         if self._registry is not None:
             self._closing.callback(self._registry.close)
         self._status_ports = history_at(config.ddl_history, config.source, self._tls, self._closing)
-        self._feed = HistoryFeed(self._status_ports, _history_cache(config.checkpoint_dir, cluster_id), self._tls)
+        self._feed = HistoryFeed(self._status_ports, _history_cache(config.checkpoint_dir, cluster_id), self._tls, self._pause)
         self._config = with_collations(self._config)
         servers = partial(servers_at, self._status_ports, self._tls)
         self._loader = TableLoader(spark, self._config, bootstrap, self._stop, upstream, servers, self._join_cluster)
@@ -295,15 +295,18 @@ class Replication:
             raise Stopped("stopped before the stream was started")
 
     def _pause(self, seconds: float) -> None:
-        """Wait between two attempts of a statement."""
+        """Wait between two attempts of a statement, or of a look at the DDL history."""
         if self._stop.wait(seconds):
-            raise Stopped("stopped while waiting for the target; the next start resumes from its checkpoint")
+            raise Stopped("stopped while waiting for the target or the DDL history; the next start resumes from its checkpoint")
 
     def progress(self) -> Progress:
         """The current progress; quick, called from the reporter's thread."""
         failure = self._delta.failure if self._delta is not None else None
         shown = self._counts.progress(self._query, self._gate)
-        return dataclasses.replace(shown, bootstrap=self._loader.words, unrecorded=str(failure) if failure is not None else "")
+        holding = self._feed.waiting_for or shown.holding
+        return dataclasses.replace(
+            shown, holding=holding, bootstrap=self._loader.words, unrecorded=str(failure) if failure is not None else ""
+        )
 
     def __enter__(self) -> Self:
         """Start the stream; if that fails, close everything."""

@@ -173,6 +173,8 @@ class Job:
     """Types of the sub-jobs of a multi-schema change."""
     location: Location | None = None
     """None: not recorded in the job; TiDB records it only for jobs that read rows."""
+    sub_versions: tuple[int, ...] = ()
+    """For each of ``sub_jobs`` the schema version of its last step; 0 where that step shared the version of an earlier sub-job, or unknown."""
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
@@ -187,6 +189,7 @@ class Job:
     def _read(cls, json: Mapping[str, Any]) -> Self:
         binlog = json.get("binlog") or {}
         db_info, table_info = binlog.get("DBInfo"), binlog.get("TableInfo")
+        parts = (json.get("multi_schema_info") or {}).get("sub_jobs") or ()
         return cls(
             id=json["id"],
             type=json["type"],
@@ -203,7 +206,8 @@ class Job:
             multiple_table_infos=tuple(TableInfo.from_json(t) for t in binlog.get("MultipleTableInfos") or ()),
             finished_ts=binlog.get("FinishedTS") or 0,
             start_ts=json.get("real_start_ts") or json.get("start_ts") or 0,
-            sub_jobs=tuple(part["type"] for part in (json.get("multi_schema_info") or {}).get("sub_jobs") or ()),
+            sub_jobs=tuple(part["type"] for part in parts),
+            sub_versions=tuple(part.get("schema_version") or 0 for part in parts),
             location=_location((json.get("reorg_meta") or {}).get("location")),
         )
 

@@ -94,6 +94,10 @@ class SchemaHistory:
     """Table ids that a job (by id) changed."""
     passed_over: tuple[Job, ...] = field(default=(), repr=False)
     """The jobs with a version and without effect, ascending by version."""
+    multi_schema: tuple[Job, ...] = field(default=(), repr=False)
+    """The multi-schema changes with effect, ascending by version. Their binlogs commit after their last version, in a transaction of its own:
+    those of other jobs with a higher version may come first.
+    """
     _fold: Fold | None = field(default=None, repr=False, compare=False)
     """The fold to which later jobs can be added, unless another history has already added jobs to it."""
     _folded: int = field(default=0, repr=False, compare=False)
@@ -116,15 +120,16 @@ class SchemaHistory:
             fold.apply(job)
         passed_over = tuple(sorted((*self.passed_over, *passed), key=lambda j: j.version)) if passed else self.passed_over
         ordered = (*self.ordered, *effective)
-        return type(self)(by_id, ordered, fold.tracks(), fold.schemas(), fold.touched(), passed_over, fold, fold.count)
+        multi_schema = (*self.multi_schema, *(j for j in effective if j.type == JobType.MULTI_SCHEMA_CHANGE))
+        return type(self)(by_id, ordered, fold.tracks(), fold.schemas(), fold.touched(), passed_over, multi_schema, fold, fold.count)
 
     def __getstate__(self) -> tuple[object, ...]:
         """Without the fold, which only ``merged`` uses."""
-        return (self.jobs, self.ordered, self.tracks, self.schemas, self.touched, self.passed_over)
+        return (self.jobs, self.ordered, self.tracks, self.schemas, self.touched, self.passed_over, self.multi_schema)
 
     def __setstate__(self, state: tuple[object, ...]) -> None:
         """Inverse of ``__getstate__``."""
-        names = ("jobs", "ordered", "tracks", "schemas", "touched", "passed_over")
+        names = ("jobs", "ordered", "tracks", "schemas", "touched", "passed_over", "multi_schema")
         for name, value in (*zip(names, state, strict=True), ("_fold", None), ("_folded", 0)):
             object.__setattr__(self, name, value)
 
@@ -167,6 +172,16 @@ class SchemaHistory:
         """The jobs without effect and ``after < version <= upto``, ascending."""
         begin = bisect_right(self.passed_over, after, key=lambda j: j.version)
         return self.passed_over[begin : bisect_right(self.passed_over, upto, key=lambda j: j.version)]
+
+    def multi_schema_between(self, after: int, upto: int) -> tuple[Job, ...]:
+        """The multi-schema changes with effect and ``after < version <= upto``, ascending."""
+        begin = bisect_right(self.multi_schema, after, key=lambda j: j.version)
+        return self.multi_schema[begin : bisect_right(self.multi_schema, upto, key=lambda j: j.version)]
+
+    def behind(self, version: int, commit_ts: int) -> tuple[Job, ...]:
+        """The multi-schema changes up to ``version`` whose binlog may have a commit_ts above ``commit_ts``."""
+        end = bisect_right(self.multi_schema, version, key=lambda j: j.version)
+        return tuple(job for job in self.multi_schema[:end] if job.finished_ts > commit_ts)
 
     def version_at(self, commit_ts: int) -> SchemaVersion:
         """The newest version that was certainly visible at ``commit_ts``, by the jobs' FinishedTS.

@@ -4,7 +4,8 @@ The status ports are named in the settings, or a function returns those that are
 
 Promises: the whole history is read once, in pages (``?limit=N&start_job_id=S``, newest first), and stored in the cache if there is one;
 after that only new jobs are read. A cache that contradicts the status port is discarded with a warning. A job appears there shortly after
-its binlog commits, so ``wait_for_job`` polls. With several addresses each request goes to the one that answered last, then to the others.
+its binlog commits, and not before every transaction that is open at an older schema version has ended, so ``wait_for_job`` polls for as long
+as a status port answers. With several addresses each request goes to the one that answered last, then to the others.
 Failures are ``HistoryUnavailable`` with the addresses and what to do.
 """
 
@@ -13,6 +14,8 @@ import gc
 import gzip
 import json
 import logging
+import math
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,18 +23,23 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
-from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, PumpUnavailable
+from pyspark_tidb_binlog.schemas.errors import Corruption, HistoryUnavailable, PumpUnavailable
 from pyspark_tidb_binlog.schemas.history import Job, JobReader, SchemaHistory
 from pyspark_tidb_binlog.schemas.history_cache import HistoryCache
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, fetch
 from pyspark_tidb_binlog.schemas.schema_snapshot import SnapshotJobs
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
+from pyspark_tidb_binlog.schemas.unfinished_ddl import TableNow
 
 _FIRST_PAGE, _PAGE = 8, 256
 _OVERLAP = 256
 """Job ids that each refresh reads again: a job with a lower id may finish after one with a higher id."""
 _REQUEST_TIMEOUT = 10.0
 _BACKOFF = Backoff(0.02, 0.5)
+_SHOW_SECONDS, _TELL_SECONDS = 2.0, 30.0
+"""After how long a wait is shown, and how often it is logged."""
+_NO_SUCH_TABLE = b"1146"
+"""Error code in TiDB's answer, which has status 400."""
 _CACHE_AGAIN = 512
 """New jobs beyond the cache at a start above which the cache is rewritten."""
 _log = logging.getLogger(__name__)
@@ -40,9 +48,16 @@ _log = logging.getLogger(__name__)
 class HistoryFeed:
     """The DDL history of one cluster."""
 
-    def __init__(self, where: str | Callable[[], Sequence[str]], cache: HistoryCache | None = None, tls: TlsSettings | None = None) -> None:
+    def __init__(
+        self,
+        where: str | Callable[[], Sequence[str]],
+        cache: HistoryCache | None = None,
+        tls: TlsSettings | None = None,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
         """``where``: status ports of one cluster, as in ``http://host:port,http://host:port``; or the path of a recorded history; or a
         function that returns the URLs of the status ports, called before each request. ``tls``: the cluster's, for ``https://``.
+        ``pause`` sleeps between requests; it may raise to stop a wait.
         """
         self._path = Path("" if callable(where) else where)
         self._urls = where if callable(where) else _listed(where)
@@ -56,6 +71,9 @@ class HistoryFeed:
         self._history: SchemaHistory | None = None
         self._stamp: tuple[int, int] = (0, 0)
         self._snapshot: SnapshotJobs | None = None
+        self.pause = pause
+        self.waiting_for = ""
+        """What is waited for, in words; empty = nothing. May be read from any thread."""
 
     @property
     def is_recorded(self) -> bool:
@@ -87,29 +105,132 @@ class HistoryFeed:
         self._history = SchemaHistory.of(replace(job, finished_ts=commit_ts.get(job.id, job.finished_ts)) for job in jobs)
 
     def wait_for_job(self, job_id: int, timeout: float, stop: Callable[[], bool] = lambda: False) -> Job:
-        """Poll until the job ``job_id`` is in the history.
+        """Poll until the job ``job_id`` is in the history, however long that takes while a status port answers.
 
         Raises:
-            HistoryUnavailable: not there after ``timeout`` seconds, or ``stop()`` returned True; the text includes the last error.
+            HistoryUnavailable: it could not be read for ``timeout`` seconds, or a recorded one has no such job after them, or ``stop()``
+                returned True; the text includes the last error.
         """
-        retries = Retries(_BACKOFF, timeout)
+        unanswered = Retries(_BACKOFF, timeout)
         trouble = ""
-        while True:
+        with self.waits(
+            f"DDL job {job_id} in the history at {self._where}, whose binlog was read: its DDL may be waiting for an open transaction at the upstream "
+            "(ADMIN SHOW DDL JOBS). If there is no such job, spark.ddl-history is another cluster's"
+        ) as pause:
+            while True:
+                try:
+                    job = self.snapshot().job(job_id) or self._look_for(job_id)
+                    if job is not None:
+                        return job
+                    trouble = ""
+                    if not self.is_recorded:
+                        unanswered.restart()
+                except HistoryUnavailable as error:
+                    trouble = f" Last error: {error}"
+                if stop():
+                    raise HistoryUnavailable(f"stopped while waiting for DDL job {job_id} in the history at {self._where}.{trouble}")
+                if unanswered.over and (trouble or self.is_recorded):
+                    raise HistoryUnavailable(
+                        f"DDL job {job_id} did not appear in the history at {self._where} within {timeout:g} s, although its binlog was read. "
+                        f"Check that it is the history of the same cluster as the Pumps.{trouble}"
+                    )
+                pause()
+
+    @contextlib.contextmanager
+    def waits(self, what: str) -> Iterator[Callable[[], None]]:
+        """For the block, which calls the function that it gets between two requests: ``what`` it waits for is shown, and logged now and then."""
+        pace, told = Retries(_BACKOFF, math.inf, sleep=self.pause), Retries(_BACKOFF, _TELL_SECONDS)
+
+        def pause() -> None:
+            pace.pause()
+            if pace.elapsed >= _SHOW_SECONDS:
+                self.waiting_for = what
+            if told.over:
+                _log.warning("waiting for %.0f s for %s", pace.elapsed, what)
+                told.restart()
+
+        try:
+            yield pause
+        finally:
+            self.waiting_for = ""
+
+    def wait_for_unfinished(self, versions: Mapping[int, int], checked: dict[int, int], timeout: float) -> None:
+        """Wait while a DDL that is not in the history yet has changed what rows of a table hold (``schemas.unfinished_ddl``), however long that
+        takes while a status port answers.
+
+        Args:
+            versions: the highest schema version of rows, by table id.
+            checked: by table id, the schema version up to which that is known; grows.
+            timeout: seconds.
+
+        Raises:
+            HistoryUnavailable: no status port answered for ``timeout`` seconds, or none has come to the rows' schema version.
+        """
+        if self.is_recorded:
+            return
+        for table_id, version in versions.items():
+            known = self.snapshot().table_at(table_id, self.snapshot().newest_version)
+            if known is not None and version > max(known.version, checked.get(table_id, 0)):
+                self._wait_for_unfinished(table_id, version, checked, timeout)
+
+    def _wait_for_unfinished(self, table_id: int, version: int, checked: dict[int, int], timeout: float) -> None:
+        unanswered = Retries(_BACKOFF, timeout)
+        known = self.snapshot().table_at(table_id, self.snapshot().newest_version)
+        name = f"{known.schema}.{known.name}" if known is not None else f"table id {table_id}"
+        with self.waits(
+            f"the end of a DDL of {name} that rows need and the DDL history at {self._where} does not show: it may be waiting for an open transaction "
+            "at the upstream (ADMIN SHOW DDL JOBS)"
+        ) as pause:
+            while known is not None and version > known.version:
+                try:
+                    now = self.table_now(table_id)
+                    if now is not None and now.info is None:
+                        # It is dropped, so every DDL before that has ended, and is in the history.
+                        self.refresh()
+                    if now is None or now.info is None:
+                        checked[table_id] = version
+                        return
+                    if now.version >= version:
+                        if not now.is_ahead_of(known.info):
+                            checked[table_id] = now.version
+                            return
+                        unanswered.restart()
+                    elif unanswered.over:
+                        raise HistoryUnavailable(
+                            f"rows of {name} have schema version {version}, and the TiDB server at {self._answered} is at {now.version} after {timeout:g} s: "
+                            "check that it is of the same cluster as the Pumps"
+                        )
+                    self.refresh()
+                    known = self.snapshot().table_at(table_id, self.snapshot().newest_version)
+                except HistoryUnavailable as error:
+                    if unanswered.over:
+                        raise
+                    _log.warning("waiting for TiDB's status port: %s", error)
+                pause()
+
+    def table_now(self, table_id: int) -> TableNow | None:
+        """A table as a TiDB server knows it at the moment; None: a recorded history does not tell, nor does a port that is not a TiDB's.
+
+        Raises:
+            HistoryUnavailable: no status port answers.
+        """
+        if self.is_recorded:
+            return None
+        failures = []
+        for url in sorted(self._known_urls(), key=lambda url: url != self._answered):
             try:
-                job = self.snapshot().job(job_id) or self._look_for(job_id)
-                if job is not None:
-                    return job
-                trouble = ""
-            except HistoryUnavailable as error:
-                trouble = f" Last error: {error}"
-            if stop():
-                raise HistoryUnavailable(f"stopped while waiting for DDL job {job_id} in the history at {self._where}.{trouble}")
-            if retries.over:
-                raise HistoryUnavailable(
-                    f"DDL job {job_id} did not appear in the history at {self._where} within {timeout:g} s, although its binlog was read. "
-                    f"Check that it is the history of the same cluster as the Pumps.{trouble}"
-                )
-            retries.pause_in_time()
+                answer = fetch(f"{url}/db-table/{table_id}", _REQUEST_TIMEOUT, tls=self._tls)
+                if answer.ok:
+                    return TableNow.from_json(json.loads(answer.body))
+                if _NO_SUCH_TABLE in answer.body:
+                    return TableNow(0, None)
+            except FAILURES as error:
+                failures.append(f"cannot read {url}/db-table/{table_id}: {error}.")
+                continue
+            except (ValueError, Corruption):
+                _log.debug("%s/db-table/%d answers no table: %r", url, table_id, answer.body[:200])
+            return None
+        raise HistoryUnavailable(" ".join([*failures, "Check that TiDB's status port is up."]))
 
     @property
     def _where(self) -> str:

@@ -86,7 +86,7 @@ class SnapshotJobs:
         """
         if not 0 < job.version <= self.version or job.id < 0:
             return job
-        return replace(job, type=int(JobType.MULTI_SCHEMA_CHANGE), db_info=None, table_info=None, multiple_table_infos=())
+        return replace(job, type=int(JobType.TIFLASH_STATUS), db_info=None, table_info=None, multiple_table_infos=())
 
 
 def snapshot_of(

@@ -43,7 +43,7 @@ from pyspark_tidb_binlog.sinks.engine.choice import NeverKept, chosen, decided, 
 from pyspark_tidb_binlog.sinks.engine.conditions import Condition, Conditions, hidden_events, hidden_rows, require, require_values
 from pyspark_tidb_binlog.sinks.engine.fold import Numbering
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, fitted
-from pyspark_tidb_binlog.sinks.engine.history_wait import complete_history
+from pyspark_tidb_binlog.sinks.engine.history_wait import WaitedFor, complete_history
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, persisted
 from pyspark_tidb_binlog.sinks.engine.loopback import MarkTables, looped
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, TableActivity, plan_steps, replay_steps
@@ -80,7 +80,7 @@ class BatchApplier:
         self._applied = AppliedJobs(0)
         self._refused: RefusedJobs = frozenset()
         self._shipped: tuple[SchemaHistory, Broadcast[SchemaHistory]] | None = None
-        self._waited_for: set[int] = set()
+        self._waited_for = WaitedFor()
         self._expect_big = False
         """Whether the next batch is probably too big for the driver."""
         self._small_in_a_row = 0

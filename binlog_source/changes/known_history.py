@@ -1,8 +1,8 @@
 """The DDL history in a process that turns binlogs into changes: read once, and again when something is not in it. IO through the feed.
 
 Promises: one ``KnownHistory`` per process and place, kept between batches. Whoever asks waits, for ``historyTimeout`` seconds while the
-status port does not answer or lacks the job of a DDL binlog, and for ``historyLag`` seconds, once per schema version, for rows of a version
-beyond the history: it may be an intermediate state of a DDL that is under way.
+status port does not answer, as long as it answers for the job of a DDL binlog, and for ``historyLag`` seconds, once per schema version, for rows of a version
+beyond the history: it may be an intermediate state of a DDL that is under way. Where that DDL has changed what the rows hold, they wait for its end.
 """
 
 import contextlib
@@ -32,6 +32,7 @@ class KnownHistory:
         """Nothing is read yet."""
         self._feed = feed
         self._waited_for: set[int] = set()
+        self._checked: dict[int, int] = {}
         self._lock = threading.RLock()
 
     def fresh(self, timeout: float) -> SchemaHistory:
@@ -49,7 +50,7 @@ class KnownHistory:
         """The job of a DDL binlog.
 
         Raises:
-            HistoryUnavailable: it did not appear within ``timeout`` seconds.
+            HistoryUnavailable: no status port answered for ``timeout`` seconds.
         """
         with self._lock:
             return self._feed.snapshot().job(job_id) or self._feed.wait_for_job(job_id, timeout)
@@ -68,6 +69,7 @@ class KnownHistory:
             SchemaMismatch: it has no such table.
         """
         with self._lock:
+            versions = set(versions)
             ahead = {v for v in versions if v > self._feed.snapshot().newest_version} - self._waited_for
             if ahead:
                 self._poll(lambda history: history.newest_version >= max(ahead), options.history_timeout, options.history_lag)
@@ -79,6 +81,8 @@ class KnownHistory:
                     f"there are changes of table id {min(unknown)}, but the DDL history has no such table after {options.history_lag:g} s; check "
                     "that ddlHistory is the history of the cluster whose Pumps are read, and that it reaches back to the table's CREATE TABLE"
                 )
+            newest = max(versions, default=0)
+            self._feed.wait_for_unfinished(dict.fromkeys(wanted, newest), self._checked, options.history_timeout)
             return self._feed.snapshot()
 
     def _poll(self, enough: Callable[[SchemaHistory], bool], timeout: float, lag: float) -> bool:

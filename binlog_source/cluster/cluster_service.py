@@ -11,6 +11,7 @@
     GET  /ddl/history            jobs, ascending; ?limit=N newest N, descending; ?start_job_id=S&limit=N ids <= S, descending
     GET  /mvcc/hex/KEY           rows.md 9.3
     GET  /schema, /schema/DB     every database, every table of one
+    GET  /db-table/ID            one table, its database, and the schema version
     POST /COMMAND?...            further commands of the service's owner (``commands``)
 
 Promises: served by ``rpc``, with its bounds; loopback by default. Node states survive a restart if there is a ``data_dir``. ``stop`` ends
@@ -119,6 +120,7 @@ class ClusterService:
         history: History = no_history,
         mvcc: Mvcc = nothing_known,
         schema: Schema = no_schema,
+        table: Callable[[int], Any] | None = None,
         gc_safe_point: Callable[[], int] = lambda: 0,
         commands: Mapping[str, Command] | None = None,
         tls: TlsSettings | None = None,
@@ -129,6 +131,7 @@ class ClusterService:
         self.history = history
         self.mvcc = mvcc
         self.schema = schema
+        self.table = table
         self.gc_safe_point = gc_safe_point
         self.commands = commands or {}
         self.servers: Mapping[str, Mapping[str, Any]] = {}
@@ -207,6 +210,11 @@ class ClusterService:
                 if tables is None:
                     raise BadRequest(f"[schema:1049]Unknown database '{name}'")
                 return tables
+            case ["db-table", table_id] if self.table is not None:
+                found = self.table(_whole({"id": [table_id]}, "id", 1) or 0)
+                if found is None:
+                    raise BadRequest(f"[schema:1146]Table which ID = {table_id} does not exist.")
+                return found
             case _:
                 raise BadRequest(f"404 page not found: {path}", HTTPStatus.NOT_FOUND)
 

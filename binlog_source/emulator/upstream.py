@@ -81,6 +81,15 @@ class Upstream(UpstreamState):
             infos = [table.info for table in self.store.tables.values() if table.db == database]
             return infos if database in ids else None
 
+    def table(self, table_id: int) -> Json | None:
+        """What ``/db-table/{table_id}`` shows; None if there is no such table."""
+        with self.lock:
+            live = next((table for table in self.store.tables.values() if table.id == table_id), None)
+            if live is None:
+                return None
+            database = schema.database_json(live.db, self.store.databases[live.db])
+            return {"db_info": database, "table_info": live.info, "schema_version": self.store.version}
+
     def serve(self, addr: str = "127.0.0.1:0", data_dir: Path | None = None) -> ClusterService:
         """Registry, oracle, history and MVCC look-ups of this cluster over HTTP, started."""
         service = ClusterService(
@@ -91,6 +100,7 @@ class Upstream(UpstreamState):
             history=self.jobs,
             mvcc=self.mvcc.look_up,
             schema=self.schema,
+            table=self.table,
             gc_safe_point=lambda: self.mvcc.safe_point,
         )
         return service.start()

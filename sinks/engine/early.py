@@ -4,31 +4,39 @@ A job's version is that of its last state, but some earlier states already chang
 ``binlog_source/emulator/online.py``):
 
 * DROP INDEX, and DROP COLUMN with an index: from delete-only on the unique key is not checked, so two rows may share a value.
-* A multi-schema change that contains a DROP: its other changes become public three versions per DROP before the job's own version.
+* A multi-schema change that contains a DROP: its other changes become public together, and then its DROPs go on, three versions each. TiDB
+  records the version of a sub-job's last step, and 0 for those that shared a step with an earlier one, so the version at which they became public
+  is that of the first sub-job, unless that is itself a DROP. Then it is counted back from the end, past the versions of other jobs.
 
 Promises: pure. Executing a job early is harmless for rows of earlier states: they only lose the columns that the job drops. The exception
-is a MODIFY COLUMN that converts data: rows written before its new column has values need the old column.
+is a MODIFY COLUMN that converts data: rows written before its new column has values need the old column. Rows of its last two states before it is
+public have both.
 """
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
-from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 
 _DROPS = frozenset({JobType.DROP_COLUMN, JobType.DROP_INDEX, JobType.DROP_PRIMARY_KEY})
 _STATES_OF_A_DROP = 3
 """Schema versions of a DROP after its first one: delete-only, delete-reorg, none."""
+_STATES_WITH_BOTH = 2
+"""Schema versions of a MODIFY that converts data, before it is public, whose rows have both columns: write-only, write-reorg."""
+_ON_THEIR_OWN = frozenset({JobType.ADD_FOREIGN_KEY})
+"""Sub-jobs that are done before the others become public."""
 
 
-def needed_early(job: Job, before: TableAt, after: TableAt, row_version: int, last_commit_ts: int) -> bool:
+def needed_early(job: Job, before: TableAt, after: TableAt, rows: tuple[int, int], history: SchemaHistory) -> bool:
     """Whether rows of a table need its next job.
 
     Args:
         job: the table's next job.
         before: the table before the job.
         after: the table after the job.
-        row_version: the schema version of the rows.
-        last_commit_ts: upper bound of their commit_ts; 0 = unknown.
+        rows: their schema version, and an upper bound of their commit_ts; 0 = unknown.
+        history: the jobs whose versions may be between those of ``job``.
     """
+    row_version, last_commit_ts = rows
     if row_version <= before.version:
         return False
     if row_version >= job.version:
@@ -36,9 +44,29 @@ def needed_early(job: Job, before: TableAt, after: TableAt, row_version: int, la
     drops = sum(kind in _DROPS for kind in job.sub_jobs or (job.type,))
     if not (_frees_a_key(before.info, after.info) or (job.type == JobType.MULTI_SCHEMA_CHANGE and drops)):
         return False
-    if row_version >= job.version - _STATES_OF_A_DROP * drops:
+    converts = _replaces_a_column(before.info, after.info)
+    if row_version >= _public_from(job, int(before.version), drops, history, converts=converts):
         return True
-    return job.start_ts > 0 and last_commit_ts > job.start_ts and not _replaces_a_column(before.info, after.info)
+    return job.start_ts > 0 and last_commit_ts > job.start_ts and not converts
+
+
+def _public_from(job: Job, after: int, drops: int, history: SchemaHistory, *, converts: bool) -> int:
+    """The version above ``after`` at which all that ``job`` does not drop became public. Where it is counted and other jobs took versions meanwhile, of
+    which the history tells the last ones only, one of the versions before it, whose rows have the new column and the old one.
+    """
+    parts = [(kind, version) for kind, version in zip(job.sub_jobs, job.sub_versions, strict=False) if version > 0]
+    together = [version for kind, version in parts if kind not in _DROPS | _ON_THEIR_OWN]
+    if together:
+        return max(together)
+    ended = [version for kind, version in parts if kind in _DROPS]
+    end, steps = (min(ended), _STATES_OF_A_DROP) if ended else (int(job.version), _STATES_OF_A_DROP * drops)
+    taken = {int(j.version) for j in (*history.jobs_between(after, end - 1), *history.passed_between(after, end - 1))}
+    steps += _STATES_WITH_BOTH if converts and taken else 0
+    version = end
+    while steps and version > after:
+        version -= 1
+        steps -= version not in taken
+    return version
 
 
 def _frees_a_key(before: TableInfo, after: TableInfo) -> bool:

@@ -3,11 +3,14 @@
 An unavailable status port is retried for at most ``history-timeout``.
 
 Promises: returns when every job and every table is in the history. For rows of a schema version newer than any job it waits at most
-``history-lag`` seconds, once per version, because that version may be an intermediate state of a running job.
+``history-lag`` seconds, once per version, because that version may be an intermediate state of a running job. For rows of a version newer than
+their table's it asks what the table is like at the moment, once per version, and waits for as long as a DDL that the history does not show yet has
+changed what they hold.
 """
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.backoff import Retries, steady
@@ -20,22 +23,32 @@ _POLL = steady(0.1)
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class WaitedFor:
+    """What of the upstream's schema is known to be in the history, in one life of a stream."""
+
+    versions: set[int] = field(default_factory=set)
+    """Schema versions beyond the history that were waited for."""
+    checked: dict[int, int] = field(default_factory=dict)
+    """By table id, up to which schema version no unfinished DDL has changed what its rows hold."""
+
+
 def complete_history(
-    feed: HistoryFeed, job_ids: Sequence[int], tables: Sequence[TableActivity], waited_for: set[int], config: ApplyConfig
+    feed: HistoryFeed, job_ids: Sequence[int], tables: Sequence[TableActivity], waited_for: WaitedFor, config: ApplyConfig
 ) -> None:
-    """Poll the feed until it holds what is needed; ``waited_for`` collects the schema versions already waited for.
+    """Poll the feed until it holds what is needed; ``waited_for`` collects what need not be waited for again.
 
     Raises:
-        HistoryUnavailable: a job did not appear within ``history-timeout``, or the history could not be read for that long.
+        HistoryUnavailable: the history could not be read for ``history-timeout``.
         SchemaMismatch: a table did not appear within ``history-lag``.
     """
     for job_id in job_ids:
         if feed.snapshot().job(job_id) is None:
             feed.wait_for_job(job_id, config.history_timeout)
-    ahead = {t.schema_version for t in tables if t.schema_version > feed.snapshot().newest_version} - waited_for
+    ahead = {t.schema_version for t in tables if t.schema_version > feed.snapshot().newest_version} - waited_for.versions
     if ahead:
         _poll(feed, lambda h: h.newest_version >= max(ahead), config)
-        waited_for |= ahead
+        waited_for.versions |= ahead
     unknown = [t for t in tables if t.table_id not in feed.snapshot().tracks]
     if unknown and not _poll(feed, lambda h: all(t.table_id in h.tracks for t in unknown), config):
         first = next(t for t in unknown if t.table_id not in feed.snapshot().tracks)
@@ -44,11 +57,15 @@ def complete_history(
             f"{first.schema_version}), but the DDL history has no such table after {config.history_lag:g} s; check that spark.ddl-history is the "
             "history of this cluster; if it is and does not reach back to the table's CREATE TABLE, set syncer.load-schema-snapshot = true"
         )
+    newest: dict[int, int] = {}
+    for table in tables:
+        newest[table.table_id] = max(table.schema_version, newest.get(table.table_id, 0))
+    feed.wait_for_unfinished(newest, waited_for.checked, config.history_timeout)
 
 
 def _poll(feed: HistoryFeed, enough: Callable[[SchemaHistory], bool], config: ApplyConfig) -> bool:
     """Refresh until ``enough`` holds; False when it does not after ``history-lag`` seconds in which the status port answers."""
-    unanswered, answered = Retries(_POLL, config.history_timeout), Retries(_POLL, config.history_lag)
+    unanswered, answered = Retries(_POLL, config.history_timeout), Retries(_POLL, config.history_lag, sleep=feed.pause)
     while True:
         try:
             if enough(feed.refresh()):

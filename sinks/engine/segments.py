@@ -6,6 +6,8 @@ Promises: pure. The steps, in order, cover (after_ts, upto_ts] without a gap; af
 * A DDL binlog is a barrier: rows with a lower commit_ts are applied before it.
 * These get no step: ``SELECT SETVAL``, the delete-only binlog of a DROP COLUMN (it marks the table as dropping), jobs that were cancelled,
   rolled back or changed nothing, job types that no target supports, and jobs already applied.
+* The binlog of a multi-schema change commits after its last schema version, in a transaction of its own, so binlogs of higher versions may come
+  before it. It is executed with its own binlog, whatever version was read before; until then its tables are those before it (``behind``).
 * If a row's schema_version includes a job of its table whose binlog was not read yet, that job, and the unread jobs that it depends on, are
   executed before the first such row (``early``). The job's own binlog is then a no-op, which ``AppliedJobs`` records.
 * The same applies to a job that rows of its table need although their schema_version is lower (``sinks.engine.early``).
@@ -67,24 +69,52 @@ class TableActivity:
 
 @dataclass(frozen=True, slots=True)
 class AppliedJobs:
-    """The jobs executed on the target: all up to ``version``, and those in ``early`` beyond it."""
+    """The jobs executed on the target: all up to ``version`` without those that are ``behind``, and those in ``early``."""
 
     version: int
     early: frozenset[int] = frozenset()
-    """Ids of jobs executed before their binlog was read."""
+    """Ids of jobs that are executed, which ``version`` does not tell: before their binlog was read; or a multi-schema change, whose binlog may
+    follow those of higher versions.
+    """
     dropping: frozenset[int] = frozenset()
     """Table ids between the two binlogs of a DROP COLUMN."""
+    behind: frozenset[int] = frozenset()
+    """Ids of multi-schema changes up to ``version`` that are not executed: their binlogs are still to come."""
 
     def __contains__(self, job: Job) -> bool:
         """Whether the job was already executed on the target."""
-        return job.version <= self.version or job.id in self.early
+        return job.id in self.early or (job.version <= self.version and job.id not in self.behind)
+
+    def at(self, commit_ts: int, history: SchemaHistory) -> "AppliedJobs":
+        """The same where the binlogs up to ``commit_ts`` are read, as far as ``history`` shows the jobs behind ``version``."""
+        coming = {job.id for job in history.behind(self.version, commit_ts)}
+        known = frozenset(i for i in self.early if i in coming or (job := history.job(i)) is None or job.version > self.version)
+        return replace(self, early=known, behind=(self.behind | coming) - self.early)
+
+    def covering(self, commit_ts: int, history: SchemaHistory) -> "AppliedJobs":
+        """The same for a target that has every job up to ``version``, also those whose binlogs follow ``commit_ts``."""
+        return replace(self, early=self.early | {job.id for job in history.behind(self.version, commit_ts)}, behind=frozenset())
+
+    def executes(self, job: Job) -> bool:
+        """Whether the binlog of ``job``, which comes now, is the one with which it is executed."""
+        if job.type == JobType.MULTI_SCHEMA_CHANGE:
+            return job.id not in self.early
+        return job not in self
+
+    def settled_version(self, history: SchemaHistory) -> int:
+        """The version up to which every job is executed."""
+        held = (job.version for i in self.behind if (job := history.job(i)) is not None)
+        return min((int(version) - 1 for version in held), default=self.version)
 
     def version_of(self, table_id: int, history: SchemaHistory) -> int:
         """The schema version of this table on the target."""
-        if not self.early:
+        if not self.early and not self.behind:
             return self.version
-        newer = (j.version for j in history.jobs_of_table(table_id, self.version, history.newest_version) if j.id in self.early)
-        return max(newer, default=SchemaVersion(self.version))
+        # The DDLs of one table are executed one after the other, so nothing of it is between a job that is behind and ``version``.
+        first = next((j for j in history.jobs_of_table(table_id, 0, self.version) if j.id in self.behind), None) if self.behind else None
+        own = int(first.version) - 1 if first is not None else self.version
+        newer = (j.version for j in history.jobs_of_table(table_id, own, history.newest_version) if j.id in self.early)
+        return max(newer, default=SchemaVersion(own))
 
     def table(self, table_id: int, history: SchemaHistory) -> TableAt | None:
         """The table as it is on the target."""
@@ -92,13 +122,16 @@ class AppliedJobs:
 
     def with_early(self, job: Job) -> "AppliedJobs":
         """The state after ``job`` was executed ahead of its binlog."""
-        return replace(self, early=self.early | {job.id}, dropping=self.dropping - {job.table_id})
+        return replace(self, early=self.early | {job.id}, dropping=self.dropping - {job.table_id}, behind=self.behind - {job.id})
 
     def with_binlog(self, job: Job, history: SchemaHistory) -> "AppliedJobs":
         """The state after the binlog of ``job`` was read and, if necessary, executed."""
         version = max(self.version, job.version)
-        left = frozenset(i for i in self.early if (j := history.job(i)) is not None and j.version > version)
-        return AppliedJobs(version, left, self.dropping - {job.table_id})
+        passed = {j.id for j in history.multi_schema_between(self.version, version)}
+        own = {job.id} if job.type == JobType.MULTI_SCHEMA_CHANGE else frozenset()
+        known = ((i, history.job(i)) for i in self.early)
+        left = frozenset(i for i, j in known if j is not None and (j.version > version or j.type == JobType.MULTI_SCHEMA_CHANGE))
+        return AppliedJobs(version, left | own, self.dropping - {job.table_id}, (self.behind | passed) - self.early - {job.id})
 
     def with_dropping(self, table_id: int) -> "AppliedJobs":
         """The state after the delete-only binlog of a DROP COLUMN was read."""
@@ -200,7 +233,7 @@ class _Planner:
     def __init__(self, span: tuple[int, int], history: SchemaHistory, applied: AppliedJobs) -> None:
         self._after, self._to = span
         self._history = history
-        self._applied = applied
+        self._applied = applied.at(span[0], history)
         self._rows: list[TableActivity] = []
         self._steps: list[RowsStep | DdlStep] = []
 
@@ -218,7 +251,7 @@ class _Planner:
             return
         before = self._applied
         after = before.with_binlog(job, self._history)
-        if job.effective and job not in before:
+        if job.effective and before.executes(job):
             self._close_rows(event.commit_ts - 1)
             self._steps.append(DdlStep(event.commit_ts, job, event.query, False, before, after))
             self._after = event.commit_ts
@@ -243,6 +276,7 @@ class _Planner:
             self._steps.append(DdlStep(self._after, job, job.query, True, before, self._applied))
 
     def finish(self) -> tuple[RowsStep | DdlStep, ...]:
+        self._applied = self._applied.at(self._to, self._history)
         if self._after < self._to or not self._steps:
             self._close_rows(self._to, last=True)
         return tuple(self._steps)
@@ -286,14 +320,15 @@ class _Planner:
         after = self._history.table_at(touch.table_id, job.version) if job else None
         if job is None or before is None or after is None:
             return ()
-        return (job,) if needed_early(job, before, after, touch.schema_version, touch.last_commit_ts) else ()
+        return (job,) if needed_early(job, before, after, (touch.schema_version, touch.last_commit_ts), self._history) else ()
 
     def _unread_jobs(self, touch: TableActivity) -> tuple[Job, ...]:
-        of_table = self._history.jobs_of_table(touch.table_id, self._applied.version, touch.schema_version)
+        settled = self._applied.settled_version(self._history)
+        of_table = self._history.jobs_of_table(touch.table_id, settled, touch.schema_version)
         needed = [j for j in (*of_table, *self._next_job(touch)) if j not in self._applied]
         if not needed:
             return ()
-        unread = self._history.jobs_between(self._applied.version, needed[-1].version)
+        unread = self._history.jobs_between(settled, needed[-1].version)
         return _with_foundations(needed, [j for j in unread if j not in self._applied], self._history)
 
 

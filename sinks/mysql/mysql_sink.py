@@ -36,7 +36,6 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.executor import (
     begin_ddl,
     ensure_ddl_table,
     forget_later,
-    load_applied,
     load_refused,
 )
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
@@ -50,6 +49,7 @@ from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows, planned
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
+from pyspark_tidb_binlog.sinks.mysql.recorded_jobs import applied_at
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode, SafeStep
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
@@ -114,6 +114,8 @@ class MySQLSink(Sink):
             self._leased.transact(self._remove_stale_marks)
         applied, refused = self._leased.ask(partial(self._done_and_refused, version))
         if not found.known:
+            # Filled by a dump or a copy, with what was visible then.
+            applied = applied.covering(record.commit_ts, history())
             record.save_first(applied)
         record.consistent = found.unfinished is None
         record.begin(record.commit_ts if moved or not found.known else found.commit_ts, applied)
@@ -162,7 +164,8 @@ class MySQLSink(Sink):
 
     def _done_and_refused(self, version: int, session: Session) -> tuple[AppliedJobs, RefusedJobs]:
         cluster_id = self._cluster_id
-        return load_applied(session, self._settings, cluster_id, version), load_refused(session, self._settings, cluster_id)
+        applied = applied_at(session, self._settings, cluster_id, (self._record.commit_ts, version), self._history())
+        return applied, load_refused(session, self._settings, cluster_id)
 
     def _stand(self, history: SchemaHistory, session: Session) -> tuple[Checkpoint | None, TargetProgress]:
         """The row of the record, and all that is recorded."""

@@ -118,6 +118,9 @@ class MessageSink(Sink):
             # A row has the version of a job only after the job's binlog has committed, so a Drainer's version is never ahead of its DDLs; but it has
             # none before the first binlog, and the jobs' FinishedTS misses one whose binlog committed just before.
             applied = AppliedJobs(max(applied.version, history().version_at(self._commit_ts)))
+        elif not found.complete:
+            # A former release did not tell a multi-schema change that it had executed early from one whose binlog is still to come.
+            applied = applied.covering(self._commit_ts, history())
         self._outlet.open(found, self._commit_ts)
         if found is None and self._settings.from_now:
             self._require_empty()
@@ -140,7 +143,7 @@ class MessageSink(Sink):
         """The DDL's message (``Sink.apply_ddl``)."""
         stand = self._held()
         done = AppliedJobs(stand.schema_version, stand.early)
-        if step.job not in done:
+        if done.executes(step.job):
             if step.commit_ts < stand.commit_ts:
                 raise ApplyError(f"cannot put DDL job {step.job.id} at {step.commit_ts}: the target stands at {stand.commit_ts}")
             self._put(self._ddl(step, history), step.commit_ts, step.applied)

@@ -1,7 +1,9 @@
 """The feed over real HTTP and real files."""
 
+import contextlib
 import gzip
 import hashlib
+import itertools
 import json
 import pickle
 import threading
@@ -13,14 +15,22 @@ from urllib.parse import parse_qs, urlparse
 
 import pytest
 
+from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions
+from pyspark_tidb_binlog.binlog_source.changes.known_history import KnownHistory
+from pyspark_tidb_binlog.binlog_source.emulator import online
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
+from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
+from pyspark_tidb_binlog.schemas import history_feed
+from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, Stopped
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.history_cache import HistoryCache
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
-from pyspark_tidb_binlog.sinks.engine.history_wait import _poll
+from pyspark_tidb_binlog.sinks.engine.history_wait import WaitedFor, _poll, complete_history
+from pyspark_tidb_binlog.sinks.engine.segments import TableActivity
 from tests.support.ddl_jobs import database, job, table
 from tests.support.eventually import eventually
+from tests.support.fakes.written import Written
 
 
 class Status:
@@ -248,12 +258,105 @@ def test_a_status_port_that_restarts_while_a_version_is_awaited_is_waited_out(st
         _poll(feed, lambda history: False, ApplyConfig(history_lag=0.05, history_timeout=0.2))
 
 
-def test_a_job_that_never_comes_is_named(status: Status) -> None:
-    status.jobs = many(3)
+def test_a_job_that_never_comes_is_named(status: Status, tmp_path: Path) -> None:
+    recorded = tmp_path / "h.json"
+    recorded.write_text(json.dumps(many(3)))
     with pytest.raises(HistoryUnavailable, match=r"DDL job 77 did not appear .* within 0.05 s.*same cluster"):
-        HistoryFeed(status.url).wait_for_job(77, 0.05)
+        HistoryFeed(str(recorded)).wait_for_job(77, 0.05)
     with pytest.raises(HistoryUnavailable, match="stopped while waiting for DDL job 77"):
         HistoryFeed(status.url).wait_for_job(77, 60, lambda: True)
+    status.broken = True
+    with pytest.raises(HistoryUnavailable, match=r"DDL job 77 did not appear .* within 0.05 s.*tikv is away"):
+        HistoryFeed(status.url).wait_for_job(77, 0.05)
+
+
+def test_a_job_is_waited_for_while_the_status_port_answers(status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TiDB writes the binlog, waits until no transaction is open at an older schema version, and then moves the job into the history."""
+    monkeypatch.setattr(history_feed, "_SHOW_SECONDS", 0.0)
+    status.jobs = many(3)
+    shown: list[str] = []
+
+    def pause(seconds: float) -> None:
+        shown.append(feed.waiting_for)
+        if len(shown) == 20:
+            status.jobs = many(4)
+
+    feed = HistoryFeed(status.url, pause=pause)
+    assert feed.wait_for_job(4, 0.0).id == 4
+    assert len(shown) >= 20 and "open transaction" in shown[1] and feed.waiting_for == ""
+
+    def stop(seconds: float) -> None:
+        raise Stopped("stopped")
+
+    feed.pause = stop
+    with pytest.raises(Stopped):
+        feed.wait_for_job(5, 60)
+    assert feed.waiting_for == ""
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["nothing newer", "a newer job of another table"])
+@pytest.mark.parametrize(
+    ("changes", "public"),
+    [
+        ((online.add_column(Column("d", "int", default=7)), online.drop_column("c")), 3),
+        ((online.drop_column("c"), online.modify_column(Column("b", "varchar(9)"), str)), 3),
+        ((online.modify_column(Column("b", "bigint")), online.drop_column("c")), 0),
+        ((online.drop_index("u1"),), 0),
+        ((online.add_column(Column("d", "int")),), 99),
+        ((online.drop_column("c"), online.add_index("i", "b")), 99),
+    ],
+    ids=["add and drop", "drop and convert", "wider and drop", "drop index", "add alone", "none"],
+)
+def test_rows_wait_for_a_ddl_that_has_changed_them_and_is_not_in_the_history(
+    changes: tuple[online.Change, ...], public: int, others: bool
+) -> None:
+    """``public``: the first of its states whose rows need it; 99: the history has it by then."""
+    upstream = Upstream(Written())
+    with contextlib.ExitStack() as closing:
+        service = upstream.serve()
+        closing.callback(service.stop)
+        upstream.ddl.create_database("d")
+        upstream.ddl.create_table("d", Table("t", tuple(Column(n, "int") for n in "abc"), ("a",), unique=(("b",),)))
+        table_id, feed = upstream.store.table("d.t").id, HistoryFeed(service.url, pause=lambda _: None)
+        ddl, state, waited = upstream.ddl.start("d.t", *changes), WaitedFor(), []
+        for number in itertools.count():
+            version = ddl.advance()
+            if others and not ddl.done:
+                upstream.ddl.create_table("d", Table(f"o{number}", (Column("a", "int"),)))
+
+            def pause(_: float) -> None:
+                waited.append(number)  # noqa: B023
+                while not ddl.done:
+                    ddl.advance()
+
+            if not ddl.done:
+                feed.pause = pause if number >= public else lambda _: None
+            rows = [TableActivity(table_id, version, 1, 1, 1)]
+            complete_history(feed, (), rows, state, ApplyConfig(history_lag=0.0, history_timeout=0.0))
+            if ddl.done:
+                break
+        assert waited[:1] == ([] if public == 99 else [public])
+        assert (feed.snapshot().job(ddl.job["id"]) is not None) or public == 99
+
+
+def test_queries_wait_for_a_ddl_that_has_changed_their_rows() -> None:
+    upstream = Upstream(Written())
+    service = upstream.serve()
+    upstream.ddl.create_database("d")
+    upstream.ddl.create_table("d", Table("t", (Column("a", "int"), Column("c", "int"))))
+    ddl = upstream.ddl.start("d.t", online.add_column(Column("d", "int")), online.drop_column("c"))
+    versions = [ddl.advance() for _ in range(4)]
+
+    def pause(_: float) -> None:
+        while not ddl.done:
+            ddl.advance()
+
+    try:
+        known = KnownHistory(HistoryFeed(service.url, pause=pause))
+        history = known.covering(versions, [upstream.store.table("d.t").id], ChangeOptions(history_lag=0.0, history_timeout=0.0))
+        assert history.job(ddl.job["id"]) is not None
+    finally:
+        service.stop()
 
 
 def test_an_empty_history_and_an_unusable_answer(status: Status) -> None:

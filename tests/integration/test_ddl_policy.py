@@ -19,6 +19,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.text import subject_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.lease import lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL
+from pyspark_tidb_binlog.sinks.mysql.recorded_jobs import applied_at
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.ddl_jobs import column, database, history, job, partitions, steps_of, table
 from tests.support.ddl_target import apply, assert_columns, ddl_session, dying
@@ -125,6 +126,22 @@ def test_early_jobs_are_found_again(session: Session) -> None:
     apply(session, dataclasses.replace(second, early=True, query="create table t (id int primary key)"), h, CONFIG)
     assert load_applied(session, CONFIG, 1, 1) == AppliedJobs(1, frozenset({2}))
     assert load_applied(session, CONFIG, 1, 2) == AppliedJobs(2)
+
+
+def test_a_multi_schema_change_behind_the_checkpoint_is_looked_up(session: Session) -> None:
+    """Its binlog follows that of a higher version; whether it was executed is told by its record, before and after its binlog."""
+    columns = [column(1, "id"), column(2, "x"), column(3, "y")]
+    two = {"sub_jobs": [{"type": 5}, {"type": 5}]}
+    multi = job(5, 61, table(10, "t", columns), version=10, query="alter table t add column x int, add column y int", multi_schema_info=two)
+    h = history(database(1), job(2, 3, table(10, "t")), multi, job(6, 3, table(12, "o"), version=11, query="create table o (id int)"))
+    steps = steps_of(h, TEXTS)
+    for step in steps:
+        if step.job.id != 5:
+            apply(session, step, h, CONFIG)
+    assert applied_at(session, CONFIG, 1, (45, 11), h) == AppliedJobs(11, behind=frozenset({5}))
+    apply(session, dataclasses.replace(steps[2], early=True), h, CONFIG)
+    assert applied_at(session, CONFIG, 1, (45, 11), h) == AppliedJobs(11, frozenset({5}))
+    assert applied_at(session, CONFIG, 1, (50, 11), h) == AppliedJobs(11), "its binlog is read"
 
 
 def test_without_table_ids_an_invisible_ddl_stops_after_a_crash(mariadb: PrivateMariaDB, session: Session) -> None:

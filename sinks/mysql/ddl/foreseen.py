@@ -55,7 +55,8 @@ class WaitingDdls:
 
     def steps(self) -> tuple[DdlStep, ...]:
         """The DDLs between the checkpoint and now; the binlogs' commit_ts are not known, so they have the jobs' FinishedTS."""
-        jobs = [job for job in self.history.ordered if job not in self.applied]
+        applied = self.applied.at(self.after_ts, self.history)
+        jobs = [job for job in self.history.ordered if job not in applied]
         events = []
         at = self.after_ts
         for job in jobs:

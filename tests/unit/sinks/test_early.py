@@ -46,7 +46,7 @@ def test_the_first_state_whose_rows_need_the_job(changes: tuple[Change, ...], fi
     before, after = history.table_at(table_id, job.version - 1), history.table_at(table_id, job.version)
     assert before is not None
     assert after is not None
-    needed = [needed_early(job, before, after, v, 0) for v in (before.version, *versions)]
+    needed = [needed_early(job, before, after, (v, 0), history) for v in (before.version, *versions)]
     assert needed == [False] + [place >= first for place in range(len(versions))]
 
 
@@ -57,7 +57,45 @@ def test_where_other_tables_change_meanwhile_the_time_tells() -> None:
     assert before is not None
     assert after is not None
     early = before.version + 1
-    assert [needed_early(job, before, after, early, ts) for ts in (0, job.start_ts, job.start_ts + 1)] == [False, False, True]
+    assert [needed_early(job, before, after, (early, ts), history) for ts in (0, job.start_ts, job.start_ts + 1)] == [False, False, True]
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["sub-versions", "counted"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (WIDER, online.drop_column("c")),
+        (online.drop_column("c"), WIDER),
+        (ADD, WIDER, online.drop_column("c")),
+        (online.drop_column("c"), ADD, WIDER),
+        (WIDER, online.drop_column("c"), online.drop_index("u1")),
+        (online.drop_index("u1"), WIDER, online.drop_column("c")),
+    ],
+    ids=lambda value: " and ".join(c.text for c in value) if isinstance(value, tuple) else None,
+)
+def test_a_conversion_beside_a_drop_while_other_tables_change(changes: tuple[Change, ...], recorded: bool) -> None:
+    """Rows with the new column alone need the job; rows without it need the table before; the two states in between have both."""
+    upstream = Upstream(Written())
+    upstream.ddl.create_database("d")
+    upstream.ddl.create_table("d", Table("t", (Column("a", "int"), Column("b", "int"), Column("c", "int")), unique=(("b",),)))
+    ddl = upstream.ddl.start("d.t", *changes)
+    while not ddl.done:
+        ddl.advance()
+        for _ in range(0 if ddl.done else 2):
+            upstream.ddl.create_table("d", Table(f"o{upstream.schema_version}", (Column("a", "int"),)))
+    jobs = upstream.jobs()
+    if not recorded:
+        for part in next(j for j in jobs if j["type"] == 61)["multi_schema_info"]["sub_jobs"]:
+            del part["schema_version"]
+    history, table_id = SchemaHistory.of(JobReader().read(jobs)), upstream.store.table("d.t").id
+    job = next(j for j in history.ordered if j.id == ddl.job["id"])
+    before, after = history.table_at(table_id, job.version - 1), history.table_at(table_id, job.version)
+    assert before is not None
+    assert after is not None
+    switch = len(ddl.versions) - 1 - 3 * sum("DROP" in c.text for c in changes)
+    late = job.start_ts + 1
+    needed = [needed_early(job, before, after, (v, late), history) for v in ddl.versions]
+    assert needed[switch:] == [True] * (len(needed) - switch) and needed[: switch - 2] == [False] * (switch - 2)
 
 
 def test_the_job_is_done_before_such_a_row_and_its_binlog_does_nothing_more() -> None:

@@ -13,10 +13,11 @@ from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter, FilePosition, r
 from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, LeaseHeld
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.proto import secondary_binlog_pb2 as slave
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine.batch import merge, rows_between, summarise
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.engine.choice import chosen, decided
-from pyspark_tidb_binlog.sinks.engine.segments import DdlStep, plan_steps
+from pyspark_tidb_binlog.sinks.engine.segments import DdlEvent, DdlStep, plan_steps
 from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import kafka_sink
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
@@ -25,6 +26,7 @@ from pyspark_tidb_binlog.sinks.translate import local_record
 from pyspark_tidb_binlog.sinks.translate.local_record import Savepoint
 from pyspark_tidb_binlog.sinks.translate.log_end import end_of
 from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings, MessageSink
+from tests.support.ddl_jobs import column, database, history, job, table
 from tests.support.fakes.memory_topic import MemoryTopic
 from tests.support.golden_messages import SYSTEM, case_steps, from_drainer
 
@@ -185,6 +187,40 @@ def test_a_topic_is_the_same_wherever_a_send_fails(tmp_path: Path) -> None:
             topic.fails_after = None
             run(in_topic(directory, topic))
         assert topic.messages == wanted, n
+
+
+def test_a_multi_schema_change_behind_the_record_is_put_once(tmp_path: Path) -> None:
+    """Its binlog, at 60, follows that of a higher version. In a record of a former release it may have been put before: it is not put again."""
+    two = {"sub_jobs": [{"type": 5}, {"type": 5}]}
+    multi = job(
+        5, 61, table(10, "t", [column(1, "id"), column(2, "x"), column(3, "y")]), version=10, query="alter table t", multi_schema_info=two
+    )
+    multi["binlog"]["FinishedTS"] = 62
+    h = history(database(1), job(2, 3, table(10, "t")), multi, job(4, 3, table(12, "o"), version=11))
+
+    def life(topic: MemoryTopic, upto: int) -> None:
+        sink = in_topic(tmp_path, topic)
+        opened = sink.open(lambda _, commit_ts: commit_ts or 30, lambda: h)
+        events = [DdlEvent(38, 4, "x;", 5), DdlEvent(60, 5, "y;", 5)]
+        for step in plan_steps((sink.commit_ts, upto), events, (), h, opened.applied):
+            if isinstance(step, DdlStep):
+                sink.apply_ddl(decided(step, h, SYSTEM), h, frozenset())
+            else:
+                sink.apply(ROW_EVENT.empty_table(), step, StageClock())
+        sink.close()
+
+    topic = MemoryTopic()
+    for upto in (50, 61, 100):
+        life(topic, upto)
+    assert len(topic.messages) == 2
+    stand = tmp_path / "savepoint.spark"
+    old = {**json.loads(stand.read_text()), "commit_ts": 50, "savepoints": [100], "place": {"offset": 1}}
+    for complete, more in ((True, 1), (None, 0)):
+        stand.write_text(json.dumps({**old, "complete": complete}))
+        topic.messages[1:] = []
+        life(topic, 100)
+        assert len(topic.messages) == 1 + more
+        (tmp_path / "savepoint").write_text(Savepoint(100, 11, True).to_toml())
 
 
 def test_a_failed_sink_applies_nothing_more(tmp_path: Path) -> None:

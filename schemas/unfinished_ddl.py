@@ -1,0 +1,51 @@
+"""Whether a table is, by TiDB's status port, already what a DDL makes of it that the DDL history does not show yet. Pure.
+
+The columns of an ADD or MODIFY become public, and a unique key that is dropped is no longer checked, before the job is in the history: in a
+multi-schema change at an earlier schema version, and the job is finished only when no transaction is open at an older one (metadata lock).
+Rows written meanwhile need the job, so whoever writes them to a target has to wait for it.
+
+Promises: a table that only loses columns, or gets indexes, is not waited for: its rows fit the table before.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnFlag, ColumnInfo, TableInfo
+
+_MEANT = int(ColumnFlag.NOT_NULL | ColumnFlag.UNSIGNED)
+
+
+@dataclass(frozen=True, slots=True)
+class TableNow:
+    """One table as a TiDB server knows it."""
+
+    version: int
+    """The schema version of the server; a table that is gone has none."""
+    info: TableInfo | None
+    """None: the server has no such table."""
+
+    @classmethod
+    def from_json(cls, json: Any) -> Self:
+        """Read the answer of ``/db-table/ID``; ``Corruption`` when it is not one."""
+        try:
+            return cls(int(json["schema_version"]), TableInfo.from_json(json["table_info"]))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise Corruption(f"a table as a status port shows it cannot be read: {type(error).__name__} {error}") from error
+
+    def is_ahead_of(self, known: TableInfo) -> bool:
+        """Whether rows may be written that do not fit ``known``, the newest that the history shows of it."""
+        if self.info is None:
+            return False
+        shown = {_meaning(column) for column in known.public_columns()}
+        return any(_meaning(column) not in shown for column in self.info.public_columns()) or bool(_keys(known) - _keys(self.info))
+
+
+def _meaning(column: ColumnInfo) -> tuple[object, ...]:
+    """What decides which values a column holds. Without its charset, which a TiDB server may show otherwise than it is stored (old utf8 as utf8mb4)."""
+    return column.id, column.name, column.tp, column.flag & _MEANT, column.flen, column.decimal, column.elems
+
+
+def _keys(info: TableInfo) -> frozenset[int]:
+    """The ids of the unique indexes that are checked for every row."""
+    return frozenset(index.id for index in info.indexes if index.unique and index.state == PUBLIC)

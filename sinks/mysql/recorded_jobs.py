@@ -1,0 +1,29 @@
+"""Which DDL jobs a target has, by its checkpoint and its record of DDLs (``spark_ddl``). [db]
+
+Promises: reads only. The checkpoint's schema version tells the jobs up to it; what it does not tell is looked up by id: jobs executed before their
+binlogs, and multi-schema changes, whose binlogs may follow those of higher versions. Needs no column that a former release did not write.
+"""
+
+from dataclasses import replace
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import INTENT, REFUSED, load_applied
+from pyspark_tidb_binlog.sinks.mysql.target import Target
+
+
+def applied_at(session: Target, config: ApplyConfig, cluster_id: int, stand: tuple[int, int], history: SchemaHistory) -> AppliedJobs:
+    """The jobs that are executed on the target where its checkpoint says ``stand`` = (commit_ts, schema version)."""
+    commit_ts, version = stand
+    applied = load_applied(session, config, cluster_id, version)
+    doubtful = [job.id for job in history.behind(version, commit_ts)]
+    if doubtful:
+        rows = session.query(
+            f"SELECT job_id FROM {quote_name(config.checkpoint_schema)}.spark_ddl WHERE cluster_id = %s AND state NOT IN (%s, %s) "
+            f"AND job_id IN ({', '.join(['%s'] * len(doubtful))})",
+            [cluster_id, INTENT, REFUSED, *doubtful],
+        )
+        applied = replace(applied, early=applied.early | {int(job_id) for (job_id,) in rows})
+    return applied.at(commit_ts, history)
