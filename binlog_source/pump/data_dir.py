@@ -55,7 +55,11 @@ def keep_cluster(directory: Path, cluster_id: int) -> None:
             f"{cluster_id}: name that cluster, or give this Pump a data-dir of its own. Its binlogs would be read as this cluster's: only if it is "
             f"the same cluster under a new id, remove {file}"
         )
-    replace_file(file, str(cluster_id), _PRIVATE)
+    try:
+        replace_file(file, str(cluster_id), _PRIVATE)
+    except OSError as error:
+        # a full disk must not keep the Pump from serving its readers, and from collecting
+        _log.warning("%s cannot be written, and is at the next start: %s", file, error)
 
 
 def require_owner(directory: Path, command: str) -> None:

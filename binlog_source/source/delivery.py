@@ -18,6 +18,12 @@ def endpoints_of(config: SourceConfig, discovery: PumpDiscovery, pumps: Mapping[
     }
 
 
+def _serving(discovery: PumpDiscovery) -> Mapping[str, str]:
+    """The Pumps that may answer: not those that are registered as offline, unless there are no others."""
+    listed, offline = discovery.pumps(), discovery.offline()
+    return {pump: address for pump, address in listed.items() if pump not in offline} or listed
+
+
 def resolve_delivery(config: SourceConfig, patience: float = 60.0, waiting: Waiting = log_waiting) -> Delivery:
     """The delivery that ``config`` sets; if it sets none: raw if every Pump offers it, else sorted.
 
@@ -29,7 +35,7 @@ def resolve_delivery(config: SourceConfig, patience: float = 60.0, waiting: Wait
     if config.delivery:
         return Delivery(config.delivery)
     with closing(discovery_of(config)) as discovery:
-        endpoints = patiently(lambda: endpoints_of(config, discovery, discovery.pumps()), patience, waiting)
+        endpoints = patiently(lambda: endpoints_of(config, discovery, _serving(discovery)), patience, waiting)
     until = time.monotonic() + patience
     raw = all(offers_raw(endpoint, max(0.0, until - time.monotonic()), waiting) for endpoint in endpoints.values())
     return Delivery.RAW if raw else Delivery.SORTED

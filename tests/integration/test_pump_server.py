@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import re
 import socket
 import struct
@@ -382,3 +383,12 @@ def test_a_second_pump_of_the_same_node_id_is_refused(tmp_path):
         for made in (first, other):
             made.stop()
         service.stop()
+
+
+def test_a_full_disk_keeps_no_pump_from_starting_that_has_no_cluster_file_yet(tmp_path, monkeypatch, caplog):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.pump.data_dir.replace_file", full)
+    EmbeddedPump(config(tmp_path)).start().stop()
+    assert f"{tmp_path / '.cluster'} cannot be written" in caplog.text

@@ -59,7 +59,8 @@ def test_pumps_join_and_leave(service: ClusterService, registry: RegistryClient,
     reader = BinlogStreamReader(options)
     second = None
     try:
-        assert resolve_delivery(SourceConfig(service.url)) is Delivery.RAW
+        registry.put_status(PUMPS, NodeStatus("pump-0", "127.0.0.1:1", NodeState.OFFLINE, 55, registry.tso()))
+        assert resolve_delivery(SourceConfig(service.url), 1.0) is Delivery.RAW, "one that left long ago is not asked"
         one = registry.tso()
         send(first, fake(one))
         begin = advance(reader, reader.initialOffset(), one)
