@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from pyspark_tidb_binlog.binlog_source.cluster.node_answers import NO_SUCH_NODE, OTHER_ERROR, SUCCESS, node_answer
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, Registry
 from pyspark_tidb_binlog.binlog_source.pump.lifecycle import Move
@@ -150,7 +152,7 @@ class StatusPages:
                 return _lines(self._in_short(entry))
             finally:
                 self._large.release()
-        except ReplicationError as error:
+        except (ReplicationError, DecodeError) as error:
             return HttpResponse(body=f"fail read binlog by ts: {ts}: {error}\n".encode())
 
     def _in_full(self, entry: Entry) -> HttpResponse:

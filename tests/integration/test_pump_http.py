@@ -154,7 +154,10 @@ def test_a_look_at_a_record_shows_rows_and_keys_only_where_that_is_set(tmp_path,
     for shows in (False, True):
         pump = EmbeddedPump(config(tmp_path, f"looked-at-{shows}", service, log_row_data=shows)).start()
         write(pump, payload(0, 10, prewrite_key=b"t-card 4111", prewrite_value=value), payload(1, 10, 15, prewrite_key=b"t-card 4111"))
+        write(pump, payload(0, 20, prewrite_key=b"k", prewrite_value=b"card 4111 is no protobuf"))
         pump.service.store.catch_up()
+        unread = ask(pump, "GET", "/debug/binlog/20")
+        assert unread[0] == 200 and unread[2].startswith(b"fail read binlog by ts: 20: ") and b"card" not in unread[2]
         shown[shows] = "".join(ask(pump, "GET", f"/debug/binlog/{ts}")[2].decode() for ts in (10, 15))
         pump.stop()
     assert "PREWRITE at 0:" in shown[False] and "start_ts 10\ntable id 96: 1 changes\n" in shown[False]

@@ -22,7 +22,7 @@ def test_stream_options_round_trip_and_names_ignore_case() -> None:
 
 
 def test_names_as_a_person_writes_them() -> None:
-    assert source_of({"pumps": "a:1", "certAllowedCn": "a, b"}).security.cert_allowed_cn == ("a", "b")
+    assert source_of({"pumps": "a:1", "sslCa": "ca.pem", "certAllowedCn": "a, b"}).security.cert_allowed_cn == ("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,7 @@ def test_names_as_a_person_writes_them() -> None:
         ({"pumps": "a:1", "maxBytesPerTrigger": "0"}, "max-bytes-per-trigger"),
         ({"pumps": "a:1", "maxPendingBytes": "0"}, "max-pending-bytes"),
         ({"pumps": "a:1", "certAllowedCn": '["a"'}, "certAllowedCn is .* JSON list"),
+        ({"pumps": "a:1", "certAllowedCn": "a"}, "cert-allowed-cn needs ssl-ca"),
         ({"pumps": "a:1", "wakeIdlePumps": "200"}, "spark.wake-idle-pumps: '200' is not a pause: write 200ms"),
     ],
 )
