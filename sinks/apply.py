@@ -54,6 +54,10 @@ _log = logging.getLogger(__name__)
 
 _BACKLOG_MS = 10_000
 """A target that is further behind than this has a backlog."""
+_MAY_STAY = (
+    "rows of sessions that still had a partition follow those that need its DROP PARTITION: what they wrote into the partition is gone upstream, and may "
+    "be in the next partition here; compare the rows of its range with the upstream's"
+)
 _SMALL_BATCHES = 3
 """After so many small batches in a row there is none. A backlog may begin with a small one."""
 
@@ -337,6 +341,8 @@ class BatchApplier:
         """
         step, unwritable = fitted(chosen(step, self._selection), self._feed.snapshot(), self._refused)
         step, strange = without_strangers(step, self._selection)
+        for table in step.may_stay:
+            counts.findings.append(Finding(FindingKind.DDL, _MAY_STAY, f"{table.schema}.{table.name}", step.upto_ts))
         for lost in (*unwritable, *strange):
             here = -1 if rows is None else int(pc.sum(pc.equal(rows.column("table_id"), lost.table_id)).as_py() or 0)
             counts.findings.append(Finding(FindingKind.DDL, lost.why, lost.table, step.upto_ts, wanted=here, found=0 if here >= 0 else -1))

@@ -8,6 +8,10 @@ A job's version is that of its last state, but some earlier states already chang
   records the version of a sub-job's last step, and 0 for those that shared a step with an earlier one, so the version at which they became public
   is that of the first sub-job, unless that is itself a DROP. Then it is counted back from the end, past the versions of other jobs.
 
+* DROP PARTITION: from its first state on, two versions before its own, the partition is hidden. A row of its range goes into the next partition of a
+  RANGE table, and stays. Rows name no partition, so those that a session of an earlier version writes into the partition meanwhile are not told
+  apart (``may_stay``).
+
 Promises: pure. Executing a job early is harmless for rows of earlier states: they only lose the columns that the job drops. The exception
 is a MODIFY COLUMN that converts data: rows written before its new column has values need the old column. Rows of its last two states before it is
 public have both.
@@ -22,6 +26,8 @@ _STATES_OF_A_DROP = 3
 """Schema versions of a DROP after its first one: delete-only, delete-reorg, none."""
 _STATES_WITH_BOTH = 2
 """Schema versions of a MODIFY that converts data, before it is public, whose rows have both columns: write-only, write-reorg."""
+_STATES_WITHOUT_PARTITION = 2
+"""Schema versions of a DROP PARTITION after the one that hides the partition: delete-reorg, none."""
 _ON_THEIR_OWN = frozenset({JobType.ADD_FOREIGN_KEY})
 """Sub-jobs that are done before the others become public."""
 
@@ -41,6 +47,8 @@ def needed_early(job: Job, before: TableAt, after: TableAt, rows: tuple[int, int
         return False
     if row_version >= job.version:
         return True
+    if job.type == JobType.DROP_PARTITION:
+        return row_version >= _counted_back(int(job.version), _STATES_WITHOUT_PARTITION, int(before.version), history)
     drops = sum(kind in _DROPS for kind in job.sub_jobs or (job.type,))
     if not (_frees_a_key(before.info, after.info) or (job.type == JobType.MULTI_SCHEMA_CHANGE and drops)):
         return False
@@ -48,6 +56,13 @@ def needed_early(job: Job, before: TableAt, after: TableAt, rows: tuple[int, int
     if row_version >= _public_from(job, int(before.version), drops, history, converts=converts):
         return True
     return job.start_ts > 0 and last_commit_ts > job.start_ts and not converts
+
+
+def may_stay(job: Job, row_version: int) -> bool:
+    """Whether rows of ``row_version`` that follow ``job``, which was executed early, may be of a partition that it has dropped: upstream they are gone
+    with it.
+    """
+    return job.type == JobType.DROP_PARTITION and row_version < job.version - _STATES_WITHOUT_PARTITION
 
 
 def _public_from(job: Job, after: int, drops: int, history: SchemaHistory, *, converts: bool) -> int:
@@ -60,13 +75,21 @@ def _public_from(job: Job, after: int, drops: int, history: SchemaHistory, *, co
         return max(together)
     ended = [version for kind, version in parts if kind in _DROPS]
     end, steps = (min(ended), _STATES_OF_A_DROP) if ended else (int(job.version), _STATES_OF_A_DROP * drops)
-    taken = {int(j.version) for j in (*history.jobs_between(after, end - 1), *history.passed_between(after, end - 1))}
-    steps += _STATES_WITH_BOTH if converts and taken else 0
-    version = end
+    steps += _STATES_WITH_BOTH if converts and _taken(after, end, history) else 0
+    return _counted_back(end, steps, after, history)
+
+
+def _counted_back(end: int, steps: int, after: int, history: SchemaHistory) -> int:
+    """The version ``steps`` before ``end`` and above ``after``, without those that other jobs took last."""
+    taken, version = _taken(after, end, history), end
     while steps and version > after:
         version -= 1
         steps -= version not in taken
     return version
+
+
+def _taken(after: int, end: int, history: SchemaHistory) -> frozenset[int]:
+    return frozenset(int(j.version) for j in (*history.jobs_between(after, end - 1), *history.passed_between(after, end - 1)))
 
 
 def _frees_a_key(before: TableInfo, after: TableInfo) -> bool:

@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import is_setval, with_plain_strings
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
-from pyspark_tidb_binlog.sinks.engine.early import needed_early
+from pyspark_tidb_binlog.sinks.engine.early import may_stay, needed_early
 from pyspark_tidb_binlog.sinks.engine.hidden import HiddenRows
 from pyspark_tidb_binlog.sinks.routing.replicated import APPLIED, DdlDecision
 
@@ -155,6 +155,8 @@ class RowsStep:
     """The jobs executed on the target, the same before and after this step."""
     left_out: frozenset[tuple[int, int]] = frozenset()
     """(table id, operation) of row changes that are not written."""
+    may_stay: tuple[TableAt, ...] = ()
+    """Tables of which a partition was dropped early, with rows in this step that may be of it (``sinks.engine.early``)."""
     hidden: HiddenRows | None = None
     """The images that conditions hide; None: no table of the step has one."""
 
@@ -234,6 +236,9 @@ class _Planner:
         self._after, self._to = span
         self._history = history
         self._applied = applied.at(span[0], history)
+        known = (history.job(i) for i in self._applied.early)
+        self._early_drops = [(span[0], job) for job in known if job is not None and job.type == JobType.DROP_PARTITION]
+        """DROP PARTITIONs that are executed before their binlogs, and after which commit_ts."""
         self._rows: list[TableActivity] = []
         self._steps: list[RowsStep | DdlStep] = []
 
@@ -273,6 +278,8 @@ class _Planner:
     def _execute_early(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
             before, self._applied = self._applied, self._applied.with_early(job)
+            if job.type == JobType.DROP_PARTITION:
+                self._early_drops.append((self._after, job))
             self._steps.append(DdlStep(self._after, job, job.query, True, before, self._applied))
 
     def finish(self) -> tuple[RowsStep | DdlStep, ...]:
@@ -291,9 +298,17 @@ class _Planner:
             tables = {i: t for i, t in found.items() if t is not None}
             gone = frozenset(i for i in ids if i not in tables and i in self._history.tracks)
             events, size = sum(t.events for t in here), sum(t.bytes for t in here)
-            self._steps.append(RowsStep(self._after, upto, events, tables, size, gone, self._applied))
+            stay = tuple(tables[i] for i in sorted({t.table_id for t in here if self._may_stay(t, upto)}) if i in tables)
+            self._steps.append(RowsStep(self._after, upto, events, tables, size, gone, self._applied, may_stay=stay))
         self._after = upto
         self._rows = [t for t in self._rows if t.last_commit_ts > upto or t.last_commit_ts == 0]
+
+    def _may_stay(self, touch: TableActivity, upto: int) -> bool:
+        last = min(touch.last_commit_ts or upto, upto)
+        return any(
+            last > at and may_stay(job, touch.schema_version) and touch.table_id in self._history.tables_of_job(job)
+            for at, job in self._early_drops
+        )
 
     def _table(self, table_id: int) -> TableAt | None:
         table = self._applied.table(table_id, self._history)

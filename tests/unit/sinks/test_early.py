@@ -8,7 +8,8 @@ from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
 from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.early import needed_early
-from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, TableActivity, plan_steps
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
+from tests.support.ddl_jobs import database, history, job, partitions, table
 from tests.support.fakes.written import Written
 
 ADD = online.add_column(Column("d", "int"))
@@ -96,6 +97,28 @@ def test_a_conversion_beside_a_drop_while_other_tables_change(changes: tuple[Cha
     late = job.start_ts + 1
     needed = [needed_early(job, before, after, (v, late), history) for v in ddl.versions]
     assert needed[switch:] == [True] * (len(needed) - switch) and needed[: switch - 2] == [False] * (switch - 2)
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["alone", "other tables change meanwhile"])
+def test_a_row_of_a_hidden_partition_is_not_dropped_with_it(others: bool) -> None:
+    """TiDB hides the partition two versions before the job's own: RANGE rows of its values then go into the next one."""
+    versions, meanwhile = ((4, 6, 8), (5, 7)) if others else ((4, 5, 6), ())
+    parts = {**partitions((101, "p0"), (102, "p1")), "type": 1}
+    made = job(3, 3, table(11, "t", partition=parts))
+    dropped = job(20, 20, table(11, "t", partition={**partitions((102, "p1")), "type": 1}), version=versions[-1])
+    jobs = [job(10 + v, 3, table(50 + v, f"o{v}"), version=v) for v in meanwhile]
+    h = history(database(1), made, dropped, *jobs)
+    touches = [TableActivity(11, 3, 35, 1, 35), TableActivity(11, versions[0], 50, 1, 50), TableActivity(11, 3, 55, 1, 55)]
+    steps = plan_steps((30, 70), [DdlEvent(60, 20, "x;", 0)], touches, h, AppliedJobs(3))
+    assert [(type(s), s.commit_ts if isinstance(s, DdlStep) else s.upto_ts) for s in steps] == [
+        (RowsStep, 49),
+        (DdlStep, 49),
+        (RowsStep, 70),
+    ]
+    before, _, after = steps
+    assert isinstance(before, RowsStep)
+    assert isinstance(after, RowsStep)
+    assert before.may_stay == () and [t.table_id for t in after.may_stay] == [11], "the row at 55 may be of p0: a finding names the table"
 
 
 def test_the_job_is_done_before_such_a_row_and_its_binlog_does_nothing_more() -> None:
