@@ -24,7 +24,8 @@ def known_wrong(columns: tuple[str, ...]) -> str:
     """What is wrong with these columns where the upstream has old collations, and what to do."""
     return (
         f"the target's unique keys over {', '.join(columns)} take texts for one that differ only in case or accents, and the upstream, which has old "
-        "collations, keeps them apart: rows replace or remove each other. MODIFY these columns to a NO PAD _bin collation (docs/charset-mapping.md)"
+        "collations, keeps them apart: rows replace or remove each other. MODIFY these columns to a NO PAD _bin collation "
+        "(docs/charset-mapping.md), or set spark.upstream-new-collations = true if it has new ones"
     )
 
 

@@ -143,7 +143,8 @@ def narrowed(info: TableInfo, columns: frozenset[str]) -> TableInfo:
         if all(i in offsets for i in ids):
             parts = (replace(part, offset=offsets[i]) for part, i in zip(index.columns, ids, strict=True))
             indexes.append(replace(index, columns=tuple(parts)))
-    return replace(info, columns=kept, indexes=tuple(indexes), partitions=(), partition_type=0, foreign_keys=())
+    whole = replace(info, partitions=(), partition_type=0, partition_expr="", partition_columns=(), foreign_keys=(), foreign_key_columns=())
+    return replace(whole, columns=kept, indexes=tuple(indexes))
 
 
 def column_names(history: SchemaHistory, table: TableAt) -> frozenset[str]:

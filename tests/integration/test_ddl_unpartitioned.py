@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.schemas.errors import DdlRefused
+from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl import unpartitioned
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import subject_of
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
 from tests.support.ddl_target import apply, ddl_session, dying
@@ -148,3 +149,12 @@ def test_a_refused_partition_by_of_a_partitioned_table_is_no_loss_but_refused(se
     session.execute("ALTER TABLE d.t PARTITION BY HASH (id) PARTITIONS 2")
     with pytest.raises(DdlRefused, match="1064"):
         apply(session, last, h)
+
+
+def test_a_partition_by_that_fails_for_want_of_a_right_is_no_loss(session: Session) -> None:
+    """It would succeed once the server is repaired."""
+    h, last = begun(session, parted(P0, P1), parted(P0, P1, table_id=12), 71, "ALTER TABLE `t` PARTITION BY HASH (`no`);", table_id=11)
+    error = ApplyError("ALTER command denied", 1142)
+    subject = subject_of(last, h)
+    assert unpartitioned.instead_of(session, subject, error) is None
+    assert unpartitioned.instead_of(session, subject, ApplyError("syntax", 1064)) is not None

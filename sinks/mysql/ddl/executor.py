@@ -361,7 +361,9 @@ class _Run:
             raise
         except ApplyError as error:
             self._note_try("text", text.sql, error)
-            if text.may_fail or self._already_so(error):
+            instead = instead_of(self._session, self._subject, error)
+            rows_stay = instead is not None and bool(instead.delete)  # also of a table that another Drainer passed over
+            if text.may_fail or (not rows_stay and self._already_so(error)):
                 _log.warning("the target does not need the DDL at commit_ts %d, its error is ignored: %s", self._step.commit_ts, error)
                 return DdlOutcome(DONE, "nothing", text.sql, (*text.losses, *self._other_values()))
             if job.type == JobType.CREATE_TABLE and error.errno == EXISTS_TABLE and self._subject.new is not None:
@@ -371,7 +373,7 @@ class _Run:
             mending = way_out(job, error)
             if own := drop_of_another_name(self._session, self._subject):
                 return self._derived(text.sql, str(error), mending, (Rewritten(own),))
-            if instead := instead_of(self._session, self._subject):
+            if instead is not None:
                 return self._instead(text.sql, error, instead)
             return self._derived(text.sql, str(error), mending)
         return DdlOutcome(DONE, "text", text.sql, (*text.losses, *filled, *self._declare(text.then)))

@@ -83,7 +83,8 @@ def drop_of_another_name(session: Target, subject: Subject) -> str:
 
 
 def _upstream(info: TableInfo) -> dict[str, _Columns]:
-    columns = info.foreign_key_columns or ((),) * len(info.foreign_keys)
+    known = len(info.foreign_key_columns) == len(info.foreign_keys)
+    columns: tuple[_Columns, ...] = info.foreign_key_columns if known else ((),) * len(info.foreign_keys)
     return {name: tuple(c.lower() for c in own) for name, own in zip(info.foreign_keys, columns, strict=True)}
 
 

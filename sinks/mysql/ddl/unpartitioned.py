@@ -11,9 +11,10 @@ Promises: reads only.
 
 from dataclasses import dataclass
 
+from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
-from pyspark_tidb_binlog.sinks.mysql.ddl.partition_rows import rows_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.partition_bounds import rows_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.target import Target
@@ -22,6 +23,8 @@ _CHUNK = 20_000
 """Rows of one DELETE, each a transaction: a partition may have more than one transaction can hold."""
 _ON_ROWS = frozenset({JobType.DROP_PARTITION, JobType.TRUNCATE_PARTITION})
 _ON_STRUCTURE = frozenset({JobType.ADD_PARTITION, JobType.REORGANIZE_PARTITION, JobType.ALTER_PARTITIONING, JobType.REMOVE_PARTITIONING})
+_CANNOT = frozenset({1064, 1235, *range(1479, 1518), *range(1562, 1578), *range(1652, 1661)})
+"""A clause that the server cannot read, or partitions that it does not make so; not a lack of rights or of space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +40,15 @@ class Instead:
     most: int = _CHUNK
 
 
-def instead_of(session: Target, subject: Subject) -> Instead | None:
+def instead_of(session: Target, subject: Subject, refused: ApplyError) -> Instead | None:
     """What takes the place of the job, which the target has refused; None if it is not on partitions that its table lacks."""
     old, kind = subject.old, subject.job.type
     if old is None or kind not in _ON_ROWS | _ON_STRUCTURE or not column_names(session, old.schema, old.name):
         return None
     there = {name.lower() for name in partition_names(session, old.schema, old.name)}
     if kind in _ON_STRUCTURE:
-        return None if there else Instead(loss=_loss(subject))
+        able = kind == JobType.ALTER_PARTITIONING and refused.errno not in _CANNOT
+        return None if there or able else Instead(loss=_loss(subject))
     names = _emptied(subject)
     if not names or all(name.lower() in there for name in names):
         return None
