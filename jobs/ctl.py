@@ -280,13 +280,13 @@ def _ddl(given: argparse.Namespace) -> int:
 def _findings(given: argparse.Namespace) -> int:
     """The newest ones; 1 where no Drainer has run with these settings."""
     config = _settings(given)
-    place = local_path(config.delta_dir.rstrip("/"))
-    if place is None:
-        raise ConfigError(f"the Delta table {config.delta_dir}-findings is not on this machine's file system: read it with Spark")
-    directory = place.with_name(f"{place.name}-findings")
+    uri = config.delta_dir.rstrip("/")
+    place, directory = local_path(uri), local_path(f"{uri}-findings")
+    if place is None or directory is None:
+        raise ConfigError(f"the Delta table {uri}-findings is not on this machine's file system: read it with Spark")
     table = read_table(directory, _FINDING_COLUMNS)
     if table is None and not place.exists():
-        print(f"nothing is known: there is no Delta table {directory.absolute()}, nor {place.name} beside it; spark.delta-dir says where")
+        print(f"nothing is known: there is no Delta table {directory.absolute()}, nor {place.absolute()}; spark.delta-dir says where")
         return EXIT_FAILED
     for text in finding_lines([] if table is None else table.to_pylist(), given.limit, config.apply.log_row_data):
         print(text)
