@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyspark_tidb_binlog.conf.entry import IN_CHECKOUT, PROGRAM
-from pyspark_tidb_binlog.conf.kinds import nearest
+from pyspark_tidb_binlog.conf.kinds import SWITCHES, nearest
 from pyspark_tidb_binlog.conf.load import PASSWORD, Say, load_drainer, load_pump, variable_of
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SecurityConfig, TargetConfig, settings_of
 from pyspark_tidb_binlog.conf.moved import MOVED
@@ -217,6 +217,18 @@ def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig]) -
         metavar = SWITCH if setting.kind is bool else "VALUE"
         shown = " ".join(one for one in (help_of(setting), f"[{default_of(setting)}]") if one != "[]").replace("%", "%%")
         group.add_argument(*flags, dest=_FLAG + setting.path, metavar=metavar, default=argparse.SUPPRESS, help=shown)
+
+
+def add_switch(to: JobParser, *flags: str, what: str) -> None:
+    """A switch that is no setting, off unless it is given; it takes ``=false`` as every other."""
+    to.add_argument(*flags, type=switched, default=False, metavar=SWITCH, help=what)
+
+
+def switched(text: str) -> bool:
+    """A switch's value, as Go's programs take it."""
+    if text.lower() not in SWITCHES:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return SWITCHES[text.lower()]
 
 
 def add_security_flags(to: JobParser) -> None:

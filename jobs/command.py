@@ -26,6 +26,7 @@ from pyspark_tidb_binlog.jobs.fetched_jars import DELTA_JARS, KAFKA_SINK_JARS, F
 from pyspark_tidb_binlog.jobs.jvm_settings import FRUGAL
 from pyspark_tidb_binlog.jobs.kafka_wanted import wants_kafka_sink
 from pyspark_tidb_binlog.jobs.programs import SERVER, server_program
+from pyspark_tidb_binlog.jobs.recorded_cases import require_case
 from pyspark_tidb_binlog.jobs.versions import java_of, require_java, require_spark
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
@@ -170,7 +171,7 @@ def _run(given: Given) -> int:
     if IN_CHECKOUT:
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CODE), *_without(str(CODE), environ.get("PYTHONPATH", ""))]))
     # What would hinder a stream is found without Spark, and so is what --help prints.
-    checks = given.job == "drainer" and any(re.fullmatch(r"--?check", option) for option in given.options)
+    checks = given.job == "drainer" and any(re.fullmatch(r"--?check(=(1|t|true))?", option, re.IGNORECASE) for option in given.options)
     asks = any(re.fullmatch(r"-h|-V|--?(help|version)", option) for option in given.options)
     name = "preflight" if checks else given.job
     if not environ.get("TIDB_BINLOG_LOG"):
@@ -180,6 +181,8 @@ def _run(given: Given) -> int:
         environ.setdefault("TIDB_BINLOG_DIE_PID", str(os.getpid()))
     arguments = [name, *given.options]
     if job.spark and not checks and not asks:
+        if given.job == "rehearse":
+            require_case(given.options)
         if given.job in _WITH_SERVER and not any(re.match(r"--?to(=|$)", option) for option in given.options):
             for program in SERVER:
                 server_program(program)

@@ -23,7 +23,16 @@ from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, JobParser, add_security_flags, drainer_config, no_command, parser, security_of
+from pyspark_tidb_binlog.jobs.cli import (
+    EXIT_FAILED,
+    JobParser,
+    add_security_flags,
+    add_switch,
+    drainer_config,
+    no_command,
+    parser,
+    security_of,
+)
 from pyspark_tidb_binlog.jobs.local_paths import local_path
 from pyspark_tidb_binlog.jobs.log_lines import line
 from pyspark_tidb_binlog.jobs.node_report import NodeReport, ddl_lines, finding_lines
@@ -48,6 +57,7 @@ _SET_OFFLINE = (
     'A Drainer of this project that reads it waits for it; if it is gone for ever, name it there, spark.gone-pumps = "{0}", and what only it had '
     "is told as lost. A Drainer of TiDB Binlog goes on without a word"
 )
+_STOPPED = "It is registered as paused, as a Drainer that was stopped is: to give it up for good, ctl update-drainer -node-id {node_id} -state offline"
 _FINDING_COLUMNS = ("kind", "table", "commit_ts", "key", "wanted", "found", "words", "recorded_at")
 
 Run = Callable[[argparse.Namespace], int]
@@ -84,9 +94,7 @@ def _options() -> JobParser:
     options.add_argument("-registry", "--registry", default="", metavar="URL", help="the standalone registry instead of PD")
     options.add_argument("-node-id", "--node-id", default="", metavar="ID", help="the node that a command is for")
     options.add_argument("-state", "--state", default="", metavar="STATE", help=f"of update-…: {', '.join(NodeState)}")
-    options.add_argument(
-        "-show-offline-nodes", "--show-offline-nodes", action="store_true", help="pumps and drainers: also those that are offline"
-    )
+    add_switch(options, "-show-offline-nodes", "--show-offline-nodes", what="pumps and drainers: also those that are offline")
     options.add_argument(
         "-data-dir",
         "--data-dir",
@@ -99,7 +107,7 @@ def _options() -> JobParser:
     options.add_argument("-addr", "--addr", default="", metavar="HOST:PORT", help="of status: this Drainer, without asking a registry")
     options.add_argument("-config", "--config", type=Path, metavar="FILE", help="of ddl and findings: the Drainer's settings")
     options.add_argument("-limit", "--limit", type=int, default=20, metavar="N", help="of findings: how many (default: 20)")
-    options.add_argument("-json", "--json", action="store_true", help="of status: one JSON object per Drainer")
+    add_switch(options, "-json", "--json", what="of status: one JSON object per Drainer")
     options.add_argument("-text", "--text", default="", metavar="TEXT", help="of encrypt: what is encrypted; - = the first line of stdin")
     add_security_flags(options)
     return options
@@ -166,7 +174,12 @@ def _apply(kind: str, action: str) -> Run:
     def run(given: argparse.Namespace) -> int:
         with _registry(given) as registry:
             node = _node(registry, kind, given.node_id)
-        answer = _asked(given, node.host, "PUT", f"/state/{quote(node.node_id, safe=':')}/{action}")
+        try:
+            answer = _asked(given, node.host, "PUT", f"/state/{quote(node.node_id, safe=':')}/{action}")
+        except PumpUnavailable as error:
+            if kind != DRAINERS or node.state is not NodeState.PAUSED:
+                raise
+            raise PumpUnavailable(f"{error}. {_STOPPED.format(node_id=node.node_id)}") from error
         try:
             said = json.loads(answer)
             code, message = int(said["code"]), str(said["message"])
@@ -260,7 +273,7 @@ def _look(given: argparse.Namespace, node: NodeStatus) -> NodeReport:
         progress: Mapping[str, object] = json.loads(_asked(given, node.host, "GET", "/progress", missing=b"{}"))
         status: Mapping[str, object] = json.loads(_asked(given, node.host, "GET", "/status"))
     except (PumpUnavailable, ValueError) as error:
-        return NodeReport(node, {}, {}, str(error))
+        return NodeReport(node, {}, {}, str(error), registered=not given.addr)
     return NodeReport(node, progress, status, "")
 
 
@@ -278,12 +291,16 @@ def _ddl(given: argparse.Namespace) -> int:
 
 
 def _findings(given: argparse.Namespace) -> int:
+    """The newest ones; 1 where no Drainer has run with these settings."""
     config = _settings(given)
-    uri = f"{config.delta_dir.rstrip('/')}-findings"
-    directory = local_path(uri)
-    if directory is None:
-        raise ConfigError(f"the Delta table {uri} is not on this machine's file system: read it with Spark")
+    uri = config.delta_dir.rstrip("/")
+    place, directory = local_path(uri), local_path(f"{uri}-findings")
+    if place is None or directory is None:
+        raise ConfigError(f"the Delta table {uri}-findings is not on this machine's file system: read it with Spark")
     table = read_table(directory, _FINDING_COLUMNS)
+    if table is None and not place.exists():
+        print(f"nothing is known: there is no Delta table {directory.absolute()}, nor {place.absolute()}; spark.delta-dir says where")
+        return EXIT_FAILED
     for text in finding_lines([] if table is None else table.to_pylist(), given.limit, config.apply.log_row_data):
         print(text)
     return 0

@@ -19,7 +19,7 @@ from pathlib import Path
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.emulator.workload import ARCHIVE, DATABASE, PROBE, WorkloadConfig
 from pyspark_tidb_binlog.binlog_source.emulator.workload_process import Status, WorkloadProcess
-from pyspark_tidb_binlog.conf.entry import COMMAND, document, sample
+from pyspark_tidb_binlog.conf.entry import COMMAND, IN_CHECKOUT, document, sample
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
 from pyspark_tidb_binlog.jobs.lab.compare import TableOutcome, compare
@@ -194,7 +194,7 @@ class Show:
 _NEXT = f"""where to look next:
   the data flow, step by step: {document("architecture")}
   your own Pumps and target: {COMMAND} drainer --config FILE, with {sample("conf/drainer.toml")} as a beginning
-  a recording of a real TiDB through the same stream: {COMMAND} rehearse types (tests/golden of a checkout)
+  a recording of a real TiDB through the same stream: {COMMAND} rehearse {"types" if IN_CHECKOUT else "tests/golden/types, from the repository"}
   changes as DataFrames, the stream and its lag in a notebook: {sample("notebooks/replicate.ipynb")}"""
 
 

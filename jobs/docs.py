@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark_tidb_binlog.conf.entry import COMMAND, HOME
 from pyspark_tidb_binlog.conf.kinds import nearest
-from pyspark_tidb_binlog.jobs.cli import parser
+from pyspark_tidb_binlog.jobs.cli import add_switch, parser
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 _AT_THE_TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
@@ -19,7 +19,7 @@ def main(argv: Sequence[str]) -> int:
     """Print the list, or the page that is named."""
     options = parser("docs", "The documents of this release: a list, or one of them.")
     options.add_argument("page", nargs="?", default="", metavar="PAGE", help="its name in the list, such as runbook")
-    options.add_argument("--path", action="store_true", help="print where the page lies, or the directory of all of them")
+    add_switch(options, "--path", what="print where the page lies, or the directory of all of them")
     given = options.parsed(argv)
     known = pages()
     if not given.page:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.cli import JobParser, add_settings, parser
+from pyspark_tidb_binlog.jobs.cli import JobParser, add_settings, add_switch, parser
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 _NAMES = re.compile(
@@ -19,7 +19,7 @@ def drainer_options() -> JobParser:
     """The command line of the Drainer."""
     options = parser("drainer", "Replicate TiDB's binlogs.")
     check = "only say what would hinder the stream, without starting or changing anything; exit code 1 if something does"
-    options.add_argument("-check", "--check", action="store_true", help=check)
+    add_switch(options, "-check", "--check", what=check)
     options.add_argument(
         "-bootstrap",
         "--bootstrap",
@@ -31,9 +31,9 @@ def drainer_options() -> JobParser:
     everything = (
         "first fill an empty target with everything that is replicated, from spark.upstream at one snapshot; the same as --bootstrap '*'"
     )
-    options.add_argument("-bootstrap-all", "--bootstrap-all", action="store_true", help=everything)
+    add_switch(options, "-bootstrap-all", "--bootstrap-all", what=everything)
     again = "begin a copy that is half done again, at a new snapshot"
-    options.add_argument("-bootstrap-restart", "--bootstrap-restart", action="store_true", help=again)
+    add_switch(options, "-bootstrap-restart", "--bootstrap-restart", what=again)
     add_settings(options, DrainerConfig)
     return options
 

@@ -27,13 +27,18 @@ class NodeReport:
     """``GET /status``; empty if it does not answer."""
     trouble: str
     """Why it does not answer; empty if it does."""
+    registered: bool = True
+    """Whether ``node`` is what a registry says, and not only an address."""
 
     def text(self) -> str:
         """Some lines: the state, how far it is, what holds it back, its Pumps, its findings."""
         progress = self.progress
-        lines = [f"Drainer {self.node.node_id} at {self.node.host}: {progress.get('state') or self.node.state}"]
+        name = f"Drainer {self.node.node_id} at {self.node.host}"
+        if self.trouble and not self.registered:
+            return f"{name}: no answer\n  {self.trouble}"
         if self.trouble:
-            return "\n".join([*lines, f"  {self.trouble}", f"  registered last: {self._at(self.node.max_commit_ts)}"])
+            return f"{name}: no answer, registered as {self.node.state}\n  {self.trouble}\n  registered last: {self._at(self.node.max_commit_ts)}"
+        lines = [f"{name}: {progress.get('state') or self.node.state}"]
         if progress.get("bootstrap"):
             return "\n".join([*lines, f"  the stream has not begun: {progress['bootstrap']}"])
         lines.append(f"  everything up to {self._at(int(self.status.get('LastTS') or 0))} is in the target")
@@ -56,7 +61,8 @@ class NodeReport:
 
     def json(self) -> str:
         """The same as one JSON object."""
-        said = {"registered": self.node.to_dict(), "status": self.status, "progress": self.progress, "trouble": self.trouble}
+        node = self.node.to_dict() if self.registered else None
+        said = {"registered": node, "status": self.status, "progress": self.progress, "trouble": self.trouble}
         return json.dumps(said, ensure_ascii=False)
 
     def _at(self, ts: int) -> str:

@@ -34,6 +34,7 @@ from pyspark_tidb_binlog.jobs.cli import (
     EXIT_FAILED,
     add_security_flags,
     add_settings,
+    add_switch,
     no_command,
     parser,
     pump_config,
@@ -81,7 +82,7 @@ def _inspect(argv: Sequence[str]) -> int:
     """Print the content of a value log."""
     options = parser("pump inspect", "Shows the content of a Pump's value log. Read-only.")
     options.add_argument("data_dir", type=Path, metavar="DATA_DIR", help="the Pump's data-dir, or its value directory")
-    options.add_argument("--records", action="store_true", help="a line for each record")
+    add_switch(options, "--records", what="a line for each record")
     options.add_argument("--ts", type=int, metavar="TS", help="only records whose start_ts or commit_ts is this one, with their content")
     given = options.parsed(argv)
     damaged = False

@@ -19,11 +19,11 @@ from pathlib import Path
 from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase, feed, load, schedule
-from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SourceConfig, TargetConfig
-from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
+from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, add_settings, add_switch, drainer_config, parser, target_of
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PUMP, PumpProcess
+from pyspark_tidb_binlog.jobs.recorded_cases import case_of
 from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.jobs.report import Reporter
 from pyspark_tidb_binlog.jobs.signals import stop_on_signals
@@ -34,8 +34,6 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.mysql.session import connect
-
-RECORDINGS = Path(__file__).resolve().parent.parent / "tests" / "golden"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -124,22 +122,6 @@ def compare(case_dir: Path, target: TargetConfig) -> tuple[int, list[tuple[objec
     return good, bad
 
 
-def case_of(wanted: Path) -> Path:
-    """The folder that ``wanted`` names: itself, or the case of that name among the recordings of this checkout.
-
-    Raises:
-        ConfigError: there is neither.
-    """
-    recorded = {folder.parent.name: folder.parent for folder in sorted(RECORDINGS.glob("*/case.json"))}
-    if wanted.exists() or not recorded or len(wanted.parts) != 1:
-        return wanted
-    if wanted.name not in recorded:
-        near = nearest(wanted.name, recorded)
-        meant = f"did you mean {near[0]}? There are" if near else "there are"
-        raise ConfigError(f"{wanted} is no folder, and no case of {RECORDINGS}; {meant} {', '.join(recorded)}")
-    return recorded[wanted.name]
-
-
 def main(argv: Sequence[str]) -> int:
     """Rehearse one case."""
     options = parser("rehearse", "Replicate a recorded case of a real TiDB through embedded Pumps.")
@@ -147,10 +129,10 @@ def main(argv: Sequence[str]) -> int:
         "case",
         type=Path,
         metavar="CASE",
-        help="folder of the case (case.json, pump-N.binlogs.gz, ddl_history.json.gz), or the name of one in tests/golden",
+        help="folder of the case (case.json, pump-N.binlogs.gz, ddl_history.json.gz), or in a checkout the name of one in tests/golden",
     )
     options.add_argument("--to", metavar="URL", default="", help="mysql://user:password@host:port (default: a private MariaDB)")
-    options.add_argument("--drop", action="store_true", help="first drop the case's databases and the checkpoints from the target")
+    add_switch(options, "--drop", what="first drop the case's databases and the checkpoints from the target")
     options.add_argument(
         "--pace", type=float, default=0.0, metavar="X", help="0 = all at once (default), 1 = as recorded, 2 = half as fast"
     )

@@ -20,10 +20,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from pyspark_tidb_binlog.conf.kinds import SWITCHES
 from pyspark_tidb_binlog.conf.load import PASSWORD, variable_of
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
-from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, SWITCH, JobParser, parser, run_job
+from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, SWITCH, JobParser, parser, run_job, switched
 from pyspark_tidb_binlog.jobs.logs import move_log, set_level
 from pyspark_tidb_binlog.schemas.binlogfile import files_in
 from pyspark_tidb_binlog.schemas.errors import ConfigError
@@ -292,7 +291,7 @@ def _options() -> JobParser:
         kind = type(_SETTINGS[name])
         flags = [f"-{name}", f"--{name}", *(["-c"] if name == "worker-count" else [])]
         if kind is bool:
-            options.add_argument(*flags, dest=name, type=_switched, metavar=SWITCH, help=words)
+            options.add_argument(*flags, dest=name, type=switched, metavar=SWITCH, help=words)
         else:
             options.add_argument(*flags, dest=name, type=kind, metavar="VALUE", help=words)
     options.add_argument("-L", "--log-level", dest="log-level", metavar="LEVEL", help="debug, info, warn or error (default: info)")
@@ -310,12 +309,6 @@ def _from_file(path: Path) -> dict[str, Any]:
         if any(set(table) != {"db-name", "tbl-name"} for table in found.get(name, ())):
             raise ConfigError(f"{path}: each [[{name}]] has db-name and tbl-name, and nothing else")
     return found
-
-
-def _switched(text: str) -> bool:
-    if text.lower() not in SWITCHES:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
-    return SWITCHES[text.lower()]
 
 
 def _moment(text: str) -> int:

@@ -109,7 +109,7 @@ class Endpoints:
 
     def unavailable(self, why: str) -> PumpUnavailable:
         """The error for a request that no server answers."""
-        hint = "" if self._tls else ", and set security.ssl-ca (option sslCa) if the cluster uses TLS"
+        hint = "" if self._tls else ", and set security.ssl-ca (option sslCa, in ctl the flag -ssl-ca) if the cluster uses TLS"
         return PumpUnavailable(
             f"{self._name} {self.url} does not answer ({why}); check that it runs and is reachable from this machine{hint}"
         )

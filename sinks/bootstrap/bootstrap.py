@@ -182,7 +182,9 @@ class Bootstrap:
         if head.kind is CopyKind.FIRST:
             self._require_empty([t for t, old in zip(fresh, before, strict=True) if old is None])
         else:
-            self._ask(lambda session: require_up_to_date(session, self._apply, self._lease, self._history, fresh))
+            # What a copy made itself, and is given up, is dropped.
+            kept = [t for t, old in zip(fresh, before, strict=True) if old is None or not old.made]
+            self._ask(lambda session: require_up_to_date(session, self._apply, self._lease, self._history, kept))
         return [
             CopiedTable(
                 t.schema, t.name, CopyState.AGAIN if old else CopyState.PLANNED, rows, self._to(t), made=old is not None and old.made

@@ -13,7 +13,7 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.column_pairs import visible
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import keeping_padding, lacks
@@ -52,10 +52,11 @@ def _behind(session: Session, apply: ApplyConfig, history: SchemaHistory, table:
     was = () if before is None else (replace(routes.moved(before), table_id=after.table_id),)
     subject = Subject(first, "", after.schema, after.name, was, (after,))
     found = lacks(session, subject, keeping_padding(session, dialect_of(session, apply), was)) or ()
-    # A column that only the target has is no change of the DDLs; one that is missing there is refused for itself.
+    # A column that only the target has is no change of the DDLs, and one that is missing there is refused for itself. A table without partitions needs none.
+    ours = {"column"} if partition_method(session, after.schema, after.name) else {"column", "partition"}
     gone = {c.name.lower() for old in was for c in visible(old.info)} - {c.name.lower() for c in visible(after.info)}
     stays = [f"{after.schema}.{after.name}: column {name} still there" for name in there if name.lower() in gone]
-    return [lack.words for lack in found if lack.kind != "column"] + stays
+    return [lack.words for lack in found if lack.kind not in ours] + stays
 
 
 def _before(history: SchemaHistory, table: TableAt, first: Job) -> TableAt | None:

@@ -131,6 +131,9 @@ def test_a_drainer_is_paused_resumed_and_taken_offline(
     eventually(lambda: "end" in stream.asked)
     drainer.stop()
     assert state(registry, DRAINERS) is NodeState.OFFLINE
+    registry.put_status(DRAINERS, NodeStatus("gone", "127.0.0.1:1", NodeState.PAUSED))
+    with pytest.raises(PumpUnavailable, match="does not answer .* update-drainer -node-id gone -state offline"):
+        main(["offline-drainer", "-node-id", "gone", *where])
 
 
 @pytest.mark.parametrize(("command", "last"), [("pause-pump", NodeState.PAUSED), ("offline-pump", NodeState.OFFLINE)])

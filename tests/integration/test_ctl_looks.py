@@ -57,8 +57,14 @@ def test_status_of_nodes_that_do_not_answer(service: ClusterService, registry: R
     registry.put_status(DRAINERS, NodeStatus("gone", "127.0.0.1:1", NodeState.OFFLINE, AT))
     assert main(["status", f"-registry={service.url}"]) == 1
     said = capsys.readouterr().out
-    assert "Drainer dead at 127.0.0.1:1: online" in said and "does not answer" in said and "registered last: 2020-01-02" in said
+    assert (
+        "Drainer dead at 127.0.0.1:1: no answer, registered as online" in said
+        and "does not answer" in said
+        and "registered last: 2020-01-02" in said
+    )
     assert "gone" not in said
+    assert main(["status", "-addr", "127.0.0.1:1"]) == 1
+    assert "Drainer 127.0.0.1:1 at 127.0.0.1:1: no answer\n" in (said := capsys.readouterr().out) and "online" not in said
     with pytest.raises(ConfigError, match="'nobody'; it has dead, gone"):
         main(["status", "-node-id", "nobody", f"-registry={service.url}"])
 
@@ -130,6 +136,9 @@ def batch(number: int) -> CheckpointRow:
 def test_findings_without_a_jvm_are_those_that_spark_reads(
     spark: "SparkSession", settings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert main(["findings", "-config", str(settings)]) == 1
+    assert f"there is no Delta table {tmp_path / 'delta-findings'}, nor {tmp_path / 'delta'};" in capsys.readouterr().out
+    (tmp_path / "delta").mkdir()
     assert main(["findings", "-config", str(settings)]) == 0
     assert capsys.readouterr().out == "no findings\n"
     path = str(tmp_path / "delta-findings")

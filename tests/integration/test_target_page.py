@@ -147,7 +147,9 @@ def test_one_table_again(shop: Shop, dba: Dba) -> None:
     shop.order()
     shop.apply()
     dba("DELETE FROM shop.orders WHERE id = 1")
-    dba("CREATE TABLE shop.items (id INT PRIMARY KEY, order_id BIGINT, FOREIGN KEY (order_id) REFERENCES shop.orders (id) ON DELETE CASCADE)")
+    dba(
+        "CREATE TABLE shop.items (id INT PRIMARY KEY, order_id BIGINT, FOREIGN KEY (order_id) REFERENCES shop.orders (id) ON DELETE CASCADE)"
+    )
     dba("INSERT INTO shop.items VALUES (1, 0), (2, 2)")
     dba("SET SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO', foreign_key_checks = 0")
     dba("ALTER TABLE shop.orders MODIFY id BIGINT NOT NULL AUTO_INCREMENT")

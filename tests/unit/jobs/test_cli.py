@@ -253,11 +253,11 @@ def test_what_is_said_about_settings_is_in_the_log_that_they_name(tmp_path: Path
     assert not (tmp_path / "log" / "job.log").exists()
 
 
-def test_who_only_looks_at_a_drainers_settings_leaves_its_log_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_only_looks_at_a_drainers_settings_leaves_its_log_alone(tmp_path: Path) -> None:
     """Root's look would make the file, and a lock, that the unit's user may not write to."""
     there = tmp_path / "of" / "drainer.log"
     (tmp_path / "d.toml").write_text(f'log-file = "{there}"\n[spark]\ndelta-dir = "{tmp_path / "delta"}"\n')
-    assert ctl.main(["findings", "-config", str(tmp_path / "d.toml")]) == 0
+    assert ctl.main(["findings", "-config", str(tmp_path / "d.toml")]) == cli.EXIT_FAILED
     assert preflight.main(["--config", str(tmp_path / "d.toml"), "--pumps", "127.0.0.1:1", "--db-type", "file"]) == cli.EXIT_FAILED
     assert not there.parent.exists()
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.jobs import ctl, pump
+from pyspark_tidb_binlog.jobs import ctl, pump, recorded_cases
 from pyspark_tidb_binlog.jobs.cli import JobParser
+from pyspark_tidb_binlog.jobs.recorded_cases import require_case
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 JOBS = Path(__file__).parents[3] / "jobs"
@@ -100,6 +101,24 @@ def test_what_is_wrong_is_one_line(command: tuple[str, ...], words: str) -> None
     with pytest.raises(ConfigError) as refused:
         import_module(f"pyspark_tidb_binlog.jobs.{command[0]}").main(command[1:])
     assert words in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c != ("pump", "settle")], ids=" ".join)
+def test_every_switch_takes_a_value(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    parser = parser_of(command, monkeypatch)
+    without = [a.dest for a in parser._actions if a.nargs == 0 and a.dest not in ("help", "version")]
+    assert without == []
+
+
+def test_a_case_is_looked_for_before_spark_is_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    require_case(["--to", "mysql://h:1", "--drop", "types"])
+    require_case(["--help"])
+    with pytest.raises(ConfigError, match="tpes is no folder.* did you mean types"):
+        require_case(["--to", "mysql://h:1", "tpes"])
+    monkeypatch.setattr(recorded_cases, "RECORDINGS", tmp_path)
+    with pytest.raises(ConfigError, match="types is no folder. An installation has no recorded cases"):
+        require_case(["types"])
+    require_case([str(tmp_path)])
 
 
 def test_every_command_has_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
