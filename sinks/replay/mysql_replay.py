@@ -276,12 +276,14 @@ class MySQLReplay:
     def _open_span(self, left: OpenLanes, why: str) -> ApplyError:
         schema, found = self._apply.checkpoint_schema, self._found_ddl
         go_on, how = left.after_ts + 1, "with the files, filters and end of that one, or with -safe-mode from there"
-        if found is not None and left.plan != _REST:
-            go_on = min(go_on, found.commit_ts)
-        elif left.plan == _REST:
+        what = f"within ({left.after_ts}, {left.upto_ts}] ({as_time(left.upto_ts)}): a part of that span is in the target"
+        if left.plan == _REST:
             how = "and -safe-mode; or begin behind it, with -safe-mode, where what lies before is as you want it"
+        elif found is not None:
+            go_on = min(go_on, found.commit_ts)
+            what = f"at the DDL of commit_ts {found.commit_ts} ({as_time(found.commit_ts)}): everything before it is in the target"
         return ApplyError(
-            f"a replay before stopped within ({left.after_ts}, {left.upto_ts}] ({as_time(left.upto_ts)}): a part of that span is in the target, and {why}. "
+            f"a replay before stopped {what}, and {why}. "
             f"Go on with -start-tso {go_on}, {how}. "
             f"If the target was emptied or restored since, forget it: DELETE FROM {schema}.spark_rows WHERE cluster_id = {CLUSTER}"
         )
