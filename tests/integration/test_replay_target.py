@@ -324,8 +324,13 @@ def test_a_ddl_is_executed_once(destination: Destination, dies: Dies, capsys: py
         [rows(60, plain("x", 1)), pb.Binlog(tp=pb.DDL, commit_ts=70, ddl_query=pb.Binlog.FromString(swap).ddl_query).SerializeToString()]
     )
     destination.write([rows(80, plain("x", 2))])
-    with dies.at("after-ddl", 4):
+    with dies.at("after-ddl-record", 4):
         destination.replay("-start-tso", "50")
+    destination.query("DELETE FROM rp.p")
+    with pytest.raises(DdlRefused, match="would undo itself"):
+        destination.replay("-start-tso", "50", "-safe-mode")
+    destination.query("DELETE FROM rp.x")
+    destination.query("INSERT INTO rp.p VALUES (1)")
     for options in (("-start-tso", "61"), ("-start-tso", "61", "-safe-mode")):
         with pytest.raises(DdlRefused, match="would undo itself: RENAME TABLE .*-start-tso 71"):
             destination.replay(*options)
