@@ -373,7 +373,9 @@ class RelayConfig:
 class CheckpointConfig:
     """Where the checkpoint is kept; its database is ``ApplyConfig.checkpoint_schema``. TOML table ``[syncer.to.checkpoint]``."""
 
-    type: str = setting("", "mysql, tidb or file (<data-dir>/savepoint); empty = as db-type asks, at the target")
+    type: str = setting(
+        "", "mysql or tidb, only with db-type mysql or tidb; file (ours): <data-dir>/savepoint; empty = as db-type asks, at the target"
+    )
     table: str = setting("", "name of its table; empty = checkpoint")
     host: str = setting("", "another server than the target, for the checkpoint; empty = the target's, as all that follows; only with type")
     port: int = setting(0, "that server's port")
@@ -498,7 +500,10 @@ class DrainerConfig:
         _require("/" not in self.apply.drainer, f"node-id {self.apply.drainer!r} must not contain '/'")
         _require(
             self.apply.db_type in ("mysql", "tidb") or self.checkpoint.type not in ("mysql", "tidb"),
-            f"syncer.to.checkpoint.type = {self.checkpoint.type!r}: with db-type {self.apply.db_type!r} the checkpoint is a file, savepoint in data-dir",
+            f"syncer.to.checkpoint.type = {self.checkpoint.type!r}: with db-type {self.apply.db_type!r} the checkpoint is a file, savepoint in data-dir. "
+            f"A real Drainer has kept it in a row: take the commitTS of SELECT checkPoint FROM {self.apply.checkpoint_schema}.{self.checkpoint.table or 'checkpoint'} "
+            f"on that server, write the two lines\n  consistent = true\n  commitTS = THAT NUMBER\ninto {self.data_dir}/savepoint, then remove "
+            "the type. Without the file this stream would not go on from there",
         )
 
 

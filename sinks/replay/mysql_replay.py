@@ -276,12 +276,14 @@ class MySQLReplay:
     def _open_span(self, left: OpenLanes, why: str) -> ApplyError:
         schema, found = self._apply.checkpoint_schema, self._found_ddl
         go_on, how = left.after_ts + 1, "with the files, filters and end of that one, or with -safe-mode from there"
-        if found is not None and left.plan != _REST:
-            go_on = min(go_on, found.commit_ts)
-        elif left.plan == _REST:
+        what = f"within ({left.after_ts}, {left.upto_ts}] ({as_time(left.upto_ts)}): a part of that span is in the target"
+        if left.plan == _REST:
             how = "and -safe-mode; or begin behind it, with -safe-mode, where what lies before is as you want it"
+        elif found is not None:
+            go_on = min(go_on, found.commit_ts)
+            what = f"at the DDL of commit_ts {found.commit_ts} ({as_time(found.commit_ts)}): everything before it is in the target"
         return ApplyError(
-            f"a replay before stopped within ({left.after_ts}, {left.upto_ts}] ({as_time(left.upto_ts)}): a part of that span is in the target, and {why}. "
+            f"a replay before stopped {what}, and {why}. "
             f"Go on with -start-tso {go_on}, {how}. "
             f"If the target was emptied or restored since, forget it: DELETE FROM {schema}.spark_rows WHERE cluster_id = {CLUSTER}"
         )
@@ -394,22 +396,24 @@ class MySQLReplay:
     def _apply_ddl(self, binlog: pb.Binlog) -> None:
         left, mark = self._taken_left(), DdlMark.of(binlog)
         known = self._found_ddl if self._found_ddl is not None and self._found_ddl.names(binlog) else None
-        if left is not None and (known is None or left.plan != known.plan or left.after_ts != self._last_ts):
+        exact = left is not None and known is not None and left.plan == known.plan and left.after_ts == self._last_ts
+        if not exact:
             self._require_safe(left)
         self._begun, self._done_ts, self._place = True, self._last_ts, AT_ITS_BEGIN
         self._go_on = min(self._done_ts + 1, binlog.commit_ts)
         parts = ddl_parts(binlog.ddl_query.decode("utf-8", "surrogateescape"))
         upto_ts = max(binlog.commit_ts, self._open_upto)
-        state = known.state if known is not None else None
-        self._begin(upto_ts, known.plan if known is not None and state is DdlState.EXECUTED else mark.plan, 1, safe=False)
-        if state is DdlState.EXECUTED:
+        there = exact and known is not None and known.state is DdlState.EXECUTED
+        self._begin(upto_ts, mark.but(DdlState.EXECUTED).plan if there else mark.plan, 1, safe=False)
+        if there:
             _log.warning("the DDL of commit_ts %d was executed by a replay before: passed over", binlog.commit_ts)
             self._last_ts = binlog.commit_ts
             return
-        if state is DdlState.BEGUN and undoes_itself(parts.statement):
+        # A range in safe mode may have begun before it, also because the target was made anew.
+        if known is not None and known.state is not DdlState.REFUSED and undoes_itself(parts.statement):
             raise DdlRefused(
-                f"the DDL of commit_ts {binlog.commit_ts} ({as_time(binlog.commit_ts)}) was being executed when a replay before ended, and a second time it "
-                f"would undo itself: {parts.statement}. Look at its tables; if it was not executed, execute it by hand; then go on with "
+                f"the DDL of commit_ts {binlog.commit_ts} ({as_time(binlog.commit_ts)}) was executed, or being executed, when a replay before ended, and a "
+                f"second time it would undo itself: {parts.statement}. Look at its tables; if it was not executed, execute it by hand; then go on with "
                 f"-start-tso {binlog.commit_ts + 1}"
             )
         try:

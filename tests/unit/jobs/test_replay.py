@@ -248,3 +248,10 @@ def test_a_file_that_is_missing_ends_the_replay(tmp_path: Path) -> None:
 )
 def test_the_parts_of_a_ddl(query: str, parts: DdlParts) -> None:
     assert ddl_parts(query) == parts
+
+
+def test_a_directory_without_binlogs_is_refused(tmp_path: Path) -> None:
+    """A wrong path printed nothing, and ended well."""
+    (tmp_path / "savepoint").write_text("commitTS = 5\n")
+    with pytest.raises(ConfigError, match=rf"data-dir {tmp_path} holds no files of binlogs"):
+        replay.main(["-data-dir", str(tmp_path)])
