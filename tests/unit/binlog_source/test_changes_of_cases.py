@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,8 @@ class Told:
     def job(self, job_id: int, timeout: float) -> Job:
         return self.history.jobs[job_id]
 
-    def covering(self, versions: Iterable[int], table_ids: Iterable[int], options: ChangeOptions) -> SchemaHistory:
-        assert set(table_ids) <= set(self.history.tracks)
+    def covering(self, versions: Iterable[int], tables: Mapping[int, int], options: ChangeOptions) -> SchemaHistory:
+        assert set(tables) <= set(self.history.tracks)
         return self.history
 
 
