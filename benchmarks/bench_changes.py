@@ -8,7 +8,7 @@ CPU seconds are the ones to compare on a busy machine. Ends with exit code 1 if 
 """
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,7 +41,7 @@ class Recorded:
         """The job of a DDL binlog."""
         return self.history.jobs[job_id]
 
-    def covering(self, versions: Iterable[int], table_ids: Iterable[int], options: ChangeOptions) -> SchemaHistory:
+    def covering(self, versions: Iterable[int], tables: Mapping[int, int], options: ChangeOptions) -> SchemaHistory:
         """The history."""
         return self.history
 

@@ -28,6 +28,10 @@ Value: TypeAlias = str | int | float | bytes | None
 """A cell of an image, as passed to Arrow."""
 
 
+_WIDE = decimal.Context(prec=200, rounding=decimal.ROUND_HALF_UP)
+"""A DECIMAL has up to 65 digits."""
+
+
 class CellKind(Enum):
     """How a column's datum becomes a cell."""
 
@@ -145,6 +149,8 @@ def _from_json(column: ColumnInfo, default: str | int | float) -> Value:
     """A default from the job's JSON as a cell. Times that cannot be parsed stay as text."""
     kind = kind_of(column)
     match kind:
+        case CellKind.INT if column.tp == ColumnType.YEAR:
+            return _year(default)
         case CellKind.INT:
             return to_signed(_whole(default))
         case CellKind.UINT:
@@ -171,6 +177,14 @@ def _whole(default: str | int | float) -> int:
     return int(decimal.Decimal(str(default)).to_integral_value(decimal.ROUND_HALF_UP))
 
 
+def _year(default: str | int | float) -> int:
+    """As TiDB casts a default, which it stores as it was written: two digits are 1970 to 2069, and a short text of zero is 2000."""
+    year = _whole(default)
+    if year == 0:
+        return 2000 if isinstance(default, str) and len(default) != len("0000") else 0
+    return year + (2000 if 0 < year < 70 else 1900 if 70 <= year < 100 else 0)
+
+
 def _number(column: ColumnInfo, default: str | int | float) -> int:
     if isinstance(default, str) and column.tp == ColumnType.BIT:
         return int.from_bytes(default.encode("latin-1"), "big")
@@ -178,10 +192,9 @@ def _number(column: ColumnInfo, default: str | int | float) -> int:
 
 
 def _decimal_text(column: ColumnInfo, text: str) -> str:
-    plain = format(decimal.Decimal(text), "f")
-    whole, _, fraction = plain.partition(".")
-    fraction = fraction.ljust(digits_of(column), "0")
-    return f"{whole}.{fraction}" if fraction else whole
+    """The default as TiDB casts it, which it stores as it was written: with the column's digits, half rounded up."""
+    rounded = decimal.Decimal(text).quantize(decimal.Decimal(1).scaleb(-digits_of(column)), context=_WIDE)
+    return format(abs(rounded) if rounded.is_zero() else rounded, "f")
 
 
 def _time_text(column: ColumnInfo, packed: int) -> str:

@@ -5,7 +5,7 @@ on which others it is given with, if those before it were given before. However 
 has some ten megabytes, or one row.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
@@ -44,8 +44,8 @@ class AskedHistory(Protocol):
     def job(self, job_id: int, timeout: float) -> Job:
         """The job of a DDL binlog."""
 
-    def covering(self, versions: Iterable[int], table_ids: Iterable[int], options: ChangeOptions) -> SchemaHistory:
-        """The history with these schema versions and tables."""
+    def covering(self, versions: Iterable[int], tables: Mapping[int, int], options: ChangeOptions) -> SchemaHistory:
+        """The history with these schema versions, and these tables, by id with the newest version of their rows, as far as they are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,9 @@ class ChangeDecoder:
         rows = events.rows
         effective = effective_versions(rows, ddls, self._version)
         versions = pc.unique(rows.column("schema_version")).to_pylist()
-        history = self._known.covering(versions, pc.unique(rows.column("table_id")).to_pylist(), options)
+        newest = pa.table(rows.select(["table_id", "schema_version"])).group_by("table_id").aggregate([("schema_version", "max")])
+        tables = dict(zip(*(newest.column(name).to_pylist() for name in ("table_id", "schema_version_max")), strict=True))
+        history = self._known.covering(versions, tables, options)
         if shape is not None:
             self._require_shape(ddls, history, shape)
         self._version = version_after(self._version, ddls)

@@ -84,6 +84,10 @@ class ChangeOptions:
     read_partitions: int = 4
     """Spark partitions into which the span of a batch is cut, if it is long."""
 
+    def names(self) -> tuple[NamedTable, ...]:
+        """The tables that are asked for, if each is named in full; none: it may be any."""
+        return (self.table,) if self.table is not None else self.tables.names()
+
 
 def is_protocol(options: Mapping[str, str]) -> bool:
     """Whether rows are binlogs as the Pumps deliver them.

@@ -20,6 +20,7 @@ from pyspark_tidb_binlog.binlog_source.changes.variant_values import VARIANT, Va
 from pyspark_tidb_binlog.schemas import decoder
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
+from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import TSO_LOGICAL_BITS, Op
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 
@@ -82,7 +83,11 @@ def change_rows(
     pieces, orders = [], []
     commit_ts, seqs = events.column("commit_ts").to_numpy(), events.column("seq").to_numpy()
     for group in tables:
-        pieces.append(_rows_of_table(commits, commit_ts[group.places], seqs[group.places], group))
+        at = commit_ts[group.places]
+        try:
+            pieces.append(_rows_of_table(commits, at, seqs[group.places], group))
+        except pa.ArrowInvalid as error:
+            raise unfit(f"{group.table.schema}.{group.table.name}", at, error) from error
         orders.append((commit_ts[group.places], seqs[group.places]))
     if ddls:
         pieces.append(_ddl_rows(commits, ddls))
@@ -94,6 +99,14 @@ def change_rows(
     return whole if bool((np.diff(order) > 0).all()) else whole.take(pa.array(order))
 
 
+def unfit(table: str, commit_ts: Ints, error: object) -> SchemaMismatch:
+    """The error about cells that are no values of their columns."""
+    return SchemaMismatch(
+        f"{table}, commit_ts {int(commit_ts[0])} to {int(commit_ts[-1])}: a value that the table's definition does not allow: {error}; check that ddlHistory is "
+        "the history of the cluster whose Pumps are read; to go on without these rows, begin anew behind them (startingCommitTs), or leave the table out (tables)"
+    )
+
+
 def heartbeat_row(upto_ts: int) -> pa.RecordBatch:
     """The row that says that everything up to ``upto_ts`` was given."""
     at = np.array([upto_ts], np.int64)
@@ -101,8 +114,19 @@ def heartbeat_row(upto_ts: int) -> pa.RecordBatch:
 
 
 def columns_of(info: TableInfo, images: pa.RecordBatch) -> list[tuple[ColumnInfo, TypedCells]]:
-    """The columns of decoded images with their types."""
-    return [(column, typed(column, images.column(place))) for place, column in enumerate(info.target_columns())]
+    """The columns of decoded images with their types.
+
+    Raises:
+        ArrowInvalid: a cell is no value of its column, which is named.
+    """
+    return [(column, _typed(column, images.column(place))) for place, column in enumerate(info.target_columns())]
+
+
+def _typed(column: ColumnInfo, cells: pa.Array) -> TypedCells:
+    try:
+        return typed(column, cells)
+    except pa.ArrowInvalid as error:
+        raise pa.ArrowInvalid(f"column {column.name}: {error}") from error
 
 
 def before_and_after(group: RowsOfTable) -> tuple[pa.RecordBatch, pa.RecordBatch]:
@@ -168,7 +192,7 @@ def _keys(group: RowsOfTable, old: pa.RecordBatch, new: pa.RecordBatch) -> pa.St
     fields = []
     for column in columns:
         both = pa.concat_arrays([new.column(slots[column.id]), old.column(slots[column.id])])
-        fields.append(_field(column, typed(column, both.take(pa.array(at)))))
+        fields.append(_field(column, _typed(column, both.take(pa.array(at)))))
     return rows_as_variants(fields, count)
 
 

@@ -3,20 +3,23 @@
 Promises: one ``KnownHistory`` per process and place, kept between batches. Whoever asks waits, for ``historyTimeout`` seconds while the
 status port does not answer, as long as it answers for the job of a DDL binlog, and for ``historyLag`` seconds, once per schema version, for rows of a version
 beyond the history: it may be an intermediate state of a DDL that is under way. Where that DDL has changed what the rows hold, they wait for its end.
+A table that no job made, as a restore of KV data makes one, is left out only where it is certain that it is not asked for: by then every job up to its
+rows' version is in the history, and the asked names are others'.
 """
 
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions
 from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
-from pyspark_tidb_binlog.binlog_source.source.mid_history import committed_before
+from pyspark_tidb_binlog.binlog_source.source.mid_history import SYNC_SECONDS, committed_before
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.backoff import Retries, steady
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, SchemaMismatch
+from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
@@ -33,6 +36,8 @@ class KnownHistory:
         self._feed = feed
         self._waited_for: set[int] = set()
         self._checked: dict[int, int] = {}
+        self._strangers: dict[int, int] = {}
+        """Tables that no job made and nobody asks for, and the schema version up to which that is known."""
         self._lock = threading.RLock()
 
     def fresh(self, timeout: float) -> SchemaHistory:
@@ -61,12 +66,17 @@ class KnownHistory:
         before = committed_before(source, history, ts)
         return max([int(history.version_at(ts)), *(int(history.jobs[job_id].version) for job_id in before)])
 
-    def covering(self, versions: Iterable[int], table_ids: Iterable[int], options: ChangeOptions) -> SchemaHistory:
-        """The history with these schema versions, as far as they are those of finished jobs, and with these tables.
+    def covering(self, versions: Iterable[int], tables: Mapping[int, int], options: ChangeOptions) -> SchemaHistory:
+        """The history with these schema versions, as far as they are those of finished jobs, and with these ``tables``, but for those not asked for.
+
+        Args:
+            versions: of the rows.
+            tables: the newest schema version of the rows of each table, by its id.
+            options: how long to wait, and which tables are asked for.
 
         Raises:
             HistoryUnavailable: it could not be read for ``historyTimeout`` seconds.
-            SchemaMismatch: it has no such table.
+            SchemaMismatch: it lacks a table that may be one of those.
         """
         with self._lock:
             versions = set(versions)
@@ -74,16 +84,35 @@ class KnownHistory:
             if ahead:
                 self._poll(lambda history: history.newest_version >= max(ahead), options.history_timeout, options.history_lag)
                 self._waited_for |= ahead
-            wanted = set(table_ids)
-            unknown = wanted - set(self._feed.snapshot().tracks)
-            if unknown and not self._poll(lambda h: wanted <= set(h.tracks), options.history_timeout, options.history_lag):
-                raise SchemaMismatch(
-                    f"there are changes of table id {min(unknown)}, but the DDL history has no such table after {options.history_lag:g} s; check "
-                    "that ddlHistory is the history of the cluster whose Pumps are read, and that it reaches back to the table's CREATE TABLE"
-                )
-            newest = max(versions, default=0)
-            self._feed.wait_for_unfinished(dict.fromkeys(wanted, newest), self._checked, options.history_timeout)
+            wanted = {table_id: version for table_id, version in tables.items() if version > self._strangers.get(table_id, -1)}
+            unknown = set(wanted) - set(self._feed.snapshot().tracks)
+            if unknown and not self._poll(lambda h: set(wanted) <= set(h.tracks), options.history_timeout, options.history_lag):
+                self._leave_out(wanted, options)
+            known = {table_id: version for table_id, version in wanted.items() if table_id not in self._strangers}
+            self._feed.wait_for_unfinished(known, self._checked, options.history_timeout)
             return self._feed.snapshot()
+
+    def _leave_out(self, tables: Mapping[int, int], options: ChangeOptions) -> None:
+        """Note those of ``tables`` that the history lacks, if none can be asked for."""
+        names, newest = options.names(), max(tables.values())
+        if names and not self._feed.is_recorded and settled_version(self._feed.snapshot()) < newest:
+            _log.warning("waiting for up to %g s: a table that the DDL history lacks may be one that is asked for", SYNC_SECONDS)
+            self._poll(lambda h: set(tables) <= set(h.tracks) or settled_version(h) >= newest, options.history_timeout, SYNC_SECONDS)
+        history = self._feed.snapshot()
+        complete = settled_version(history) if self._feed.is_recorded else int(history.newest_version)
+        for table_id in sorted(set(tables) - set(history.tracks)):
+            version = tables[table_id]
+            if not names or version > complete or any(history.find(n.database, n.table, version) is None for n in names):
+                raise SchemaMismatch(
+                    f"there are changes of table id {table_id}, of schema version {version}, but the DDL history has no such table after "
+                    f"{options.history_lag:g} s; check that ddlHistory is the history of the cluster whose Pumps are read, and that it reaches back to the "
+                    "table's CREATE TABLE. A table that no DDL made (a restore of KV data) does not matter to a query that names its tables without wildcards"
+                )
+            _log.warning(
+                "changes of table id %d, which no job of the DDL history made, are left out: another table has each name that is asked for",
+                table_id,
+            )
+            self._strangers[table_id] = version
 
     def _poll(self, enough: Callable[[SchemaHistory], bool], timeout: float, lag: float) -> bool:
         """Refresh until ``enough`` holds; False when it does not after ``lag`` seconds in which the status port answers."""
@@ -100,6 +129,12 @@ class KnownHistory:
                 _log.warning("waiting for the DDL history: %s", error)
                 answered.restart()
             answered.pause()
+
+
+def settled_version(history: SchemaHistory) -> int:
+    """The schema version up to which no job can be missing: a job is in the history ``SYNC_SECONDS`` after another one that got its version later. Pure."""
+    newest_ms = max((physical_ms(job.finished_ts) for job in history.ordered), default=0)
+    return max((int(job.version) for job in history.ordered if physical_ms(job.finished_ts) + SYNC_SECONDS * 1000 <= newest_ms), default=0)
 
 
 _known: dict[tuple[object, ...], KnownHistory] = {}

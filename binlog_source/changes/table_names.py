@@ -14,6 +14,8 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 SYSTEM = frozenset({"mysql", "information_schema", "performance_schema", "metrics_schema", "sys", "tidb_binlog"})
 """Databases of which nothing is given unless a pattern names them."""
 _PART = r"`(?:[^`]|``)+`|[^.,`]+"
+_SIGN = re.compile(r"\[([*?[])\]")
+"""A sign that is no wildcard, in a pattern."""
 _NAME = re.compile(rf"\s*({_PART})\.({_PART})\s*(?:,|$)")
 
 
@@ -62,6 +64,12 @@ class NamedTables:
         if not self.patterns:
             return database not in SYSTEM
         return any(fnmatchcase(database, d) and fnmatchcase(table, t) for d, t in self.patterns)
+
+    def names(self) -> tuple[NamedTable, ...]:
+        """The tables, if no pattern has a wildcard."""
+        plain = [tuple(_SIGN.sub(r"\1", part) for part in pair) for pair in self.patterns]
+        wild = any(set(_SIGN.sub("", part)) & set("*?") for pair in self.patterns for part in pair)
+        return () if wild else tuple(NamedTable(database, table) for database, table in plain)
 
     def choose_database(self, database: str) -> bool:
         """Whether any table of a database is meant."""

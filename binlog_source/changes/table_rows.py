@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pyspark_tidb_binlog.binlog_source.changes.change_options import InvalidDates
-from pyspark_tidb_binlog.binlog_source.changes.change_rows import HEARTBEAT, before_and_after, commit_time
+from pyspark_tidb_binlog.binlog_source.changes.change_rows import HEARTBEAT, before_and_after, commit_time, unfit
 from pyspark_tidb_binlog.binlog_source.changes.former_types import as_former
 from pyspark_tidb_binlog.binlog_source.changes.row_choice import Ints, RowsOfTable
 from pyspark_tidb_binlog.binlog_source.changes.table_shape import TableShape
@@ -85,7 +85,10 @@ def _cells(shape: TableShape, wanted: ColumnInfo, column: ColumnInfo, cells: pa.
     kind = shape.type_of(wanted)
     if is_date(wanted) and pa.types.is_string(kind) and type_of(column) == type_of(wanted) and digits_of(column) == digits_of(wanted):
         return cells
-    found = typed(column, cells)
+    try:
+        found = typed(column, cells)
+    except pa.ArrowInvalid as error:
+        raise unfit(str(shape.name), commit_ts, f"column {column.name}: {error}") from error
     if found.odd is not None and is_date(wanted) and shape.invalid_dates is InvalidDates.FAIL:
         place = int(np.argmax(found.odd.is_valid().to_numpy(zero_copy_only=False)))
         raise SchemaMismatch(

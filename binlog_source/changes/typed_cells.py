@@ -79,7 +79,11 @@ def is_date(column: ColumnInfo) -> bool:
 
 
 def typed(column: ColumnInfo, cells: pa.Array) -> TypedCells:
-    """``cells`` of an image (``schemas.arrowtypes``) as ``type_of(column)``."""
+    """``cells`` of an image (``schemas.arrowtypes``) as ``type_of(column)``.
+
+    Raises:
+        ArrowInvalid: one is no value of the column.
+    """
     wanted = type_of(column)
     match kind_of(column):
         case CellKind.DATE | CellKind.DATETIME:

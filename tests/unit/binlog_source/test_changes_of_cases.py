@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,13 @@ from pyspark_tidb_binlog.binlog_source.changes.table_shape import shape_of
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.codec.datum import encode_int
+from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_insert
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.stages import RAW
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 from tests.support import ddl_jobs
 from tests.support.recorded_tables import comparable, recorded_rows
 
@@ -41,8 +42,8 @@ class Told:
     def job(self, job_id: int, timeout: float) -> Job:
         return self.history.jobs[job_id]
 
-    def covering(self, versions: Iterable[int], table_ids: Iterable[int], options: ChangeOptions) -> SchemaHistory:
-        assert set(table_ids) <= set(self.history.tracks)
+    def covering(self, versions: Iterable[int], tables: Mapping[int, int], options: ChangeOptions) -> SchemaHistory:
+        assert set(tables) <= set(self.history.tracks)
         return self.history
 
 
@@ -191,6 +192,24 @@ def test_a_record_batch_is_not_a_thousand_times_its_binlog(shaped: bool) -> None
     assert sum(map(len, given)) == 5000 and max(rows.nbytes for rows in given) < 48 << 20
     seqs = np.concatenate([rows.column("_change_seq" if shaped else "seq").to_numpy() for rows in given])
     assert (seqs == np.arange(5000)).all() and (len(given) > 2 or shaped)
+
+
+@pytest.mark.parametrize("shaped", [False, True])
+def test_a_value_that_its_column_cannot_hold_is_an_error_with_its_place(shaped: bool) -> None:
+    def described(digits: int) -> dict[str, Any]:
+        money = {**ddl_jobs.INT, "Tp": 246, "Flen": 10, "Decimal": digits}
+        return ddl_jobs.table(50, "t", [ddl_jobs.column(1, "id", {**ddl_jobs.INT, "Flag": 4099}), ddl_jobs.column(2, "money", money)])
+
+    known = ddl_jobs.history(ddl_jobs.database(1), ddl_jobs.job(2, JobType.CREATE_TABLE, described(2)))
+    value = binlog_pb2.PrewriteValue(schema_version=2)
+    written = encode_insert(TableInfo.from_json(described(3)), {1: 1, 2: "1.234"})
+    value.mutations.add(table_id=50, inserted_rows=[written], sequence=[binlog_pb2.Insert])
+    binlog = binlog_pb2.Binlog(tp=binlog_pb2.Commit, start_ts=1, commit_ts=2, prewrite_value=value.SerializeToString())
+    row = {"pump": "p", "start_ts": 1, "commit_ts": 2, "bucket": 0, "payload": binlog.SerializeToString()}
+    name = NamedTable("d", "t")
+    as_ = DecodedAs(ChangeOptions(table=name), shape_of(name, known, 2, InvalidDates.NULL)) if shaped else DecodedAs()
+    with pytest.raises(SchemaMismatch, match="d.t, commit_ts 2 to 2: .*column money"):
+        list(ChangeDecoder(as_, Told(known), 2).changes_of(pa.RecordBatch.from_pylist([row], schema=RAW)))
 
 
 def changed_once(known: Told) -> tuple[NamedTable, Job]:

@@ -162,7 +162,14 @@ DEFAULTS = [
     (column(2, ColumnType.SET, elems=("a", "b", "c"), origin_default="a,c"), 5),
     (column(2, ColumnType.SET, NOT_NULL, elems=("a",)), 0),
     (column(2, ColumnType.BIT, flen=9, origin_default="\x01\x01", origin_default_bit=b"\x01\x01"), 257),
-    (column(2, ColumnType.YEAR, origin_default="2020"), 2020),
+    *(
+        (column(2, ColumnType.DECIMAL, flen=10, decimal=2, origin_default=d), n)
+        for d, n in (("1.235", "1.24"), ("-0.005", "-0.01"), ("1e1", "10.00"))
+    ),
+    (column(2, ColumnType.DECIMAL, flen=65, decimal=30, origin_default="9" * 35), "9" * 35 + "." + "0" * 30),
+    (column(2, ColumnType.DECIMAL, flen=10, decimal=0, origin_default="-0.4"), "0"),
+    *((column(2, ColumnType.YEAR, origin_default=d), n) for d, n in (("2020", 2020), ("70", 1970), ("99", 1999), ("1", 2001), (69, 2069))),
+    *((column(2, ColumnType.YEAR, origin_default=d), n) for d, n in (("0", 2000), ("0000", 0), (0, 0))),
     (column(2, ColumnType.VARCHAR, origin_default="dflt", **UTF8), b"dflt"),
     (column(2, ColumnType.STRING, NOT_NULL, flen=3), b"\0\0\0"),
     (column(2, ColumnType.JSON, NOT_NULL), "null"),
