@@ -12,7 +12,10 @@ a key, in a file as a comment, which a real Drainer drops when it writes. At the
     ours, above ours  known         refused: the target was restored, or is another one
     ours              none          refused: the target was rebuilt, or is another one
     above ours        known         the real one: another Drainer, or a person, went on
+    ours, below ours  known         ours: its server was restored, or a life that was stopped for long wrote it late; the log says so
     below ours        known         the real one: somebody set it back; the target is brought on from there in safe mode, up to our record
+
+"Ours" is one that says that we wrote it with this very commit_ts for this target: who changes commitTS, or writes the whole, sets it back.
 
 Promises: a real checkpoint that another program has changed while this one runs is not overwritten: the stream ends with an error. A real
 checkpoint that cannot be written is retried, and does not hold the data up; one that cannot be read at the start is an error.
@@ -231,8 +234,8 @@ class Choice:
     """For the log."""
 
 
-def choose(ours: Checkpoint | None, real: Checkpoint | None, where: str) -> Choice:
-    """Which of the two records counts. Pure.
+def choose(ours: Checkpoint | None, real: Checkpoint | None, where: str, target: str) -> Choice:
+    """Which of the two records counts; ``target``: the identity of this one. Pure.
 
     Raises:
         ConfigError: we wrote the real one for a target that was not as this one is.
@@ -247,6 +250,13 @@ def choose(ours: Checkpoint | None, real: Checkpoint | None, where: str) -> Choi
         )
     if real.commit_ts in (ours.commit_ts, *ours.elsewhere):
         return Choice(ours, True)
+    if real.commit_ts < ours.commit_ts and real.written_for == target:
+        words = f"the checkpoint {where} is at {real.commit_ts}, which this Drainer wrote long before the target's own record {ours.commit_ts}: its server was restored, or a life that was stopped wrote it late"
+        return Choice(
+            ours,
+            True,
+            words=f"{words}. The target's own record counts. To go back, change its commitTS, or remove the word that this program wrote it: in a file the comment, in a row the key spark-written",
+        )
     how = "went on" if real.commit_ts > ours.commit_ts else "set it back"
     words = f"the checkpoint {where} is at {real.commit_ts}, where this Drainer did not write it (the target's own record is {ours.commit_ts}): another one, or a person, {how}. It counts"
     return Choice(real, False, ours.commit_ts if real.commit_ts < ours.commit_ts else 0, words)
@@ -270,6 +280,8 @@ class Trailing:
         self._real = real
         self._there: tuple[int, ...] = ()
         """What the real checkpoint is at; empty: nothing is there."""
+        self._late: tuple[int, ...] = ()
+        """What a life before, that has lost the lease between its record and this write, may still write until we have written."""
         self._announced = 0
         """The commit_ts that our next record names as about to be written."""
         self._pending: Checkpoint | None = None
@@ -277,17 +289,21 @@ class Trailing:
         self._next_at = 0.0
         self._pause = SAVE_SECONDS
 
-    def begin(self, real: Checkpoint | None) -> None:
-        """``real``: as it was found."""
+    def begin(self, real: Checkpoint | None, named: Collection[int]) -> None:
+        """``real``: as it was found. ``named``: what our record names, if that counts."""
         self._there = (real.commit_ts,) if real else ()
+        self._late = tuple(ts for ts in sorted(set(named)) if real is not None and ts > real.commit_ts)
 
     def named(self, commit_ts: int, *, now: bool = False) -> tuple[int, ...]:
         """What our record of ``commit_ts`` names; ``now``: whether or not the next write is due."""
         if self._pending is not None:
-            return (*self._there, self._pending.commit_ts)
+            return self._expected(self._pending.commit_ts)
         if commit_ts not in self._there and (now or time.monotonic() >= self._next_at):
             self._announced = commit_ts
-        return (*self._there, commit_ts) if self._announced == commit_ts else self._there
+        return self._expected(commit_ts) if self._announced == commit_ts else (*self._there, *self._late)
+
+    def _expected(self, commit_ts: int) -> tuple[int, ...]:
+        return tuple(dict.fromkeys((*self._there, *self._late, commit_ts)))
 
     def follow(self, checkpoint: Checkpoint) -> None:
         """Our record of ``checkpoint`` is committed: write the real one if that was announced, or is still to be done.
@@ -315,7 +331,7 @@ class Trailing:
             return pending is None
         failpoints.point("before-checkpoint-elsewhere")
         try:
-            self._real.write(pending, (*self._there, pending.commit_ts))
+            self._real.write(pending, self._expected(pending.commit_ts))
         except CheckpointMoved:
             raise
         except ApplyError as error:
@@ -324,7 +340,7 @@ class Trailing:
                          self._real.where, self._pause, error)  # fmt: skip
             self._pause = min(2 * self._pause, _MOST_SECONDS)
             return False
-        self._there, self._pending, self._pause = (pending.commit_ts,), None, SAVE_SECONDS
+        self._there, self._late, self._pending, self._pause = (pending.commit_ts,), (), None, SAVE_SECONDS
         self._next_at = time.monotonic() + SAVE_SECONDS
         failpoints.point("after-checkpoint-elsewhere")
         return True

@@ -29,7 +29,7 @@ _COLUMN_EXISTS = 1060
 
 _SKIPPED = "skipped MEDIUMTEXT CHARACTER SET ascii NULL"
 """commit_ts of the transactions of the span that this part and phase was planned without, ascending, with commas; of a span the filters that it
-was begun with (``Selection.text``); of safe mode its ``Reason``. NULL = written by a release that did not record them."""
+was begun with (``Selection.text``); of safe mode its ``Reason``, of a DDL ``Begun``. NULL = written by a release that did not record them."""
 
 
 class Mark(enum.StrEnum):
@@ -47,6 +47,15 @@ class Mark(enum.StrEnum):
     """All old images of one part."""
     WRITE = "write"
     """All new images of one part."""
+
+
+class Begun(enum.StrEnum):
+    """By whom a DDL of a relay log is executed."""
+
+    HERE = "here"
+    """By the replay."""
+    PERSON = "person"
+    """By a person, who then moves the checkpoint to it."""
 
 
 class Reason(enum.StrEnum):
@@ -411,15 +420,16 @@ def begin_safe(session: Session, cluster_id: int, bounds: SafeBounds, schema: st
     _mark(session, Marker(cluster_id, bounds.begin_ts, bounds.end_ts, 0, 0, Mark.SAFE), schema, str(bounds.reason))
 
 
-def begin_ddl(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
+def begin_ddl(session: Session, cluster_id: int, commit_ts: int, begun: Begun, schema: str = CHECKPOINT_SCHEMA) -> None:
     """Record that everything before the DDL of ``commit_ts`` is in the target, and that it may be; ends with the first span that ends there or later."""
-    _mark(session, Marker(cluster_id, commit_ts - 1, commit_ts, 0, 0, Mark.DDL), schema)
+    _mark(session, Marker(cluster_id, commit_ts - 1, commit_ts, 0, 0, Mark.DDL), schema, str(begun))
 
 
-def ddl_begun(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA) -> bool:
-    """Whether ``begin_ddl`` was called for it."""
-    sql = f"SELECT 1 FROM {_progress(schema)} WHERE {_ONE_MARKER}"
-    return bool(session.query(sql, Marker(cluster_id, commit_ts - 1, commit_ts, 0, 0, Mark.DDL).values))
+def ddl_begun(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA) -> Begun | None:
+    """What ``begin_ddl`` has recorded of it; None: nothing."""
+    sql = f"SELECT skipped FROM {_progress(schema)} WHERE {_ONE_MARKER}"
+    found = session.query(sql, Marker(cluster_id, commit_ts - 1, commit_ts, 0, 0, Mark.DDL).values)
+    return Begun(found[0][0]) if found else None
 
 
 def settle_safe(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> None:

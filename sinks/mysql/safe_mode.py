@@ -5,8 +5,8 @@ Drainer has crashed, or the checkpoint was moved. How far that part reaches is r
 start, before which everything happened that the other one did. The bound is stored with the progress: a later life goes on in safe mode.
 
 A real Drainer executes a DDL when all rows before it are applied, and before any later one. So where the target shows that a DDL of the open span
-was executed, because a table, or a column, that the rows need is gone, or an ENUM has the words of a later version, those rows are in it already, and the table is left alone up to that
-DDL.
+was executed, because a table, or a column, that the rows need is gone as in a later version, or an ENUM has the words of one, those rows are in it already, and the table is left
+alone up to that DDL.
 
 Promises: says in the log when and why safe mode begins, when it ends, and once for each table without a key that its rows cannot be told apart.
 """
@@ -131,11 +131,30 @@ class SafeMode:
 
 
 def _is_past(session: Session, at: TableAt, history: SchemaHistory, *, partial: bool) -> bool:
-    """Whether the target lacks the table, or a column that its rows need, or has the words of a later version; ``partial``: rows need no column."""
-    there = {name.lower() for name in column_names(session, at.schema, at.name)}
-    if not there or not (partial or {c.name.lower() for c in at.info.target_columns()} <= there):
-        return True
+    """Whether the target lacks the table, or a column that its rows need, as a later version does, or has the words of one; ``partial``: rows need
+    no column. What no DDL takes away was lost in another way, and is an error where the rows are written.
+    """
+    there = _lower(column_names(session, at.schema, at.name))
+    missing = frozenset() if there and partial else _lower(c.name for c in at.info.target_columns()) - there
+    if not there or missing:
+        return _is_without(history, at, missing, gone=not there)
     return _has_later_words(session, at, history)
+
+
+def _is_without(history: SchemaHistory, at: TableAt, missing: frozenset[str], *, gone: bool) -> bool:
+    """Whether a later version of the table has none of the ``missing`` columns; ``gone``: whether there is no table of its name."""
+    own = history.table_at(at.table_id, at.version)
+    for job in history.jobs_of_table(at.table_id, at.version, history.newest_version):
+        later = history.table_at(at.table_id, job.version)
+        if later is None or own is None or (later.schema, later.name) != (own.schema, own.name):
+            return True
+        if not gone and not missing & _lower(c.name for c in later.info.target_columns()):
+            return True
+    return False
+
+
+def _lower(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(name.lower() for name in names)
 
 
 def _has_later_words(session: Session, at: TableAt, history: SchemaHistory) -> bool:

@@ -90,7 +90,6 @@ class TargetRecord:
             self._real.open()
             self._found_real = self._real.read()
             self._trailing = Trailing(self._real)
-            self._trailing.begin(self._found_real)
             self._beside = 0
         move = self._leased.ask(partial(move_of, config, held.cluster_id, self._found_real))
         if move.words:
@@ -108,8 +107,9 @@ class TargetRecord:
         self._sync_point = ours.sync_point if ours else None
         if not is_elsewhere(self._config):
             return found, Choice(None, True)
-        assert self._real is not None
-        choice = choose(ours, self._found_real, self._real.where)
+        assert self._real is not None and self._trailing is not None
+        choice = choose(ours, self._found_real, self._real.where, self._leased.lease.target)
+        self._trailing.begin(self._found_real, (*ours.elsewhere, ours.commit_ts) if ours is not None and choice.ours else ())
         if choice.words:
             _log.warning("%s", choice.words)
         if choice.ours or choice.checkpoint is None:

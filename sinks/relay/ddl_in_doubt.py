@@ -13,19 +13,24 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Tokens, closing, is_inde
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import definition_at, table_name
 
 
-def why_not_again(query: str, worded: Collection[str]) -> str:
-    """In words why rows before the DDL, or the DDL, must not be applied a second time; empty: they may.
+def why_not_twice(query: str) -> str:
+    """In words why the DDL must not be executed a second time; empty: it may."""
+    if len(rename_pairs(query)) > 1:
+        return "it renames several tables, which may give one the name of another"
+    if any(words(spec)[:2] == ["EXCHANGE", "PARTITION"] for spec in _specs(query)):
+        return "executed twice, EXCHANGE PARTITION gives the rows back"
+    return ""
+
+
+def why_not_rows(query: str, worded: Collection[str]) -> str:
+    """In words why rows of its table that were written before the DDL must not be written after it; empty: they may.
 
     Args:
         query: its text.
-        worded: columns, in lower case, of which a row before it holds the number of a word (ENUM, SET).
+        worded: columns, in lower case, of which such a row holds the number of a word (ENUM, SET).
     """
-    if len(rename_pairs(query)) > 1:
-        return "it renames several tables, which may give one the name of another"
     for spec in _specs(query):
         spoken = words(spec)
-        if spoken[:2] == ["EXCHANGE", "PARTITION"]:
-            return "executed twice, EXCHANGE PARTITION gives the rows back"
         if spoken[0] == "CHANGE" or spoken[:2] == ["RENAME", "COLUMN"]:
             return "it renames a column, by whose old name the rows before it are recorded"
         if spoken[0] == "MODIFY" and (_is_worded(spec) or spec[definition_at(spec)].name.lower() in worded):

@@ -48,7 +48,7 @@ from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, RowWriter
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.relay.ddl_in_doubt import added_columns, why_not_again
+from pyspark_tidb_binlog.sinks.relay.ddl_in_doubt import added_columns, why_not_rows, why_not_twice
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayStream, noted_cover, read_cover, told
 from pyspark_tidb_binlog.sinks.relay.relayed_rows import binlog_of, operations_in, signature, table_of, worded
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
@@ -61,6 +61,7 @@ _OPERATIONS = 2000
 """Of one transaction, at most."""
 _BYTES = 8 << 20
 """Of the records of one transaction, about."""
+_SAID = "by the settings it was not executed before, and is left to a person"
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +323,7 @@ class RelayReplay(RowSink):
             return
         ddl_ts = behind[at].commit_ts
         begun = self._leased.ask(lambda session: progress.ddl_begun(session, self._cluster_id, ddl_ts, self._settings.checkpoint_schema))
-        if self.commit_ts > self._since_ts and not begun:
+        if self.commit_ts > self._since_ts and begun is None:
             return  # A replay has moved on from the first one, and says so before it executes another.
         worded_before: dict[tuple[str, str], frozenset[str]] = {}
         for record in self._records():
@@ -334,9 +335,12 @@ class RelayReplay(RowSink):
                 worded_before[name] = worded_before.get(name, frozenset()) | worded(table)
         data, query = binlog.ddl_data, _query(binlog)
         name = _named(data.schema_name, data.table_name)
-        if why := why_not_again(query, worded_before.get(name, ())):
-            if begun or not at:
-                raise self._left_to_a_person(ddl_ts, query, why)
+        if begun is progress.Begun.PERSON:
+            raise self._left_to_a_person(ddl_ts, query, _SAID)
+        why = why_not_twice(query)
+        if why and (begun is not None or not at):
+            raise self._left_to_a_person(ddl_ts, query, why)
+        if why := why or (why_not_rows(query, worded_before[name]) if name in worded_before else ""):
             if ddl_ts not in self._settings.ignore_txn_commit_ts:
                 raise DdlRefused(
                     f"the first DDL in the relay log in {self._directory}, that of commit_ts {ddl_ts}, may have been executed before its Drainer was killed, "
@@ -359,9 +363,10 @@ class RelayReplay(RowSink):
     def _replay_ddl(self, binlog: slave.Binlog, done: Replayed) -> None:
         query, commit_ts = _query(binlog), binlog.commit_ts
         self._schema_version = 0
-        self._move(commit_ts - 1, done, ddl_ts=commit_ts)
-        if commit_ts == self._not_executed:
-            raise self._left_to_a_person(commit_ts, query, "you have said that it was not executed")
+        by = progress.Begun.PERSON if commit_ts == self._not_executed else progress.Begun.HERE
+        self._move(commit_ts - 1, done, next_ddl=(commit_ts, by))
+        if by is progress.Begun.PERSON:
+            raise self._left_to_a_person(commit_ts, query, _SAID)
         failpoints.point("before-relayed-ddl")
 
         database = binlog.ddl_data.schema_name
@@ -391,8 +396,8 @@ class RelayReplay(RowSink):
     def _finish(self, done: Replayed) -> None:
         self._move(done.commit_ts, done)
 
-    def _move(self, commit_ts: int, done: Replayed, ddl_ts: int = 0) -> None:
-        """Record that everything up to ``commit_ts`` is applied, and with its end that the target is consistent; ``ddl_ts``: of the DDL that comes next."""
+    def _move(self, commit_ts: int, done: Replayed, next_ddl: tuple[int, progress.Begun] | None = None) -> None:
+        """Record that everything up to ``commit_ts`` is applied, and with its end that the target is consistent; ``next_ddl``: what comes next."""
         schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
         consistent = commit_ts == done.commit_ts
 
@@ -402,8 +407,8 @@ class RelayReplay(RowSink):
                 progress.finish_span(session, cluster_id, self.commit_ts, commit_ts, schema)
             else:
                 self._mark(session, done.commit_ts)
-            if ddl_ts:
-                progress.begin_ddl(session, cluster_id, ddl_ts, schema)
+            if next_ddl is not None:
+                progress.begin_ddl(session, cluster_id, *next_ddl, schema)
             row_progress.finish(session, cluster_id, schema)
             self._record.save(session, commit_ts, AppliedJobs(self._schema_version), consistent=consistent)
             failpoints.point("before-downstream-commit")

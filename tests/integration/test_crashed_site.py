@@ -175,7 +175,6 @@ def test_an_exchange_of_which_a_person_says_that_it_was_not_executed(site: Crash
 def test_a_recovery_that_was_killed_at_an_exchange_does_not_execute_it_twice(site: CrashedSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first DDL may be repeated, so that the second one is known not to have been executed, until the recovery itself begins it."""
     exchanged(site)
-    site.log([])
     for file in site.log_dir.iterdir():
         file.unlink()
     first, second = records([inserted(100, "y", (1, None, 1)), inserted(120, "y", (2, None, 2))])
@@ -190,6 +189,32 @@ def test_a_recovery_that_was_killed_at_an_exchange_does_not_execute_it_twice(sit
     site.query("UPDATE " + str(refused.value).split("UPDATE ")[1].split(", and start")[0])
     assert site.recover().commit_ts == 120
     assert site.query("SELECT id FROM d.y") == [(1,), (2,)]
+
+
+def test_rows_before_other_words_of_an_enum_are_left_to_a_person_and_the_ddl_alone_is_not(site: CrashedSite) -> None:
+    """It was executed: the numbers in the rows before it mean other words by now. Executed twice, it does nothing."""
+    site.checkpoint(90)
+    site.query("CREATE TABLE d.w (id bigint PRIMARY KEY, e ENUM('b','a')); INSERT INTO d.w VALUES (1, 'a')")
+    other_words = ddl_record(110, "w", "ALTER TABLE w MODIFY COLUMN e ENUM('b','a')")
+    site.log([worded(100, 1), other_words, other_words, worded(120, 2)])  # its Drainer was started once more between the two
+    with pytest.raises(DdlRefused, match="numbers") as refused:
+        site.recover()
+    assert site.query("SELECT e FROM d.w") == [("a",)]
+    for number in range(2):
+        site.checkpoint(109)
+        assert site.recover().ddls == 1, number
+    assert site.query("SELECT e FROM d.w") == [("a",), ("a",)] and "commitTS" in str(refused.value)
+
+
+def worded(commit_ts: int, row_id: int) -> bytes:
+    """A record of an INSERT into d.w of the word whose number is 1 before 110, and 2 after."""
+    columns = [
+        slave.ColumnInfo(name="id", mysql_type="bigint", flen=20, decimal=0),
+        slave.ColumnInfo(name="e", mysql_type="enum", flen=-1, decimal=-1),
+    ]
+    row = slave.Row(columns=[slave.Column(int64_value=row_id), slave.Column(uint64_value=1 if commit_ts < 110 else 2)])
+    table = slave.Table(schema_name="d", table_name="w", column_info=columns, mutations=[slave.TableMutation(type=slave.Insert, row=row)])
+    return slave.Binlog(type=slave.DML, commit_ts=commit_ts, dml_data=slave.DMLData(tables=[table])).SerializeToString()
 
 
 @pytest.mark.parametrize("ignored", [(), (110,)])

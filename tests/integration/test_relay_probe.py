@@ -15,6 +15,7 @@ from pyspark_tidb_binlog.jobs.recovery import recover_without_upstream, upstream
 from pyspark_tidb_binlog.jobs.targets import sink_of
 from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
+from pyspark_tidb_binlog.schemas.proto import secondary_binlog_pb2 as slave
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSink
 from pyspark_tidb_binlog.sinks.relay.relayed_sink import RelayedSink
 
@@ -76,7 +77,9 @@ def test_only_a_checkpoint_that_is_not_consistent_is_recovered(
 ) -> None:
     log_dir = tmp_path / "relay"
     if there:
-        BinlogWriter(log_dir).close()
+        log = BinlogWriter(log_dir)
+        log.append([slave.Binlog(type=slave.DML, commit_ts=5).SerializeToString()])
+        log.close()
     config = config_of(f"127.0.0.1:{closed_port()}", "recorded.json", target=mariadb.target(), log_dir=str(log_dir))
     with mariadb.connect() as connection, connection.cursor() as cursor:
         if row is not None:

@@ -10,10 +10,14 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.mysql.checked import checked
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, planned
+from pyspark_tidb_binlog.sinks.mysql.progress import SafeBounds
+from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from tests.support import ddl_jobs
 from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, index, table
 from tests.support.real_safe_mode import PlainTable, RowChange, replay
 
@@ -141,3 +145,32 @@ def test_a_row_without_a_partition_is_passed_over_where_the_partition_may_have_b
     assert rows(d) == [(1, 5)]
     with pytest.raises(ApplyError, match="no partition"):
         apply_safely(d, CLUSTERED, Events(CLUSTERED).insert(11, 5))
+
+
+ADD_INDEX, DROP_COLUMN, RENAME_TABLE = 7, 6, 14
+
+
+@pytest.mark.parametrize(
+    ("there", "kind", "past"),
+    [
+        ("id INT PRIMARY KEY, a INT", ADD_INDEX, False),  # b was lost in another way
+        ("", ADD_INDEX, False),
+        ("id INT PRIMARY KEY, a INT", DROP_COLUMN, True),
+        ("", DROP_COLUMN, False),
+        ("", RENAME_TABLE, True),
+        ("id INT PRIMARY KEY, a INT, b VARCHAR(9)", DROP_COLUMN, False),
+    ],
+)
+def test_only_what_a_later_ddl_takes_away_says_that_it_was_executed(d: Session, there: str, kind: int, past: bool) -> None:
+    """The rows of such a table are left out; where no DDL explains it, the target refuses them loudly."""
+    before = [ddl_jobs.column(1, "id", {**ddl_jobs.INT, "Flag": 4099}), ddl_jobs.column(2, "a"), ddl_jobs.column(3, "b", ddl_jobs.VARCHAR)]
+    made = ddl_jobs.job(2, 3, ddl_jobs.table(50, "e", before))
+    later = ddl_jobs.table(50, "f" if kind == RENAME_TABLE else "e", before[:2] if kind == DROP_COLUMN else before)
+    history = ddl_jobs.history(ddl_jobs.database(1), made, ddl_jobs.job(40, kind, later, query="an ALTER TABLE"))
+    at = history.table_at(50, 2)
+    assert at is not None
+    if there:
+        d.execute(f"CREATE TABLE e ({there})")
+    mode = SafeMode(always=False)
+    mode.begin(SafeBounds(10, 1000), "another Drainer has crashed")
+    assert mode.prepared(d, RowsStep(10, 399, 5, {50: at}), history).step.gone == ({50} if past else set())

@@ -42,15 +42,20 @@ def test_where_the_checkpoint_is(asked: CheckpointConfig, separate: bool, tmp_pa
 
 
 def test_what_counts_at_the_start() -> None:
-    assert choose(None, None, "x").checkpoint is None
-    assert choose(None, at(5), "x").checkpoint == at(5)
-    trailing = choose(at(9, 5, 7), at(5), "x")
-    assert trailing.ours and not trailing.words and choose(at(9, 5, 7), at(7), "x").ours and choose(at(9, 5), at(9), "x").ours
-    gone = choose(at(9, 5), None, "x")
+    assert choose(None, None, "x", "target-1").checkpoint is None
+    assert choose(None, at(5), "x", "target-1").checkpoint == at(5)
+    trailing = choose(at(9, 5, 7), at(5), "x", "target-1")
+    assert (
+        trailing.ours
+        and not trailing.words
+        and choose(at(9, 5, 7), at(7), "x", "target-1").ours
+        and choose(at(9, 5), at(9), "x", "target-1").ours
+    )
+    gone = choose(at(9, 5), None, "x", "target-1")
     assert gone.ours and gone.checkpoint == at(9, 5) and "written again" in gone.words
-    ahead = choose(at(9, 5), at(12), "x")
+    ahead = choose(at(9, 5), at(12), "x", "target-1")
     assert not ahead.ours and ahead.checkpoint == at(12) and not ahead.upto_ts and "went on" in ahead.words
-    back = choose(at(9, 5), at(6), "x")
+    back = choose(at(9, 5), at(6), "x", "target-1")
     assert not back.ours and back.checkpoint == at(6) and back.upto_ts == 9 and "set it back" in back.words
 
 
@@ -61,10 +66,17 @@ def test_one_that_we_wrote_for_a_target_that_was_later_is_never_taken_for_anothe
         with pytest.raises(
             ConfigError, match=r"at 12 .* for the target target-1.*restored from a backup.*\(1\).*remove that checkpoint.*\(2\)"
         ):
-            choose(ours, written, "x")
-    assert choose(at(9, 5, 12), written, "x").ours and choose(at(12), written, "x").ours
-    back = choose(at(15), written, "x")
-    assert not back.ours and back.upto_ts == 15, "an older one, from a backup of both perhaps, is meant"
+            choose(ours, written, "x", "target-1")
+    assert choose(at(9, 5, 12), written, "x", "target-1").ours and choose(at(12), written, "x", "target-1").ours
+
+
+def test_one_of_ours_below_our_record_is_late_or_restored_and_one_that_somebody_wrote_is_meant() -> None:
+    written = dataclasses.replace(at(12), written_for="target-1")
+    late = choose(at(15), written, "x", "target-1")
+    assert late.ours and not late.upto_ts and "To go back, change its commitTS" in late.words
+    for meant in (at(12), dataclasses.replace(written, written_for="target-2")):
+        back = choose(at(15), meant, "x", "target-1")
+        assert not back.ours and back.checkpoint == meant and back.upto_ts == 15
 
 
 @pytest.mark.parametrize("edited", [False, True])
@@ -161,7 +173,7 @@ def test_our_record_names_what_is_written_before_it_is(monkeypatch: pytest.Monke
     monkeypatch.setattr(elsewhere.time, "monotonic", lambda: now[0])
     real = Remembered()
     trailing = Trailing(real)
-    trailing.begin(None)
+    trailing.begin(None, ())
     assert trailing.named(10) == (10,)
     assert real.writes == []
     trailing.follow(at(10))
@@ -175,12 +187,27 @@ def test_our_record_names_what_is_written_before_it_is(monkeypatch: pytest.Monke
     assert real.writes == [10, 13]
 
 
+def test_a_life_that_was_stopped_between_the_two_writes_and_is_woken_later_stops_nobody() -> None:
+    """The lease does not hold for another server."""
+    real = Remembered()
+    real.there = at(1000)
+    stopped, next_one = Trailing(real), Trailing(real)
+    stopped.begin(at(1000), (1000,))
+    ours = at(2000, *stopped.named(2000, now=True))
+    next_one.begin(at(1000), (*ours.elsewhere, ours.commit_ts))
+    ours = at(3000, *next_one.named(3000, now=True))
+    stopped.follow(at(2000))
+    assert choose(ours, real.there, "x", "target-1").ours, "killed here"
+    next_one.follow(at(3000))
+    assert real.writes == [2000, 3000] and next_one.named(3001) == (3000,)
+
+
 def test_a_server_that_is_away_does_not_hold_the_data_up(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     now = [100.0]
     monkeypatch.setattr(elsewhere.time, "monotonic", lambda: now[0])
     real = Remembered()
     trailing = Trailing(real)
-    trailing.begin(at(5))
+    trailing.begin(at(5), ())
     real.there, real.away = at(5), True
     for ts in range(10, 60, 10):
         assert trailing.named(ts) == (5, 10), "whether 10 was written is not known"
