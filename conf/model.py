@@ -5,43 +5,13 @@ real Drainer and Pump (drainer.md 3, pump.md 3); what only this project has stan
 ``docs/settings.md`` and ``conf/*.toml`` from here; a test keeps them equal. ``conf.unsupported`` has what is refused or has no effect.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pyspark_tidb_binlog.conf.kafka_options import CHOSEN
+from pyspark_tidb_binlog.conf.required import require, require_addr, require_logging, require_parsed
 from pyspark_tidb_binlog.conf.setting import DAYS, DURATION, LEVEL, NAMES, Setting, nested, ours, setting, settings_in
 from pyspark_tidb_binlog.conf.sql_mode import refusals
 from pyspark_tidb_binlog.conf.units import days_or_duration, orphan_timeout_refusal, pause_of, size_of
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
-
-
-LOG_LEVELS = ("debug", "info", "warn", "error", "fatal")
-
-
-def _require_logging(level: str, form: str) -> None:
-    _require(level in LOG_LEVELS, f"log-level: {level!r} is not debug, info, warn, error or fatal")
-    _require(form in ("text", "json"), f"spark.log-format: {form!r} is not text or json")
-
-
-def _require_addr(name: str, addr: str) -> None:
-    """``host:port``; an empty host is any address of this machine."""
-    host, _, port = addr.rpartition(":")
-    whole = ":" not in host or (host.startswith("[") and host.endswith("]"))
-    _require(
-        whole and port.isascii() and port.isdigit() and int(port) < 1 << 16,
-        f"{name}: {addr!r} is not of the form host:port, with a port up to 65535",
-    )
-
-
-def _require_parsed(config: object, name: str, parse: Callable[[str], float], prefix: str) -> None:
-    try:
-        parse(getattr(config, name))
-    except ValueError as error:
-        raise ValueError(f"{prefix}{name.replace('_', '-')}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +25,7 @@ class SecurityConfig:
 
     def __post_init__(self) -> None:
         names = any(name.strip() for name in self.cert_allowed_cn)
-        _require(
+        require(
             bool(self.ssl_ca) or not names, "security: cert-allowed-cn needs ssl-ca: without it there is no TLS, and everybody is served"
         )
 
@@ -111,13 +81,13 @@ class SourceConfig:
         return pause_of(self.wake_idle_pumps)
 
     def __post_init__(self) -> None:
-        _require(self.delivery in ("", "sorted", "raw"), f"spark.delivery must be sorted, raw or empty, not {self.delivery!r}")
-        _require(self.compressor in ("", "gzip"), f"compressor: {self.compressor!r} is not gzip")
-        _require(self.max_bytes_per_trigger > 0, "spark.max-bytes-per-trigger must be above 0")
-        _require(self.max_pending_bytes > 0, "spark.max-pending-bytes must be above 0")
-        _require(0 <= self.pairing_buckets <= 4096, "spark.pairing-buckets must be 0 to 4096")
-        _require(-1 <= self.starting_commit_ts < 1 << 63, "initial-commit-ts must be a TSO, 0 or -1")
-        _require_parsed(self, "wake_idle_pumps", pause_of, "spark.")
+        require(self.delivery in ("", "sorted", "raw"), f"spark.delivery must be sorted, raw or empty, not {self.delivery!r}")
+        require(self.compressor in ("", "gzip"), f"compressor: {self.compressor!r} is not gzip")
+        require(self.max_bytes_per_trigger > 0, "spark.max-bytes-per-trigger must be above 0")
+        require(self.max_pending_bytes > 0, "spark.max-pending-bytes must be above 0")
+        require(0 <= self.pairing_buckets <= 4096, "spark.pairing-buckets must be 0 to 4096")
+        require(-1 <= self.starting_commit_ts < 1 << 63, "initial-commit-ts must be a TSO, 0 or -1")
+        require_parsed(self, "wake_idle_pumps", pause_of, "spark.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +106,7 @@ class PairConfig:
     )
 
     def __post_init__(self) -> None:
-        _require(not (why := orphan_timeout_refusal(self.orphan_timeout)), why)
+        require(not (why := orphan_timeout_refusal(self.orphan_timeout)), why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +125,8 @@ class TargetConfig:
     security: SecurityConfig = nested("syncer.to.security", SecurityConfig)
 
     def __post_init__(self) -> None:
-        _require(0 <= self.port < 1 << 16, f"syncer.to.port: {self.port} is not a port, 1 to 65535")
-        _require(self.read_timeout > 0, "syncer.to.read-timeout must be above 0")
+        require(0 <= self.port < 1 << 16, f"syncer.to.port: {self.port} is not a port, 1 to 65535")
+        require(self.read_timeout > 0, "syncer.to.read-timeout must be above 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +141,7 @@ class UpstreamConfig:
     security: SecurityConfig = nested("spark.upstream.security", SecurityConfig)
 
     def __post_init__(self) -> None:
-        _require(0 < self.port < 1 << 16, f"spark.upstream.port: {self.port} is not a port, 1 to 65535")
+        require(0 < self.port < 1 << 16, f"spark.upstream.port: {self.port} is not a port, 1 to 65535")
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,32 +295,30 @@ class ApplyConfig:
     )
 
     def __post_init__(self) -> None:
-        _require(self.atomic_rows >= 1, "spark.atomic-rows must be at least 1")
-        _require(self.parts >= 1, "spark.parts must be at least 1")
+        require(self.atomic_rows >= 1, "spark.atomic-rows must be at least 1")
+        require(self.parts >= 1, "spark.parts must be at least 1")
         strange = [ts for ts in self.ignore_txn_commit_ts if not -(1 << 63) <= ts < 1 << 63]
-        _require(not strange, f"syncer.ignore-txn-commit-ts: {strange} are not numbers of 64 bits")
-        _require(1 <= self.lease_timeout <= 3600, "spark.lease-timeout must be 1 to 3600 seconds")
-        _require(
-            self.ddl_policy in ("stop", "skip", "quarantine"), f"spark.ddl-policy: {self.ddl_policy!r} is not stop, skip or quarantine"
-        )
-        _require(not (why := refusals(self.sql_mode)), f"syncer.sql-mode must not contain {'; nor '.join(why)}")
-        _require(self.on_finding in ("record", "stop"), f"spark.on-finding: {self.on_finding!r} is not record or stop")
-        _require(self.conflict in ("groups", "strict"), f"spark.conflict: {self.conflict!r} is not groups or strict")
-        _require(self.txn_batch >= 1, "syncer.txn-batch must be at least 1")
-        _require(1 <= self.worker_count <= 1024, "syncer.worker-count must be 1 to 1024")
-        _require(-(1 << 63) <= self.channel_id < 1 << 63, f"syncer.channel-id: {self.channel_id} is not a number of 64 bits")
-        _require(self.txn_batch_time >= 0, "spark.txn-batch-time must not be negative")
+        require(not strange, f"syncer.ignore-txn-commit-ts: {strange} are not numbers of 64 bits")
+        require(1 <= self.lease_timeout <= 3600, "spark.lease-timeout must be 1 to 3600 seconds")
+        require(self.ddl_policy in ("stop", "skip", "quarantine"), f"spark.ddl-policy: {self.ddl_policy!r} is not stop, skip or quarantine")
+        require(not (why := refusals(self.sql_mode)), f"syncer.sql-mode must not contain {'; nor '.join(why)}")
+        require(self.on_finding in ("record", "stop"), f"spark.on-finding: {self.on_finding!r} is not record or stop")
+        require(self.conflict in ("groups", "strict"), f"spark.conflict: {self.conflict!r} is not groups or strict")
+        require(self.txn_batch >= 1, "syncer.txn-batch must be at least 1")
+        require(1 <= self.worker_count <= 1024, "syncer.worker-count must be 1 to 1024")
+        require(-(1 << 63) <= self.channel_id < 1 << 63, f"syncer.channel-id: {self.channel_id} is not a number of 64 bits")
+        require(self.txn_batch_time >= 0, "spark.txn-batch-time must not be negative")
         known = ("mysql", "tidb", "file", "kafka")
-        _require(self.db_type in known, f"syncer.db-type: {self.db_type!r} is not {', '.join(known[:-1])} or {known[-1]}")
-        _require(self.sync_mode in (1, 2), f"syncer.to.sync-mode: {self.sync_mode} is not 1 or 2")
-        _require(
+        require(self.db_type in known, f"syncer.db-type: {self.db_type!r} is not {', '.join(known[:-1])} or {known[-1]}")
+        require(self.sync_mode in (1, 2), f"syncer.to.sync-mode: {self.sync_mode} is not 1 or 2")
+        require(
             self.upstream_new_collations in ("auto", "true", "false"),
             f"spark.upstream-new-collations: {self.upstream_new_collations!r} is not auto, true or false",
         )
-        _require("" not in self.replicate_do_db, "syncer.replicate-do-db has an empty name")
-        _require("" not in self.ignore_schemas, "syncer.ignore-schemas has an empty name")
+        require("" not in self.replicate_do_db, "syncer.replicate-do-db has an empty name")
+        require("" not in self.ignore_schemas, "syncer.ignore-schemas has an empty name")
         for name, tables in (("replicate-do-table", self.replicate_do_table), ("ignore-table", self.ignore_table)):
-            _require(all(one.db_name and one.tbl_name for one in tables), f"syncer.{name} has an empty db-name or tbl-name")
+            require(all(one.db_name and one.tbl_name for one in tables), f"syncer.{name} has an empty db-name or tbl-name")
 
     @property
     def partial_columns(self) -> bool:
@@ -366,7 +334,7 @@ class RelayConfig:
     max_file_size: int = setting(10_485_760, "size of a file of the relay log, in bytes", flag="relay-max-file-size")
 
     def __post_init__(self) -> None:
-        _require(self.max_file_size >= 1, "syncer.relay.max-file-size must be at least 1")
+        require(self.max_file_size >= 1, "syncer.relay.max-file-size must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,8 +356,8 @@ class CheckpointConfig:
 
     def __post_init__(self) -> None:
         known = ("", "mysql", "tidb", "file", "kafka", "pb")
-        _require(self.type in known, f"syncer.to.checkpoint.type: {self.type!r} is not mysql, tidb or file")
-        _require(0 <= self.port < 1 << 16, f"syncer.to.checkpoint.port: {self.port} is not a port, 1 to 65535")
+        require(self.type in known, f"syncer.to.checkpoint.type: {self.type!r} is not mysql, tidb or file")
+        require(0 <= self.port < 1 << 16, f"syncer.to.checkpoint.port: {self.port} is not a port, 1 to 65535")
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,13 +391,13 @@ class KafkaConfig:
         return self.client == "spark" or (not self.client and bool(self.options))
 
     def __post_init__(self) -> None:
-        _require(self.client in ("", "own", "spark"), f"spark.kafka-client: {self.client!r} is not own, spark or empty")
-        _require(
+        require(self.client in ("", "own", "spark"), f"spark.kafka-client: {self.client!r} is not own, spark or empty")
+        require(
             self.client != "own" or not self.options,
             "spark.kafka-options: this project's own client has no TLS, no SASL and no compression; set spark.kafka-client = spark, or remove it",
         )
         for name, _ in self.options:
-            _require(name not in CHOSEN, f"spark.kafka-options: {name} cannot be set: {CHOSEN.get(name)}")
+            require(name not in CHOSEN, f"spark.kafka-options: {name} cannot be set: {CHOSEN.get(name)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,13 +460,13 @@ class DrainerConfig:
     files: FileConfig = nested("syncer.to", FileConfig)
 
     def __post_init__(self) -> None:
-        _require_logging(self.log_level, self.log_format)
-        _require_parsed(self, "delta_retention", days_or_duration, "spark.")
-        _require(self.upstream_timeout >= 0, "spark.upstream-timeout must be at least 0")
-        _require_addr("addr", self.addr)
-        _require_addr("advertise-addr", self.advertise_addr or self.addr)
-        _require("/" not in self.apply.drainer, f"node-id {self.apply.drainer!r} must not contain '/'")
-        _require(
+        require_logging(self.log_level, self.log_format)
+        require_parsed(self, "delta_retention", days_or_duration, "spark.")
+        require(self.upstream_timeout >= 0, "spark.upstream-timeout must be at least 0")
+        require_addr("addr", self.addr)
+        require_addr("advertise-addr", self.advertise_addr or self.addr)
+        require("/" not in self.apply.drainer, f"node-id {self.apply.drainer!r} must not contain '/'")
+        require(
             self.apply.db_type in ("mysql", "tidb") or self.checkpoint.type not in ("mysql", "tidb"),
             f"syncer.to.checkpoint.type = {self.checkpoint.type!r}: with db-type {self.apply.db_type!r} the checkpoint is a file, savepoint in data-dir. "
             f"A real Drainer has kept it in a row: take the commitTS of SELECT checkPoint FROM {self.apply.checkpoint_schema}.{self.checkpoint.table or 'checkpoint'} "
@@ -594,24 +562,24 @@ class PumpConfig:
     security: SecurityConfig = nested("security", SecurityConfig)
 
     def __post_init__(self) -> None:
-        _require_logging(self.log_level, self.log_format)
-        _require_parsed(self, "gc", days_or_duration, "")
-        _require_parsed(self, "stop_write_at_available_space", size_of, "storage.")
-        _require(not (self.pd_urls and self.registry), "pd-urls and spark.registry are both set: a Pump has one registry")
-        _require_addr("addr", self.addr)
-        _require_addr("advertise-addr", self.advertise_addr or self.addr)
-        _require(self.heartbeat_interval > 0, "heartbeat-interval must be above 0")
-        _require(not (why := orphan_timeout_refusal(self.orphan_timeout)), why)
-        _require(self.fake_binlog_interval >= 0, "gen-binlog-interval must be 0 or above")
-        _require(self.max_file_size >= 1, "spark.max-file-size must be at least 1")
-        _require(self.step_bytes >= 1, "spark.step-bytes must be at least 1")
-        _require("/" not in self.node_id, f"node-id {self.node_id!r} must not contain '/'")
-        _require(not self.socket or self.socket.startswith("unix://"), f"socket {self.socket!r} is not of the form unix:///path")
-        _require(self.kv_chan_cap >= 1, "storage.kv_chan_cap must be at least 1")
-        _require(self.max_unfinished_bytes >= 1 << 20, "spark.max-unfinished-bytes must be at least 1 MiB")
-        _require(1 <= self.max_pulls_per_peer <= self.max_pulls, "spark.max-pulls-per-peer must be at least 1 and at most spark.max-pulls")
+        require_logging(self.log_level, self.log_format)
+        require_parsed(self, "gc", days_or_duration, "")
+        require_parsed(self, "stop_write_at_available_space", size_of, "storage.")
+        require(not (self.pd_urls and self.registry), "pd-urls and spark.registry are both set: a Pump has one registry")
+        require_addr("addr", self.addr)
+        require_addr("advertise-addr", self.advertise_addr or self.addr)
+        require(self.heartbeat_interval > 0, "heartbeat-interval must be above 0")
+        require(not (why := orphan_timeout_refusal(self.orphan_timeout)), why)
+        require(self.fake_binlog_interval >= 0, "gen-binlog-interval must be 0 or above")
+        require(self.max_file_size >= 1, "spark.max-file-size must be at least 1")
+        require(self.step_bytes >= 1, "spark.step-bytes must be at least 1")
+        require("/" not in self.node_id, f"node-id {self.node_id!r} must not contain '/'")
+        require(not self.socket or self.socket.startswith("unix://"), f"socket {self.socket!r} is not of the form unix:///path")
+        require(self.kv_chan_cap >= 1, "storage.kv_chan_cap must be at least 1")
+        require(self.max_unfinished_bytes >= 1 << 20, "spark.max-unfinished-bytes must be at least 1 MiB")
+        require(1 <= self.max_pulls_per_peer <= self.max_pulls, "spark.max-pulls-per-peer must be at least 1 and at most spark.max-pulls")
         each, total = self.max_connections_per_peer, self.max_connections
-        _require(1 <= each <= total, "spark.max-connections-per-peer must be at least 1 and at most spark.max-connections")
+        require(1 <= each <= total, "spark.max-connections-per-peer must be at least 1 and at most spark.max-connections")
 
 
 def _unread(path: str, default: object, text: str, *, flag: str = "", in_file: bool = True) -> Setting:
