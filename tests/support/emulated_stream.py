@@ -1,6 +1,6 @@
 """The embedded upstream, applied to a target batch by batch as the stream does it: no Pumps, but Spark, the real applier and a real sink. Imports pyspark."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -37,6 +37,9 @@ class ToldHistory:
     def wait_for_job(self, job_id: int, timeout: float) -> Job | None:
         """The job, at once."""
         return self.snapshot().job(job_id)
+
+    def wait_for_unfinished(self, versions: Mapping[int, int], checked: dict[int, int], timeout: float) -> None:
+        """Every DDL is in the history as soon as its columns are public."""
 
 
 class EmulatedStream:
