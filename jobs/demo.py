@@ -31,12 +31,11 @@ from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.jobs.report import Reporter
 from pyspark_tidb_binlog.jobs.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.spark_session import build_session
-from pyspark_tidb_binlog.jobs.target_use import require_no_stream
+from pyspark_tidb_binlog.jobs.target_use import DEMO_CLUSTER, require_no_stream
 from pyspark_tidb_binlog.jobs.targets import require_server
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 
-CLUSTER_ID = 7
 PUMPS = 2
 FAKE_INTERVAL = 0.2
 """Seconds without a write after which a demo Pump writes a fake binlog: an idle one must not hold the others back."""
@@ -53,7 +52,7 @@ def upstream(
     ``module``: what runs as a Pump; ``fake_interval``: its ``fake_binlog_interval``.
     """
     with contextlib.ExitStack() as stack:
-        workload = WorkloadProcess(work_dir / "upstream", CLUSTER_ID, config)
+        workload = WorkloadProcess(work_dir / "upstream", DEMO_CLUSTER, config)
         workload.start()
         stack.callback(workload.stop)
         for number in range(1, pumps + 1):
@@ -63,7 +62,7 @@ def upstream(
                     addr="127.0.0.1:0",
                     data_dir=str(work_dir / f"pump-{number}"),
                     registry=workload.url,
-                    cluster_id=CLUSTER_ID,
+                    cluster_id=DEMO_CLUSTER,
                     fake_binlog_interval=fake_interval,
                     stop_write_at_available_space="",
                 ),
@@ -79,7 +78,7 @@ def settings_for(workload: WorkloadProcess, config: DrainerConfig, target: Targe
     registry = RegistryClient(workload.url)
     begin = registry.tso()
     registry.close()
-    source = dataclasses.replace(config.source, pumps=workload.url, cluster_id=CLUSTER_ID, starting_commit_ts=begin)
+    source = dataclasses.replace(config.source, pumps=workload.url, cluster_id=DEMO_CLUSTER, starting_commit_ts=begin)
     pair = dataclasses.replace(config.pair, resolver=config.pair.resolver or workload.url)
     return dataclasses.replace(
         config,
@@ -126,7 +125,7 @@ def main(argv: Sequence[str]) -> int:
     with contextlib.ExitStack() as stack:
         work_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="demo-", ignore_cleanup_errors=True)))
         target = target_of(arguments.to) if arguments.to else stack.enter_context(PrivateMariaDB()).target()
-        require_no_stream(target, config.apply, CLUSTER_ID)
+        require_no_stream(target, config.apply, DEMO_CLUSTER)
         others = _schemas_of_others(target, config)
         spark = build_session("tidb-binlog demo")
         workload = stack.enter_context(upstream(work_dir, WorkloadConfig(seed=arguments.seed, rate=arguments.rate)))

@@ -9,6 +9,11 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.mysql.lease import lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import GUARD
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.replay.mysql_replay import CLUSTER
+
+DEMO_CLUSTER = 7
+_OF_TRIALS = frozenset({DEMO_CLUSTER, CLUSTER})
+"""Of the demo, and what a ``replay`` records of itself."""
 
 
 def require_no_stream(target: TargetConfig, apply: ApplyConfig, cluster_id: int) -> None:
@@ -19,14 +24,17 @@ def require_no_stream(target: TargetConfig, apply: ApplyConfig, cluster_id: int)
     """
     schema = apply.checkpoint_schema
     with connect(target, apply) as session:
-        others = sorted(_clusters(session, schema) - {cluster_id})
+        others = sorted(_clusters(session, schema) - {cluster_id, *_OF_TRIALS})
         if others:
             why = f"holds the checkpoint of cluster {', '.join(map(str, others[:5]))}"
-        elif _is_held(session, lock_name(GUARD, schema, cluster_id)):
+        elif any(_is_held(session, lock_name(GUARD, schema, one)) for one in sorted({cluster_id, *_OF_TRIALS})):
             why = "is being written to by a Drainer"
         else:
             return
-    raise ConfigError(f"the target {target.host}:{target.port} {why} ({schema}): name another target, where nothing is replicated to")
+    raise ConfigError(
+        f"the target {target.host}:{target.port} {why} ({schema}): name another target, where nothing is replicated to. (If that is only what another "
+        "rehearsal has left, drop that database by hand.)"
+    )
 
 
 def _clusters(session: Session, schema: str) -> set[int]:

@@ -40,6 +40,8 @@ _SHOW_SECONDS, _TELL_SECONDS = 2.0, 30.0
 """After how long a wait is shown, and how often it is logged."""
 _NO_SUCH_TABLE = b"1146"
 """Error code in TiDB's answer, which has status 400."""
+_UNTOLD_SECONDS = 30.0
+"""How long rows that the history may explain wait for a port that could tell whether it does; and after how long such a port is asked again."""
 _CACHE_AGAIN = 512
 """New jobs beyond the cache at a start above which the cache is rewritten."""
 _log = logging.getLogger(__name__)
@@ -63,6 +65,8 @@ class HistoryFeed:
         self._urls = where if callable(where) else _listed(where)
         self._answered = ""
         """The URL that answered last."""
+        self._untold_until = 0.0
+        """Until when (monotonic) no port is asked about rows that the history may explain: none has answered."""
         self._cache = cache
         self._tls = tls
         self._highest = 0
@@ -163,18 +167,23 @@ class HistoryFeed:
             checked: by table id, the schema version up to which that is known; grows.
             timeout: seconds.
 
+        Rows of a version that the history has come to are most likely of a DDL of another table: for them a port that does not answer is waited for
+        ``_UNTOLD_SECONDS`` at most, and then the log says that nobody knows.
+
         Raises:
-            HistoryUnavailable: no status port answered for ``timeout`` seconds, or none has come to the rows' schema version.
+            HistoryUnavailable: no status port answered for ``timeout`` seconds, or none has come to the rows' schema version, which is above the history's.
         """
         if self.is_recorded:
             return
         for table_id, version in versions.items():
+            if version <= self.snapshot().newest_version and time.monotonic() < self._untold_until:
+                continue
             known = self.snapshot().table_at(table_id, self.snapshot().newest_version)
             if known is not None and version > max(known.version, checked.get(table_id, 0)):
                 self._wait_for_unfinished(table_id, version, checked, timeout)
 
     def _wait_for_unfinished(self, table_id: int, version: int, checked: dict[int, int], timeout: float) -> None:
-        unanswered = Retries(_BACKOFF, timeout)
+        unanswered, untold = Retries(_BACKOFF, timeout), Retries(_BACKOFF, min(timeout, _UNTOLD_SECONDS))
         known = self.snapshot().table_at(table_id, self.snapshot().newest_version)
         name = f"{known.schema}.{known.name}" if known is not None else f"table id {table_id}"
         with self.waits(
@@ -195,6 +204,9 @@ class HistoryFeed:
                             checked[table_id] = now.version
                             return
                         unanswered.restart()
+                        untold.restart()
+                    elif version <= self.snapshot().newest_version and untold.over:
+                        return self._go_on_untold(name, version, f"the TiDB server at {self._answered} is at {now.version}")
                     elif unanswered.over:
                         raise HistoryUnavailable(
                             f"rows of {name} have schema version {version}, and the TiDB server at {self._answered} is at {now.version} after {timeout:g} s: "
@@ -203,10 +215,21 @@ class HistoryFeed:
                     self.refresh()
                     known = self.snapshot().table_at(table_id, self.snapshot().newest_version)
                 except HistoryUnavailable as error:
+                    if version <= self.snapshot().newest_version and untold.over:
+                        return self._go_on_untold(name, version, str(error))
                     if unanswered.over:
                         raise
                     _log.warning("waiting for TiDB's status port: %s", error)
                 pause()
+
+    def _go_on_untold(self, name: str, version: int, why: str) -> None:
+        self._untold_until = time.monotonic() + _UNTOLD_SECONDS
+        _log.warning(
+            "rows of %s, of schema version %d, are taken as the DDL history shows the table: whether a DDL that is under way has changed it is not known: %s",
+            name,
+            version,
+            why,
+        )
 
     def table_now(self, table_id: int) -> TableNow | None:
         """A table as a TiDB server knows it at the moment; None: a recorded history does not tell, nor does a port that is not a TiDB's.

@@ -4,7 +4,8 @@ The columns of an ADD or MODIFY become public, and a unique key that is dropped 
 multi-schema change at an earlier schema version, and the job is finished only when no transaction is open at an older one (metadata lock).
 Rows written meanwhile need the job, so whoever writes them to a target has to wait for it.
 
-Promises: a table that only loses columns, or gets indexes, is not waited for: its rows fit the table before.
+Promises: a table that only loses columns, or gets indexes, is not waited for: its rows fit the table before. The hidden column of an index on an
+expression is public from the first state on, while the index is filled. A table that only loses partitions is: rows of their ranges go to others.
 """
 
 from dataclasses import dataclass
@@ -38,12 +39,17 @@ class TableNow:
         if self.info is None:
             return False
         shown = {_meaning(column) for column in known.public_columns()}
-        return any(_meaning(column) not in shown for column in self.info.public_columns()) or bool(_keys(known) - _keys(self.info))
+        changed = any(_meaning(column) not in shown for column in self.info.public_columns() if not column.hidden)
+        return changed or bool(_keys(known) - _keys(self.info)) or _partitions(self.info) < _partitions(known)
 
 
 def _meaning(column: ColumnInfo) -> tuple[object, ...]:
     """What decides which values a column holds. Without its charset, which a TiDB server may show otherwise than it is stored (old utf8 as utf8mb4)."""
     return column.id, column.name, column.tp, column.flag & _MEANT, column.flen, column.decimal, column.elems
+
+
+def _partitions(info: TableInfo) -> frozenset[int]:
+    return frozenset(partition.id for partition in info.partitions)
 
 
 def _keys(info: TableInfo) -> frozenset[int]:

@@ -307,7 +307,7 @@ class BatchApplier:
 
     def _complete(self, job_ids: Sequence[int], tables: Sequence[TableActivity]) -> None:
         self.clock.stage = Stage.HISTORY
-        complete_history(self._feed, job_ids, tables, self._waited_for, self._settings)
+        complete_history(self._feed, job_ids, tables, self._waited_for, self._settings, self._selection.keeps)
 
     def _apply_atomic(self, rows: pa.Table, step: RowsStep, counts: BatchCounts) -> None:
         there = self._fitted(step, counts, rows)

@@ -68,7 +68,7 @@ class OfflinePump:
     upto_ts: int
     """Up to which ts it may have had binlogs."""
     left: bool = True
-    """Whether it has said so itself. False also where the registry does not know that any more."""
+    """Whether it has said so itself; True also where the registry does not know that any more."""
 
 
 class PumpDiscovery(Protocol):
@@ -189,8 +189,15 @@ class RegistryDiscovery:
         if known is not None and known[0] == status:
             return known[1]
         own_state = self._registry.own_state(PUMPS, status.node_id)
+        if own_state is None:
+            _log.warning(
+                "Pump %s is registered as offline, and the registry does not know any more whether it has left by itself: it is taken for one that has. "
+                "If somebody else set it offline, it may have acknowledged binlogs above commit_ts %d that no Drainer has read",
+                status.node_id,
+                status.max_commit_ts,
+            )
         if own_state is None or own_state is NodeState.OFFLINE:
-            return OfflinePump(status.host, status.max_commit_ts, left=own_state is not None)
+            return OfflinePump(status.host, status.max_commit_ts)
         return OfflinePump(status.host, max(status.max_commit_ts, status.update_ts + tso(_IN_FLIGHT_MS)), left=False)
 
     def _note(self, known: Iterable[NodeStatus]) -> None:

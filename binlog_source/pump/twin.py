@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from urllib.parse import quote
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
-from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.errors import NotUsableYet
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
@@ -25,11 +25,11 @@ def require_no_twin(known: Iterable[NodeStatus], node_id: str, address: str, tls
     """Refuse to serve at ``address`` as ``node_id`` beside a Pump that is registered as the same one, at another address, and answers there.
 
     Raises:
-        ConfigError: there is one.
+        NotUsableYet: there is one; it may be about to end.
     """
     for status in known:
         if status.node_id == node_id and status.host != address and _answers_as(node_id, status.host, tls):
-            raise ConfigError(
+            raise NotUsableYet(
                 f"Pump {node_id} runs already, at {status.host}, and this one, at {address}, has its node id: is this a copy of that machine, or of "
                 "its data-dir? A new Pump needs an empty data-dir and a node-id of its own; if this one is to take that one's place, stop that one first"
             )

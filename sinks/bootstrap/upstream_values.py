@@ -57,7 +57,13 @@ def shows(shown: str, column: ColumnInfo) -> bool:
     if column.tp in _FLOATS or column.flen < 0:
         # TiDB leaves out digits and lengths that are its defaults
         return re.split(r"[ (]", shown.lower(), maxsplit=1)[0] == re.split(r"[ (]", column_type(column).lower(), maxsplit=1)[0]
-    return same_type(shown, column)
+    return same_type(shown, column) or (bool(column.elems) and shown.partition("(")[2] == _words(column))
+
+
+def _words(column: ColumnInfo) -> str:
+    """The words of an ENUM or SET as TiDB shows them: a backslash stands as it is."""
+    shown = (word.replace("'", "''").replace("\0", "\\0").replace("\n", "\\n").replace("\r", "\\r") for word in column.elems)
+    return ",".join(f"'{word}'" for word in shown) + ")"
 
 
 def cells_of(forms: Sequence[LiteralForm], values: Columns) -> list[Cells]:

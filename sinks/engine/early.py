@@ -9,7 +9,7 @@ A job's version is that of its last state, but some earlier states already chang
   is that of the first sub-job, unless that is itself a DROP. Then it is counted back from the end, past the versions of other jobs.
 
 * DROP PARTITION: from its first state on, two versions before its own, the partition is hidden. A row of its range goes into the next partition of a
-  RANGE table, and stays. Rows name no partition, so those that a session of an earlier version writes into the partition meanwhile are not told
+  RANGE table (or the DEFAULT one of a LIST table), and stays. Rows name no partition, so those that a session of an earlier version writes into the partition meanwhile are not told
   apart (``may_stay``).
 
 Promises: pure. Executing a job early is harmless for rows of earlier states: they only lose the columns that the job drops. The exception
@@ -19,7 +19,7 @@ public have both.
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, PartitionType, TableInfo
 
 _DROPS = frozenset({JobType.DROP_COLUMN, JobType.DROP_INDEX, JobType.DROP_PRIMARY_KEY})
 _STATES_OF_A_DROP = 3
@@ -48,6 +48,8 @@ def needed_early(job: Job, before: TableAt, after: TableAt, rows: tuple[int, int
     if row_version >= job.version:
         return True
     if job.type == JobType.DROP_PARTITION:
+        if not _takes_over(before.info, after.info) or 0 < last_commit_ts <= job.start_ts:
+            return False
         return row_version >= _counted_back(int(job.version), _STATES_WITHOUT_PARTITION, int(before.version), history)
     drops = sum(kind in _DROPS for kind in job.sub_jobs or (job.type,))
     if not (_frees_a_key(before.info, after.info) or (job.type == JobType.MULTI_SCHEMA_CHANGE and drops)):
@@ -90,6 +92,14 @@ def _counted_back(end: int, steps: int, after: int, history: SchemaHistory) -> i
 
 def _taken(after: int, end: int, history: SchemaHistory) -> frozenset[int]:
     return frozenset(int(j.version) for j in (*history.jobs_between(after, end - 1), *history.passed_between(after, end - 1)))
+
+
+def _takes_over(before: TableInfo, after: TableInfo) -> bool:
+    """Whether another partition takes rows of the ranges or values of those that ``after`` lacks."""
+    stays = [partition.id in {p.id for p in after.partitions} for partition in before.partitions]
+    if before.partition_type == PartitionType.LIST:
+        return any(there and ("DEFAULT",) in partition.in_values for there, partition in zip(stays, before.partitions, strict=True))
+    return not all(stays) and any(stays[stays.index(False) :])
 
 
 def _frees_a_key(before: TableInfo, after: TableInfo) -> bool:

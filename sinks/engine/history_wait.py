@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.backoff import Retries, steady
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, SchemaMismatch
-from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.sinks.engine.segments import TableActivity
 
@@ -34,9 +34,22 @@ class WaitedFor:
 
 
 def complete_history(
-    feed: HistoryFeed, job_ids: Sequence[int], tables: Sequence[TableActivity], waited_for: WaitedFor, config: ApplyConfig
+    feed: HistoryFeed,
+    job_ids: Sequence[int],
+    tables: Sequence[TableActivity],
+    waited_for: WaitedFor,
+    config: ApplyConfig,
+    keeps: Callable[[TableAt], bool],
 ) -> None:
-    """Poll the feed until it holds what is needed; ``waited_for`` collects what need not be waited for again.
+    """Poll the feed until it holds what is needed.
+
+    Args:
+        feed: grows.
+        job_ids: the jobs of the batch's DDLs.
+        tables: those of its rows.
+        waited_for: collects what need not be waited for again.
+        config: how long to wait.
+        keeps: whether rows of a table are replicated: nobody waits for a DDL of another one that is under way.
 
     Raises:
         HistoryUnavailable: the history could not be read for ``history-timeout``.
@@ -58,7 +71,11 @@ def complete_history(
             "history of this cluster; if it is and does not reach back to the table's CREATE TABLE, set syncer.load-schema-snapshot = true"
         )
     newest: dict[int, int] = {}
+    history = feed.snapshot()
     for table in tables:
+        known = history.table_at(table.table_id, history.newest_version)
+        if known is None or not keeps(known):
+            continue
         newest[table.table_id] = max(table.schema_version, newest.get(table.table_id, 0))
     feed.wait_for_unfinished(newest, waited_for.checked, config.history_timeout)
 

@@ -446,13 +446,14 @@ def settle_safe(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHE
 
 
 def safe_bounds(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA) -> SafeBounds:
-    """What is applied in safe mode behind the checkpoint ``commit_ts``: over all markers, and in doubt if any of them is."""
+    """What is applied in safe mode behind the checkpoint ``commit_ts``: over all markers, and in doubt if any of them is; of a relay log's replay if any is."""
     sql = f"SELECT from_ts, to_ts, skipped FROM {_progress(schema)} WHERE cluster_id = %s AND phase = %s AND to_ts > %s"
     found = session.query(sql, [cluster_id, str(Mark.SAFE), commit_ts])
     if not found:
         return SafeBounds()
-    exact = all(reason == Reason.PARTS for _, _, reason in found)
-    return SafeBounds(min(int(f) for f, _, _ in found), max(int(t) for _, t, _ in found), Reason.PARTS if exact else Reason.DOUBT)
+    reasons = {reason for _, _, reason in found}
+    reason = Reason.RELAY if Reason.RELAY in reasons else Reason.PARTS if reasons == {Reason.PARTS} else Reason.DOUBT
+    return SafeBounds(min(int(f) for f, _, _ in found), max(int(t) for _, t, _ in found), reason)
 
 
 def recorded_beyond(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA, *, around: bool) -> int:

@@ -260,3 +260,17 @@ def die_at(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
         real(passed)
 
     monkeypatch.setattr(failpoints, "point", point)
+
+
+def test_a_recovery_that_goes_on_after_its_first_ddl_knows_that_the_second_was_not_executed(
+    site: CrashedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.checkpoint(90)
+    first, second = records([inserted(100, "c1", (1, None, 1)), inserted(120, "x", (1, "a", 1))])
+    site.log([first, ADD, second, ddl_record(130, "x", "ALTER TABLE x RENAME COLUMN b TO w")])
+    die_at(monkeypatch, "after-rows-commit:2")
+    with pytest.raises(Killed):
+        site.recover()
+    monkeypatch.undo()
+    assert site.recover().ddls == 1
+    assert site.query("SELECT w FROM d.x") == [("a",)]

@@ -26,9 +26,11 @@ from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, Stopped
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.history_cache import HistoryCache
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.schemas.unfinished_ddl import TableNow
 from pyspark_tidb_binlog.sinks.engine.history_wait import WaitedFor, _poll, complete_history
 from pyspark_tidb_binlog.sinks.engine.segments import TableActivity
-from tests.support.ddl_jobs import database, job, table
+from tests.support.ddl_jobs import INT, column, database, job, partitions, table
 from tests.support.eventually import eventually
 from tests.support.fakes.written import Written
 
@@ -332,7 +334,7 @@ def test_rows_wait_for_a_ddl_that_has_changed_them_and_is_not_in_the_history(
             if not ddl.done:
                 feed.pause = pause if number >= public else lambda _: None
             rows = [TableActivity(table_id, version, 1, 1, 1)]
-            complete_history(feed, (), rows, state, ApplyConfig(history_lag=0.0, history_timeout=0.0))
+            complete_history(feed, (), rows, state, ApplyConfig(history_lag=0.0, history_timeout=0.0), lambda table: True)
             if ddl.done:
                 break
         assert waited[:1] == ([] if public == 99 else [public])
@@ -353,7 +355,9 @@ def test_queries_wait_for_a_ddl_that_has_changed_their_rows() -> None:
 
     try:
         known = KnownHistory(HistoryFeed(service.url, pause=pause))
-        history = known.covering(versions, [upstream.store.table("d.t").id], ChangeOptions(history_lag=0.0, history_timeout=0.0))
+        history = known.covering(
+            versions, {upstream.store.table("d.t").id: max(versions)}, ChangeOptions(history_lag=0.0, history_timeout=0.0)
+        )
         assert history.job(ddl.job["id"]) is not None
     finally:
         service.stop()
@@ -402,3 +406,44 @@ def test_a_binlogs_commit_ts_counts_until_the_job_is_read_again(status: Status) 
     feed.note_committed({3: finished - 5})
     assert [feed.snapshot().version_at(finished - before) for before in (6, 5)] == [2, 3]
     assert feed.refresh().jobs[3].finished_ts == finished
+
+
+def test_nobody_waits_for_the_index_of_an_expression_nor_for_a_table_that_is_left_out() -> None:
+    known = TableInfo.from_json(table(60, "t"))
+    own, shown = column(1, "id", {**INT, "Flag": 4099}), column(9, "_v$_e_0", INT)
+    assert not TableNow(9, TableInfo.from_json(table(60, "t", [own, {**shown, "hidden": True}]))).is_ahead_of(known)
+    assert TableNow(9, TableInfo.from_json(table(60, "t", [own, shown]))).is_ahead_of(known)
+    parted = table(60, "t", partition=partitions((101, "p0"), (102, "p1")))
+    without = TableNow(9, TableInfo.from_json(table(60, "t", partition=partitions((102, "p1")))))
+    exchanged = TableNow(9, TableInfo.from_json(table(60, "t", partition=partitions((103, "p0"), (102, "p1")))))
+    assert without.is_ahead_of(TableInfo.from_json(parted)) and not exchanged.is_ahead_of(TableInfo.from_json(parted))
+    upstream = Upstream(Written())
+    service = upstream.serve()
+    try:
+        upstream.ddl.create_database("d")
+        upstream.ddl.create_table("d", Table("t", (Column("a", "int"), Column("c", "int"))))
+        ddl = upstream.ddl.start("d.t", online.add_column(Column("d", "int")), online.drop_column("c"))
+        versions = [ddl.advance() for _ in range(4)]
+        waited: list[float] = []
+        feed = HistoryFeed(service.url, pause=waited.append)
+        feed.refresh()
+        rows = [TableActivity(upstream.store.table("d.t").id, versions[-1], 1, 1, 1)]
+        complete_history(feed, (), rows, WaitedFor(), ApplyConfig(history_lag=0.0, history_timeout=0.0), lambda table: False)
+        assert not waited
+    finally:
+        service.stop()
+
+
+def test_rows_that_the_history_may_explain_go_on_where_no_port_tells(caplog: pytest.LogCaptureFixture) -> None:
+    upstream = Upstream(Written())
+    service = upstream.serve()
+    upstream.ddl.create_database("d")
+    for name in ("t", "o"):
+        upstream.ddl.create_table("d", Table(name, (Column("a", "int"),)))
+    feed, checked = HistoryFeed(service.url, pause=lambda _: None), dict[int, int]()
+    newest = int(feed.refresh().newest_version)
+    service.stop()
+    feed.wait_for_unfinished({upstream.store.table("d.t").id: newest}, checked, 0.05)
+    assert "is not known" in caplog.text and not checked
+    with pytest.raises(HistoryUnavailable):
+        feed.wait_for_unfinished({upstream.store.table("d.t").id: newest + 1}, checked, 0.05)

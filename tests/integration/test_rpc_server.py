@@ -27,6 +27,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, frame
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal, inflated, message_of
 from pyspark_tidb_binlog.binlog_source.rpc.header_block import literal
 from pyspark_tidb_binlog.binlog_source.rpc.http1 import HttpResponse
+from pyspark_tidb_binlog.binlog_source.rpc.listening import SocketFile
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet
 from tests.support.eventually import eventually
@@ -1194,6 +1195,22 @@ def test_a_socket_at_which_somebody_answers_is_left_alone_and_a_stale_one_is_rep
         assert unary(channel, "Write")(b"the first goes on", timeout=PATIENCE) == b""
     first.front.stop(0)
     assert not path.exists()
+
+
+def test_a_stale_socket_of_another_user_is_replaced_and_a_live_one_is_not(tmp_path, monkeypatch):
+    path = tmp_path / "pump.sock"
+
+    def refuse(self, address):
+        raise PermissionError(13, "Permission denied")
+
+    with socket.socket(socket.AF_UNIX) as others:
+        others.bind(str(path))
+        others.listen()
+        with monkeypatch.context() as patched, pytest.raises(OSError, match="another process listens there"):
+            patched.setattr(socket.socket, "connect", refuse)
+            SocketFile(str(path))
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    SocketFile(str(path))
 
 
 def test_a_socket_that_another_has_replaced_is_told_and_not_removed(tmp_path):

@@ -164,14 +164,14 @@ def test_a_request_that_is_not_taken_is_run_by_an_interpreter(when: str, tmp_pat
 
 @pytest.mark.parametrize("redirected", [">&-", "<&-", ">&- 2>&- <&-"])
 def test_a_job_without_streams_starts(redirected: str) -> None:
-    line = f"exec {ROOT}/spark-submit.sh --master 'local[2]' rehearse nosuchcase {redirected}"
+    line = f"exec {ROOT}/spark-submit.sh --master 'local[2]' drainer --config /no/such.toml {redirected}"
     assert subprocess.run(["/bin/sh", "-c", line], timeout=60, capture_output=True).returncode == 2
 
 
 def test_where_there_can_be_no_socket_jobs_start_without_forks(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
-    command = [str(ROOT / "spark-submit.sh"), "--master", "local[2]", "rehearse", "nosuchcase"]
+    command = [str(ROOT / "spark-submit.sh"), "--master", "local[2]", "drainer", "--config", "/no/such.toml"]
     done = subprocess.run(command, env=os.environ | {"TMPDIR": str(deep)}, timeout=60, capture_output=True, text=True)
     assert done.returncode == 2 and "interpreters of their own" in done.stderr
     assert list(deep.glob("tbs-forks-*")) == []

@@ -16,10 +16,11 @@ from pyspark.sql import SparkSession
 from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
 from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
 from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig
-from pyspark_tidb_binlog.jobs.demo import CLUSTER_ID, catch_up, settings_for
+from pyspark_tidb_binlog.jobs.demo import catch_up, settings_for
 from pyspark_tidb_binlog.jobs.lab.compare import compare
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.target_use import DEMO_CLUSTER
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from tests.support.pump_herd import Happened, Herd, Kind, draw
 
@@ -71,7 +72,10 @@ def test_pumps_come_and_go_under_load(
     caplog.set_level(logging.INFO, "pyspark_tidb_binlog.binlog_source.drainer.node")
     events = draw(random.Random(f"{SEED}/{delivery}"), EVENTS, LONGEST_GAP, LONGEST_AWAY)
     config = WorkloadConfig(SEED, RATE, write_timeout=WRITE_TIMEOUT, lost_commits=0.003, late_commits=0.02, duplicates=0.02)
-    with WorkloadProcess(tmp_path / "upstream", CLUSTER_ID, config) as workload, Herd(tmp_path / "pumps", workload.url, CLUSTER_ID) as herd:
+    with (
+        WorkloadProcess(tmp_path / "upstream", DEMO_CLUSTER, config) as workload,
+        Herd(tmp_path / "pumps", workload.url, DEMO_CLUSTER) as herd,
+    ):
         assert isinstance(workload, WorkloadProcess)
         settings = settings_for(workload, DrainerConfig(source=SourceConfig(delivery=delivery)), fresh_mariadb.target(), tmp_path)
         opened = workload.open(len(herd.addresses))

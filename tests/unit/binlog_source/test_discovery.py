@@ -137,4 +137,4 @@ def test_whoever_was_set_offline_may_have_had_more_than_its_last_heartbeat_says(
     assert not found.pumps(6) and found.offline() == {"p1": OfflinePump("p1:8250", 6)}, "it came back, and left"
     registry.put_status(PUMPS, NodeStatus("p1", "p1:8250", NodeState.OFFLINE, 7, tso(3_000)))
     registry.compact()
-    assert not found.pumps(7) and found.offline() == {"p1": OfflinePump("p1:8250", 7, left=False)}, "nobody knows any more"
+    assert not found.pumps(7) and found.offline() == {"p1": OfflinePump("p1:8250", 7)}, "nobody knows any more"

@@ -237,6 +237,8 @@ def test_a_type_that_is_not_the_historys_is_noticed() -> None:
         assert not any(shows(text, columns[kind]) for text in others), kind
     assert not shows("decimal(10,3)", columns["decimal(10,2)"]) and not shows("datetime", columns["datetime(3)"])
     assert not shows("enum('it''s','a')", columns["enum('a','it''s')"])
+    words = replace(columns["enum('a','it''s')"], elems=("a\nb", "\\\\srv\\x", "it's"))
+    assert shows("enum('a\\nb','\\\\srv\\x','it''s')", words) and not shows("enum('a\\nb','\\srv\\x','it''s')", words)
 
 
 def test_a_table_is_the_historys_before_it_is_read() -> None:

@@ -121,6 +121,32 @@ def test_a_row_of_a_hidden_partition_is_not_dropped_with_it(others: bool) -> Non
     assert before.may_stay == () and [t.table_id for t in after.may_stay] == [11], "the row at 55 may be of p0: a finding names the table"
 
 
+@pytest.mark.parametrize(
+    ("kind", "gone", "values", "start_ts", "early"),
+    [
+        (1, 0, [], 0, True),
+        (1, 1, [], 0, False),  # no partition behind the last one takes its rows
+        (1, 0, [], 50, False),  # the job had not begun when the row was committed
+        (1, 0, [], 49, True),
+        (3, 0, [["1"], ["2"]], 0, False),
+        (3, 0, [["1"], ["DEFAULT"]], 0, True),
+    ],
+)
+def test_a_partition_is_dropped_early_only_where_another_one_takes_its_rows(
+    kind: int, gone: int, values: list[list[str]], start_ts: int, early: bool
+) -> None:
+    parts = [(101, "p0"), (102, "p1")]
+    info = {**partitions(*parts), "type": kind}
+    for definition, value in zip(info["definitions"], values, strict=False):
+        definition["in_values"] = [value]
+    left = {**info, "definitions": [d for d in info["definitions"] if d["id"] != parts[gone][0]]}
+    made = job(3, 3, table(11, "t", partition=info))
+    dropped = job(20, 20, table(11, "t", partition=left), version=6, start_ts=start_ts)
+    touches = [TableActivity(11, 4, 50, 1, 50)]
+    steps = plan_steps((30, 70), [DdlEvent(60, 20, "x;", 0)], touches, history(database(1), made, dropped), AppliedJobs(3))
+    assert [s.early for s in steps if isinstance(s, DdlStep)] == [early]
+
+
 def test_the_job_is_done_before_such_a_row_and_its_binlog_does_nothing_more() -> None:
     history, table_id, versions = altered(ADD, online.drop_column("c"))
     job = history.ordered[-1]
