@@ -187,7 +187,7 @@ def test_a_table_that_ddls_changed_behind_a_filter_is_not_copied_into_its_old_de
     run.begin(ignore_table=(TableName("shop", "words"),))
     run.upstream.ddl.alter("shop.words", drop_index("u1"))
     run.upstream.ddl.modify_column("shop.words", Column("v", "varchar(20)"))
-    run.mirror.sql("ALTER TABLE shop.words DROP INDEX u1, MODIFY v VARCHAR(20)")
+    run.mirror.alter("shop.words", "DROP INDEX u1, MODIFY v VARCHAR(20)")
     run.change(lambda txn: txn.insert("shop.words", {"id": 2, "u": 1, "v": "a longer one"}))
     run.apply()
     run.mirror.tick()

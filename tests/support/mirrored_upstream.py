@@ -164,9 +164,14 @@ class MirroredUpstream:
     def add_column(self, table: str, column: Column) -> None:
         """In both."""
         with self._lock:
-            schema, name = table.split(".")
             self.upstream.ddl.add_column(table, column)
-            self.sql(f"ALTER TABLE {table} ADD COLUMN {column.text()}")
+            self.alter(table, f"ADD COLUMN {column.text()}")
+
+    def alter(self, table: str, clauses: str) -> None:
+        """The mirror only, after the upstream."""
+        with self._lock:
+            self.sql(f"ALTER TABLE {table} {clauses}")
+            schema, name = table.split(".")
             history = self._history()
             found = history.find(schema, name, history.newest_version)
             assert found is not None
