@@ -38,7 +38,7 @@ from pyspark_tidb_binlog.jobs.log_lines import line
 from pyspark_tidb_binlog.jobs.node_report import NodeReport, ddl_lines, finding_lines
 from pyspark_tidb_binlog.schemas.durable_file import replace_file
 from pyspark_tidb_binlog.schemas.errors import ConfigError, LeaseHeld, PumpUnavailable, ReplicationError
-from pyspark_tidb_binlog.schemas.events import physical_ms
+from pyspark_tidb_binlog.schemas.events import moment_of
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
 from pyspark_tidb_binlog.sinks.delta.plain_read import read_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import remarkable
@@ -149,7 +149,7 @@ def _list(kind: str) -> Run:
 
 def _in_words(node: NodeStatus) -> str:
     """A node as binlogctl prints it."""
-    at = datetime.datetime.fromtimestamp(physical_ms(node.update_ts) / 1000, datetime.UTC)
+    at = moment_of(node.update_ts)
     millis = f".{at.microsecond // 1000:03d}".rstrip("0").rstrip(".")
     time = f"{at:%Y-%m-%d %H:%M:%S}{millis} +0000 UTC"
     return f"{{NodeID: {node.node_id}, Addr: {node.host}, State: {node.state}, MaxCommitTS: {node.max_commit_ts}, UpdateTime: {time}}}"
@@ -213,7 +213,7 @@ def _generate_meta(given: argparse.Namespace) -> int:
         ts = registry.tso()
     text = f"commitTS = {ts}\n"
     if given.time_zone:
-        at = datetime.datetime.fromtimestamp(physical_ms(ts) / 1000, datetime.UTC)
+        at = moment_of(ts)
         try:
             zone = None if given.time_zone == "Local" else ZoneInfo(given.time_zone)
         except (ZoneInfoNotFoundError, ValueError) as error:

@@ -9,6 +9,7 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.mysql.lease import lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import GUARD
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.target import as_text
 from pyspark_tidb_binlog.sinks.replay.mysql_replay import CLUSTER
 
 DEMO_CLUSTER = 7
@@ -42,7 +43,7 @@ def _clusters(session: Session, schema: str) -> set[int]:
     sql = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = %s AND LOWER(column_name) IN ('clusterid', 'cluster_id')"
     found = set[int]()
     for table, column in session.query(sql, [schema]):
-        ids = session.query(f"SELECT DISTINCT {quote_name(_text(column))} FROM {quote_name(schema)}.{quote_name(_text(table))}")
+        ids = session.query(f"SELECT DISTINCT {quote_name(as_text(column))} FROM {quote_name(schema)}.{quote_name(as_text(table))}")
         found |= {int(one) for (one,) in ids}
     return found
 
@@ -52,7 +53,3 @@ def _is_held(session: Session, lock: str) -> bool:
         return True
     session.query("SELECT RELEASE_LOCK(%s)", [lock])
     return False
-
-
-def _text(name: object) -> str:
-    return name.decode() if isinstance(name, bytes) else str(name)

@@ -62,7 +62,11 @@ def tso(ms: int, logical: int = 0) -> int:
     return (ms << TSO_LOGICAL_BITS) | logical
 
 
+def moment_of(ts: int) -> datetime.datetime:
+    """The physical time of a TSO, in UTC."""
+    return datetime.datetime.fromtimestamp(physical_ms(ts) / 1000, datetime.UTC)
+
+
 def as_time(ts: int) -> str:
     """A TSO as UTC text for people: ``2026-11-20 12:34:56.789``."""
-    moment = datetime.datetime.fromtimestamp(physical_ms(ts) / 1000, datetime.UTC)
-    return moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    return moment_of(ts).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

@@ -23,6 +23,7 @@ from pyspark_tidb_binlog.sinks.mysql.lease import Lease, look
 from pyspark_tidb_binlog.sinks.mysql.literals import LiteralForm
 from pyspark_tidb_binlog.sinks.mysql.password import Broadcast, Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.target import as_text
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class SnapshotSource:
                 _log.debug("%s: %s", sql, error)
                 continue
             if found:
-                return _text(found[0][0])
+                return as_text(found[0][0])
         return ""
 
     @contextmanager
@@ -156,12 +157,12 @@ class SnapshotSource:
         """
         with self._of_upstream(), self._connect() as session:
             found = session.query("SELECT ddl_id, ip, port, binlog_status FROM information_schema.tidb_servers_info")
-            return tuple(TidbServer(_text(uuid), f"{_text(ip)}:{port}", _text(binlog)) for uuid, ip, port, binlog in found)
+            return tuple(TidbServer(as_text(uuid), f"{as_text(ip)}:{port}", as_text(binlog)) for uuid, ip, port, binlog in found)
 
     def tables(self, session: Session) -> tuple[tuple[str, str], ...]:
         """Every table, view and sequence at the session's snapshot, with its database."""
         found = session.query("SELECT table_schema, table_name FROM information_schema.tables")
-        return tuple((_text(schema), _text(name)) for schema, name in found)
+        return tuple((as_text(schema), as_text(name)) for schema, name in found)
 
     def table_ids(self, session: Session) -> dict[tuple[str, str], int]:
         """TiDB's id of each table at the session's snapshot, by database and name in lower case; a server that does not tell: nothing."""
@@ -173,12 +174,12 @@ class SnapshotSource:
             if error.errno != _NO_COLUMN:
                 raise
             return {}
-        return {(_text(schema).lower(), _text(table).lower()): int(table_id or 0) for schema, table, table_id in found}
+        return {(as_text(schema).lower(), as_text(table).lower()): int(table_id or 0) for schema, table, table_id in found}
 
     def columns(self, session: Session, table: TableAt) -> tuple[tuple[str, str], ...] | None:
         """The names and types of the table's columns at the session's snapshot, in order; None: there is no such table."""
         try:
-            return tuple((_text(row[0]), _text(row[1])) for row in session.query(f"SHOW COLUMNS FROM {_name(table)}"))
+            return tuple((as_text(row[0]), as_text(row[1])) for row in session.query(f"SHOW COLUMNS FROM {_name(table)}"))
         except RetryableApplyError:
             raise
         except ApplyError as error:
@@ -189,7 +190,7 @@ class SnapshotSource:
     def create_text(self, session: Session, table: TableAt) -> str:
         """What creates the table, view or sequence, as the server writes it."""
         kind = "SEQUENCE" if table.info.is_sequence else "TABLE"
-        return _text(session.query(f"SHOW CREATE {kind} {_name(table)}")[0][1])
+        return as_text(session.query(f"SHOW CREATE {kind} {_name(table)}")[0][1])
 
     def ranges(self, session: Session, table: TableAt) -> tuple[KeyRange, ...]:
         """Ranges of the table's handle that hold about the same, for each partition; they need not, and nothing depends on it."""
@@ -287,7 +288,3 @@ def upstream_of(config: UpstreamConfig, broadcast: Callable[[bytes], Broadcast] 
 
 def _name(table: TableAt) -> str:
     return f"{quote_name(table.schema)}.{quote_name(table.name)}"
-
-
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import ReplicationError
-from pyspark_tidb_binlog.schemas.events import physical_ms
+from pyspark_tidb_binlog.schemas.events import moment_of
 from pyspark_tidb_binlog.schemas.findings import Finding
 
 _log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class CheckpointRow:
     @property
     def resolved_at(self) -> datetime.datetime:
         """The time of ``resolved_ts``, in UTC."""
-        return datetime.datetime.fromtimestamp(physical_ms(self.resolved_ts) / 1000, datetime.UTC)
+        return moment_of(self.resolved_ts)
 
 
 @dataclass(frozen=True, slots=True)

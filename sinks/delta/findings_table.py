@@ -5,7 +5,6 @@ Promises: written by the background writer of ``sinks.delta.checkpoint_table`` b
 A crash may lose the findings of a transaction that is committed on the target while its batch is not yet in Delta; they are in the log.
 """
 
-import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pyspark_tidb_binlog.schemas.events import physical_ms
+from pyspark_tidb_binlog.schemas.events import moment_of
 from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import FILLED_UP, SETTINGS, CheckpointRow, is_table
 
@@ -104,7 +103,7 @@ def _values(row: CheckpointRow, finding: Finding) -> dict[str, object]:
         "kind": str(finding.kind),
         "table": finding.table or None,
         "commit_ts": ts or None,
-        "committed_at": datetime.datetime.fromtimestamp(physical_ms(ts) / 1000, datetime.UTC) if ts else None,
+        "committed_at": moment_of(ts) if ts else None,
         "key": finding.key or None,
         "wanted": finding.wanted if finding.wanted >= 0 else None,
         "found": finding.found if finding.found >= 0 else None,

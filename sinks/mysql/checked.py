@@ -20,6 +20,7 @@ from pyspark_tidb_binlog.sinks.mysql.moves import HeldValues, RowMove
 from pyspark_tidb_binlog.sinks.mysql.sent_statements import DUPLICATE, NOT_COMPARABLE, StatementSender, stop_at_findings
 from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, Session
 from pyspark_tidb_binlog.sinks.mysql.statements import Ahead, Effect, Statement
+from pyspark_tidb_binlog.sinks.mysql.target import as_text
 
 T = TypeVar("T")
 
@@ -151,7 +152,7 @@ class Effects:
                 "GiB) and start again",
                 PACKET_TOO_LARGE,
             )
-        return _as_text(rows[0][0]) if rows else None
+        return as_text(rows[0][0]) if rows else None
 
     def put(self, moves: Iterable[RowMove], kept: Mapping[bytes, HeldValues | None]) -> int:
         """Write rows that were taken away under their new keys; returns their number."""
@@ -261,10 +262,6 @@ def _counted_together(moves: Iterable[RowMove]) -> Iterator[list[RowMove]]:
             some, size = [], len(move.condition)
         some.append(move)
     yield some
-
-
-def _as_text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def checked(session: Session, apply: ApplyConfig, write: Callable[[Effects], T]) -> tuple[T, tuple[Finding, ...]]:

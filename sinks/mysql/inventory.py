@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark_tidb_binlog.sinks.mysql.target import Target
+from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
 
 Place = tuple[str, str]
 """Database and table, in lower case."""
@@ -27,20 +27,16 @@ class Inventory:
 
 def inventory_of(session: Target) -> Inventory:
     """What there is that the account may see."""
-    databases = frozenset(_text(name).lower() for (name,) in session.query("SELECT schema_name FROM information_schema.schemata"))
+    databases = frozenset(as_text(name).lower() for (name,) in session.query("SELECT schema_name FROM information_schema.schemata"))
     where = f"WHERE LOWER(table_schema) NOT IN {_SYSTEM}"
     tables = session.query(f"SELECT table_schema, table_name, engine FROM information_schema.tables {where}")
     triggers = session.query("SELECT event_object_schema, event_object_table, trigger_name FROM information_schema.triggers")
     return Inventory(
         databases,
-        {_place(schema, table): _text(engine or "") for schema, table, engine in tables},
-        {_place(schema, table): _text(name) for schema, table, name in triggers},
+        {_place(schema, table): as_text(engine or "") for schema, table, engine in tables},
+        {_place(schema, table): as_text(name) for schema, table, name in triggers},
     )
 
 
 def _place(schema: Any, table: Any) -> Place:
-    return _text(schema).lower(), _text(table).lower()
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    return as_text(schema).lower(), as_text(table).lower()

@@ -19,6 +19,7 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
+from pyspark_tidb_binlog.sinks.mysql.target import as_text
 
 TableName = tuple[str, str]
 """Database and table."""
@@ -223,7 +224,7 @@ def _column(row: tuple[Any, ...]) -> TargetColumn:
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None else value.decode() if isinstance(value, bytes) else str(value)
+    return None if value is None else as_text(value)
 
 
 @dataclass(eq=False)

@@ -6,6 +6,11 @@ from typing import Any, Protocol
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 
 
+def as_text(value: object) -> str:
+    """A value of an answer as text: some servers return some texts, as those of ``information_schema``, as bytes."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
 class Target(Protocol):
     """The part of ``sinks.mysql.session.Session`` that leases and DDLs use."""
 

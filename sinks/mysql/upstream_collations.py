@@ -10,6 +10,7 @@ import logging
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TargetConfig, UpstreamConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.session import connect
+from pyspark_tidb_binlog.sinks.mysql.target import as_text
 
 _log = logging.getLogger(__name__)
 
@@ -65,8 +66,4 @@ def new_collations(upstream: UpstreamConfig) -> bool | None:
     )
     with connect(account, ApplyConfig()) as session:
         rows = session.query(_QUESTION)
-    return None if not rows else _text(rows[0][0]).strip().lower() in ("true", "1", "on")
-
-
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    return None if not rows else as_text(rows[0][0]).strip().lower() in ("true", "1", "on")

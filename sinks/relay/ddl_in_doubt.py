@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, rename_pairs, tokenize
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Tokens, closing, is_index, next_solid, split_commas, strip, words
-from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import definition_at, table_name
+from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import alter_specs, definition_at
 
 
 def why_not_twice(query: str) -> str:
@@ -58,8 +58,7 @@ def _specs(query: str) -> list[Tokens]:
         tokens.pop()
     if words(tokens)[:1] != ["ALTER"] or "TABLE" not in words(tokens)[:3]:
         return []
-    _, end = table_name(tokens)
-    return [spec for spec in map(strip, split_commas(tokens[end:])) if spec]
+    return [spec for spec in map(strip, alter_specs(tokens)) if spec]
 
 
 def _is_worded(spec: Tokens) -> bool:

@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import (
     visibility,
     words,
 )
-from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import definition_at, table_name
+from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import alter_specs, definition_at, table_name
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 
 _SILENT = frozenset(
@@ -46,7 +46,7 @@ def edit_alter(tokens: Tokens, old: TableAt | None, info: TableInfo | None, dial
     start, end = table_name(tokens)
     absent = _absent_indexes(old.info) if old and dialect.flavour is Flavour.MARIADB else frozenset()
     specs = []
-    for spec in split_commas(tokens[end:]):
+    for spec in alter_specs(tokens):
         if old and _names_nothing(spec, old.info):
             continue
         edited = _edit_spec(strip(spec), info, dialect, losses, absent)

@@ -8,9 +8,10 @@ Rows that are written later are as upstream.
 """
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
+from pyspark_tidb_binlog.schemas.events import moment_of
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.engine.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
@@ -54,4 +55,4 @@ def _one_day(job: Job) -> bool:
         tz = (time_zone(job.location) if job.location else None) or UTC
     except KeyError:
         return False
-    return begin.astimezone(tz).date() == datetime.fromtimestamp((job.finished_ts >> 18) / 1000, UTC).astimezone(tz).date()
+    return begin.astimezone(tz).date() == moment_of(job.finished_ts).astimezone(tz).date()

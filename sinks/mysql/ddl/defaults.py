@@ -139,6 +139,11 @@ def table_name(tokens: Tokens) -> tuple[int, int]:
     return begin, end
 
 
+def alter_specs(tokens: Tokens) -> list[Tokens]:
+    """What ``ALTER TABLE name …`` does, piece by piece, with the blanks between."""
+    return split_commas(tokens[table_name(tokens)[1] :])
+
+
 def _each_definition(tokens: Tokens, edit: Edit) -> Tokens:
     spoken = words(tokens)
     if "TABLE" not in spoken[:4] or spoken[0] not in ("CREATE", "ALTER"):
@@ -147,7 +152,7 @@ def _each_definition(tokens: Tokens, edit: Edit) -> Tokens:
         opening = next((i for i, t in enumerate(tokens) if t.kind is TokenKind.SIGN and t.text == "("), len(tokens))
         return _inside(tokens, opening, "CREATE", edit)
     _, end = table_name(tokens)
-    return [*tokens[:end], *_joined(_edit_spec(spec, edit) for spec in split_commas(tokens[end:]))]
+    return [*tokens[:end], *_joined(_edit_spec(spec, edit) for spec in alter_specs(tokens))]
 
 
 def _inside(tokens: Tokens, opening: int, verb: str, edit: Edit) -> Tokens:

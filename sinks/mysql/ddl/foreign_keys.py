@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.schemas.history import JobType, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
-from pyspark_tidb_binlog.sinks.mysql.target import Target
+from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
 
 _Columns = tuple[str, ...]
 _MADE = re.compile(r"(.*_ibfk_|fk_)?\d+")
@@ -40,7 +40,7 @@ class ForeignKeys:
         )
         found: dict[str, _Columns] = {}
         for name, column in rows:
-            found[_text(name)] = (*found.get(_text(name), ()), _text(column).lower())
+            found[as_text(name)] = (*found.get(as_text(name), ()), as_text(column).lower())
         return cls(found)
 
     def lacks(self, info: TableInfo, name: str) -> bool:
@@ -86,7 +86,3 @@ def _upstream(info: TableInfo) -> dict[str, _Columns]:
     known = len(info.foreign_key_columns) == len(info.foreign_keys)
     columns: tuple[_Columns, ...] = info.foreign_key_columns if known else ((),) * len(info.foreign_keys)
     return {name: tuple(c.lower() for c in own) for name, own in zip(info.foreign_keys, columns, strict=True)}
-
-
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

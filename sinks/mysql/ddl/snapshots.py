@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.target import Target
+from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def take_names(session: Target, tables: Iterable[tuple[str, str]]) -> SchemaSnap
     there: set[tuple[str, str]] = set()
     for schema in sorted({schema for schema, _ in wanted}):
         rows = session.query("SELECT table_name FROM information_schema.tables WHERE table_schema = %s", [schema])
-        there |= {(schema, (n.decode() if isinstance(n, bytes) else str(n)).lower()) for (n,) in rows}
+        there |= {(schema, as_text(n).lower()) for (n,) in rows}
     return SchemaSnapshot({f"{s}.{t}": ObjectSnapshot("there" if (s, t.lower()) in there else "") for s, t in wanted}, ids_known=False)
 
 
@@ -119,7 +119,7 @@ def partition_names(session: Target, schema: str, table: str) -> tuple[str, ...]
         "WHERE table_schema = %s AND table_name = %s AND partition_name IS NOT NULL",
         [schema, table],
     )
-    return tuple(name.decode() if isinstance(name, bytes) else str(name) for (name,) in rows)
+    return tuple(as_text(name) for (name,) in rows)
 
 
 def is_empty(session: Target, schema: str, table: str, partition: str = "") -> bool:
@@ -167,7 +167,7 @@ def _innodb_ids(session: Target, schema: str, table: str) -> dict[str, int]:
     rows = session.query(f"SELECT name, table_id FROM information_schema.{view} WHERE name = %s OR name LIKE %s", [full, like])
     found = {}
     for raw, table_id in rows:
-        text = raw.decode() if isinstance(raw, bytes) else str(raw)
+        text = as_text(raw)
         found[text[len(full) :]] = int(table_id)
     return found
 
@@ -178,7 +178,7 @@ def _file_name(session: Target, schema: str, table: str) -> str:
         return f"{schema}/{table}"
     encoded = "CONVERT(CONVERT(%s USING filename) USING binary)"
     (name,) = session.query(f"SELECT CONCAT({encoded}, '/', {encoded})", [schema, table])[0]
-    return name.decode() if isinstance(name, bytes) else str(name)
+    return as_text(name)
 
 
 def _tidb_ids(session: Target, schema: str, table: str) -> dict[str, int]:

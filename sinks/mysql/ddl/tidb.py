@@ -7,8 +7,8 @@ deletes of the upstream's TTL jobs arrive as binlogs.
 from collections.abc import Sequence
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, text_of, tokenize
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Tokens, next_solid, split_commas, with_depth, without_if_not_exists, words
-from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import table_name
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Tokens, next_solid, with_depth, without_if_not_exists, words
+from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import alter_specs, table_name
 
 _OFF = tokenize("TTL_ENABLE = 'OFF'")
 
@@ -21,15 +21,8 @@ def tidb_tokens(query: str, *, restored: bool) -> Tokens:
 
 def is_tiflash_replica(tokens: Sequence[Token]) -> bool:
     """Whether it is ``ALTER TABLE t SET TIFLASH REPLICA n`` without another spec, whose errors are ignored."""
-    return (
-        words(tokens)[:2] == ["ALTER", "TABLE"]
-        and len(_specs(tokens)) == 1
-        and words(_specs(tokens)[0])[:3] == ["SET", "TIFLASH", "REPLICA"]
-    )
-
-
-def _specs(tokens: Sequence[Token]) -> list[Tokens]:
-    return split_commas(list(tokens)[table_name(list(tokens))[1] :])
+    specs = alter_specs(list(tokens)) if words(tokens)[:2] == ["ALTER", "TABLE"] else []
+    return len(specs) == 1 and words(specs[0])[:3] == ["SET", "TIFLASH", "REPLICA"]
 
 
 def _without_placement(tokens: Sequence[Token]) -> Tokens:
@@ -96,7 +89,7 @@ def _without_empty_specs(tokens: Tokens) -> Tokens:
     if spoken[:2] != ["ALTER", "TABLE"]:
         return tokens
     _, end = table_name(tokens)
-    specs = [s for s in split_commas(tokens[end:]) if words(s)]
+    specs = [s for s in alter_specs(tokens) if words(s)]
     joined: Tokens = []
     for n, spec in enumerate(specs):
         joined += [Token(TokenKind.SIGN, ","), *spec] if n else spec

@@ -29,7 +29,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partitio
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
-from pyspark_tidb_binlog.sinks.mysql.target import Target
+from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ def _shown(session: Target, table: TableAt) -> dict[str, Shown]:
         [table.schema, table.name],
     )
     return {
-        _text(name).lower(): Shown(_text(kind), _text(nullable) == "YES", _text(charset or ""), _text(collate or ""))
+        as_text(name).lower(): Shown(as_text(kind), as_text(nullable) == "YES", as_text(charset or ""), as_text(collate or ""))
         for name, kind, nullable, charset, collate in rows
     }
 
@@ -250,9 +250,9 @@ def _keys(session: Target, table: TableAt) -> dict[str, _Key]:
     )
     found: dict[str, _Key] = {}
     for name, non_unique, column, prefix in rows:
-        key = _text(name).lower()
+        key = as_text(name).lower()
         parts = found[key][1] if key in found else ()
-        found[key] = (not int(non_unique), (*parts, (_text(column or "").lower(), None if prefix is None else int(prefix))))
+        found[key] = (not int(non_unique), (*parts, (as_text(column or "").lower(), None if prefix is None else int(prefix))))
     return found
 
 
@@ -272,8 +272,3 @@ def _foreign_key_lacks(session: Target, label: str, old: TableInfo, after: Table
         yield MissingChange(f"{label}: foreign key {name} missing", "foreign key") if there.lacks(after.info, name) else None
     for name in sorted(set(old.foreign_keys) - set(after.info.foreign_keys)):
         yield MissingChange(f"{label}: foreign key {name} still there", "foreign key") if there.left(old, after.info, name) else None
-
-
-def _text(value: object) -> str:
-    """A text from ``information_schema``: TiDB and MySQL 8 return some of them as bytes."""
-    return value.decode() if isinstance(value, bytes) else str(value)

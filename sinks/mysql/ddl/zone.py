@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, Location
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, tokenize
+from pyspark_tidb_binlog.schemas.events import moment_of
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
 from pyspark_tidb_binlog.sinks.engine.column_pairs import pair_columns
@@ -75,7 +76,7 @@ def _conversions(subject: Subject) -> Iterator[Converted]:
 def job_time(job: Job) -> datetime | None:
     """When TiDB began to execute the job, in UTC; None if the job does not say. Its rows are converted after that, before it finishes."""
     ts = job.start_ts or job.finished_ts
-    return datetime.fromtimestamp((ts >> 18) / 1000, UTC) if ts else None
+    return moment_of(ts) if ts else None
 
 
 def reads_clock(sql: str) -> bool:
