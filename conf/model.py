@@ -8,10 +8,10 @@ real Drainer and Pump (drainer.md 3, pump.md 3); what only this project has stan
 from dataclasses import dataclass, field
 
 from pyspark_tidb_binlog.conf.kafka_options import CHOSEN
-from pyspark_tidb_binlog.conf.required import require, require_addr, require_logging, require_parsed
+from pyspark_tidb_binlog.conf.required import require, require_addr, require_logging, require_orphan_timeout, require_parsed
 from pyspark_tidb_binlog.conf.setting import DAYS, DURATION, LEVEL, NAMES, Setting, nested, ours, setting, settings_in
 from pyspark_tidb_binlog.conf.sql_mode import refusals
-from pyspark_tidb_binlog.conf.units import days_or_duration, orphan_timeout_refusal, pause_of, size_of
+from pyspark_tidb_binlog.conf.units import days_or_duration, pause_of, size_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class PairConfig:
     )
 
     def __post_init__(self) -> None:
-        require(not (why := orphan_timeout_refusal(self.orphan_timeout)), why)
+        require_orphan_timeout(self.orphan_timeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -569,7 +569,7 @@ class PumpConfig:
         require_addr("addr", self.addr)
         require_addr("advertise-addr", self.advertise_addr or self.addr)
         require(self.heartbeat_interval > 0, "heartbeat-interval must be above 0")
-        require(not (why := orphan_timeout_refusal(self.orphan_timeout)), why)
+        require_orphan_timeout(self.orphan_timeout)
         require(self.fake_binlog_interval >= 0, "gen-binlog-interval must be 0 or above")
         require(self.max_file_size >= 1, "spark.max-file-size must be at least 1")
         require(self.step_bytes >= 1, "spark.step-bytes must be at least 1")

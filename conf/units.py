@@ -1,4 +1,4 @@
-"""Sizes and durations as an operator writes them: ``10 GiB``, ``42 MB``, ``8h``, ``7``, ``200ms``, ``1m30s``; and what a duration may not be.
+"""Sizes and durations as an operator writes them: ``10 GiB``, ``42 MB``, ``8h``, ``7``, ``200ms``, ``1m30s``.
 
 Promises: pure; other text raises a ``ValueError`` that shows the valid forms.
 """
@@ -10,8 +10,6 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DAY = 86_400.0
-LEAST_ORPHAN_TIMEOUT = 60.0
-"""Seconds; ``orphan_timeout_refusal`` says why."""
 
 
 def size_of(text: str) -> int:
@@ -67,13 +65,3 @@ def pause_of(text: str) -> float:
     if seconds < 0:
         raise ValueError(f"{text!r} is not a pause: write 200ms, 1.5s, or 0")
     return seconds
-
-
-def orphan_timeout_refusal(seconds: float) -> str:
-    """Why ``spark.orphan-timeout`` may not be this; "": it may."""
-    if seconds >= LEAST_ORPHAN_TIMEOUT:
-        return ""
-    return (
-        f"spark.orphan-timeout must be at least {LEAST_ORPHAN_TIMEOUT:g} s, not {seconds:g}: TiDB sends a Prewrite to its Pump and to TiKV at the same "
-        "time and tries TiKV again for 40 s and more, so that a transaction that commits after all can be without a trace for that long"
-    )

@@ -14,7 +14,7 @@ from functools import partial
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
 from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
-from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, drainer_config
 from pyspark_tidb_binlog.jobs.drainer_options import NOTHING, BootstrapRequest, drainer_options
 from pyspark_tidb_binlog.jobs.upstream_account import UpstreamSight, upstream_remarks
@@ -37,7 +37,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
-from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded, known_wrong, perhaps_wrong
+from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded_keys
 from pyspark_tidb_binlog.sinks.mysql.inventory import Inventory, inventory_of
 from pyspark_tidb_binlog.sinks.mysql.moved_record import move_of
 from pyspark_tidb_binlog.sinks.mysql.own_tables import MADE, faults
@@ -183,7 +183,7 @@ class _Check:
         yield from self._begins(stand)
         yield from stand.begun
         config = with_collations(self._config).apply
-        yield from self._tables(stand, there, config.upstream_new_collations)
+        yield from self._tables(stand, there, config)
         yield from self._databases(stand, there, history)
         waiting = WaitingDdls(stand.progress.commit_ts, history, stand.applied, stand.refused)
         if not config.sync_ddl:
@@ -274,7 +274,7 @@ class _Check:
             return note(name, what, "rows are written without them")
         return hinders(name, what, "add them there, or leave the table out")
 
-    def _tables(self, stand: _Stand, there: Inventory, collations: str) -> Iterator[Remark]:
+    def _tables(self, stand: _Stand, there: Inventory, apply: ApplyConfig) -> Iterator[Remark]:
         lacking, keyless = [], []
         wanted = [t for t in map(self._selection.routes.moved, stand.tables) if not (t.info.is_view or t.info.is_sequence)]
         found = read_tables(self._session, ((t.schema, t.name) for t in wanted))
@@ -289,8 +289,8 @@ class _Check:
                 yield self._lacking_columns(table, gone)
             for one in inexact(table, at):
                 yield (hinders if one.key else note)(name, one.words, "or leave the column out")
-            if collations != "true" and self._config.apply.db_type == "mysql" and (columns := folded(table.info, at)):
-                yield note(name, (known_wrong if collations == "false" else perhaps_wrong)(columns), "or be sure of it")
+            if (keys := folded_keys(table.info, at, apply)) is not None:
+                yield note(name, keys.words, "or be sure of it")
             if strange := [c.name for c in table.info.target_columns() if (there_as := at.column(c.name)) and other_words(c, there_as)]:
                 yield hinders(
                     name, f"the words of {', '.join(strange)} are others than upstream", "give it the upstream's, in the same order"

@@ -24,7 +24,7 @@ from typing import Any
 
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
 from pyspark_tidb_binlog.schemas.errors import Corruption, HistoryUnavailable, PumpUnavailable
-from pyspark_tidb_binlog.schemas.history import Job, JobReader, SchemaHistory
+from pyspark_tidb_binlog.schemas.history import Job, JobReader, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.history_cache import HistoryCache
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, fetch
 from pyspark_tidb_binlog.schemas.schema_snapshot import SnapshotJobs
@@ -158,7 +158,9 @@ class HistoryFeed:
         finally:
             self.waiting_for = ""
 
-    def wait_for_unfinished(self, versions: Mapping[int, int], checked: dict[int, int], timeout: float) -> None:
+    def wait_for_unfinished(
+        self, versions: Mapping[int, int], checked: dict[int, int], timeout: float, keeps: Callable[[TableAt], bool] = lambda table: True
+    ) -> None:
         """Wait while a DDL that is not in the history yet has changed what rows of a table hold (``schemas.unfinished_ddl``), however long that
         takes while a status port answers.
 
@@ -166,6 +168,7 @@ class HistoryFeed:
             versions: the highest schema version of rows, by table id.
             checked: by table id, the schema version up to which that is known; grows.
             timeout: seconds.
+            keeps: whether rows of a table matter: nobody waits for a DDL of another one.
 
         Rows of a version that the history has come to are most likely of a DDL of another table: for them a port that does not answer is waited for
         ``_UNTOLD_SECONDS`` at most, and then the log says that nobody knows.
@@ -178,13 +181,13 @@ class HistoryFeed:
         for table_id, version in versions.items():
             if version <= self.snapshot().newest_version and time.monotonic() < self._untold_until:
                 continue
-            known = self.snapshot().table_at(table_id, self.snapshot().newest_version)
-            if known is not None and version > max(known.version, checked.get(table_id, 0)):
+            known = self._known(table_id)
+            if known is not None and version > max(known.version, checked.get(table_id, 0)) and keeps(known):
                 self._wait_for_unfinished(table_id, version, checked, timeout)
 
     def _wait_for_unfinished(self, table_id: int, version: int, checked: dict[int, int], timeout: float) -> None:
         unanswered, untold = Retries(_BACKOFF, timeout), Retries(_BACKOFF, min(timeout, _UNTOLD_SECONDS))
-        known = self.snapshot().table_at(table_id, self.snapshot().newest_version)
+        known = self._known(table_id)
         name = f"{known.schema}.{known.name}" if known is not None else f"table id {table_id}"
         with self.waits(
             f"the end of a DDL of {name} that rows need and the DDL history at {self._where} does not show: it may be waiting for an open transaction "
@@ -213,7 +216,7 @@ class HistoryFeed:
                             "check that it is of the same cluster as the Pumps"
                         )
                     self.refresh()
-                    known = self.snapshot().table_at(table_id, self.snapshot().newest_version)
+                    known = self._known(table_id)
                 except HistoryUnavailable as error:
                     if version <= self.snapshot().newest_version and untold.over:
                         return self._go_on_untold(name, version, str(error))
@@ -221,6 +224,10 @@ class HistoryFeed:
                         raise
                     _log.warning("waiting for TiDB's status port: %s", error)
                 pause()
+
+    def _known(self, table_id: int) -> TableAt | None:
+        history = self.snapshot()
+        return history.table_at(table_id, history.newest_version)
 
     def _go_on_untold(self, name: str, version: int, why: str) -> None:
         self._untold_until = time.monotonic() + _UNTOLD_SECONDS

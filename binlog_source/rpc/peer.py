@@ -258,8 +258,7 @@ class Peer(asyncio.Protocol):
             else:
                 self._handle(path, call, message)
         except Exception as error:  # last resort: a failed call must not affect the others on this connection
-            refusal = refusal_of(error)
-            connection.refuse(call.stream_id, refusal.status, refusal.text)
+            _refuse(connection, call, error)
 
     def _handle(self, path: bytes, call: Call, message: bytes) -> None:
         methods = self.server.methods
@@ -287,8 +286,7 @@ class Peer(asyncio.Protocol):
                 raise found
             self._handle(call.headers.get(b":path", b""), call, found)
         except Exception as error:  # last resort, as in ``_called``
-            refusal = refusal_of(error)
-            connection.refuse(call.stream_id, refusal.status, refusal.text)
+            _refuse(connection, call, error)
         finally:
             inflation.end()
 
@@ -412,6 +410,11 @@ class Peer(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
             self.server.later(LINGER, self._transport.abort)
+
+
+def _refuse(connection: Connection, call: Call, error: Exception) -> None:
+    refusal = refusal_of(error)
+    connection.refuse(call.stream_id, refusal.status, refusal.text)
 
 
 def refusal_of(error: Exception) -> Refusal:

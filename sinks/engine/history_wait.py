@@ -71,13 +71,9 @@ def complete_history(
             "history of this cluster; if it is and does not reach back to the table's CREATE TABLE, set syncer.load-schema-snapshot = true"
         )
     newest: dict[int, int] = {}
-    history = feed.snapshot()
     for table in tables:
-        known = history.table_at(table.table_id, history.newest_version)
-        if known is None or not keeps(known):
-            continue
         newest[table.table_id] = max(table.schema_version, newest.get(table.table_id, 0))
-    feed.wait_for_unfinished(newest, waited_for.checked, config.history_timeout)
+    feed.wait_for_unfinished(newest, waited_for.checked, config.history_timeout, keeps)
 
 
 def _poll(feed: HistoryFeed, enough: Callable[[SchemaHistory], bool], config: ApplyConfig) -> bool:

@@ -4,6 +4,9 @@ TiDB with ``new_collation_enabled = false`` compares every text as bytes, whatev
 utf8mb4_general_ci there, and one at the target. A row is then replaced, or removed, by another one without an error.
 """
 
+from dataclasses import dataclass
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
 
@@ -20,18 +23,29 @@ def folded(info: TableInfo, there: TargetTable) -> tuple[str, ...]:
     return tuple(f"{c.name} ({c.collation})" for c in columns)
 
 
-def known_wrong(columns: tuple[str, ...]) -> str:
-    """What is wrong with these columns where the upstream has old collations, and what to do."""
-    return (
-        f"the target's unique keys over {', '.join(columns)} take texts for one that differ only in case or accents, and the upstream, which has old "
-        "collations, keeps them apart: rows replace or remove each other. MODIFY these columns to a NO PAD _bin collation "
-        "(docs/charset-mapping.md), or set spark.upstream-new-collations = true if it has new ones"
-    )
+@dataclass(frozen=True, slots=True)
+class FoldedKeys:
+    """What may be wrong with the unique keys of a table, in words, and what to do."""
+
+    words: str
+    known: bool
+    """Whether the upstream is known to keep apart what they take for one."""
 
 
-def perhaps_wrong(columns: tuple[str, ...]) -> str:
-    """The same where it is not known which collations the upstream has."""
-    return (
-        f"the target's unique keys over {', '.join(columns)} take texts for one that differ only in case or accents, which is right only if the upstream has "
-        "new collations (new_collation_enabled in mysql.tidb), and that is not known: set spark.upstream-new-collations to true or false"
+def folded_keys(info: TableInfo, there: TargetTable, apply: ApplyConfig) -> FoldedKeys | None:
+    """The unique keys of ``there`` that take, or may take, rows of the upstream for one; None: none does."""
+    setting = apply.upstream_new_collations
+    if setting == "true" or apply.db_type != "mysql" or not (columns := folded(info, there)):
+        return None
+    what = f"the target's unique keys over {', '.join(columns)} take texts for one that differ only in case or accents"
+    if setting == "false":
+        return FoldedKeys(
+            f"{what}, and the upstream, which has old collations, keeps them apart: rows replace or remove each other. MODIFY these columns to a "
+            "NO PAD _bin collation (docs/charset-mapping.md), or set spark.upstream-new-collations = true if it has new ones",
+            known=True,
+        )
+    return FoldedKeys(
+        f"{what}, which is right only if the upstream has new collations (new_collation_enabled in mysql.tidb), and that is not known: set "
+        "spark.upstream-new-collations to true or false",
+        known=False,
     )

@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.exactness import Inexact, inexact
-from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded, known_wrong, perhaps_wrong
+from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded_keys
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED, PartsOutdated, Structures, TableName, TargetTable, is_absent
 from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, holds_rows, left_out
@@ -172,15 +172,15 @@ class TablesThere:
 
     def _folded(self, table: TableAt, there: TargetTable) -> tuple[str, ...]:
         """Keys that are known to take rows of the upstream for one, in words. Where that is not known it is only logged."""
-        setting = self._settings.upstream_new_collations
-        if setting == "true" or self._settings.db_type != "mysql" or not (columns := folded(table.info, there)):
+        keys = folded_keys(table.info, there, self._settings)
+        if keys is None:
             return ()
-        if setting == "false":
-            return (known_wrong(columns),)
+        if keys.known:
+            return (keys.words,)
         label = table_name(table.schema, table.name)
-        if (label, columns) not in self._said:
-            self._said.add((label, columns))
-            _log.warning("%s: %s", label, perhaps_wrong(columns))
+        if (label, (keys.words,)) not in self._said:
+            self._said.add((label, (keys.words,)))
+            _log.warning("%s: %s", label, keys.words)
         return ()
 
     def _say(self, table: TableAt, left: tuple[str, ...]) -> None:

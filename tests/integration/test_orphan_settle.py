@@ -48,7 +48,7 @@ COMMITTED_AT = START + 1000
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A timeout that a test can wait for."""
-    monkeypatch.setattr("pyspark_tidb_binlog.conf.units.LEAST_ORPHAN_TIMEOUT", 1.0)
+    monkeypatch.setattr("pyspark_tidb_binlog.conf.required.LEAST_ORPHAN_TIMEOUT", 1.0)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.targets import sink_of
 from pyspark_tidb_binlog.schemas.events import ControlType
-from pyspark_tidb_binlog.schemas.history import Job, JobReader, SchemaHistory
+from pyspark_tidb_binlog.schemas.history import Job, JobReader, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.packed import packed
 from pyspark_tidb_binlog.schemas.stages import TRANSACTION
 from pyspark_tidb_binlog.sinks.apply import BatchApplier
@@ -38,7 +38,9 @@ class ToldHistory:
         """The job, at once."""
         return self.snapshot().job(job_id)
 
-    def wait_for_unfinished(self, versions: Mapping[int, int], checked: dict[int, int], timeout: float) -> None:
+    def wait_for_unfinished(
+        self, versions: Mapping[int, int], checked: dict[int, int], timeout: float, keeps: Callable[[TableAt], bool]
+    ) -> None:
         """Every DDL is in the history as soon as its columns are public."""
 
 
