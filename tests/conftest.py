@@ -9,7 +9,14 @@ import pytest
 from hypothesis import settings
 from pymysql.err import OperationalError
 
-from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.lab import mariadb as lab
+from tests.support.private_mysql import MYSQLD, PrivateMySQL
+
+if MYSQLD:
+    # Before any module of tests takes the name.
+    lab.PrivateMariaDB = PrivateMySQL  # type: ignore[misc]
+
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

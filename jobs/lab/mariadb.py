@@ -150,21 +150,23 @@ class PrivateMariaDB:
         no_files = self._run_dir / "no-files"
         self._data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         no_files.mkdir(mode=0o500, exist_ok=True)
+        first = self._run_dir / "first.sql"
+        first.touch(0o600)
+        first.write_text("".join(statement + ";\n" for statement in self._first_statements()))
+        if self._user is not None:
+            for path in (self._run_dir, first, no_files, self._data_dir):
+                os.chown(path, self._user.pw_uid, self._user.pw_gid)
+            self._require_reach(self._user)
+
+    def _first_statements(self) -> list[str]:
         accounts = f"'{ACCOUNT}'@'localhost'", f"'{ACCOUNT}'@'127.0.0.1'"
-        statements = [
+        return [
             "DELETE FROM mysql.global_priv WHERE User = ''",
             "FLUSH PRIVILEGES",
             *(f"CREATE OR REPLACE USER {account} IDENTIFIED BY '{self._password}'" for account in accounts),
             *(f"GRANT ALL PRIVILEGES ON *.* TO {account} WITH GRANT OPTION" for account in accounts),
             *(f"REVOKE FILE ON *.* FROM {account}" for account in accounts),
         ]
-        first = self._run_dir / "first.sql"
-        first.touch(0o600)
-        first.write_text("".join(statement + ";\n" for statement in statements))
-        if self._user is not None:
-            for path in (self._run_dir, first, no_files, self._data_dir):
-                os.chown(path, self._user.pw_uid, self._user.pw_gid)
-            self._require_reach(self._user)
 
     def _require_reach(self, user: pwd.struct_passwd) -> None:
         for directory in self._data_dir.parents:
@@ -182,23 +184,19 @@ class PrivateMariaDB:
             return {"cwd": self._run_dir}
         return {"cwd": self._run_dir, "user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": ()}
 
-    def _install(self) -> None:
-        command = [
+    def _installing(self) -> list[str]:
+        """The command that makes the data directory."""
+        return [
             server_program("mariadb-install-db"),
             "--no-defaults",
             f"--datadir={self._data_dir}",
             "--auth-root-authentication-method=socket",
             "--skip-test-db",
         ]
-        # Its temporary tables have fixed names: two concurrent installations must not share a directory.
-        environ = {**os.environ, "TMPDIR": str(self._run_dir)}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, **self._as_user())
-        if done.returncode != 0:
-            raise ConfigError(f"mariadb-install-db could not create {self._data_dir}: {(done.stderr or done.stdout).strip()[-1000:]}")
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        command = [
-            *dies_with_parent("TERM"),
+    def _serving(self) -> list[str]:
+        """The command that starts the server, less the options that were asked for."""
+        return [
             server_program("mariadbd"),
             "--no-defaults",
             f"--datadir={self._data_dir}",
@@ -210,6 +208,20 @@ class PrivateMariaDB:
             f"--init-file={self._run_dir / 'first.sql'}",
             f"--secure-file-priv={self._run_dir / 'no-files'}",
             "--local-infile=0",
+        ]
+
+    def _install(self) -> None:
+        command = self._installing()
+        # Its temporary tables have fixed names: two concurrent installations must not share a directory.
+        environ = {**os.environ, "TMPDIR": str(self._run_dir)}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, **self._as_user())
+        if done.returncode != 0:
+            raise ConfigError(f"{Path(command[0]).name} could not create {self._data_dir}: {(done.stderr or done.stdout).strip()[-1000:]}")
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        command = [
+            *dies_with_parent("TERM"),
+            *self._serving(),
             *(f"--{name}={value}" for name, value in self._options.items()),
         ]
         with self.log_file.open("ab") as log:
