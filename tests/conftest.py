@@ -32,10 +32,12 @@ settings.load_profile(os.environ.get("TIDB_BINLOG_EXAMPLES", "same"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is meant to take long gets a limit of its own."""
+    """What is meant to take long gets a limit of its own; what only a MariaDB does is left out at a MySQL server."""
     for item in items:
         if item.get_closest_marker("slow") or item.get_closest_marker("torture"):
             item.add_marker(pytest.mark.timeout(5400))
+        if MYSQLD and item.get_closest_marker("mariadb"):
+            item.add_marker(pytest.mark.skip(reason="only at a MariaDB"))
 
 
 @pytest.fixture(scope="session")
