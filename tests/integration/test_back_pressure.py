@@ -22,7 +22,7 @@ from tests.support.spark_queries import end, rows_of, run, until
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 MIB = 1 << 20
-ALL, PENDING, BATCH = 96 * MIB, 24 * MIB, 8 * MIB
+ALL, PENDING, BATCH = 48 * MIB, 12 * MIB, 8 * MIB
 VALUE, STEP = 128 << 10, 256 << 10
 
 

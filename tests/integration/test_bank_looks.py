@@ -85,7 +85,7 @@ def check(sights: dict[tuple[int, Rows], int], changes: list[Change]) -> None:
 
 
 @pytest.mark.parametrize("pace", PACES)
-@pytest.mark.parametrize("delivery", ["sorted", "raw"])
+@pytest.mark.parametrize("delivery", [pytest.param("sorted", marks=pytest.mark.slow), "raw"])
 def test_every_look_is_a_state_that_was(spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path, pace: float, delivery: str) -> None:
     case = load(GOLDEN / "bank")
     changes = bank_changes(case, load_case("bank").history)

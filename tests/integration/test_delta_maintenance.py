@@ -90,8 +90,8 @@ def test_files_stay_bounded_and_every_batch_is_there_once(spark: "SparkSession",
 def test_spark_keeps_few_batches(spark: "SparkSession", tmp_path: Path) -> None:
     """Offsets and commits; state is purged by the same number, once a minute."""
     query = (
-        spark.readStream.format("rate")
-        .option("rowsPerSecond", 1000)
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", 1000)
         .load()
         .writeStream.option("checkpointLocation", str(tmp_path))
         .trigger(processingTime="0 seconds")

@@ -73,7 +73,7 @@ def flags_of_target(place: Path, target: PrivateMariaDB) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("delivery", ["raw", "sorted"])
+@pytest.mark.parametrize("delivery", ["raw", pytest.param("sorted", marks=pytest.mark.slow)])
 def test_a_cluster_over_tls(
     place: Path, ca: Authority, target: PrivateMariaDB, tmp_path: Path, delivery: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
