@@ -143,7 +143,8 @@ def sessions(request: pytest.FixtureRequest, mariadb: PrivateMariaDB) -> Iterato
     config = dataclasses.replace(CONFIG, sql_mode=mode)
     with connect(mariadb.target(), config) as session:
         for host in ("'%'", "localhost"):
-            session.execute(f"CREATE OR REPLACE USER rows_only@{host} IDENTIFIED BY 'x'")
+            session.execute(f"DROP USER IF EXISTS rows_only@{host}")
+            session.execute(f"CREATE USER rows_only@{host} IDENTIFIED BY 'x'")
             session.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON d.* TO rows_only@{host}")
             session.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON e.* TO rows_only@{host}")
             session.execute(f"GRANT ALL ON frozen_marks.* TO rows_only@{host}")
