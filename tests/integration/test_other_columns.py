@@ -20,7 +20,6 @@ from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
 from pyspark_tidb_binlog.sinks.mysql import parallel, progress
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_columns import ensure_kept_table
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import LEFT, PartPlan, PartTarget, apply_part
@@ -90,7 +89,7 @@ class Place:
         keys = row_identities(events, step.tables)
         keyless = np.full(events.num_rows, not at.info.unique_keys())
         numbers = part_numbers(events.column("table_id").to_numpy(), keys, keyless, 2)
-        how = PartPlan((step.after_ts, step.upto_ts), {at.table_id: there}, Flavour.MARIADB, PlanLimits(), self.skipped, frozenset())
+        how = PartPlan((step.after_ts, step.upto_ts), {at.table_id: there}, self.session.flavour, PlanLimits(), self.skipped, frozenset())
         to = PartTarget(ShippedTarget.of(self.server.target(), Here), ApplyConfig(checkpoint_schema=SCHEMA), lease, *how.span, 2)
         rows = 0
         findings: tuple[Finding, ...] = ()
