@@ -28,6 +28,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.mysql.checked import checked
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.golden_case import GOLDEN
@@ -85,13 +86,13 @@ def row_events(payloads: list[bytes]) -> pa.Table:
     return pa.Table.from_batches([explode(pa.RecordBatch.from_pylist(rows, schema=TRANSACTION)).rows])
 
 
-def in_parts(events: pa.Table, tables: dict[int, TableAt], parts: int) -> list[Plan]:
+def in_parts(flavour: Flavour, events: pa.Table, tables: dict[int, TableAt], parts: int) -> list[Plan]:
     keys = row_identities(events, tables)
     ids = events["table_id"].to_numpy()
     keyless = [i for i, t in tables.items() if not (t.info.pk_is_handle or t.info.is_common_handle)]
     numbers = part_numbers(ids, keys, np.isin(ids, keyless), parts)
     masks = [pa.array(numbers == n) for n in range(parts)]
-    return [plan_rows(events.filter(m), tables, PlanLimits(max_bytes=5000, max_rows=7), keys.filter(m)) for m in masks]
+    return [plan_rows(events.filter(m), tables, PlanLimits(max_bytes=5000, max_rows=7), keys.filter(m), flavour=flavour) for m in masks]
 
 
 class Replay:
@@ -121,7 +122,7 @@ class Replay:
             events = row_events(payloads)
             ids = set(events["table_id"].to_pylist())
             tables = {i: at for i in ids if (at := self._history.table_at(i, self._version))}
-            run(self._session, *in_parts(events, tables, parts))
+            run(self._session, *in_parts(self._session.flavour, events, tables, parts))
 
     def _ddl(self, binlog: pb.Binlog) -> None:
         job = self._history.job(binlog.ddl_job_id)
@@ -376,7 +377,7 @@ def test_random_history_over_any_cuts(d: Session, kind: str, transactions: list[
         span = transactions[first:end]
         events = events_of(at, span, at_ts)
         if events.num_rows:
-            run(d, *in_parts(events, {TABLE_ID: at}, parts))
+            run(d, *in_parts(d.flavour, events, {TABLE_ID: at}, parts))
         for _, old, new in (o for t in span for o in t):
             if old:
                 del state[old[0]]
