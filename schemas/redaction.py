@@ -11,7 +11,7 @@ HIDDEN = "…"
 _NAMES_ONLY = re.compile(
     r"(?:Out of range value for column|Data truncated for column|Data too long for column|Column|Field|Unknown column|Table|Unknown table"
     r"|Unknown database|[A-Z, ]+ command denied to user|Access denied for user|Unknown system variable|Unknown storage engine"
-    r"|Invalid default value for|The table|Duplicate column name|Duplicate key name) '[^']*'(?:[^'\"]|n't|'[^']*')*"
+    r"|Invalid default value for|The table|Check constraint|Duplicate column name|Duplicate key name) '[^']*'(?:[^'\"]|n't|'[^']*')*"
 )
 _AROUND_A_VALUE = (
     re.compile(r"(?s)(?P<before>Duplicate entry )'.*'(?P<after> for key '[^']*')"),

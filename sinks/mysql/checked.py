@@ -96,7 +96,7 @@ class Effects:
             except RetryableApplyError:
                 raise
             except ApplyError as error:
-                if error.errno not in (DUPLICATE, NOT_COMPARABLE):
+                if error.errno not in {DUPLICATE, *NOT_COMPARABLE}:
                     raise self._refusal(move.update, error) from (error if self._settings.log_row_data else None)
                 self._session.execute(f"ROLLBACK TO SAVEPOINT {_MOVES}")
                 return False
@@ -117,7 +117,7 @@ class Effects:
             except RetryableApplyError:
                 raise
             except ApplyError as error:
-                if error.errno != NOT_COMPARABLE:
+                if error.errno not in NOT_COMPARABLE:
                     raise self._refusal(some[0].update, error) from (error if self._settings.log_row_data else None)
                 return False
             found += int(rows[0][0])
@@ -142,7 +142,7 @@ class Effects:
         except RetryableApplyError:
             raise
         except ApplyError as error:
-            if error.errno == NOT_COMPARABLE:
+            if error.errno in NOT_COMPARABLE:
                 return None
             raise self._refusal(move.take, error) from (error if self._settings.log_row_data else None)
         if rows and rows[0][0] is None:
@@ -209,7 +209,7 @@ class Effects:
         except ApplyError as error:
             if self._passed_over(statement, error):
                 return ()
-            if error.errno == NOT_COMPARABLE and statement.effect is Effect.REMOVES:
+            if error.errno in NOT_COMPARABLE and statement.effect is Effect.REMOVES:
                 return (finding(statement, FindingKind.ROWS, f"the row to be deleted cannot exist in the target: {error.words}", 0),)
             if error.errno != DUPLICATE or statement.effect is Effect.REMOVES or not statement.origin.key:
                 raise self._refusal(statement, error) from (error if self._settings.log_row_data else None)
@@ -223,7 +223,7 @@ class Effects:
 
     def _passed_over(self, statement: Statement, error: ApplyError) -> bool:
         """Whether safe mode has nothing to write for this row."""
-        if error.errno == NOT_COMPARABLE and statement.effect is Effect.CLEARS:
+        if error.errno in NOT_COMPARABLE and statement.effect is Effect.CLEARS:
             return True
         if not (statement.superseded and error.errno == NO_PARTITION):
             return False

@@ -19,6 +19,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, DdlRefus
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from tests.support.ddl_target import dying
 from tests.support.emulated_stream import EmulatedStream
+from tests.support.private_mysql import NO_PAD_BIN
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql]
 
@@ -205,7 +206,7 @@ def test_a_table_that_leaves_the_filter_goes_and_one_that_comes_in_is_refused(
     with pytest.raises(DdlRefused, match=refused) as first:
         run.apply()
     assert tables_of(query, "shop") == ["_item_old", "log"]
-    query("CREATE TABLE shop.item (id BIGINT PRIMARY KEY, v INT) DEFAULT CHARSET utf8mb4 COLLATE utf8mb4_nopad_bin")
+    query(f"CREATE TABLE shop.item (id BIGINT PRIMARY KEY, v INT) DEFAULT CHARSET utf8mb4 COLLATE {NO_PAD_BIN}")
     run.restart()
     with pytest.raises(DdlRefused, match=refused):
         run.apply()  # a table of that name may still lack its rows

@@ -88,7 +88,7 @@ def test_a_row_that_stays_as_it_is_was_not_missing(
     """MariaDB counts such a row as added when it has NULL in a column that has a default."""
     monkeypatch.setattr("pyspark_tidb_binlog.sinks.mysql.checked.CLOSER_ROWS", closer_rows)
     created = "CREATE TABLE d.t (id bigint primary key, n bigint DEFAULT 7) ENGINE=InnoDB"
-    sql(target, created, f"INSERT INTO d.t SELECT seq, NULL FROM d.seq_1_to_{rows}", "SELECT 1")
+    sql(target, created, "INSERT INTO d.t (id, n) VALUES " + ",".join(f"({number},NULL)" for number in range(1, rows + 1)), "SELECT 1")
     events = Events(DEFAULTED)
     for number in range(1, rows + 1):
         events.update((number, None), (number, None))
@@ -175,7 +175,7 @@ def test_a_refused_row_is_named_with_what_can_be_done(target: TargetConfig) -> N
     sql(target, PAIR_SQL.format(type="varchar(20), CHECK (v <> 'secret')"), "SELECT 1")
     events = Events(PAIR).insert(1, 1, "a").insert(2, 2, "secret").insert(3, 3, "c")
     with pytest.raises(
-        ApplyError, match=r"`d`\.`t`, key …, commit_ts 1002 .*schema version 40.*4025.*ignore-txn-commit-ts = \[1002\]"
+        ApplyError, match=r"`d`\.`t`, key …, commit_ts 1002 .*schema version 40.*(4025|3819).*ignore-txn-commit-ts = \[1002\]"
     ) as caught:
         apply(target, events, config=STOP)
     assert "secret" not in str(caught.value)
@@ -186,10 +186,11 @@ def test_a_refused_row_is_named_with_what_can_be_done(target: TargetConfig) -> N
 
 def test_a_row_above_the_servers_packet_is_refused_at_once(target: TargetConfig) -> None:
     sql(target, PAIR_SQL.format(type="longtext"), "SELECT 1")
-    events = Events(PAIR).insert(1, 1, "a").insert(2, 2, "x" * (16 * 1024 * 1024))
-    with pytest.raises(
-        ApplyError, match=r"`d`\.`t`, key id=2, commit_ts 1002 .*16,777,\d+ bytes, but the target's max_allowed_packet is 16,777,216"
-    ):
+    ((most,),) = sql(target, "SELECT @@max_allowed_packet")
+    assert isinstance(most, int)
+    events = Events(PAIR).insert(1, 1, "a").insert(2, 2, "x" * most)
+    beyond = rf"{f'{most:,}'[:-3]}\d+ bytes, but the target's max_allowed_packet is {most:,}"
+    with pytest.raises(ApplyError, match=rf"`d`\.`t`, key id=2, commit_ts 1002 .*{beyond}"):
         apply(target, events)
     with pytest.raises(ApplyError, match="key …, commit_ts 1002") as caught:
         apply(target, events, config=STOP)
@@ -204,7 +205,7 @@ def test_errors_and_their_traces_hold_no_row_data(target: TargetConfig) -> None:
     assert "4711" not in shown
     assert "secret" not in shown
     assert "INSERT INTO d.t VALUES …" in str(caught.value)
-    assert caught.value.words == "Duplicate entry '4711' for key 'PRIMARY'"
+    assert caught.value.words in ("Duplicate entry '4711' for key 'PRIMARY'", "Duplicate entry '4711' for key 't.PRIMARY'")
 
 
 def test_many_doubts_are_looked_at_up_to_a_bound(target: TargetConfig) -> None:

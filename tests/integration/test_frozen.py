@@ -32,7 +32,6 @@ from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.checked import checked
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import DdlOutcome, apply_ddl, ensure_ddl_table, load_refused
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import LEFT, PartPlan, PartTarget, apply_part
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
@@ -117,7 +116,7 @@ class Stream:
         found = self.history.table_at(10, self.version)
         assert found is not None
         step, unwritable = fitted(RowsStep(to.after_ts, to.upto_ts, -1, {10: found}), self.history, self.refused)
-        how = PartPlan((to.after_ts, to.upto_ts), dict(step.tables), Flavour.MARIADB, PlanLimits(), frozenset(), step.gone)
+        how = PartPlan((to.after_ts, to.upto_ts), dict(step.tables), self.session.flavour, PlanLimits(), frozenset(), step.gone)
         sent: PartPlan = pickle.loads(pickle.dumps(how))
         rows = sent.chosen(with_keys(self.events(*changes), self.history, to.parts))
         numbers = rows.column("part").to_pylist()
@@ -143,7 +142,8 @@ def sessions(request: pytest.FixtureRequest, mariadb: PrivateMariaDB) -> Iterato
     config = dataclasses.replace(CONFIG, sql_mode=mode)
     with connect(mariadb.target(), config) as session:
         for host in ("'%'", "localhost"):
-            session.execute(f"CREATE OR REPLACE USER rows_only@{host} IDENTIFIED BY 'x'")
+            session.execute(f"DROP USER IF EXISTS rows_only@{host}")
+            session.execute(f"CREATE USER rows_only@{host} IDENTIFIED BY 'x'")
             session.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON d.* TO rows_only@{host}")
             session.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON e.* TO rows_only@{host}")
             session.execute(f"GRANT ALL ON frozen_marks.* TO rows_only@{host}")

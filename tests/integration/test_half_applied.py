@@ -13,7 +13,6 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.mysql import parallel, progress
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.parallel import PartPlan, PartTarget, apply_part
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
@@ -69,7 +68,7 @@ class Half:
 
     def part(self, number: int, skipped: frozenset[int] = frozenset(), *, safe: bool = False) -> None:
         """What a task does for it."""
-        how = PartPlan(SPAN, {TABLE_ID: AT}, Flavour.MARIADB, PlanLimits(), skipped, frozenset(), safe=SafeSpan() if safe else None)
+        how = PartPlan(SPAN, {TABLE_ID: AT}, self.session.flavour, PlanLimits(), skipped, frozenset(), safe=SafeSpan() if safe else None)
         rows = self.events.table()
         rows = rows.append_column("key", row_identities(rows, {TABLE_ID: AT}))
         keys = rows.column("key").combine_chunks()

@@ -21,6 +21,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError, LeaseLost, RetryableApplyError
 from pyspark_tidb_binlog.sinks.mysql import kept_sessions, lease, parallel
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import begin_ddl
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import PartTarget
@@ -45,7 +46,7 @@ def never(seconds: float) -> None:
 AT_ONCE = RetryPolicy(pause=never)
 
 STATE = (
-    "SELECT @@time_zone, @@foreign_key_checks, @@unique_checks, @@autocommit, @@sql_mode, @@wait_timeout, @@tx_isolation, @@max_error_count, "
+    "SELECT @@time_zone, @@foreign_key_checks, @@unique_checks, @@autocommit, @@sql_mode, @@wait_timeout, @@{isolation}, @@max_error_count, "
     "@@character_set_client, @@character_set_connection, @@character_set_results, @@collation_connection, @@innodb_lock_wait_timeout, DATABASE()"
 )
 
@@ -100,7 +101,7 @@ def kill(target: TargetConfig, connection: object) -> None:
 
 def test_two_uses_share_a_connection_that_is_as_new(target: TargetConfig, kept: KeptSessions) -> None:
     def state(session: Session) -> object:
-        return session.query(STATE)
+        return session.query(STATE.format(isolation="transaction_isolation" if session.flavour is Flavour.MYSQL else "tx_isolation"))
 
     with connect(target, ApplyConfig(lease_timeout=3600.0)) as fresh:
         wanted = state(fresh)
@@ -290,7 +291,7 @@ def test_a_loss_after_the_first_statement_is_a_failed_attempt(target: TargetConf
 def test_a_server_that_restarted_in_between_is_not_waited_for(fresh_mariadb: PrivateMariaDB) -> None:
     kept = keeping(fresh_mariadb.target())
     with kept.use() as session:
-        assert session.max_allowed_packet == 16 * 1024 * 1024
+        assert session.query("SELECT @@max_allowed_packet") == [(session.max_allowed_packet,)]
     fresh_mariadb.kill()
     fresh_mariadb.restart()
     assert run(kept) is not None

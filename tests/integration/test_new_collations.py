@@ -16,6 +16,7 @@ from tests.support import plan_samples
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, steps_of, table
 from tests.support.ddl_target import apply, ddl_session, dying
 from tests.support.plan_samples import NOT_NULL, Events
+from tests.support.private_mysql import NO_PAD_BIN
 
 pytestmark = pytest.mark.mysql
 
@@ -58,7 +59,7 @@ def test_show_create_table_has_the_names_that_everybody_knows(session: Session) 
     text = CREATE.replace("`k` VARCHAR(20)", "`k` VARCHAR(20),`g` VARCHAR(20) CHARACTER SET GBK COLLATE gbk_bin", 1)
     for step in steps_of(h, {2: text}):
         assert apply(session, step, h, NEW).how == "text"
-    assert shown(session).endswith("DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin") and "nopad" not in shown(session)
+    assert shown(session).endswith("DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin") and NO_PAD_BIN not in shown(session)
     assert collations(session) == {"k": "utf8mb4_bin", "g": "gbk_bin"}
     session.execute("INSERT INTO d.t VALUES (1, 'a', '')")
     with pytest.raises(ApplyError, match="1062"):  # one key, as in an upstream that pads
@@ -69,7 +70,7 @@ def test_a_false_one_keeps_apart_what_an_old_upstream_keeps_apart(session: Sessi
     h = history(database(1), job(2, 3, made()))
     for step in steps_of(h, {2: CREATE}):
         apply(session, step, h, OLD)
-    assert "COLLATE=utf8mb4_nopad_bin" in shown(session)
+    assert f"COLLATE={NO_PAD_BIN}" in shown(session)
     session.execute("INSERT INTO d.t VALUES (1, 'a'), (2, 'a ')")
     assert session.query("SELECT COUNT(*) FROM d.t") == [(2,)]
 
@@ -104,7 +105,7 @@ def test_keys_of_old_collations_are_bytes_whatever_their_name(session: Session, 
     session.rollback()
     for config in (NEW, UNKNOWN):  # another answer: the table stays as it is
         apply(session, last, h, config)
-        assert collations(session) == {"k": "utf8mb4_nopad_bin"} and "varchar(40)" in shown(session)
+        assert collations(session) == {"k": NO_PAD_BIN} and "varchar(40)" in shown(session)
         session.execute("DELETE FROM nc_marks.spark_ddl WHERE job_id = 3")
         session.commit()
 
@@ -132,7 +133,7 @@ def test_a_table_from_before_the_setting_stays_as_it_is(session: Session) -> Non
     session.execute("INSERT INTO d.t VALUES (1, 'a'), (2, 'a ')")
     session.commit()
     assert [apply(session, step, h, NEW).how for step in steps[2:]] == ["text"] * 3
-    assert collations(session) == {"k": "utf8mb4_nopad_bin", "n": "utf8mb4_nopad_bin", "c": "utf8mb4_bin"}
+    assert collations(session) == {"k": NO_PAD_BIN, "n": NO_PAD_BIN, "c": "utf8mb4_bin"}
     assert "`k` varchar(40)" in shown(session) and session.query("SELECT k FROM d.t ORDER BY id") == [("a",), ("a ",)]
 
 
@@ -154,7 +155,7 @@ def test_a_ddl_that_was_executed_before_the_setting_changed_is_not_executed_agai
         apply(session, third, h, before)
     session.rollback()
     left = collations(session)
-    assert left["c"] in ("utf8mb4_bin", "utf8mb4_nopad_bin")
+    assert left["c"] in ("utf8mb4_bin", NO_PAD_BIN)
     assert apply(session, third, h, after).how == "found"
     assert collations(session) == left
 
@@ -162,9 +163,9 @@ def test_a_ddl_that_was_executed_before_the_setting_changed_is_not_executed_agai
 def test_an_empty_table_that_is_there_under_the_other_name_is_taken(session: Session) -> None:
     h = history(database(1), job(2, 3, made()))
     session.execute("CREATE DATABASE d")
-    session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, k VARCHAR(20), UNIQUE k (k)) CHARSET utf8mb4 COLLATE utf8mb4_nopad_bin")
+    session.execute(f"CREATE TABLE d.t (id INT PRIMARY KEY, k VARCHAR(20), UNIQUE k (k)) CHARSET utf8mb4 COLLATE {NO_PAD_BIN}")
     assert [apply(session, step, h, NEW).how for step in steps_of(h, {2: CREATE})] == ["nothing", "nothing"]
-    assert collations(session) == {"k": "utf8mb4_nopad_bin"}
+    assert collations(session) == {"k": NO_PAD_BIN}
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,6 @@ from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
 from pyspark_tidb_binlog.sinks.mysql import parallel, progress
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_columns import ensure_kept_table
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import LEFT, PartPlan, PartTarget, apply_part
@@ -32,6 +31,7 @@ from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import as_found
 from tests.support.leases import held
 from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, VERSION, Events, column, index, table, text
+from tests.support.private_mysql import MYSQLD
 from tests.support.row_worlds import RowHistory, RowWorld, clustered, two_keys
 
 pytestmark = pytest.mark.mysql
@@ -90,7 +90,7 @@ class Place:
         keys = row_identities(events, step.tables)
         keyless = np.full(events.num_rows, not at.info.unique_keys())
         numbers = part_numbers(events.column("table_id").to_numpy(), keys, keyless, 2)
-        how = PartPlan((step.after_ts, step.upto_ts), {at.table_id: there}, Flavour.MARIADB, PlanLimits(), self.skipped, frozenset())
+        how = PartPlan((step.after_ts, step.upto_ts), {at.table_id: there}, self.session.flavour, PlanLimits(), self.skipped, frozenset())
         to = PartTarget(ShippedTarget.of(self.server.target(), Here), ApplyConfig(checkpoint_schema=SCHEMA), lease, *how.span, 2)
         rows = 0
         findings: tuple[Finding, ...] = ()
@@ -327,6 +327,8 @@ def test_what_was_kept_without_the_names_of_its_columns(make: Make) -> None:
     assert [f.words for f in done.findings] == ["what the columns that only the target has held was lost, they have their defaults: note"]
 
 
+ONLY_MARIADB = {"x_uuid": ("uuid", "'123e4567-e89b-12d3-a456-426655440000'"), "x_inet": ("inet6", "'::1'")}
+ONLY_MYSQL = {"x_vector": ("vector(3)", "STRING_TO_VECTOR('[1.5, -2, 3e-7]')")}
 EVERY_KIND = {
     "x_tiny": ("tinyint", "-128"),
     "x_big": ("bigint unsigned", "18446744073709551615"),
@@ -349,10 +351,9 @@ EVERY_KIND = {
     "x_enum": ("enum('b','a')", "'a'"),
     "x_set": ("set('p','q','r')", "'p,r'"),
     "x_json": ("json", '\'{"k": [1, null, "ü"]}\''),
-    "x_uuid": ("uuid", "'123e4567-e89b-12d3-a456-426655440000'"),
-    "x_inet": ("inet6", "'::1'"),
     "x_point": ("point", "POINT(1.5, -2)"),
     "x twice `": ("int", "5"),
+    **(ONLY_MYSQL if MYSQLD else ONLY_MARIADB),
 }
 
 

@@ -12,12 +12,14 @@ from pyspark_tidb_binlog.sinks.mysql.kept_columns import ensure_kept_table
 from pyspark_tidb_binlog.sinks.mysql.own_tables import MADE
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from tests.support.private_mysql import MYSQLD
 
 pytestmark = pytest.mark.mysql
 
 SCHEMA = "own%ta`bl'es"
 NAME = "`own%ta``bl'es`"
 """Quoted, for statements without arguments."""
+OTHER_ENGINE = "MyISAM" if MYSQLD else "Aria"
 ALWAYS = ("checkpoint", *sorted(set(MADE) - {"spark_kept", "spark_bootstrap"}))
 
 Life = Callable[..., None]
@@ -58,7 +60,7 @@ def mended(session: Session, life: Life, **settings: bool) -> str:
 
 def test_the_checkpoint_of_a_drainer_on_a_server_with_another_default_engine(session: Session, life: Life) -> None:
     session.execute(f"CREATE DATABASE {NAME}")
-    session.execute(f"CREATE TABLE {NAME}.checkpoint (clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT) ENGINE=Aria")
+    session.execute(f"CREATE TABLE {NAME}.checkpoint (clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT) ENGINE={OTHER_ENGINE}")
     assert mended(session, life) == f"ALTER TABLE {NAME}.`checkpoint` ENGINE = InnoDB"
 
 

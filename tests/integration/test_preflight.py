@@ -82,6 +82,8 @@ class Checks:
             "spark.pumps": "127.0.0.1:1",
             "spark.cluster-id": "1",
             "spark.socket": str(self._server.socket),
+            "syncer.to.user": self._server.target().user,
+            "syncer.to.password": self._server.target().password,
             "spark.ddl-history": str(self._history),
             "syncer.to.checkpoint.schema": MARKS,
             "initial-commit-ts": "30",
@@ -136,7 +138,8 @@ def test_columns_that_change_values(check: Checks, session: Session) -> None:
 
 def test_an_account_with_too_few_rights(check: Checks, session: Session, server: PrivateMariaDB) -> None:
     for sql in (
-        "CREATE OR REPLACE USER few@localhost IDENTIFIED BY 'pw'",
+        "DROP USER IF EXISTS few@localhost",
+        "CREATE USER few@localhost IDENTIFIED BY 'pw'",
         "GRANT SELECT, INSERT, CREATE, DROP, ALTER, INDEX ON `d`.* TO few@localhost",
         "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON `check\\_%`.* TO few@localhost",
         "GRANT SELECT ON test.* TO few@localhost",
@@ -163,7 +166,8 @@ def test_an_account_with_too_few_rights(check: Checks, session: Session, server:
 
 
 def test_a_read_only_server(check: Checks, session: Session) -> None:
-    session.execute("CREATE OR REPLACE USER writer@localhost IDENTIFIED BY 'pw'")
+    session.execute("DROP USER IF EXISTS writer@localhost")
+    session.execute("CREATE USER writer@localhost IDENTIFIED BY 'pw'")
     session.execute("GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, PROCESS ON *.* TO writer@localhost")
     session.execute("SET GLOBAL read_only = ON, GLOBAL innodb_default_row_format = compact, GLOBAL max_allowed_packet = 1048576")
     try:
@@ -269,7 +273,8 @@ def contents(session: Session) -> list[tuple[Any, ...]]:
     found = []
     for name in names:
         rows = session.query(
-            "SELECT column_name FROM information_schema.columns WHERE table_schema = 'information_schema' AND table_name = %s", [name]
+            "SELECT column_name FROM information_schema.columns WHERE table_schema = 'information_schema' AND UPPER(table_name) = UPPER(%s)",
+            [name],
         )
         columns = ", ".join(str(one) for (one,) in rows if str(one).upper() not in ignored)
         where = "" if "privileges" in name else "WHERE " + ("schema_name" if name == "schemata" else "table_schema") + " NOT LIKE '%schema'"

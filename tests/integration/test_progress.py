@@ -51,9 +51,11 @@ def test_checkpoint_row_is_the_drainers(session: Session) -> None:
         (CLUSTER, '{"consistent":true,"commitTS":470604628714323969,"ts-map":{},"schema-version":48}')
     ]
     columns = session.query(
-        "SELECT column_name, column_type FROM information_schema.columns WHERE table_schema = %s AND table_name = 'checkpoint'", [SCHEMA]
+        "SELECT column_name, column_type FROM information_schema.columns WHERE table_schema = %s AND table_name = 'checkpoint' "
+        "ORDER BY ordinal_position",
+        [SCHEMA],
     )
-    assert columns == [("clusterID", "bigint(20) unsigned"), ("checkPoint", "mediumtext")]
+    assert columns in ([("clusterID", shown), ("checkPoint", "mediumtext")] for shown in ("bigint(20) unsigned", "bigint unsigned"))
     assert load(session) == TargetProgress(470604628714323969, True, 48, None)
 
 

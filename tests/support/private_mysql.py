@@ -10,6 +10,8 @@ from pathlib import Path
 from pyspark_tidb_binlog.jobs.lab.mariadb import ACCOUNT, PrivateMariaDB
 
 MYSQLD = os.environ.get("TIDB_BINLOG_TEST_MYSQLD", "")
+NO_PAD_BIN = "utf8mb4_0900_bin" if MYSQLD else "utf8mb4_nopad_bin"
+"""The collation that tells every two texts apart, as the server of the tests names it."""
 
 _DEFAULTS = {"disable-log-bin": "1", "innodb-log-writer-threads": "OFF"}
 """As the MariaDB of the tests: no binary log; and fewer threads that wait busily, on a machine of two cores."""

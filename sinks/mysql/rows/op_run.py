@@ -96,7 +96,7 @@ class _Closely:
 
     def _refused(self, place: int, one: OpText, statement: Statement, error: ApplyError) -> None:
         op = self._operations.at(place)[0].op
-        if error.errno == NOT_COMPARABLE and statement.effect is not Effect.ADDS:
+        if error.errno in NOT_COMPARABLE and statement.effect is not Effect.ADDS:
             verb = "deleted" if op is Op.DELETE else "changed"
             words = f"the row to be {verb} cannot exist in the target: {error.words}"
             if one.form.updates:
