@@ -20,6 +20,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, Want
 from tests.support.bootstrap_life import run_life
 from tests.support.bootstrapped_stream import BootstrappedStream
 from tests.support.ddl_target import dying
+from tests.support.private_mysql import RealMariaDB
 from tests.support.target_rows import rows_of, run_sql
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql]
@@ -35,7 +36,7 @@ ALL = BootstrapRequest(everything=True)
 
 @pytest.fixture(scope="module")
 def source() -> Iterator[PrivateMariaDB]:
-    with PrivateMariaDB() as server:
+    with RealMariaDB() as server:
         yield server
 
 

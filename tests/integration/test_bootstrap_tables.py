@@ -11,6 +11,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from tests.support.private_mysql import RealMariaDB
 from tests.support.still_upstream import StillTable, copied, other_at, texts
 from tests.support.target_rows import run_sql
 
@@ -36,7 +37,7 @@ def servers() -> Iterator[Servers]:
         "lower-case-table-names": "1",
         "max-allowed-packet": "32M",
     }
-    with PrivateMariaDB(options=upstream) as source, PrivateMariaDB(options=target) as to:
+    with RealMariaDB(options=upstream) as source, PrivateMariaDB(options=target) as to:
         yield Servers(source, to)
 
 

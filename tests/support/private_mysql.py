@@ -11,6 +11,9 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import ACCOUNT, PrivateMariaDB
 
 MYSQLD = os.environ.get("TIDB_BINLOG_TEST_MYSQLD", "")
 
+RealMariaDB = PrivateMariaDB
+"""A MariaDB whichever server is the target: it plays the upstream of a bootstrap, whose snapshots are its tables' former versions."""
+
 _DEFAULTS = {"disable-log-bin": "1", "innodb-log-writer-threads": "OFF"}
 """As the MariaDB of the tests: no binary log; and fewer threads that wait busily, on a machine of two cores."""
 
@@ -35,7 +38,9 @@ class PrivateMySQL(PrivateMariaDB):
         ]
 
     def _installing(self) -> list[str]:
-        return [MYSQLD, "--no-defaults", "--initialize-insecure", f"--datadir={self._data_dir}"]
+        # What it is installed with it cannot be started without.
+        kept = [f"--{name}={value}" for name, value in self._options.items() if name == "lower-case-table-names"]
+        return [MYSQLD, "--no-defaults", "--initialize-insecure", f"--datadir={self._data_dir}", *kept]
 
     def _serving(self) -> list[str]:
         return [MYSQLD, *super()._serving()[1:], "--mysqlx=OFF"]
