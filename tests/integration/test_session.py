@@ -144,11 +144,13 @@ GLOBALS = {
 def hostile(mariadb: PrivateMariaDB, target: TargetConfig) -> Iterator[TargetConfig]:
     """The server with global variables that change what statements mean."""
     with mariadb.connect() as admin, admin.cursor() as cursor:
-        for name, value in GLOBALS.items():
-            cursor.execute(f"SET GLOBAL {name} = {value}")
-        yield target
-        for name in GLOBALS:
-            cursor.execute(f"SET GLOBAL {name} = DEFAULT")
+        try:
+            for name, value in GLOBALS.items():
+                cursor.execute(f"SET GLOBAL {name} = {value}")
+            yield target
+        finally:
+            for name in GLOBALS:
+                cursor.execute(f"SET GLOBAL {name} = DEFAULT")
 
 
 def test_global_variables_do_not_change_what_our_statements_mean(hostile: TargetConfig) -> None:
