@@ -58,7 +58,7 @@ def stream(spark: SparkSession, mariadb: PrivateMariaDB, source: PrivateMariaDB)
 
 
 def drop(server: PrivateMariaDB) -> None:
-    for name in ("shop", "mart", "empty", MARKS):
+    for name in ("shop", "mart", "hollow", MARKS):
         run_sql(server, f"DROP DATABASE IF EXISTS {name}")
 
 
@@ -210,10 +210,10 @@ def test_routes_columns_and_conditions(stream: Callable[..., BootstrappedStream]
     run = stream(routes=routes, ignore_table=(TableName("shop", "named"),))
     shop(run, ITEM, KEYLESS, NAMED)
     filled(run)
-    run.mirror.create_database("empty")
+    run.mirror.create_database("hollow")
     run.mirror.tick()
     run.begin(ALL)
-    assert run_sql(mariadb, "SHOW DATABASES LIKE 'empty'")
+    assert run_sql(mariadb, "SHOW DATABASES LIKE 'hollow'")
     wanted = {(h, r["v"]) for h, r in run.upstream.rows("shop.item").items() if r["v"] > 10 and r["t"] is not None}
     assert set(run_sql(mariadb, "SELECT * FROM mart.thing")) == {(h % (1 << 64), v) for h, v in wanted}
     assert len(run_sql(mariadb, "SELECT * FROM mart.log")) == 40

@@ -15,6 +15,11 @@ from pyspark_tidb_binlog.schemas.redaction import statement_head, without_values
         ("Out of range value for column 'n' at row 3", "Out of range value for column 'n' at row 3"),
         ("Data too long for column 'v' at row 1", "Data too long for column 'v' at row 1"),
         ("Table 'd.t' doesn't exist", "Table 'd.t' doesn't exist"),
+        ("Can't DROP 'c'; check that column/key exists", "Can't DROP 'c'; check that column/key exists"),
+        (
+            "Cannot drop column 'c': needed in a foreign key constraint 'fk'",
+            "Cannot drop column 'c': needed in a foreign key constraint 'fk'",
+        ),
         ("Table has no partition for value secret", "Table has no partition for value …"),
         ("You have an error in your SQL syntax near ''secret','x')' at line 1", "You have an error in your SQL syntax near '…' at line 1"),
         ("Deadlock found when trying to get lock; try restarting transaction", None),
