@@ -174,6 +174,18 @@ def test_global_variables_do_not_change_what_our_statements_mean(hostile: Target
     ] == "en_US"
 
 
+@pytest.mark.skipif(not MYSQLD, reason="only a MySQL has such a setting")
+def test_a_foreign_key_may_refer_to_a_key_that_is_not_unique(target: TargetConfig) -> None:
+    """As in TiDB; the account may not set more than a plain one."""
+    with connect(target, ApplyConfig()) as session:
+        session.execute("CREATE TABLE h_session.parent (a INT, KEY (a))")
+        session.execute("CREATE USER plain@localhost IDENTIFIED BY 'pw'")
+        session.execute("GRANT CREATE, REFERENCES ON h_session.* TO plain@localhost")
+        with connect(replace(target, user="plain", password="pw"), ApplyConfig()) as plain:
+            plain.execute("CREATE TABLE h_session.child (a INT, FOREIGN KEY (a) REFERENCES h_session.parent (a))")
+        session.execute("DROP USER plain@localhost")
+
+
 @pytest.mark.parametrize("name", ["time_zone", "SQL_MODE", "foreign_key_checks", "unique_checks", "collation_connection"])
 def test_params_may_not_break_our_literals(target: TargetConfig, name: str) -> None:
     with pytest.raises(ConfigError, match=name):
