@@ -1,7 +1,9 @@
 """Tables copied at one snapshot and joined by the stream: the target then holds what the upstream holds, whatever is written meanwhile."""
 
+import json
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -156,7 +158,19 @@ def test_every_type_as_it_is(stream: Callable[..., BootstrappedStream], mariadb:
         values = {c.name: value_for(c, chance) for c in columns} | {"id": number}
         run.change(lambda txn, values=values: txn.insert("shop.types", values))
     run.begin(ALL)
-    same(run, source, mariadb, "shop.types")
+    wanted = by_value(rows_of(source, "shop.types"))
+    assert by_value(rows_of(mariadb, "shop.types")) == wanted and len(wanted) == 60
+
+
+def by_value(rows: Counter[tuple[bytes | None, ...]]) -> list[tuple[Any, ...]]:
+    """The rows of ``TYPES`` by their id, with numbers and documents as what they are: servers write them differently."""
+    reads: dict[str, Callable[[bytes], Any]] = {"float": float, "double": float, "json": json.loads}
+    kinds = [column.kind for column in TYPES.columns]
+    read = (
+        tuple(cell if cell is None else reads.get(kind, bytes)(cell) for kind, cell in zip(kinds, row, strict=True))
+        for row in rows.elements()
+    )
+    return sorted(read, key=lambda row: int(row[0]))
 
 
 def test_one_table_again_at_the_checkpoint(run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:

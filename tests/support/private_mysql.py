@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import ACCOUNT, PrivateMariaDB
 MYSQLD = os.environ.get("TIDB_BINLOG_TEST_MYSQLD", "")
 
 RealMariaDB = PrivateMariaDB
-"""A MariaDB whichever server is the target: it plays the upstream of a bootstrap, whose snapshots are its tables' former versions."""
+"""A MariaDB whichever server is the target: it plays a TiDB, the upstream of a bootstrap by its tables' former versions, or a target with timestamps."""
 
 _DEFAULTS = {"disable-log-bin": "1", "innodb-log-writer-threads": "OFF"}
 """As the MariaDB of the tests: no binary log; and fewer threads that wait busily, on a machine of two cores."""
