@@ -14,7 +14,7 @@ _NAMES_ONLY = re.compile(
     r"|Invalid default value for|The table|Duplicate column name|Duplicate key name) '[^']*'(?:[^'\"]|n't|'[^']*')*"
 )
 _OF_A_DEFINITION = re.compile(
-    r"(?:Can't DROP|Key column|Incorrect column specifier for column|BLOB/TEXT column|BLOB, TEXT, GEOMETRY or JSON column|Cannot drop (?:index|column)"
+    r"(?:Variable|Can't DROP|Key column|Incorrect column specifier for column|BLOB/TEXT column|BLOB, TEXT, GEOMETRY or JSON column|Cannot drop (?:index|column)"
     r"|This version of MySQL doesn't yet support|Failed to generate invisible primary key\. Column|Unknown collation:|Unknown character set:|Unable to create or change a table without a primary key, when the system variable)"
     r" '[^']*'(?:[^'\"]|n't|'[^']*')*"
 )
