@@ -34,7 +34,7 @@ def plain(fresh_mariadb: PrivateMariaDB) -> Iterator[TargetConfig]:
     with contextlib.closing(fresh_mariadb.connect()) as connection, connection.cursor() as cursor:
         for name in ("plain", "administrator"):
             cursor.execute(f"CREATE USER {name}@localhost IDENTIFIED BY 'pw'")
-        cursor.execute("GRANT ALL PRIVILEGES ON *.* TO administrator@localhost")
+        cursor.execute("GRANT ALL PRIVILEGES ON h_away_not.* TO administrator@localhost")
         cursor.execute("GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX ON h_away.* TO plain@localhost")
         cursor.execute("CREATE DATABASE h_away")
         cursor.execute("CREATE TABLE h_away.t (id INT PRIMARY KEY)")
