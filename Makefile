@@ -7,6 +7,7 @@ PYTEST := $(VENV)/python -m pytest -q
 GOLDEN ?= tests/golden
 CASES := types keys ddl txn beyond_mysql bank online bench
 DELIVERIES := sorted raw
+MYSQLD = $(abspath $(or $(TIDB_BINLOG_TEST_MYSQLD),$(shell command -v mysqld)))
 LINTED := jobs binlog_source sinks schemas conf tests benchmarks notebooks pyspark_tidb_binlog/__init__.py
 
 .PHONY: help
@@ -63,6 +64,20 @@ check: lint type imports ## lint, types and imports together
 .PHONY: test
 test: setup ## every test not marked slow, two files at a time: they wait more than they compute
 	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" tests
+
+.PHONY: test-mysql
+test-mysql: a-mysqld setup ## contract and integration tests, the target a MySQL: TIDB_BINLOG_TEST_MYSQLD=/path/to/mysqld, or the one on the PATH
+	TIDB_BINLOG_TEST_MYSQLD="$(MYSQLD)" $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" tests/contract tests/integration
+
+# A MariaDB's program has that name too.
+.PHONY: a-mysqld
+a-mysqld:
+	@case "$$("$(MYSQLD)" --version 2>&1)" in \
+	*MariaDB*) why="$(MYSQLD) is a MariaDB" ;; \
+	*Ver*) why="" ;; \
+	*) why="there is no program $(or $(MYSQLD),mysqld)" ;; \
+	esac; \
+	if [ -n "$$why" ]; then echo "test-mysql: nothing was tested: $$why; set TIDB_BINLOG_TEST_MYSQLD to the mysqld of a MySQL" >&2; exit 1; fi
 
 .PHONY: unit
 unit: setup-dev ## pure tests: no Spark, no server

@@ -13,6 +13,11 @@ _NAMES_ONLY = re.compile(
     r"|Unknown database|[A-Z, ]+ command denied to user|Access denied for user|Unknown system variable|Unknown storage engine"
     r"|Invalid default value for|The table|Check constraint|Duplicate column name|Duplicate key name) '[^']*'(?:[^'\"]|n't|'[^']*')*"
 )
+_OF_A_DEFINITION = re.compile(
+    r"(?:Variable|Can't DROP|Key column|Incorrect column specifier for column|BLOB/TEXT column|BLOB, TEXT, GEOMETRY or JSON column|Cannot drop (?:index|column)"
+    r"|This version of MySQL doesn't yet support|Failed to generate invisible primary key\. Column|Unknown collation:|Unknown character set:|Unable to create or change a table without a primary key, when the system variable)"
+    r" '[^']*'(?:[^'\"]|n't|'[^']*')*"
+)
 _AROUND_A_VALUE = (
     re.compile(r"(?s)(?P<before>Duplicate entry )'.*'(?P<after> for key '[^']*')"),
     re.compile(r"(?s)(?P<before>Incorrect [\w ()]+ value: )'.*'(?P<after> for (?:column|function) [^\n']*(?:'[^']*'[^']*)?)"),
@@ -25,7 +30,7 @@ _ROW_VERBS = ("INSERT", "REPLACE", "DELETE", "UPDATE", "SELECT")
 
 def without_values(words: str) -> str:
     """A server's message without row values."""
-    if _NAMES_ONLY.fullmatch(words):
+    if _NAMES_ONLY.fullmatch(words) or _OF_A_DEFINITION.fullmatch(words):
         return words
     for form in _AROUND_A_VALUE:
         if found := form.fullmatch(words):

@@ -48,8 +48,10 @@ _ABOUT_THE_STATEMENT = frozenset(
         1364,  # a column without a default that rows do not write, so that the upstream does not have it: the server gives it a value
         1287,  # deprecated syntax: VALUES() in MySQL 8
         1592,  # unsafe for statement-based logging: the server's own replication
+        1681,  # deprecated syntax without another one
         3719,  # "utf8" is an alias
         3778,  # deprecated collation
+        6414,  # MySQL 9: a trigger of the target writes to a table without transactions
     }
 )
 """Warnings that do not concern row values."""

@@ -23,6 +23,7 @@ from pyspark_tidb_binlog.jobs.node_report import NodeReport
 from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
 from tests.support.mirrored_upstream import MirroredUpstream
+from tests.support.private_mysql import RealMariaDB
 from tests.support.spark_queries import replicated
 from tests.support.target_rows import rows_of, run_sql
 
@@ -37,7 +38,7 @@ MARKS = "bootstrap_job_marks"
 @pytest.fixture
 def mirror(tmp_path: Path) -> Iterator[tuple[MirroredUpstream, ClusterService]]:
     with contextlib.ExitStack() as stack:
-        source = stack.enter_context(PrivateMariaDB())
+        source = stack.enter_context(RealMariaDB())
         service = ClusterService(Oracle(), CLUSTER_ID).start()
         stack.callback(service.stop)
         pump = PumpConfig(

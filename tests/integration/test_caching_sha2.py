@@ -1,6 +1,7 @@
 """The login of MySQL 8's own accounts: the password goes encrypted with the server's key, which needs the package ``cryptography``.
 
-Neither MariaDB nor the machine has such accounts, so the server's side of the login is played by its document (caching_sha2_pluggable_authentication).
+A MariaDB has no such accounts, so the server's side of the login is played by its document (caching_sha2_pluggable_authentication); a real MySQL,
+where there is one, says the same.
 """
 
 import socket
@@ -14,8 +15,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
-from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.sinks.mysql.session import connect
+from tests.support.private_mysql import MYSQLD
+from tests.support.target_rows import run_sql
 
 PLUGIN = b"caching_sha2_password\0"
 SALT = b"abcdefghijklmnopqrst"
@@ -77,3 +81,18 @@ def test_the_password_reaches_the_server(server: Server) -> None:
     with pytest.raises(ApplyError, match="Lost connection|gone away"):
         connect(target, ApplyConfig())
     assert server.password.decode() == "a password ü"
+
+
+@pytest.mark.skipif(not MYSQLD, reason="only a MySQL has such accounts")
+@pytest.mark.parametrize("versions", ["TLSv1.2,TLSv1.3", ""], ids=["encrypted", "plain"])
+def test_an_account_of_a_real_server(versions: str) -> None:
+    with PrivateMariaDB(options={"tls-version": versions}) as server:
+        run_sql(server, "CREATE USER drainer@'%' IDENTIFIED WITH caching_sha2_password BY 'a password ü'")
+        target = TargetConfig(host="127.0.0.1", port=server.port, user="drainer", password="a password ü")
+        for login in ("with the password", "by what the server has kept of it"):
+            with connect(target, ApplyConfig()) as session:
+                assert session.query("SELECT CURRENT_USER()") == [("drainer@%",)], login
+                assert bool(session.query("SHOW STATUS LIKE 'Ssl_cipher'")[0][1]) == bool(versions)
+        with pytest.raises(ApplyError, match="1045, Access denied") as refused:
+            connect(TargetConfig(host="127.0.0.1", port=server.port, user="drainer", password="another"), ApplyConfig())
+        assert not isinstance(refused.value, RetryableApplyError)

@@ -1,4 +1,4 @@
-"""Sessions on a real MariaDB: their settings, their errors, and transactions that are tried again."""
+"""Sessions on a real server: their settings, their errors, and transactions that are tried again."""
 
 import contextlib
 import os
@@ -29,6 +29,7 @@ from pyspark_tidb_binlog.sinks.mysql.literals import LiteralForm, join_cells, li
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
+from tests.support.private_mysql import MYSQLD
 
 pytestmark = pytest.mark.mysql
 
@@ -112,20 +113,22 @@ def test_a_variable_that_is_refused_does_not_take_the_others_with_it(target: Tar
 def test_session_settings(target: TargetConfig) -> None:
     with connect(replace(target, params=(("lock_wait_timeout", "7"), ("net_read_timeout", "1000"))), ApplyConfig()) as session:
         row = session.query(
-            "SELECT @@time_zone, @@foreign_key_checks, @@unique_checks, @@autocommit, @@sql_mode, @@in_predicate_conversion_threshold, "
-            "@@character_set_connection, @@character_set_client, @@character_set_results, @@lock_wait_timeout, @@tx_isolation"
+            f"SELECT @@time_zone, @@foreign_key_checks, @@unique_checks, @@autocommit, @@sql_mode, @@{'range_optimizer_max_mem_size' if MYSQLD else 'in_predicate_conversion_threshold'}, "
+            "@@character_set_connection, @@character_set_client, @@character_set_results, @@lock_wait_timeout"
         )[0]
-        mode = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION,TIME_ROUND_FRACTIONAL"
+        mode = {"NO_AUTO_VALUE_ON_ZERO", "ALLOW_INVALID_DATES", "NO_ENGINE_SUBSTITUTION"}
         assert row[:4] == ("+00:00", 0, 1, 0)
-        assert set(row[4].split(",")) == set(mode.split(","))
-        assert row[5:] == (0, "utf8mb4", "utf8mb4", "utf8mb4", 7, "READ-COMMITTED")
-        assert session.max_allowed_packet == 16 * 1024 * 1024
-        assert session.flavour is Flavour.MARIADB
+        assert set(row[4].split(",")) == (mode if MYSQLD else mode | {"TIME_ROUND_FRACTIONAL"})
+        assert row[5:] == (0, "utf8mb4", "utf8mb4", "utf8mb4", 7)
+        isolation = session.query("SHOW VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')")
+        assert {value for _, value in isolation} == {"READ-COMMITTED"}
+        assert session.max_allowed_packet == (64 if MYSQLD else 16) * 1024 * 1024
+        assert session.flavour is (Flavour.MYSQL if MYSQLD else Flavour.MARIADB)
 
 
 GLOBALS = {
     "sql_select_limit": "1",
-    "max_statement_time": "0.3",
+    **({"max_execution_time": "300"} if MYSQLD else {"max_statement_time": "0.3"}),
     "sql_notes": "0",
     "lc_messages": "'de_DE'",
     "sql_big_selects": "0",
@@ -133,8 +136,7 @@ GLOBALS = {
     "sql_auto_is_null": "1",
     "completion_type": "1",
     "sql_quote_show_create": "0",
-    "sql_if_exists": "1",
-    "system_versioning_asof": "'2001-01-01'",
+    **({} if MYSQLD else {"sql_if_exists": "1", "system_versioning_asof": "'2001-01-01'"}),
 }
 
 
@@ -142,11 +144,13 @@ GLOBALS = {
 def hostile(mariadb: PrivateMariaDB, target: TargetConfig) -> Iterator[TargetConfig]:
     """The server with global variables that change what statements mean."""
     with mariadb.connect() as admin, admin.cursor() as cursor:
-        for name, value in GLOBALS.items():
-            cursor.execute(f"SET GLOBAL {name} = {value}")
-        yield target
-        for name in GLOBALS:
-            cursor.execute(f"SET GLOBAL {name} = DEFAULT")
+        try:
+            for name, value in GLOBALS.items():
+                cursor.execute(f"SET GLOBAL {name} = {value}")
+            yield target
+        finally:
+            for name in GLOBALS:
+                cursor.execute(f"SET GLOBAL {name} = DEFAULT")
 
 
 def test_global_variables_do_not_change_what_our_statements_mean(hostile: TargetConfig) -> None:
@@ -157,7 +161,7 @@ def test_global_variables_do_not_change_what_our_statements_mean(hostile: Target
         session.execute("DELETE FROM h_session.t WHERE v <=> 'b' LIMIT 1")
         session.commit()
         assert len(read_tables(session, [("h_session", "t")])["h_session", "t"].columns) == 2
-        session.execute("CREATE TABLE h_session.old (a DECIMAL(9,2)) WITH SYSTEM VERSIONING")
+        session.execute("CREATE TABLE h_session.old (a DECIMAL(9,2))" + ("" if MYSQLD else " WITH SYSTEM VERSIONING"))
         answer = session.answer(b"INSERT INTO h_session.old VALUES (1.239)")
         assert [one.words for one in answer.warnings] == ["Data truncated for column 'a' at row 1"]
         assert len(session.query("SELECT a FROM h_session.old")) == 1
@@ -165,7 +169,21 @@ def test_global_variables_do_not_change_what_our_statements_mean(hostile: Target
             session.execute("ALTER TABLE h_session.t DROP COLUMN none")
         session.query("SELECT SLEEP(0.5)")
     assert values["sql_select_limit"] == (1 << 64) - 1 and values["completion_type"] == "NO_CHAIN"
-    assert values["max_statement_time"] == values["sql_if_exists"] == 0 and values["lc_messages"] == "en_US"
+    assert {values.get(name, 0) for name in ("max_statement_time", "max_execution_time", "sql_if_exists")} == {0} and values[
+        "lc_messages"
+    ] == "en_US"
+
+
+@pytest.mark.skipif(not MYSQLD, reason="only a MySQL has such a setting")
+def test_a_foreign_key_may_refer_to_a_key_that_is_not_unique(target: TargetConfig) -> None:
+    """As in TiDB; the account may not set more than a plain one."""
+    with connect(target, ApplyConfig()) as session:
+        session.execute("CREATE TABLE h_session.parent (a INT, KEY (a))")
+        session.execute("CREATE USER plain@localhost IDENTIFIED BY 'pw'")
+        session.execute("GRANT CREATE, REFERENCES ON h_session.* TO plain@localhost")
+        with connect(replace(target, user="plain", password="pw"), ApplyConfig()) as plain:
+            plain.execute("CREATE TABLE h_session.child (a INT, FOREIGN KEY (a) REFERENCES h_session.parent (a))")
+        session.execute("DROP USER plain@localhost")
 
 
 @pytest.mark.parametrize("name", ["time_zone", "SQL_MODE", "foreign_key_checks", "unique_checks", "collation_connection"])
@@ -183,14 +201,15 @@ def test_an_unknown_param_is_an_error(target: TargetConfig) -> None:
 @pytest.mark.parametrize("password", ["plain", "pä\\'ss wörd", "пароль€"])
 def test_any_password(target: TargetConfig, password: str) -> None:
     with connect(target, ApplyConfig()) as session:
-        session.execute("CREATE OR REPLACE USER h_session@localhost IDENTIFIED BY %s", [password])
+        session.execute("DROP USER IF EXISTS h_session@localhost")
+        session.execute("CREATE USER h_session@localhost IDENTIFIED BY %s", [password])
         session.commit()
         with connect(replace(target, user="h_session", password=password), ApplyConfig()) as other:
             assert other.query("SELECT CURRENT_USER()") == [("h_session@localhost",)]
         session.execute("DROP USER h_session@localhost")
 
 
-@pytest.mark.parametrize("engine", ["MyISAM", "Aria"])
+@pytest.mark.parametrize("engine", ["MyISAM", pytest.param("Aria", marks=pytest.mark.mariadb)])
 def test_tables_have_transactions_whatever_the_servers_default(target: TargetConfig, engine: str) -> None:
     with connect(target, ApplyConfig()) as session:
         ((before,),) = session.query("SELECT @@GLOBAL.default_storage_engine")
@@ -232,7 +251,7 @@ def test_bytes_and_arguments(target: TargetConfig) -> None:
 
 def test_a_statement_beyond_one_packet(target: TargetConfig) -> None:
     with connect(target, ApplyConfig()) as session:
-        big = b"x" * (16 * 1024 * 1024)
+        big = b"x" * session.max_allowed_packet
         with pytest.raises(ApplyError):
             session.execute(b"SELECT '" + big + b"'")
 
@@ -358,7 +377,13 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("mode", ["", "NO_BACKSLASH_ESCAPES", "ANSI_QUOTES", "ANSI,NO_BACKSLASH_ESCAPES", "ORACLE", "MSSQL"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        *("", "NO_BACKSLASH_ESCAPES", "ANSI_QUOTES", "ANSI,NO_BACKSLASH_ESCAPES"),
+        *(pytest.param(mode, marks=pytest.mark.mariadb) for mode in ("ORACLE", "MSSQL")),
+    ],
+)
 @pytest.mark.parametrize("form", [LiteralForm.TEXT, LiteralForm.BYTES])
 def test_no_mode_reads_row_data_as_sql(target: TargetConfig, mode: str, form: LiteralForm) -> None:
     """One value stays one value; in a mode without escapes it is at worst another one."""

@@ -16,6 +16,7 @@ from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
 from pyspark_tidb_binlog.sinks.mysql import sync_points
 from pyspark_tidb_binlog.sinks.sink import Sink
+from tests.support.private_mysql import RealMariaDB
 
 pytestmark = pytest.mark.mysql
 
@@ -25,7 +26,7 @@ SCHEMA = "sync_marks"
 @pytest.fixture(scope="module")
 def logged() -> Iterator[PrivateMariaDB]:
     """A server with a binary log."""
-    with PrivateMariaDB(options={"log-bin": "binlog"}) as server:
+    with RealMariaDB(options={"log-bin": "binlog"}) as server:
         yield server
 
 

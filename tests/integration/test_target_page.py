@@ -17,7 +17,9 @@ from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.sinks.mysql import rights, session
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.session import connect
+from tests.support.ddl_target import dying
 from tests.support.emulated_stream import EmulatedStream
+from tests.support.private_mysql import MYSQLD
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql]
 
@@ -128,6 +130,31 @@ def test_a_stream_as_the_account_of_the_page_and_its_looks(shop: Shop, dba: Dba)
     assert there <= set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) and "spark_rows" in there
     with connect(dba.account, DrainerConfig().apply) as one:
         assert take_snapshot(one, [], [("shop", "orders")]).ids_known, "PROCESS is granted"
+
+
+@pytest.mark.skipif(not MYSQLD, reason="only a MySQL gives a table a key of its own")
+def test_a_server_that_gives_each_table_without_a_key_one_of_its_own(shop: Shop, dba: Dba) -> None:
+    dba("SET GLOBAL sql_generate_invisible_primary_key = ON")
+    dba("SET GLOBAL sql_require_primary_key = ON")
+    for number, way in enumerate(WAYS):
+        config = DrainerConfig(target=dba.account)
+        shop.restart(dataclasses.replace(config, apply=dataclasses.replace(config.apply, **way)))
+        shop.order()
+        shop.upstream.ddl.add_column("shop.log", Column(f"more_{number}", "int"))
+        shop.order()
+        shop.apply()
+        lines = sorted(shop.upstream.rows("shop.log"))
+        shop.change(lambda txn, lines=lines: [txn.delete("shop.log", lines[0]), txn.update("shop.log", lines[-1], {"line": "another"})])
+        assert shop.apply().findings == ()
+        shop.holds()
+        with dying("after-ddl"):
+            shop.upstream.ddl.create_table("shop", dataclasses.replace(LOG, name=f"log_{number}"))
+            shop.apply()
+        shop.restart()
+        shop.apply()
+        assert dba(f"SHOW COLUMNS FROM shop.log_{number} LIKE 'my_row_id'") and not dba(f"SELECT * FROM shop.log_{number}")
+    wanted = sorted(row["line"] for row in shop.upstream.rows("shop.log").values())
+    assert sorted(line for (line,) in dba("SELECT line FROM shop.log")) == wanted
 
 
 def test_what_may_be_deleted_is_not_missed(shop: Shop, dba: Dba) -> None:

@@ -16,6 +16,7 @@ from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import new_collations
 from tests.support.certificates import Authority
+from tests.support.private_mysql import MYSQLD
 
 pytestmark = pytest.mark.mysql
 
@@ -68,10 +69,20 @@ def test_who_is_not_the_target(target: TargetConfig, ca: Authority, place: Path)
         assert target.password not in str(refused.value)
 
 
-def test_a_target_without_tls_is_refused(mariadb: PrivateMariaDB, ca: Authority) -> None:
-    plain = secured(replace(mariadb.target(), socket="", host="127.0.0.1"), ca.ca)
+@pytest.fixture
+def plain(request: pytest.FixtureRequest) -> Iterator[PrivateMariaDB]:
+    """A server without TLS; a MySQL has it unless it is told not to."""
+    if not MYSQLD:
+        yield request.getfixturevalue("mariadb")
+        return
+    with PrivateMariaDB(options={"tls-version": ""}) as server:
+        yield server
+
+
+def test_a_target_without_tls_is_refused(plain: PrivateMariaDB, ca: Authority) -> None:
+    target = secured(replace(plain.target(), socket="", host="127.0.0.1"), ca.ca)
     with pytest.raises(ApplyError, match="SSL is required but the server doesn't support it"):
-        connect(plain, ApplyConfig())
+        connect(target, ApplyConfig())
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
-"""A MariaDB's own binlog in row format, transaction by transaction, as ``mariadb-binlog`` prints it: what really was written, and by whom.
+"""A server's own binlog in row format, transaction by transaction, as ``mariadb-binlog`` prints it: what really was written, and by whom.
 
 Promises: every transaction that changed a row of an InnoDB table, in the order of commit, with the images before and after. Numbers are int,
-NULL is None, all else is the text that the program prints, without its quotes. DDLs are left out.
+NULL is None, all else is the text that the program prints, without its quotes. DDLs are left out. Of a MySQL's binlog, which has no statements that the
+program knows, the file is read, since the program takes no MySQL for a server that it could ask.
 """
 
 import re
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from tests.support.private_mysql import MYSQLD
 
 ROW_BINLOG = {"log-bin": "rows", "binlog-format": "ROW", "server-id": "1"}
 """Options of a server whose binlog can be read."""
@@ -38,6 +40,7 @@ class Transaction:
 
     changes: tuple[Change, ...]
     statements: tuple[str, ...]
+    """Empty where the server is a MySQL."""
 
 
 class RowBinlog:
@@ -47,7 +50,7 @@ class RowBinlog:
         """``server`` has the options ``ROW_BINLOG``. What is there already is not read."""
         self._server = server
         with server.connect() as connection, connection.cursor() as cursor:
-            cursor.execute("SHOW MASTER STATUS")
+            cursor.execute("SHOW BINARY LOG STATUS" if MYSQLD else "SHOW MASTER STATUS")
             ((name, position, *_),) = cursor.fetchall()
         assert name == _FILE, "the server has begun another file"
         self._position = int(position)
@@ -59,11 +62,16 @@ class RowBinlog:
         return [transaction for transaction, _ in found]
 
     def _printed(self) -> str:
+        command = ["mariadb-binlog", "--no-defaults", "-v", "--base64-output=decode-rows", f"--start-position={self._position}"]
+        if MYSQLD:
+            # Behind the last whole event there may be a part of one, at which the program ends with an error.
+            done = subprocess.run([*command, str(self._server.data_dir / _FILE)], capture_output=True, text=True, check=False)
+            assert done.stdout, done.stderr
+            return done.stdout
         to = self._server.target()
         account = [f"--socket={to.socket}", f"--user={to.user}", f"--password={to.password}"]
-        how = ["-v", "--base64-output=decode-rows", "--to-last-log", f"--start-position={self._position}"]
-        command = ["mariadb-binlog", "--no-defaults", "--read-from-remote-server", *account, *how, _FILE]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        remote = ["--read-from-remote-server", *account, "--to-last-log", _FILE]
+        return subprocess.run([*command, *remote], capture_output=True, text=True, check=True).stdout
 
     def _parsed(self, lines: list[str]) -> Iterator[tuple[Transaction, int]]:
         changes: list[_Growing] = []

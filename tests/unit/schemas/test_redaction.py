@@ -15,6 +15,13 @@ from pyspark_tidb_binlog.schemas.redaction import statement_head, without_values
         ("Out of range value for column 'n' at row 3", "Out of range value for column 'n' at row 3"),
         ("Data too long for column 'v' at row 1", "Data too long for column 'v' at row 1"),
         ("Table 'd.t' doesn't exist", "Table 'd.t' doesn't exist"),
+        ("This version of MySQL doesn't yet support 'a thing'", "This version of MySQL doesn't yet support 'a thing'"),
+        ("Variable 'sql_mode' can't be set to the value of 'NO_X'", "Variable 'sql_mode' can't be set to the value of 'NO_X'"),
+        ("Can't DROP 'c'; check that column/key exists", "Can't DROP 'c'; check that column/key exists"),
+        (
+            "Cannot drop column 'c': needed in a foreign key constraint 'fk'",
+            "Cannot drop column 'c': needed in a foreign key constraint 'fk'",
+        ),
         ("Table has no partition for value secret", "Table has no partition for value …"),
         ("You have an error in your SQL syntax near ''secret','x')' at line 1", "You have an error in your SQL syntax near '…' at line 1"),
         ("Deadlock found when trying to get lock; try restarting transaction", None),

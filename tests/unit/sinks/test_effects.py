@@ -60,7 +60,7 @@ def test_a_warning_nobody_knows_to_be_harmless_is_a_finding(errno: int) -> None:
     assert found.words == f"warning {errno}: something about column 'e' at row 1"
 
 
-@pytest.mark.parametrize("errno", [1287, 1592])
+@pytest.mark.parametrize("errno", [1287, 1592, 1681, 6414])
 def test_warnings_about_the_statement_are_harmless(errno: int) -> None:
     assert judge(ADDS, StatementResult(3, info(3, 0, 1), 1, (Warned(errno, "x"),))) == ()
 
