@@ -35,7 +35,9 @@ class PrivateMySQL(PrivateMariaDB):
         ]
 
     def _installing(self) -> list[str]:
-        return [MYSQLD, "--no-defaults", "--initialize-insecure", f"--datadir={self._data_dir}"]
+        # How names are stored is decided with the data directory.
+        fixed = [f"--{name}={value}" for name, value in self._options.items() if name == "lower-case-table-names"]
+        return [MYSQLD, "--no-defaults", "--initialize-insecure", f"--datadir={self._data_dir}", *fixed]
 
     def _serving(self) -> list[str]:
         return [MYSQLD, *super()._serving()[1:], "--mysqlx=OFF"]
