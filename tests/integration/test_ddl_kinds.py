@@ -58,6 +58,35 @@ def test_a_foreign_key_comes_and_goes(session: Session) -> None:
     assert "FOREIGN KEY" not in shown(session)
 
 
+def test_a_foreign_key_may_refer_to_a_key_that_is_not_unique(session: Session) -> None:
+    """As in TiDB; a MySQL server of 8.4 and later takes it only from a session that says so."""
+    parent = table(10, "p", PLAIN, index_info=[index(1, "k", ("n", 1))])
+    h = history(database(1), job(2, 3, parent), job(3, 3, CHILD), job(4, 9, table(11, "t", PLAIN, **FOREIGN)))
+    texts = {
+        2: "CREATE TABLE `p` (`id` INT AUTO_INCREMENT PRIMARY KEY,`n` INT,KEY `k`(`n`));",
+        3: TEXTS[3],
+        4: "ALTER TABLE `t` ADD CONSTRAINT `fk` FOREIGN KEY (`n`) REFERENCES `p`(`n`);",
+    }
+    assert [apply(session, step, h).how for step in steps_of(h, texts)] == ["text"] * 4
+    assert "REFERENCES `p` (`n`)" in shown(session)
+
+
+def test_a_primary_key_that_the_server_makes_itself_is_not_seen(session: Session) -> None:
+    if session.flavour is Flavour.MYSQL:
+        session.execute("SET SESSION sql_generate_invisible_primary_key = 1")
+    bare = table(11, "t", PLAIN[1:], pk_is_handle=False)
+    wide = table(11, "t", [*PLAIN[1:], column(3, "m")], pk_is_handle=False)
+    h = history(database(1), job(2, 3, bare), job(3, 5, wide))
+    made, *steps = steps_of(h, {2: "CREATE TABLE `t` (`n` INT);", 3: "ALTER TABLE `t` ADD COLUMN `m` INT;"})
+    apply(session, made, h)
+    for step in steps:
+        with dying("after-ddl"):
+            apply(session, step, h)
+        assert apply(session, step, h).how == "found"
+    session.execute("INSERT INTO d.t VALUES (1, 2), (1, 2)")
+    assert session.query("SELECT * FROM d.t") == [(1, 2), (1, 2)]
+
+
 @pytest.mark.parametrize(
     ("kind", "query"),
     [

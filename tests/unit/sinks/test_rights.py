@@ -99,12 +99,18 @@ def test_who_may_write_to_a_read_only_server() -> None:
         ("innodb_flush_log_at_trx_commit", "2", False),
         ("innodb_strict_mode", "ON", False),
         ("wsrep_on", "ON", False),
+        ("sql_generate_invisible_primary_key", "ON", False),
     ],
 )
 def test_a_variable(name: str, value: str, hinders: bool) -> None:
     assert name in NAMES
     found = list(judged({name: value}, "db", 6, may_write=False, has_zones=True))
     assert [(remark.hinders, name in remark.what) for remark in found] == [(hinders, True)]
+
+
+def test_a_server_that_makes_keys_itself_refuses_no_table_for_want_of_one() -> None:
+    values = {"sql_require_primary_key": "ON", "sql_generate_invisible_primary_key": "ON"}
+    assert [remark.hinders for remark in judged(values, "db", 6, may_write=False, has_zones=True)] == [False]
 
 
 def test_read_only_depends_on_the_account_and_zones_are_missed() -> None:
