@@ -70,8 +70,8 @@ def test_keys_compare_as_upstream(session: Session) -> None:
     history = SchemaHistory.of(JobReader().read(jobs))
     restored = [
         "CREATE DATABASE `cs`;",
-        "CREATE TABLE `t` (`k` VARCHAR(20) NOT NULL,UNIQUE `k`(`k`));",
-        "ALTER TABLE `t` ADD COLUMN `m` VARCHAR(20);",
+        "CREATE TABLE `t` (`k` VARCHAR(20) BINARY NOT NULL,UNIQUE `k`(`k`));",
+        "ALTER TABLE `t` ADD COLUMN `m` VARCHAR(20) BINARY;",
         "ALTER TABLE `t` ADD UNIQUE(`m`);",
         "ALTER TABLE `t` MODIFY COLUMN `m` VARCHAR(30);",
     ]

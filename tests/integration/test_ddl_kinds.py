@@ -246,16 +246,21 @@ def test_old_jobs_of_several_columns_and_indexes(session: Session) -> None:
 
 def test_partitions_of_a_list_are_kept_by_a_charset_change(session: Session) -> None:
     wide = table(11, "t", [column(1, "id", {**INT, "Flag": 4099}), TEXT_COLUMN], partition=partitions((21, "p0"), (22, "p1")))
-    h = history(database(1), job(2, 3, wide), job(3, 22, wide), job(4, 41, wide))
+    narrow = {**wide, "partition": partitions((21, "p0"))}
+    h = history(database(1), job(2, 3, wide), job(3, 22, wide), job(4, 41, wide), job(5, 20, narrow))
     texts = {
         2: "CREATE TABLE `t` (`id` INT PRIMARY KEY,`k` VARCHAR(20),KEY `i`(`k`)) PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (9),PARTITION `p1` VALUES LESS THAN (99));",
         3: "ALTER TABLE `t` CONVERT TO CHARACTER SET UTF8MB4 COLLATE UTF8MB4_BIN;",
         4: "ALTER TABLE `t` ALTER INDEX `i` INVISIBLE;",
+        5: "ALTER TABLE `t` DROP PARTITION IF EXISTS `p1`;",
     }
-    for step in steps_of(h, texts):
+    *steps, last = steps_of(h, texts)
+    for step in steps:
         assert apply(session, step, h).how == "text"
     assert re.search("PARTITION `?p1`? VALUES", shown(session))
     assert ("INVISIBLE" if session.flavour is Flavour.MYSQL else "IGNORED") in shown(session)
+    assert apply(session, last, h).how == "text"
+    assert "p1" not in shown(session)
 
 
 def test_a_table_is_partitioned_anew_under_another_id(session: Session) -> None:

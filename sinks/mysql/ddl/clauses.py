@@ -288,8 +288,14 @@ def _charset_clause(at: Sequence[Token], i: int) -> int:
 
 
 def without_charset(tokens: Tokens) -> Tokens:
-    """The tokens without top-level charset and collation clauses."""
-    return _remove(tokens, lambda at, i: _charset_clause(at, i) if i else 0)
+    """The column's tokens without top-level charset and collation clauses: BINARY behind a type means the ``_bin`` of its charset, which may pad."""
+
+    def match(at: Sequence[Token], i: int) -> int:
+        if not i:
+            return 0
+        return i + 1 if at[i].word == "BINARY" else _charset_clause(at, i)
+
+    return _remove(tokens, match)
 
 
 def is_charset_only(tokens: Sequence[Token]) -> bool:
