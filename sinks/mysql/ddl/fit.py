@@ -58,7 +58,9 @@ def misfit(there: Shown | None, column: ColumnInfo, was: ColumnInfo | None, want
         return ""
     charset, collate = spelled(there.charset), spelled(there.collate)
     recoded = was is not None and (was.tp, was.charset, was.collate) != (column.tp, column.charset, column.collate)
-    if charset not in (wanted.charset, _HOLDS_ALL) or (recoded and collate not in {spelled(one.collate) for one in (wanted, *others)}):
+    if charset not in {_HOLDS_ALL, wanted.charset, *(one.charset for one in others)} or (
+        recoded and collate not in {spelled(one.collate) for one in (wanted, *others)}
+    ):
         return f"{charset} {collate} instead of {wanted.charset} {wanted.collate}"
     return ""
 

@@ -322,6 +322,10 @@ def test_charsets(upstream: tuple[str, str], flavour: Flavour, wanted: tuple[str
         (("latin1", "latin1_swedish_ci"), Flavour.MARIADB, ("utf8mb4", "utf8mb4_nopad_bin")),
         (("binary", "binary"), Flavour.MARIADB, ("binary", "binary")),
         (("utf8mb4", "utf8mb4_general_ci"), Flavour.TIDB, ("utf8mb4", "utf8mb4_general_ci")),
+        (("utf8", "utf8_general_ci"), Flavour.MYSQL, ("utf8mb4", "utf8mb4_0900_bin")),
+        (("ascii", "ascii_bin"), Flavour.MYSQL, ("utf8mb4", "utf8mb4_0900_bin")),
+        (("gbk", "gbk_chinese_ci"), Flavour.MYSQL, ("utf8mb4", "utf8mb4_0900_bin")),
+        (("binary", "binary"), Flavour.MYSQL, ("binary", "binary")),
     ],
 )
 def test_old_collations_are_bytes(upstream: tuple[str, str], flavour: Flavour, wanted: tuple[str, str]) -> None:
