@@ -163,7 +163,7 @@ def test_nulls_that_are_filled_are_in_utc_too(session: Session) -> None:
 def test_a_refused_statement_leaves_the_session_in_utc(session: Session) -> None:
     h, step = modify(session, *TO_DATETIME, EAST, "2026-01-01 12:00:00")
     session.execute("ALTER TABLE d.t ADD CONSTRAINT early CHECK (v < '2026-01-01 15:00:00')")
-    with pytest.raises(DdlRefused, match="early"):
+    with pytest.raises(DdlRefused, match="(?i)constraint"):
         apply(session, step, h)
     session.execute("ALTER TABLE d.t DROP CONSTRAINT early")
     assert apply(session, step, h).how == "text"

@@ -11,8 +11,11 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import DdlOutcome
+from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import execute_text
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, partitions, steps_of, table
 from tests.support.ddl_target import CONFIG, apply, ddl_session, dying
 from tests.support.shown_columns import NOPAD_BIN
@@ -339,3 +342,19 @@ def test_a_foreign_key_without_a_name_is_dropped_under_the_targets_name(session:
         assert apply(session, step, h).how == how
     assert "`n`" not in shown(session) and "t_ibfk_2` FOREIGN KEY (`m`)" in shown(session) and "`own` FOREIGN KEY (`m`)" in shown(session)
     assert shown(session).count("FOREIGN KEY") == 2
+
+
+def test_a_condition_in_a_text_that_is_all_that_is_known(session: Session, mariadb: PrivateMariaDB) -> None:
+    """MySQL has none in ALTER TABLE and of indexes; a second time it is so already."""
+    session.execute("CREATE DATABASE d")
+    session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, gone INT)")
+    session.commit()
+    texts = (
+        "ALTER TABLE `t` ADD COLUMN IF NOT EXISTS `n` INT DEFAULT (IF(1,2,3))",
+        "CREATE INDEX IF NOT EXISTS `i` ON `t` (`n`)",
+        "ALTER TABLE `t` DROP COLUMN IF EXISTS `gone`",
+    )
+    for text in (*texts, *texts, "DROP INDEX IF EXISTS `i` ON `t`"):
+        execute_text(lambda: connect(mariadb.target(), CONFIG), FEW, "d", text, session.flavour, lambda _: None)
+    assert column_names(session, "d", "t") == ("id", "n")
+    assert "KEY `i`" not in shown(session)

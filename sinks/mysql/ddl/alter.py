@@ -21,6 +21,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import (
     split_commas,
     strip,
     visibility,
+    without_conditions,
     words,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import alter_specs, definition_at, table_name
@@ -76,7 +77,7 @@ def _edit_spec(spec: Tokens, info: TableInfo | None, dialect: Dialect, losses: L
     if not spoken:
         return ""
     if dialect.flavour is Flavour.MYSQL:
-        spec = _without_if_exists(spec)
+        spec = without_conditions(spec)
         spoken = words(spec)
     if is_charset_only(spec) or spoken[:2] == ["CONVERT", "TO"]:
         return _charset_spec(spoken[0] == "CONVERT", info, dialect)
@@ -93,14 +94,6 @@ def _edit_spec(spec: Tokens, info: TableInfo | None, dialect: Dialect, losses: L
     if spoken[0] == "ALTER" and spoken[1] in ("INDEX", "KEY"):
         return text_of(visibility(spec, dialect))
     return text_of(spec)
-
-
-def _without_if_exists(spec: Tokens) -> Tokens:
-    """``DROP PARTITION IF EXISTS p`` without the condition, for which MySQL has no syntax: what the spec names is there upstream."""
-    solid = [i for i, t in enumerate(spec) if not t.blank]
-    spoken = [spec[i].word for i in solid[:5]]
-    at = next((n for n in range(1, 4) if spoken[n : n + 2] == ["IF", "EXISTS"] and n + 2 < len(solid)), 0)
-    return [*spec[: solid[at]], *spec[solid[at + 2] :]] if at else spec
 
 
 def _charset_spec(convert: bool, info: TableInfo | None, dialect: Dialect) -> str:

@@ -14,6 +14,8 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_text
 
 Tokens = list[Token]
 
+_CONDITIONS = (["IF", "NOT", "EXISTS"], ["IF", "EXISTS"])
+
 _TEXT_TYPES = frozenset(
     {"CHAR", "VARCHAR", "NCHAR", "NVARCHAR", "CHARACTER", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT", "ENUM", "SET", "LONG"}
 )
@@ -123,6 +125,19 @@ def without_if_not_exists(tokens: Sequence[Token]) -> Tokens:
     for n in range(len(solid) - 3):
         if spoken[n : n + 3] == ["IF", "NOT", "EXISTS"]:
             dropped.update(range(solid[n], solid[n + 3]))
+    return [t for i, t in enumerate(tokens) if i not in dropped]
+
+
+def without_conditions(tokens: Sequence[Token]) -> Tokens:
+    """What is altered, without IF EXISTS and IF NOT EXISTS, for which MySQL has no syntax there. What the upstream has executed was so."""
+    inside = {i for i, (depth, _) in enumerate(with_depth(tokens)) if depth}
+    solid = [i for i, t in enumerate(tokens) if not t.blank]
+    spoken = ["" if i in inside else tokens[i].word for i in solid]
+    dropped: set[int] = set()
+    for n in range(len(solid)):
+        many = next((len(run) for run in _CONDITIONS if spoken[n : n + len(run)] == run), 0)
+        if many and n + many < len(solid):
+            dropped.update(range(solid[n], solid[n + many]))
     return [t for i, t in enumerate(tokens) if i not in dropped]
 
 
