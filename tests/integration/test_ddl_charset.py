@@ -11,7 +11,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, Ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.leases import held
-from tests.support.shown_columns import NOPAD_BIN
+from tests.support.private_mysql import NO_PAD_BIN
 
 pytestmark = pytest.mark.mysql
 
@@ -85,5 +85,5 @@ def test_keys_compare_as_upstream(session: Session) -> None:
     session.commit()
     assert len(session.query("SELECT k FROM cs.t")) == 6
     assert session.query("SELECT k FROM cs.t WHERE k = 'a '") == [("a ",)]
-    assert session.query("SELECT DISTINCT collation_name FROM information_schema.columns WHERE table_schema = 'cs'") == [(NOPAD_BIN,)]
-    assert session.query("SELECT default_collation_name FROM information_schema.schemata WHERE schema_name = 'cs'") == [(NOPAD_BIN,)]
+    assert session.query("SELECT DISTINCT collation_name FROM information_schema.columns WHERE table_schema = 'cs'") == [(NO_PAD_BIN,)]
+    assert session.query("SELECT default_collation_name FROM information_schema.schemata WHERE schema_name = 'cs'") == [(NO_PAD_BIN,)]

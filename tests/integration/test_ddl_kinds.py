@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, partitions, steps_of, table
 from tests.support.ddl_target import CONFIG, apply, ddl_session, dying
-from tests.support.shown_columns import NOPAD_BIN
+from tests.support.private_mysql import NO_PAD_BIN
 
 pytestmark = pytest.mark.mysql
 
@@ -121,7 +121,7 @@ def test_an_option_of_the_table(session: Session, kind: JobType, query: str) -> 
 )
 def test_what_only_tidb_has_changes_nothing_at_the_target(session: Session, kind: JobType, query: str) -> None:
     assert run(session, kind, query).state == "done"
-    assert f"ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE={NOPAD_BIN}" in shown(session)
+    assert f"ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE={NO_PAD_BIN}" in shown(session)
 
 
 @pytest.mark.parametrize("kind", [27, 28, 31, 49, 50, 51, 52, 53, 54, 55, 56, 57, 59, 68, 69, 70])
@@ -288,6 +288,43 @@ def test_a_table_is_partitioned_anew_under_another_id(session: Session) -> None:
         assert ("PARTITION BY" in shown(session)) is partitioned
         assert sorted(session.query("SELECT * FROM d.t")) == [(1, 1), (2, 2)]
     assert [t.table_id for t in h.tables_in("d", 4)] == [30]
+
+
+@pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl"])
+def test_a_partition_is_exchanged_after_a_column_came(session: Session, point: str) -> None:
+    """MySQL adds it without rewriting the rows, and then exchanges no partition before the table is rebuilt."""
+    columns = [column(1, "id", {**INT, "Flag": 4099}), column(2, "n", default="7", origin_default="7")]
+    parent, plain = (table(i, name, columns[:1]) for i, name in ((20, "t"), (11, "x")))
+    parent["partition"] = partitions((21, "p0"), (22, "p1"))
+    h = history(
+        database(1),
+        job(2, 3, parent),
+        job(3, 3, plain),
+        job(4, 5, {**parent, "cols": columns}),
+        job(5, 5, {**plain, "cols": columns}),
+        job(6, 42, {**parent, "cols": columns, "partition": partitions((11, "p0"), (22, "p1"))}, table_id=11),
+    )
+    ranges = "PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (9),PARTITION `p1` VALUES LESS THAN (99))"
+    texts = {
+        2: f"CREATE TABLE `t` (`id` INT PRIMARY KEY) {ranges};",
+        3: "CREATE TABLE `x` (`id` INT PRIMARY KEY);",
+        4: "ALTER TABLE `t` ADD COLUMN `n` INT DEFAULT 7;",
+        5: "ALTER TABLE `x` ADD COLUMN `n` INT DEFAULT 7;",
+        6: "ALTER TABLE `t` EXCHANGE PARTITION `p0` WITH TABLE `x`;",
+    }
+    *steps, last = steps_of(h, texts)
+    for step in steps:
+        apply(session, step, h)
+        if step.job.id == 3:
+            session.execute("INSERT INTO d.t VALUES (1), (20)")
+            session.execute("INSERT INTO d.x VALUES (2)")
+            session.commit()
+    with dying(point):
+        apply(session, last, h)
+    session.rollback()
+    assert apply(session, last, h).how == ("found" if point == "after-ddl" else "text")
+    assert session.query("SELECT * FROM d.t ORDER BY id") == [(2, 7), (20, 7)]
+    assert session.query("SELECT * FROM d.x") == [(1, 7)]
 
 
 def test_a_table_like_one_of_another_database_is_not_like_its_namesake(session: Session) -> None:

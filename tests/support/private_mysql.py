@@ -10,6 +10,11 @@ from pathlib import Path
 from pyspark_tidb_binlog.jobs.lab.mariadb import ACCOUNT, PrivateMariaDB
 
 MYSQLD = os.environ.get("TIDB_BINLOG_TEST_MYSQLD", "")
+NO_PAD_BIN = "utf8mb4_0900_bin" if MYSQLD else "utf8mb4_nopad_bin"
+"""The collation that tells every two texts apart, as the server of the tests names it."""
+
+RealMariaDB = PrivateMariaDB
+"""A MariaDB whichever server is the target: it plays a TiDB, the upstream of a bootstrap by its tables' former versions, or a target with timestamps."""
 
 _DEFAULTS = {"disable-log-bin": "1", "innodb-log-writer-threads": "OFF"}
 """As the MariaDB of the tests: no binary log; and fewer threads that wait busily, on a machine of two cores."""
@@ -35,9 +40,9 @@ class PrivateMySQL(PrivateMariaDB):
         ]
 
     def _installing(self) -> list[str]:
-        # How names are stored is decided with the data directory.
-        fixed = [f"--{name}={value}" for name, value in self._options.items() if name == "lower-case-table-names"]
-        return [MYSQLD, "--no-defaults", "--initialize-insecure", f"--datadir={self._data_dir}", *fixed]
+        # What it is installed with it cannot be started without.
+        kept = [f"--{name}={value}" for name, value in self._options.items() if name == "lower-case-table-names"]
+        return [MYSQLD, "--no-defaults", "--initialize-insecure", f"--datadir={self._data_dir}", *kept]
 
     def _serving(self) -> list[str]:
         return [MYSQLD, *super()._serving()[1:], "--mysqlx=OFF"]

@@ -1,4 +1,4 @@
-"""How a server shows what it holds: a column's declared default, and the collation that stands for TiDB's ``utf8mb4_bin``."""
+"""How a server shows a column's declared default."""
 
 import re
 from collections.abc import Iterable
@@ -6,10 +6,6 @@ from collections.abc import Iterable
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_string
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from tests.support.private_mysql import MYSQLD
-
-NOPAD_BIN = "utf8mb4_0900_bin" if MYSQLD else "utf8mb4_nopad_bin"
-"""Of the tests' target."""
 
 _UNQUOTED = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "bit"})
 _AS_MARIADB: Iterable[tuple[str, str]] = (
