@@ -11,6 +11,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, Ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.leases import held
+from tests.support.private_mysql import NO_PAD_BIN
 
 pytestmark = pytest.mark.mysql
 
@@ -69,8 +70,8 @@ def test_keys_compare_as_upstream(session: Session) -> None:
     history = SchemaHistory.of(JobReader().read(jobs))
     restored = [
         "CREATE DATABASE `cs`;",
-        "CREATE TABLE `t` (`k` VARCHAR(20) NOT NULL,UNIQUE `k`(`k`));",
-        "ALTER TABLE `t` ADD COLUMN `m` VARCHAR(20);",
+        "CREATE TABLE `t` (`k` VARCHAR(20) BINARY NOT NULL,UNIQUE `k`(`k`));",
+        "ALTER TABLE `t` ADD COLUMN `m` VARCHAR(20) BINARY;",
         "ALTER TABLE `t` ADD UNIQUE(`m`);",
         "ALTER TABLE `t` MODIFY COLUMN `m` VARCHAR(30);",
     ]
@@ -84,9 +85,5 @@ def test_keys_compare_as_upstream(session: Session) -> None:
     session.commit()
     assert len(session.query("SELECT k FROM cs.t")) == 6
     assert session.query("SELECT k FROM cs.t WHERE k = 'a '") == [("a ",)]
-    assert session.query("SELECT DISTINCT collation_name FROM information_schema.columns WHERE table_schema = 'cs'") == [
-        ("utf8mb4_nopad_bin",)
-    ]
-    assert session.query("SELECT default_collation_name FROM information_schema.schemata WHERE schema_name = 'cs'") == [
-        ("utf8mb4_nopad_bin",)
-    ]
+    assert session.query("SELECT DISTINCT collation_name FROM information_schema.columns WHERE table_schema = 'cs'") == [(NO_PAD_BIN,)]
+    assert session.query("SELECT default_collation_name FROM information_schema.schemata WHERE schema_name = 'cs'") == [(NO_PAD_BIN,)]

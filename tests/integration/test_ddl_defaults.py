@@ -15,6 +15,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
 from tests.support.ddl_target import CONFIG, apply, ddl_session, dying
+from tests.support.shown_columns import declared
 
 pytestmark = pytest.mark.mysql
 
@@ -58,14 +59,6 @@ def to_alter(session: Session, added: list[dict[str, Any]], text: str, kind_of_j
 
 def cells(session: Session, name: str = "c") -> set[Any]:
     return {value for (value,) in session.query(f"SELECT CAST({name} AS CHAR) FROM d.t")}
-
-
-def declared(session: Session, name: str = "c") -> tuple[str | None, str, str]:
-    """The default, whether NULL may be, and what comes with an update."""
-    rows = session.query(
-        "SELECT column_default, is_nullable, extra FROM information_schema.columns WHERE table_schema = 'd' AND column_name = %s", [name]
-    )
-    return rows[0][0], rows[0][1], rows[0][2]
 
 
 CASES = {
@@ -179,7 +172,7 @@ def test_rows_hold_what_the_upstream_says(session: Session, case: str, how: str)
         assert session.query("SELECT DISTINCT HEX(c) FROM d.t") == [("103",)]
     else:
         assert cells(session) == {value}
-    assert declared(session) == default
+    assert declared(session, "c") == default
 
 
 def test_binary_zeros(session: Session) -> None:
@@ -211,7 +204,7 @@ def test_a_crash_between_the_halves(session: Session, point: str, text: str) -> 
     session.rollback()
     assert apply(session, step, h).state == "done"
     assert cells(session) == {"2021-05-06 07:08:09"}
-    assert declared(session) == ("current_timestamp()", "YES", "")
+    assert declared(session, "c") == ("current_timestamp()", "YES", "")
 
 
 def test_a_timestamp_of_a_new_table_may_be_null(session: Session) -> None:

@@ -1,6 +1,7 @@
 """Every type of DDL that the recorded cases lack, on a real MariaDB: what becomes of it, and of its table (ddl.md 3 and 7)."""
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,9 +11,14 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import DdlOutcome
-from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import execute_text
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, partitions, steps_of, table
 from tests.support.ddl_target import CONFIG, apply, ddl_session, dying
+from tests.support.private_mysql import NO_PAD_BIN
 
 pytestmark = pytest.mark.mysql
 
@@ -55,6 +61,35 @@ def test_a_foreign_key_comes_and_goes(session: Session) -> None:
     assert "FOREIGN KEY" not in shown(session)
 
 
+def test_a_foreign_key_may_refer_to_a_key_that_is_not_unique(session: Session) -> None:
+    """As in TiDB; a MySQL server of 8.4 and later takes it only from a session that says so."""
+    parent = table(10, "p", PLAIN, index_info=[index(1, "k", ("n", 1))])
+    h = history(database(1), job(2, 3, parent), job(3, 3, CHILD), job(4, 9, table(11, "t", PLAIN, **FOREIGN)))
+    texts = {
+        2: "CREATE TABLE `p` (`id` INT AUTO_INCREMENT PRIMARY KEY,`n` INT,KEY `k`(`n`));",
+        3: TEXTS[3],
+        4: "ALTER TABLE `t` ADD CONSTRAINT `fk` FOREIGN KEY (`n`) REFERENCES `p`(`n`);",
+    }
+    assert [apply(session, step, h).how for step in steps_of(h, texts)] == ["text"] * 4
+    assert "REFERENCES `p` (`n`)" in shown(session)
+
+
+def test_a_primary_key_that_the_server_makes_itself_is_not_seen(session: Session) -> None:
+    if session.flavour is Flavour.MYSQL:
+        session.execute("SET SESSION sql_generate_invisible_primary_key = 1")
+    bare = table(11, "t", PLAIN[1:], pk_is_handle=False)
+    wide = table(11, "t", [*PLAIN[1:], column(3, "m")], pk_is_handle=False)
+    h = history(database(1), job(2, 3, bare), job(3, 5, wide))
+    made, *steps = steps_of(h, {2: "CREATE TABLE `t` (`n` INT);", 3: "ALTER TABLE `t` ADD COLUMN `m` INT;"})
+    apply(session, made, h)
+    for step in steps:
+        with dying("after-ddl"):
+            apply(session, step, h)
+        assert apply(session, step, h).how == "found"
+    session.execute("INSERT INTO d.t VALUES (1, 2), (1, 2)")
+    assert session.query("SELECT * FROM d.t") == [(1, 2), (1, 2)]
+
+
 @pytest.mark.parametrize(
     ("kind", "query"),
     [
@@ -86,7 +121,7 @@ def test_an_option_of_the_table(session: Session, kind: JobType, query: str) -> 
 )
 def test_what_only_tidb_has_changes_nothing_at_the_target(session: Session, kind: JobType, query: str) -> None:
     assert run(session, kind, query).state == "done"
-    assert "ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin" in shown(session)
+    assert f"ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE={NO_PAD_BIN}" in shown(session)
 
 
 @pytest.mark.parametrize("kind", [27, 28, 31, 49, 50, 51, 52, 53, 54, 55, 56, 57, 59, 68, 69, 70])
@@ -127,6 +162,11 @@ def test_a_sequence_is_made_changed_and_dropped(session: Session) -> None:
     }
     create, change, drop = steps_of(h, texts)[1:]
     apply(session, steps_of(h, texts)[0], h)
+    if session.flavour is Flavour.MYSQL:
+        for step in (create, change, drop):
+            outcome = apply(session, step, h)
+            assert (outcome.state, outcome.how, outcome.losses) == ("done", "nothing", ("d.s: sequence left out, MySQL has none",))
+        return
     assert apply(session, create, h).how == "text"
     assert session.query("SELECT increment FROM d.s") == [(5,)]
     assert apply(session, change, h).how == "text"
@@ -209,15 +249,21 @@ def test_old_jobs_of_several_columns_and_indexes(session: Session) -> None:
 
 def test_partitions_of_a_list_are_kept_by_a_charset_change(session: Session) -> None:
     wide = table(11, "t", [column(1, "id", {**INT, "Flag": 4099}), TEXT_COLUMN], partition=partitions((21, "p0"), (22, "p1")))
-    h = history(database(1), job(2, 3, wide), job(3, 22, wide), job(4, 41, wide))
+    narrow = {**wide, "partition": partitions((21, "p0"))}
+    h = history(database(1), job(2, 3, wide), job(3, 22, wide), job(4, 41, wide), job(5, 20, narrow))
     texts = {
         2: "CREATE TABLE `t` (`id` INT PRIMARY KEY,`k` VARCHAR(20),KEY `i`(`k`)) PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (9),PARTITION `p1` VALUES LESS THAN (99));",
         3: "ALTER TABLE `t` CONVERT TO CHARACTER SET UTF8MB4 COLLATE UTF8MB4_BIN;",
         4: "ALTER TABLE `t` ALTER INDEX `i` INVISIBLE;",
+        5: "ALTER TABLE `t` DROP PARTITION IF EXISTS `p1`;",
     }
-    for step in steps_of(h, texts):
+    *steps, last = steps_of(h, texts)
+    for step in steps:
         assert apply(session, step, h).how == "text"
-    assert "PARTITION `p1`" in shown(session) and "IGNORED" in shown(session)
+    assert re.search("PARTITION `?p1`? VALUES", shown(session))
+    assert ("INVISIBLE" if session.flavour is Flavour.MYSQL else "IGNORED") in shown(session)
+    assert apply(session, last, h).how == "text"
+    assert "p1" not in shown(session)
 
 
 def test_a_table_is_partitioned_anew_under_another_id(session: Session) -> None:
@@ -242,6 +288,43 @@ def test_a_table_is_partitioned_anew_under_another_id(session: Session) -> None:
         assert ("PARTITION BY" in shown(session)) is partitioned
         assert sorted(session.query("SELECT * FROM d.t")) == [(1, 1), (2, 2)]
     assert [t.table_id for t in h.tables_in("d", 4)] == [30]
+
+
+@pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl"])
+def test_a_partition_is_exchanged_after_a_column_came(session: Session, point: str) -> None:
+    """MySQL adds it without rewriting the rows, and then exchanges no partition before the table is rebuilt."""
+    columns = [column(1, "id", {**INT, "Flag": 4099}), column(2, "n", default="7", origin_default="7")]
+    parent, plain = (table(i, name, columns[:1]) for i, name in ((20, "t"), (11, "x")))
+    parent["partition"] = partitions((21, "p0"), (22, "p1"))
+    h = history(
+        database(1),
+        job(2, 3, parent),
+        job(3, 3, plain),
+        job(4, 5, {**parent, "cols": columns}),
+        job(5, 5, {**plain, "cols": columns}),
+        job(6, 42, {**parent, "cols": columns, "partition": partitions((11, "p0"), (22, "p1"))}, table_id=11),
+    )
+    ranges = "PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (9),PARTITION `p1` VALUES LESS THAN (99))"
+    texts = {
+        2: f"CREATE TABLE `t` (`id` INT PRIMARY KEY) {ranges};",
+        3: "CREATE TABLE `x` (`id` INT PRIMARY KEY);",
+        4: "ALTER TABLE `t` ADD COLUMN `n` INT DEFAULT 7;",
+        5: "ALTER TABLE `x` ADD COLUMN `n` INT DEFAULT 7;",
+        6: "ALTER TABLE `t` EXCHANGE PARTITION `p0` WITH TABLE `x`;",
+    }
+    *steps, last = steps_of(h, texts)
+    for step in steps:
+        apply(session, step, h)
+        if step.job.id == 3:
+            session.execute("INSERT INTO d.t VALUES (1), (20)")
+            session.execute("INSERT INTO d.x VALUES (2)")
+            session.commit()
+    with dying(point):
+        apply(session, last, h)
+    session.rollback()
+    assert apply(session, last, h).how == ("found" if point == "after-ddl" else "text")
+    assert session.query("SELECT * FROM d.t ORDER BY id") == [(2, 7), (20, 7)]
+    assert session.query("SELECT * FROM d.x") == [(1, 7)]
 
 
 def test_a_table_like_one_of_another_database_is_not_like_its_namesake(session: Session) -> None:
@@ -296,3 +379,19 @@ def test_a_foreign_key_without_a_name_is_dropped_under_the_targets_name(session:
         assert apply(session, step, h).how == how
     assert "`n`" not in shown(session) and "t_ibfk_2` FOREIGN KEY (`m`)" in shown(session) and "`own` FOREIGN KEY (`m`)" in shown(session)
     assert shown(session).count("FOREIGN KEY") == 2
+
+
+def test_a_condition_in_a_text_that_is_all_that_is_known(session: Session, mariadb: PrivateMariaDB) -> None:
+    """MySQL has none in ALTER TABLE and of indexes; a second time it is so already."""
+    session.execute("CREATE DATABASE d")
+    session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, gone INT)")
+    session.commit()
+    texts = (
+        "ALTER TABLE `t` ADD COLUMN IF NOT EXISTS `n` INT DEFAULT (IF(1,2,3))",
+        "CREATE INDEX IF NOT EXISTS `i` ON `t` (`n`)",
+        "ALTER TABLE `t` DROP COLUMN IF EXISTS `gone`",
+    )
+    for text in (*texts, *texts, "DROP INDEX IF EXISTS `i` ON `t`"):
+        execute_text(lambda: connect(mariadb.target(), CONFIG), FEW, "d", text, session.flavour, lambda _: None)
+    assert column_names(session, "d", "t") == ("id", "n")
+    assert "KEY `i`" not in shown(session)

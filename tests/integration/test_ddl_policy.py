@@ -156,9 +156,9 @@ def test_without_table_ids_an_invisible_ddl_stops_after_a_crash(mariadb: Private
         3: "CREATE TABLE `p` (`id` INT PRIMARY KEY) PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (9));",
         4: "x;",
     }
-    session.execute("CREATE OR REPLACE USER poor@'%' IDENTIFIED BY 'x'")
-    session.execute("CREATE OR REPLACE USER poor@localhost IDENTIFIED BY 'x'")
     for host in ("'%'", "localhost"):
+        session.execute(f"DROP USER IF EXISTS poor@{host}")
+        session.execute(f"CREATE USER poor@{host} IDENTIFIED BY 'x'")
         session.execute(f"GRANT ALL ON d.* TO poor@{host}")
         session.execute(f"GRANT ALL ON tidb_binlog.* TO poor@{host}")
     *others, exchange = steps_of(h, texts)

@@ -12,6 +12,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
 from tests.support.ddl_target import CONFIG, apply, dying
+from tests.support.private_mysql import NO_PAD_BIN
 
 pytestmark = pytest.mark.mysql
 
@@ -105,6 +106,7 @@ class refusing:  # noqa: N801
         self._session.execute = self._execute  # type: ignore[method-assign]
 
 
+@pytest.mark.mariadb  # no other server has alter_algorithm
 def test_the_servers_own_refusal(session: Session) -> None:
     h, step = modify(session, "TEXT", "LONGTEXT", TEXT, LONGTEXT)
     session.execute("SET SESSION alter_algorithm = 'NOCOPY'")
@@ -118,7 +120,7 @@ def test_the_servers_own_refusal(session: Session) -> None:
 @pytest.mark.parametrize("bigger", ["MEDIUMTEXT", "LONGTEXT"])
 def test_what_a_person_has_made_is_found_and_so_is_more(session: Session, bigger: str) -> None:
     h, step = modify(session, "TEXT", "MEDIUMTEXT", TEXT, MEDIUMTEXT)
-    session.execute(f"ALTER TABLE d.t MODIFY v {bigger} CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin")
+    session.execute(f"ALTER TABLE d.t MODIFY v {bigger} CHARACTER SET utf8mb4 COLLATE {NO_PAD_BIN}")
     with refusing(session):
         assert apply(session, step, h).how == "nothing"
 

@@ -11,12 +11,13 @@ from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
 from tests.support.ddl_target import CONFIG, Died, apply, ddl_session, dying
+from tests.support.private_mysql import NO_PAD_BIN
 
 pytestmark = pytest.mark.mysql
 
 COLUMNS = [column(1, "id", {**INT, "Flag": 4099}), column(2, "v", VARCHAR)]
 TEXT = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` VARCHAR(20));"
-EQUAL = "CREATE TABLE d.{} (id INT PRIMARY KEY, v VARCHAR(20) COLLATE utf8mb4_nopad_bin)"
+EQUAL = f"CREATE TABLE d.{{}} (id INT PRIMARY KEY, v VARCHAR(20) COLLATE {NO_PAD_BIN})"
 
 
 def single(session: Session) -> tuple[SchemaHistory, DdlStep]:

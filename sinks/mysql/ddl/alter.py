@@ -21,6 +21,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import (
     split_commas,
     strip,
     visibility,
+    without_conditions,
     words,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import alter_specs, definition_at, table_name
@@ -75,6 +76,9 @@ def _edit_spec(spec: Tokens, info: TableInfo | None, dialect: Dialect, losses: L
     spoken = words(spec)
     if not spoken:
         return ""
+    if dialect.flavour is Flavour.MYSQL:
+        spec = without_conditions(spec)
+        spoken = words(spec)
     if is_charset_only(spec) or spoken[:2] == ["CONVERT", "TO"]:
         return _charset_spec(spoken[0] == "CONVERT", info, dialect)
     if spoken[0] in _SILENT or spoken[:3] in (["SET", "TIFLASH", "REPLICA"], ["SET", "HYPO", "TIFLASH"]) or spoken[:2] == ["REMOVE", "TTL"]:

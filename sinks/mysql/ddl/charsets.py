@@ -22,6 +22,9 @@ UPSTREAM_DEFAULT = Charset("utf8mb4", "utf8mb4_bin")
 _AS_UTF8MB4 = frozenset({"latin1"})
 """TiDB's latin1 holds any UTF-8 unchecked and compares it by bytes: in the target's latin1 it would become question marks."""
 
+_PAD_IN_MYSQL = frozenset({"utf8_bin", "ascii_bin", "gbk_bin"})
+"""MySQL compares bytes without padding in utf8mb4 only, which holds all characters of these charsets."""
+
 _SPELLED = {"utf8": "utf8mb3"}
 
 _MARIADB = {
@@ -63,5 +66,7 @@ def target_charset(
         wanted = UPSTREAM_DEFAULT
     if binary and wanted.charset != "binary":
         wanted = Charset(wanted.charset, f"{wanted.charset}_bin")
+        if flavour is Flavour.MYSQL and nopad and wanted.collate in _PAD_IN_MYSQL:
+            wanted = UPSTREAM_DEFAULT
     mapped = (_MARIADB if flavour is Flavour.MARIADB else {}) | (_NOPAD[flavour] if nopad else {})
     return Charset(_SPELLED.get(wanted.charset, wanted.charset), mapped.get(wanted.collate, wanted.collate))

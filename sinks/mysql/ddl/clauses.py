@@ -14,6 +14,8 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_text
 
 Tokens = list[Token]
 
+_CONDITIONS = (["IF", "NOT", "EXISTS"], ["IF", "EXISTS"])
+
 _TEXT_TYPES = frozenset(
     {"CHAR", "VARCHAR", "NCHAR", "NVARCHAR", "CHARACTER", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT", "ENUM", "SET", "LONG"}
 )
@@ -123,6 +125,19 @@ def without_if_not_exists(tokens: Sequence[Token]) -> Tokens:
     for n in range(len(solid) - 3):
         if spoken[n : n + 3] == ["IF", "NOT", "EXISTS"]:
             dropped.update(range(solid[n], solid[n + 3]))
+    return [t for i, t in enumerate(tokens) if i not in dropped]
+
+
+def without_conditions(tokens: Sequence[Token]) -> Tokens:
+    """What is altered, without IF EXISTS and IF NOT EXISTS, for which MySQL has no syntax there. What the upstream has executed was so."""
+    inside = {i for i, (depth, _) in enumerate(with_depth(tokens)) if depth}
+    solid = [i for i, t in enumerate(tokens) if not t.blank]
+    spoken = ["" if i in inside else tokens[i].word for i in solid]
+    dropped: set[int] = set()
+    for n in range(len(solid)):
+        many = next((len(run) for run in _CONDITIONS if spoken[n : n + len(run)] == run), 0)
+        if many and n + many < len(solid):
+            dropped.update(range(solid[n], solid[n + many]))
     return [t for i, t in enumerate(tokens) if i not in dropped]
 
 
@@ -288,8 +303,14 @@ def _charset_clause(at: Sequence[Token], i: int) -> int:
 
 
 def without_charset(tokens: Tokens) -> Tokens:
-    """The tokens without top-level charset and collation clauses."""
-    return _remove(tokens, lambda at, i: _charset_clause(at, i) if i else 0)
+    """The column's tokens without top-level charset and collation clauses: BINARY behind a type means the ``_bin`` of its charset, which may pad."""
+
+    def match(at: Sequence[Token], i: int) -> int:
+        if not i:
+            return 0
+        return i + 1 if at[i].word == "BINARY" else _charset_clause(at, i)
+
+    return _remove(tokens, match)
 
 
 def is_charset_only(tokens: Sequence[Token]) -> bool:

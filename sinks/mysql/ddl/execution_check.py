@@ -140,7 +140,7 @@ class ExecutionCheck:
             if not earlier.refused and not self._shows(before) and not (before.ids_known and now.ids_known):
                 raise self._undecided(
                     "its effect is not visible in the structure, and the server's table ids cannot be read. Grant PROCESS to the "
-                    "target's user"
+                    "target's user if it lacks it"
                 )
             return False
         if before.ids_known and now.ids_known:

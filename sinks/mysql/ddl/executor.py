@@ -37,6 +37,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import DROPS, NOTHING_K
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import drop_of_another_name
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
+from pyspark_tidb_binlog.sinks.mysql.ddl.instant_columns import rebuild_by_hand, rebuilds
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, RENAMES, left_with_rows, way_out
@@ -284,6 +285,7 @@ class _Run:
         if earlier is None and self._handed_over and (found := self._by_another(text)):
             return found
         if earlier is None or earlier.refused:
+            now = now if scattered else self._rebuilt(now)
             self._write_intent(text.sql, now)
         else:
             self._unfinished = earlier.snapshot
@@ -337,6 +339,19 @@ class _Run:
     def _snapshot(self) -> SchemaSnapshot:
         return snapshot_of(self._session, self._subject)
 
+    def _rebuilt(self, now: SchemaSnapshot) -> SchemaSnapshot:
+        """The target after what must be rebuilt for the job's statement, which changes no row and no definition."""
+        found = rebuilds(self._session, self._subject, now)
+        for sql in found:
+            _log.info("DDL at commit_ts %d: the server exchanges no partition with instant columns: %s", self._step.commit_ts, sql)
+            try:
+                self._send(sql)
+            except RetryableApplyError:
+                raise
+            except ApplyError as error:
+                self._note_try("rebuild", sql, error)
+        return self._snapshot() if found else now
+
     def _execute(self, text: Rewritten, now: SchemaSnapshot) -> DdlOutcome:
         job = self._subject.job
         if job.type in UNDERIVABLE:
@@ -370,7 +385,7 @@ class _Run:
                 return self._by_policy(text.sql, f"{error}; {self._in_the_way(self._subject.new)}", way_out(job, error))
             if not self._snapshot().same_as(now):
                 raise
-            mending = way_out(job, error)
+            mending = way_out(job, error) or rebuild_by_hand(job, error)
             if own := drop_of_another_name(self._session, self._subject):
                 return self._derived(text.sql, str(error), mending, (Rewritten(own),))
             if instead is not None:

@@ -56,9 +56,11 @@ def misfit(there: Shown | None, column: ColumnInfo, was: ColumnInfo | None, want
         return "NULL instead of NOT NULL" if column.not_null else "NOT NULL instead of NULL"
     if not is_text_or_words(column) or column.tp == ColumnType.JSON:
         return ""
-    charset, collate = _spelled(there.charset), _spelled(there.collate)
+    charset, collate = spelled(there.charset), spelled(there.collate)
     recoded = was is not None and (was.tp, was.charset, was.collate) != (column.tp, column.charset, column.collate)
-    if charset not in (wanted.charset, _HOLDS_ALL) or (recoded and collate not in {_spelled(one.collate) for one in (wanted, *others)}):
+    if charset not in {_HOLDS_ALL, wanted.charset, *(one.charset for one in others)} or (
+        recoded and collate not in {spelled(one.collate) for one in (wanted, *others)}
+    ):
         return f"{charset} {collate} instead of {wanted.charset} {wanted.collate}"
     return ""
 
@@ -107,6 +109,6 @@ def _plain(text: str, column: ColumnInfo) -> str:
     return _WIDTH.sub(r"\1", text.lower())
 
 
-def _spelled(name: str) -> str:
+def spelled(name: str) -> str:
     """The charset or collation with ``utf8mb3`` for ``utf8``, as older servers call it."""
     return re.sub(r"^utf8(?=_|$)", "utf8mb3", name)

@@ -1,6 +1,6 @@
 """Executes a DDL of which nothing but its text is known: from a relay log or a file sink's files, without a job of the DDL history. [db]
 
-Promises: the text goes to the target as it is, without TiDB's feature comments where the target is not TiDB. What the target says is so already
+Promises: the text goes to the target as it is, without TiDB's feature comments where the target is not TiDB, and without IF EXISTS where MySQL has none. What the target says is so already
 is no error (drainer.md 5.6), if that is so of each of its clauses: an ALTER TABLE of which one clause is there already executes none of them.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, text_of, tokenize
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Losses
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Losses, without_conditions, words
 from pyspark_tidb_binlog.sinks.mysql.ddl.repeated import has_all_of, undoes_itself
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
 from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import with_autocommit
@@ -66,9 +66,15 @@ def execute_text(
     )
 
 
+def _alters(spoken: list[str]) -> bool:
+    return spoken[:2] == ["ALTER", "TABLE"] or (spoken[:1] in (["CREATE"], ["DROP"]) and "INDEX" in spoken[1:3])
+
+
 def _text_for(flavour: Flavour, query: str) -> str:
     if flavour is Flavour.TIDB:
         return query
     tokens = without_features(tokenize(query, backslash_escapes=False), Losses("plain text"))
+    if flavour is Flavour.MYSQL and _alters(words(tokens)):
+        tokens = without_conditions(tokens)
     escaped = [replace(t, text=t.text.replace("\\", "\\\\")) if t.kind is TokenKind.STRING else t for t in tokens]
     return text_of(escaped).strip().rstrip("; ")

@@ -9,8 +9,9 @@ If they cannot be read, ``ids_known`` is False, and a DDL without a visible effe
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
@@ -25,6 +26,7 @@ _VIEW_BROKEN = 1356
 _ABSENT = frozenset({_NO_SUCH_TABLE, _NO_SUCH_DATABASE})
 _PLAIN = re.compile(r"[0-9A-Za-z_]+")
 _COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
+_TABLE = "CREATE TABLE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,9 @@ def take_snapshot(session: Target, databases: Iterable[str], tables: Iterable[tu
     known = True
     for schema, table in sorted(set(tables)):
         create = _COUNTER.sub("", _show(session, f"SHOW CREATE TABLE {quoted(schema, table)}", 1))
-        ids = _table_ids(session, schema, table) if create else {}
-        known = known and ids is not None
+        ids = _table_ids(session, schema, table) if create.startswith(_TABLE) else {}
+        # A table without an id was not found: its engine is another one, or its tablespace does not have its name.
+        known = known and (bool(ids) or not create.startswith(_TABLE))
         objects[f"{schema}.{table}"] = ObjectSnapshot(create, ids or {})
     return SchemaSnapshot(objects, known)
 
@@ -160,25 +163,47 @@ def _table_ids(session: Target, schema: str, table: str) -> dict[str, int] | Non
 
 
 def _innodb_ids(session: Target, schema: str, table: str) -> dict[str, int]:
-    """Ids from InnoDB, which stores names in the ``filename`` charset, and partitions as ``table#P#partition``."""
-    view = "innodb_sys_tables" if session.flavour is Flavour.MARIADB else "innodb_tables"
-    full = _file_name(session, schema, table)
-    like = full.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%") + "#%"
-    rows = session.query(f"SELECT name, table_id FROM information_schema.{view} WHERE name = %s OR name LIKE %s", [full, like])
-    found = {}
-    for raw, table_id in rows:
-        text = as_text(raw)
-        found[text[len(full) :]] = int(table_id)
-    return found
-
-
-def _file_name(session: Target, schema: str, table: str) -> str:
-    """``schema/table`` in the ``filename`` charset; the server is asked for it unless these are letters that it does not encode."""
-    if _PLAIN.fullmatch(schema) and _PLAIN.fullmatch(table):
-        return f"{schema}/{table}"
+    """Ids from InnoDB, which stores names in the ``filename`` charset, and partitions as ``table#P#partition``; MySQL as ``table#p#partition``."""
+    full = f"{schema}/{table}"
+    found = _ids_of_file(session, full) if _PLAIN.fullmatch(schema) and _PLAIN.fullmatch(table) else {}
+    if session.flavour is Flavour.MYSQL:
+        return found or _ids_of_space(session, full)
+    if found:
+        return found
     encoded = "CONVERT(CONVERT(%s USING filename) USING binary)"
     (name,) = session.query(f"SELECT CONCAT({encoded}, '/', {encoded})", [schema, table])[0]
-    return as_text(name)
+    return _ids_of_file(session, as_text(name))
+
+
+def _ids_of_file(session: Target, full: str) -> dict[str, int]:
+    view = "innodb_sys_tables" if session.flavour is Flavour.MARIADB else "innodb_tables"
+    rows = session.query(f"SELECT name, table_id FROM information_schema.{view} WHERE name = %s OR name LIKE %s", [full, _below(full)])
+    return _ids_by_part(rows, full)
+
+
+def _ids_of_space(session: Target, full: str) -> dict[str, int]:
+    """By the names of tablespaces, which MySQL shows as they are: it has no function for the ``filename`` charset."""
+    rows = session.query(
+        "SELECT s.name, t.table_id FROM information_schema.innodb_tables t JOIN information_schema.innodb_tablespaces s ON s.space = t.space "
+        "WHERE s.name = %s OR s.name LIKE %s",
+        [full, _below(full)],
+    )
+    return _ids_by_part(rows, full)
+
+
+def _below(full: str) -> str:
+    """The LIKE pattern of the table's partitions."""
+    return full.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%") + "#%"
+
+
+def _ids_by_part(rows: Sequence[Sequence[Any]], full: str) -> dict[str, int]:
+    """The ids of the rows that are of this table: the server's comparison takes e and é for the same."""
+    named = [(as_text(name), int(table_id)) for name, table_id in rows]
+    return {
+        name[len(full) :]: table_id
+        for name, table_id in named
+        if name.lower() == full.lower() or name.lower().startswith(full.lower() + "#")
+    }
 
 
 def _tidb_ids(session: Target, schema: str, table: str) -> dict[str, int]:

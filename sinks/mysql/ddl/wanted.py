@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import (
 from pyspark_tidb_binlog.sinks.engine.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, is_text_or_words
-from pyspark_tidb_binlog.sinks.mysql.ddl.fit import Shown, differs, misfit
+from pyspark_tidb_binlog.sinks.mysql.ddl.fit import Shown, differs, misfit, spelled
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import ForeignKeys
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
@@ -185,7 +185,9 @@ def keeping_padding(session: Target, dialect: Dialect, tables: Sequence[TableAt]
             if is_text_or_words(column) and unlike_own:
                 shown = shown or _shown(session, table)
                 there = shown.get(column.name.lower())
-                found = [o for o in unlike_own if there is not None and o.charset(column.charset, column.collate).collate == there.collate]
+                found = [
+                    o for o in unlike_own if there and spelled(o.charset(column.charset, column.collate).collate) == spelled(there.collate)
+                ]
                 if found:
                     # The least strict of those that the column shows: another column may show more.
                     return keeping_padding(session, found[-1], tables)

@@ -188,6 +188,14 @@ def test_national_text_has_the_charset_that_it_has_upstream() -> None:
     assert added.sql == f"ALTER TABLE `t` ADD COLUMN `a` CHAR VARYING(9) {CLAUSE} NOT NULL"
 
 
+def test_binary_behind_a_type_does_not_choose_the_collation() -> None:
+    """Servers take it for the ``_bin`` that pads, where 'a' and 'a ' are one key, or refuse it behind a collation."""
+    columns = [column(1, "a", VARCHAR), column(2, "b", ENUM)]
+    made = create("`a` VARCHAR(9) BINARY NOT NULL,`b` ENUM('a','b') BINARY CHARACTER SET UTF8MB4 COLLATE UTF8MB4_BIN", columns)
+    assert made.sql == f"CREATE TABLE `d`.`t` (`a` VARCHAR(9) NOT NULL, `b` ENUM('a','b')) {CS}"
+    assert alter("ADD COLUMN `a` CHAR(9) BINARY", 5, columns).sql == f"ALTER TABLE `t` ADD COLUMN `a` CHAR(9) {CLAUSE}"
+
+
 @pytest.mark.parametrize(
     ("spec", "wanted"),
     [
@@ -203,6 +211,10 @@ def test_national_text_has_the_charset_that_it_has_upstream() -> None:
 def test_what_only_the_target_has_is_not_dropped_because_the_upstream_does_not_have_it(spec: str, wanted: str) -> None:
     old = table(10, "t", [ID, column(2, "v")], index_info=[index(1, "k", ("v", 1))])
     assert alter(spec, 71, [ID, column(2, "v")], old=old).sql == f"ALTER TABLE `t` {wanted}"
+    without = wanted.replace(" IF EXISTS", "")
+    assert alter(spec, 71, [ID, column(2, "v")], old=old, flavour=Flavour.MYSQL).sql == f"ALTER TABLE `t` {without}", (
+        "it has no such syntax"
+    )
 
 
 def test_indexes_that_the_target_was_made_without_are_not_dropped_there() -> None:
@@ -310,6 +322,10 @@ def test_charsets(upstream: tuple[str, str], flavour: Flavour, wanted: tuple[str
         (("latin1", "latin1_swedish_ci"), Flavour.MARIADB, ("utf8mb4", "utf8mb4_nopad_bin")),
         (("binary", "binary"), Flavour.MARIADB, ("binary", "binary")),
         (("utf8mb4", "utf8mb4_general_ci"), Flavour.TIDB, ("utf8mb4", "utf8mb4_general_ci")),
+        (("utf8", "utf8_general_ci"), Flavour.MYSQL, ("utf8mb4", "utf8mb4_0900_bin")),
+        (("ascii", "ascii_bin"), Flavour.MYSQL, ("utf8mb4", "utf8mb4_0900_bin")),
+        (("gbk", "gbk_chinese_ci"), Flavour.MYSQL, ("utf8mb4", "utf8mb4_0900_bin")),
+        (("binary", "binary"), Flavour.MYSQL, ("binary", "binary")),
     ],
 )
 def test_old_collations_are_bytes(upstream: tuple[str, str], flavour: Flavour, wanted: tuple[str, str]) -> None:
