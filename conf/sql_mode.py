@@ -31,9 +31,14 @@ FOR_DDLS = frozenset({"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES", "NO_ZERO_DATE"
 them; a value that the server changes is a finding."""
 
 
+FOR_ROWS = "ALLOW_INVALID_DATES"
+"""The upstream may hold a February 31: without this mode it is stored as zeros."""
+
+
 def for_rows(effective: str) -> str:
-    """``effective``, the modes of a session as the server names them, without those that are for DDLs alone."""
-    return ",".join(mode for mode in effective.split(",") if mode.strip().upper() not in FOR_DDLS)
+    """``effective``, the modes of a session as the server names them, without those that are for DDLs alone, and with ``FOR_ROWS``."""
+    kept = [mode for mode in effective.split(",") if mode.strip() and mode.strip().upper() not in FOR_DDLS]
+    return ",".join(kept if FOR_ROWS in map(str.upper, kept) else (*kept, FOR_ROWS))
 
 
 def refusals(sql_mode: str) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Unique keys of the target that take several texts for one which an upstream with old collations keeps apart. Pure.
 
 TiDB with ``new_collation_enabled = false`` compares every text as bytes, whatever its collation is called: 'a' and 'A' are two keys of
-utf8mb4_general_ci there, and one at the target. A row is then replaced, or removed, by another one without an error.
+utf8mb4_general_ci there, and one at the target. So are 'a' and 'a ' where the target's collation pads, as utf8mb4_bin does. A row is then replaced,
+or removed, by another one without an error.
 """
 
 from dataclasses import dataclass
@@ -12,14 +13,16 @@ from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
 
 _NUMBERED = frozenset({"enum", "set"})
 """Compared by their numbers."""
+_BYTES = ("binary", "_nopad_bin", "_0900_bin")
+"""How the names of collations end that compare all bytes; other ``_bin`` pad."""
 
 
-def folded(info: TableInfo, there: TargetTable) -> tuple[str, ...]:
-    """The columns of unique keys of ``there`` whose collation is none of bytes, as ``name (collation)``; only those that rows of ``info`` write."""
+def folded(info: TableInfo, there: TargetTable, exact: tuple[str, ...] = ("bin", "binary")) -> tuple[str, ...]:
+    """The columns of unique keys of ``there``, as ``name (collation)``, that rows of ``info`` write and whose collation does not end like one of ``exact``."""
     written = {c.name.lower() for c in info.target_columns()}
     names = dict.fromkeys(name.lower() for key in there.unique_keys for name, _ in key.columns if name.lower() in written)
     found = (there.column(name) for name in names)
-    columns = [c for c in found if c is not None and c.kind not in _NUMBERED and c.collation and not c.collation.endswith("bin")]
+    columns = [c for c in found if c is not None and c.kind not in _NUMBERED and c.collation and not c.collation.endswith(exact)]
     return tuple(f"{c.name} ({c.collation})" for c in columns)
 
 
@@ -35,12 +38,13 @@ class FoldedKeys:
 def folded_keys(info: TableInfo, there: TargetTable, apply: ApplyConfig) -> FoldedKeys | None:
     """The unique keys of ``there`` that take, or may take, rows of the upstream for one; None: none does."""
     setting = apply.upstream_new_collations
-    if setting == "true" or apply.db_type != "mysql" or not (columns := folded(info, there)):
+    known = setting == "false"
+    if setting == "true" or apply.db_type != "mysql" or not (columns := folded(info, there, _BYTES) if known else folded(info, there)):
         return None
     what = f"the target's unique keys over {', '.join(columns)} take texts for one that differ only in case or accents"
-    if setting == "false":
+    if known:
         return FoldedKeys(
-            f"{what}, and the upstream, which has old collations, keeps them apart: rows replace or remove each other. MODIFY these columns to a "
+            f"{what}, or in spaces at their ends, and the upstream, which has old collations, keeps them apart: rows replace or remove each other. MODIFY these columns to a "
             "NO PAD _bin collation (docs/charset-mapping.md), or set spark.upstream-new-collations = true if it has new ones",
             known=True,
         )

@@ -74,6 +74,7 @@ _READ_ONLY = frozenset(
     {
         1792,  # MySQL: transactions are read-only by default
         1836,  # MySQL, TiDB: running in read-only mode
+        3989,  # MySQL: ALTER DATABASE … READ ONLY = 1
     }
 )
 _WORDS = (

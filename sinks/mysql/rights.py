@@ -6,13 +6,15 @@ servers list the rights of active roles. Rights on single tables or columns do n
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.sinks.routing.own_schemas import MARK_SCHEMA
 
 _NAME = r"`(?:[^`]|``)*`|[^\s.`]+"
 _GRANT = re.compile(rf"GRANT (?P<rights>.+?) ON (?:TABLE )?(?P<database>{_NAME})\.(?P<table>{_NAME}) TO ", re.IGNORECASE | re.DOTALL)
+_REVOKE = re.compile(rf"REVOKE (?P<rights>.+?) ON (?P<database>{_NAME})\.\* FROM ", re.IGNORECASE | re.DOTALL)
+"""What MySQL prints of a partial revoke, by which a right on all databases does not hold in one (``partial_revokes``)."""
 _ALL = "ALL PRIVILEGES"
 
 ROWS = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -41,10 +43,14 @@ class Granted:
     rights: frozenset[str]
     database: str
     """A pattern of LIKE; ``*`` = all databases."""
+    taken: frozenset[tuple[str, str]] = frozenset()
+    """Rights on all databases that are taken away in one: right and name of the database."""
 
     def covers(self, right: str, database: str) -> bool:
         """Whether it gives ``right`` on every table of ``database``; an empty one: on all databases."""
         if right not in self.rights and _ALL not in self.rights and "ALL" not in self.rights:
+            return False
+        if {(right, database), (_ALL, database)} & self.taken:
             return False
         return self.database == "*" or (bool(database) and _like(self.database, database))
 
@@ -68,13 +74,17 @@ class WantedRights:
 
 def read_grants(lines: Iterable[str]) -> tuple[Granted, ...]:
     """The grants in the answer of SHOW GRANTS, except those on single tables."""
-    found = []
-    for line in lines:
-        match = _GRANT.match(line.strip())
-        if match is not None and match["table"] == "*":
-            rights = frozenset(re.sub(r"\s+", " ", right).strip().upper() for right in match["rights"].split(","))
-            found.append(Granted(rights, _unquoted(match["database"])))
-    return tuple(found)
+    found, taken = [], set[tuple[str, str]]()
+    for line in map(str.strip, lines):
+        if (match := _GRANT.match(line)) is not None and match["table"] == "*":
+            found.append(Granted(_rights(match["rights"]), _unquoted(match["database"])))
+        elif (match := _REVOKE.match(line)) is not None:
+            taken |= {(right, _unquoted(match["database"])) for right in _rights(match["rights"])}
+    return tuple(replace(one, taken=frozenset(taken)) if one.database == "*" else one for one in found)
+
+
+def _rights(words: str) -> frozenset[str]:
+    return frozenset(re.sub(r"\s+", " ", right).strip().upper() for right in words.split(","))
 
 
 def missing_rights(granted: Sequence[Granted], wanted: WantedRights, account: str, where: str) -> Iterator[Remark]:

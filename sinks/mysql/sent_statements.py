@@ -15,8 +15,9 @@ from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, Session
 from pyspark_tidb_binlog.sinks.mysql.statements import Statement
 
 DUPLICATE = 1062
-NOT_COMPARABLE = frozenset({1267, 3854})
-"""A text is compared with a column whose charset cannot represent it, so no row has that value: MariaDB's error and MySQL 8's."""
+NOT_COMPARABLE = frozenset({1267, 1525, 3854})
+"""A text is compared with a column whose charset cannot represent it, so no row has that value: MariaDB's error and MySQL 8's;
+or a date with one that MySQL does not take for a date."""
 
 
 class StatementSender:

@@ -565,9 +565,9 @@ def _without_strictness(session: Session, effective: str) -> None:
     if kept == effective:
         return
     session.execute("SET SESSION sql_mode = %s", [kept])
-    if effective not in _told:
+    left = sorted(set(effective.split(",")) - {"", *kept.split(",")})
+    if left and effective not in _told:
         _told.add(effective)
-        left = sorted(set(effective.split(",")) - set(kept.split(",")))
         _log.warning("syncer.sql-mode: %s of the target's sessions holds for DDLs only, rows are written without it", ", ".join(left))
 
 

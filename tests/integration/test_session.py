@@ -353,6 +353,20 @@ def test_zero_is_a_value_in_every_mode(target: TargetConfig, mode: str) -> None:
         assert session.query("SELECT id FROM h_session.counted") == [(0,)]
 
 
+@pytest.mark.parametrize("mode", ["", "TRADITIONAL", "STRICT_TRANS_TABLES"])
+def test_a_february_31_is_a_value_in_every_mode(target: TargetConfig, mode: str) -> None:
+    """As upstream in a session with ALLOW_INVALID_DATES: it is written, found and removed."""
+    with connect(target, ApplyConfig(sql_mode=mode)) as session:
+        session.execute("CREATE TABLE h_session.days (d date, t datetime(3))")
+        session.execute(
+            "INSERT INTO h_session.days VALUES ('2026-02-31', '2026-02-30 01:02:03.004'), ('2026-00-00', '0000-00-00 00:00:00')"
+        )
+        rows = session.query("SELECT CAST(d AS CHAR), CAST(t AS CHAR) FROM h_session.days ORDER BY d DESC")
+        assert rows == [("2026-02-31", "2026-02-30 01:02:03.004"), ("2026-00-00", "0000-00-00 00:00:00.000")]
+        found = "d = '2026-02-31' AND t = '2026-02-30 01:02:03.004'"
+        assert session.execute(f"DELETE FROM h_session.days WHERE {found}") == 1
+
+
 @pytest.mark.parametrize("mode", ["ANSI_QUOTES", "NO_BACKSLASH_ESCAPES"])
 def test_the_mode_that_the_server_made_of_the_setting_is_looked_at(target: TargetConfig, mode: str) -> None:
     """The check of the words may be passed by a name that only the server knows."""

@@ -23,5 +23,6 @@ def test_other_modes_are_taken(mode: str) -> None:
 
 
 def test_rows_are_written_without_the_modes_by_which_values_are_refused() -> None:
-    assert for_rows("STRICT_TRANS_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ZERO_DATE") == "NO_AUTO_VALUE_ON_ZERO"
+    assert for_rows("STRICT_TRANS_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ZERO_DATE") == "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
+    assert for_rows("") == "ALLOW_INVALID_DATES"
     assert for_rows(ApplyConfig().sql_mode) == ApplyConfig().sql_mode

@@ -8,7 +8,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import FindingError
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
-from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded
+from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded, folded_keys
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
 from pyspark_tidb_binlog.sinks.mysql.tables_there import TablesThere
 from tests.support.plan_samples import NOT_NULL, TABLE_ID, column, index, table, text
@@ -36,6 +36,25 @@ def there(collation: str, kind: str = "varchar(100)", keyed: str = "K") -> Targe
 )
 def test_which_columns(found: TargetTable, wanted: tuple[str, ...]) -> None:
     assert folded(UPSTREAM.info, found) == wanted
+
+
+@pytest.mark.parametrize(
+    ("setting", "collation", "wanted"),
+    [
+        ("false", "utf8mb4_bin", True),
+        ("false", "gbk_bin", True),
+        ("false", "latin1_bin", True),
+        ("false", "utf8mb4_nopad_bin", None),
+        ("false", "utf8mb4_0900_bin", None),
+        ("false", "binary", None),
+        ("auto", "utf8mb4_bin", None),
+        ("auto", "utf8mb4_0900_ai_ci", False),
+        ("true", "utf8mb4_general_ci", None),
+    ],
+)
+def test_spaces_at_the_end_count_where_the_upstream_compares_bytes(setting: str, collation: str, wanted: bool | None) -> None:
+    keys = folded_keys(UPSTREAM.info, there(collation), ApplyConfig(upstream_new_collations=setting))
+    assert (keys and keys.known) == wanted
 
 
 @pytest.mark.parametrize(("setting", "findings", "logged"), [("false", 1, 1), ("auto", 0, 1), ("true", 0, 0)])

@@ -18,6 +18,7 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session, run_retried
         (1290, "The MariaDB server is running with the --secure-file-priv option so it cannot execute this statement", ""),
         (1290, "The MySQL server is running with the --innodb-read-only option so it cannot execute this statement", ""),
         (1836, "Running in read-only mode", "read-only"),
+        (3989, "Schema 'd' is in read only mode.", "read-only"),
         (1792, "Cannot execute statement in a READ ONLY transaction.", "read-only"),
         (2003, "Can't connect", "not reachable"),
         (2013, "Lost connection", "connection lost"),

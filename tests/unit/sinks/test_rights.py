@@ -73,6 +73,21 @@ def test_what_is_missing_and_what_it_breaks() -> None:
     assert "d4.* and 4 more" in said(["GRANT SELECT, INSERT, UPDATE, CREATE, DROP, ALTER, INDEX, PROCESS ON *.* TO x"], many)[1]
 
 
+def test_what_mysql_takes_away_in_one_database() -> None:
+    """With ``partial_revokes``: as MySQL 9.7 prints it."""
+    lines = [
+        "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, PROCESS, INDEX, ALTER ON *.* TO `x`@`%`",
+        "REVOKE INSERT, ALTER ON `d_1`.* FROM `x`@`%`",
+        "REVOKE ALL PRIVILEGES ON `mysql`.* FROM `x`@`%`",
+    ]
+    assert said(lines, WantedRights(["a", "dx1"], "tidb_binlog")) == []
+    assert [line.split(" lacks ")[1].split(":")[0] for line in said(lines, WantedRights(["a", "d_1"], "tidb_binlog"))] == [
+        "INSERT on d_1.*", "ALTER on d_1.*",
+    ]  # fmt: skip
+    assert "no start" in said(lines, WantedRights([], "d_1"))[0]
+    assert not any(one.covers("SELECT", "mysql") for one in read_grants(lines))
+
+
 def test_who_may_write_to_a_read_only_server() -> None:
     assert may_write_read_only(read_grants([ALL]))
     assert may_write_read_only(read_grants(["GRANT READ_ONLY ADMIN ON *.* TO x"]))
