@@ -25,7 +25,6 @@ NAMES = (
     "max_user_connections",
     "offline_mode",
     "read_only",
-    "sql_generate_invisible_primary_key",
     "sql_require_primary_key",
     "super_read_only",
     "tidb_restricted_read_only",
@@ -129,15 +128,8 @@ def _innodb(values: Mapping[str, str], where: str) -> Iterator[Remark]:
 
 
 def _tables(values: Mapping[str, str], where: str) -> Iterator[Remark]:
-    given = _on(values, "sql_generate_invisible_primary_key")
-    if given:
-        what = (
-            "sql_generate_invisible_primary_key is ON: a table without a primary key gets a column my_row_id; such a table that has partitions, and "
-            "an ADD PRIMARY KEY on such a table, are refused"
-        )
-        yield note(where, what, "SET GLOBAL sql_generate_invisible_primary_key = OFF, if the upstream has such tables")
     for name in ("innodb_force_primary_key", "sql_require_primary_key"):
-        if _on(values, name) and not (given and name == "sql_require_primary_key"):
+        if _on(values, name):
             yield hinders(where, f"{name} is ON: a table without a primary key, which TiDB allows, is refused", f"SET GLOBAL {name} = OFF")
     if values.get("explicit_defaults_for_timestamp", "ON").upper() in ("OFF", "0"):
         what = "explicit_defaults_for_timestamp is OFF, and the account may not set it: TIMESTAMP columns get defaults, and NOT NULL, of their own"

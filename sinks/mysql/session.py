@@ -93,12 +93,9 @@ _IF_KNOWN = (
     ("system_versioning_asof", "DEFAULT"),  # MariaDB: rows are read as they are; a session's DEFAULT is this, not the global value
     ("tidb_constraint_check_in_place", "1"),  # TiDB: a duplicate is rejected by its INSERT, not at commit
     ("default_storage_engine", "InnoDB"),  # DDLs name no engine, and a non-transactional table would keep half of a transaction
+    ("show_gipk_in_create_table_and_information_schema", "0"),  # MySQL: a primary key that the server makes itself is not the upstream's
+    ("restrict_fk_on_non_standard_key", "0"),  # MySQL: a foreign key may refer to a key that is not unique, as in TiDB
     ("explicit_defaults_for_timestamp", "1"),  # a TIMESTAMP declared without NULL or NOT NULL is nullable, as in TiDB
-    (
-        "show_gipk_in_create_table_and_information_schema",
-        "0",
-    ),  # MySQL: a key that the server has added is no column of the upstream's table
-    ("restrict_fk_on_non_standard_key", "0"),  # MySQL 8.4: a foreign key may refer to a key that is not unique, as in TiDB
     ("allow_auto_random_explicit_insert", "1"),  # this and the following: TiDB, same values as in the Drainer
     ("tidb_txn_mode", "'optimistic'"),
     ("tidb_placement_mode", "'ignore'"),

@@ -97,7 +97,7 @@ def test_a_wait_ends(fresh_mariadb: PrivateMariaDB, plain: TargetConfig) -> None
         ({"user": "nobody"}, "SELECT 1", 1045),
         ({}, "INSERT INTO h_away_not.t VALUES (1)", 1142),
         ({}, "CREATE DATABASE h_away_not", 1044),
-        (None, "INSERT INTO h_away_not.t VALUES (1)", 1146),
+        (None, "INSERT INTO h_away.missing VALUES (1)", 1146),
         (None, "USE h_away_not", 1049),
     ],
 )

@@ -104,7 +104,6 @@ def test_who_may_write_to_a_read_only_server() -> None:
         ("enforce_storage_engine", "MyISAM", True),
         ("innodb_force_primary_key", "ON", True),
         ("sql_require_primary_key", "ON", True),
-        ("sql_generate_invisible_primary_key", "ON", False),
         ("explicit_defaults_for_timestamp", "OFF", True),
         ("innodb_default_row_format", "compact", True),
         ("max_allowed_packet", "1048576", True),
@@ -128,11 +127,6 @@ def test_read_only_depends_on_the_account_and_zones_are_missed() -> None:
         return [remark.hinders for remark in judged({"read_only": "ON"}, "db", 6, **{"may_write": False, "has_zones": True} | given)]
 
     assert (found(), found(may_write=True), found(has_zones=False)) == ([True], [False], [True, False])
-
-
-def test_a_key_that_the_server_gives_is_a_primary_key() -> None:
-    values = {"sql_require_primary_key": "ON", "sql_generate_invisible_primary_key": "ON"}
-    assert [remark.hinders for remark in judged(values, "db", 6, may_write=False, has_zones=True)] == [False]
 
 
 def test_what_servers_have_by_default_is_good() -> None:
