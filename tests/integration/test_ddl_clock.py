@@ -12,6 +12,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import DdlOutcome, ensure_ddl_table
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support import ddl_target
 from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
@@ -227,6 +228,22 @@ def test_digits_that_a_modify_takes_are_rounded(session: Session) -> None:
     h, step = modify(session, was, ("DATETIME", DATETIME), None, "2026-01-01 12:00:00.600000", "2026-12-31 23:59:59.499999")
     apply(session, step, h)
     assert values(session) == ["2026-01-01 12:00:01", "2026-12-31 23:59:59"]
+
+
+def test_what_a_server_makes_of_fractions_otherwise_than_tidb_is_told(session: Session) -> None:
+    """TiDB makes 2026-01-01 of the first, and 20260101100001 of the second."""
+    was, last = ("DATETIME(3)", {**DATETIME, "Flen": 23, "Decimal": 3}), "2026-01-01 23:59:59.600"
+    h, step = modify(session, was, ("DATE", {**INT, "Tp": 10, "Flen": 10}), None, last)
+    told = apply(session, step, h).losses
+    as_upstream = values(session) == ["2026-01-01"]
+    assert len(told) == (not as_upstream) and as_upstream is (session.flavour is Flavour.MARIADB)
+    session.execute("DROP DATABASE d")
+    session.execute("DELETE FROM ddl_marks.spark_ddl")
+    session.commit()
+    h, step = modify(session, was, ("BIGINT", {**INT, "Tp": 8, "Flen": 20}), None, "2026-01-01 10:00:00.600")
+    told = apply(session, step, h).losses
+    as_upstream = values(session) == ["20260101100001"]
+    assert len(told) == (not as_upstream) and as_upstream is (session.flavour is Flavour.MYSQL)
 
 
 def test_rows_keep_every_digit(session: Session) -> None:

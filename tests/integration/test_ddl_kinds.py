@@ -293,16 +293,19 @@ def test_a_table_is_partitioned_anew_under_another_id(session: Session) -> None:
 @pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl"])
 def test_a_partition_is_exchanged_after_a_column_came(session: Session, point: str) -> None:
     """MySQL adds it without rewriting the rows, and then exchanges no partition before the table is rebuilt."""
-    columns = [column(1, "id", {**INT, "Flag": 4099}), column(2, "n", default="7", origin_default="7")]
-    parent, plain = (table(i, name, columns[:1]) for i, name in ((20, "t"), (11, "x")))
-    parent["partition"] = partitions((21, "p0"), (22, "p1"))
+    narrow = [column(1, "id", {**INT, "Flag": 4099})]
+    wide = [*narrow, column(2, "n", default="7", origin_default="7")]
+
+    def parent(columns: list[dict[str, Any]], first: int = 21) -> dict[str, Any]:
+        return table(20, "t", columns, partition=partitions((first, "p0"), (22, "p1")))
+
     h = history(
         database(1),
-        job(2, 3, parent),
-        job(3, 3, plain),
-        job(4, 5, {**parent, "cols": columns}),
-        job(5, 5, {**plain, "cols": columns}),
-        job(6, 42, {**parent, "cols": columns, "partition": partitions((11, "p0"), (22, "p1"))}, table_id=11),
+        job(2, 3, parent(narrow)),
+        job(3, 3, table(11, "x", narrow)),
+        job(4, 5, parent(wide)),
+        job(5, 5, table(11, "x", wide)),
+        job(6, 42, parent(wide, 11), table_id=11),
     )
     ranges = "PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (9),PARTITION `p1` VALUES LESS THAN (99))"
     texts = {

@@ -144,6 +144,51 @@ def test_a_multi_schema_change_behind_the_checkpoint_is_looked_up(session: Sessi
     assert applied_at(session, CONFIG, 1, (50, 11), h) == AppliedJobs(11), "its binlog is read"
 
 
+def poor_account(session: Session, server: PrivateMariaDB) -> TargetConfig:
+    """An account that may do everything but look at the server's tables of ids."""
+    for host in ("'%'", "localhost"):
+        session.execute(f"DROP USER IF EXISTS poor@{host}")
+        session.execute(f"CREATE USER poor@{host} IDENTIFIED BY 'x'")
+        session.execute(f"GRANT ALL ON d.* TO poor@{host}")
+        session.execute(f"GRANT ALL ON tidb_binlog.* TO poor@{host}")
+    return dataclasses.replace(server.target(), user="poor", password="x")
+
+
+def test_an_exchange_that_needs_a_rebuild_says_what_it_lacks(mariadb: PrivateMariaDB, session: Session) -> None:
+    """MySQL, after a column came to the table without its rows being rewritten: which tables that is true of is shown with PROCESS only."""
+    wide = [column(1, "id"), column(2, "n")]
+    h = history(
+        database(1),
+        job(2, 3, table(10, "t")),
+        job(3, 3, table(20, "p", partition=partitions((21, "p0")))),
+        job(4, 5, table(10, "t", wide)),
+        job(5, 5, table(20, "p", wide, partition=partitions((21, "p0")))),
+        job(6, 42, table(20, "p", wide, partition=partitions((10, "p0"))), table_id=10),
+    )
+    texts = {
+        2: TEXTS[2],
+        3: "CREATE TABLE `p` (`id` INT PRIMARY KEY) PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (9));",
+        4: "ALTER TABLE `t` ADD COLUMN `n` INT;",
+        5: "ALTER TABLE `p` ADD COLUMN `n` INT;",
+    }
+    target = poor_account(session, mariadb)
+    *others, exchange = steps_of(h, texts)
+    for step in others:
+        apply(session, step, h, CONFIG)
+    session.execute("INSERT INTO d.t VALUES (1, 2)")
+    session.commit()
+    if session.flavour is Flavour.MYSQL:
+        with (
+            connect(target, CONFIG) as poor,
+            pytest.raises(DdlRefused, match="error 1731.*Grant PROCESS to the target's user, and start again"),
+        ):
+            apply(poor, exchange, h, CONFIG)
+        session.execute("GRANT PROCESS ON *.* TO poor@localhost")
+    with connect(target, CONFIG) as poor:
+        assert apply(poor, exchange, h, CONFIG).how == "text"
+    assert session.query("SELECT * FROM d.p") == [(1, 2)]
+
+
 def test_without_table_ids_an_invisible_ddl_stops_after_a_crash(mariadb: PrivateMariaDB, session: Session) -> None:
     h = history(
         database(1),
@@ -156,15 +201,10 @@ def test_without_table_ids_an_invisible_ddl_stops_after_a_crash(mariadb: Private
         3: "CREATE TABLE `p` (`id` INT PRIMARY KEY) PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (9));",
         4: "x;",
     }
-    for host in ("'%'", "localhost"):
-        session.execute(f"DROP USER IF EXISTS poor@{host}")
-        session.execute(f"CREATE USER poor@{host} IDENTIFIED BY 'x'")
-        session.execute(f"GRANT ALL ON d.* TO poor@{host}")
-        session.execute(f"GRANT ALL ON tidb_binlog.* TO poor@{host}")
+    target = poor_account(session, mariadb)
     *others, exchange = steps_of(h, texts)
     for step in others:
         apply(session, step, h, CONFIG)
-    target: TargetConfig = dataclasses.replace(mariadb.target(), user="poor", password="x")
 
     with connect(target, CONFIG) as poor, dying("after-ddl"):
         apply(poor, exchange, h, CONFIG)

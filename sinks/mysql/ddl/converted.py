@@ -2,6 +2,9 @@
 
     FLOAT, DOUBLE to a text    servers write a number otherwise: TiDB 16777215, 1e20 as 100000000000000000000, MariaDB 16777200, 1e20
     TEXT to JSON on MariaDB    whose JSON is a text: it stays as it was written, TiDB's is written anew
+    JSON to a text on MySQL    which writes its floating point numbers as 1.0
+    DATETIME(3) to DATE        MySQL rounds 23:59:59.6 up to the next day, TiDB leaves the time out
+    DATETIME(3) to an integer  MariaDB leaves the fraction out, TiDB rounds it; the same of TIME(3)
     TIME to DATETIME           gets the day of the conversion, which is certain if the job began and ended on one day
 
 Rows that are written later are as upstream.
@@ -19,6 +22,8 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.zone import job_time, time_zone
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes, is_text
 
 _FLOATS = frozenset({ColumnType.FLOAT, ColumnType.DOUBLE})
+_INTEGERS = frozenset({ColumnType.TINYINT, ColumnType.SMALLINT, ColumnType.MEDIUMINT, ColumnType.INT, ColumnType.BIGINT})
+_MOMENTS = frozenset({ColumnType.DATETIME, ColumnType.TIMESTAMP})
 _DATED = frozenset({ColumnType.DATETIME, ColumnType.TIMESTAMP, ColumnType.DATE, ColumnType.NEWDATE})
 
 
@@ -42,6 +47,12 @@ def _why(was: ColumnInfo, column: ColumnInfo, job: Job, flavour: Flavour) -> Ite
         yield "its numbers became texts as the target writes them, which may differ from the upstream's (1e20, digits of large numbers)"
     if is_text(was) and column.tp == ColumnType.JSON and flavour is Flavour.MARIADB:
         yield "its texts are JSON as they were written, and upstream they were written anew (blanks, order of keys)"
+    if was.tp == ColumnType.JSON and (is_text(column) or is_bytes(column)) and flavour is Flavour.MYSQL:
+        yield "its JSON became texts as the target writes them, which may differ from the upstream's (1.0, 1e20)"
+    if was.tp in _MOMENTS and was.decimal > 0 and column.tp == ColumnType.DATE and flavour is Flavour.MYSQL:
+        yield "its times in the last half of the last second of a day became the next day"
+    if was.tp in {*_MOMENTS, ColumnType.TIME} and was.decimal > 0 and column.tp in _INTEGERS and flavour is Flavour.MARIADB:
+        yield "its fractions of seconds were left out, and upstream they were rounded"
     if was.tp == ColumnType.TIME and column.tp in _DATED and not _one_day(job):
         yield "its times got the day on which the upstream began to convert them, which ended on another one"
 

@@ -1,7 +1,8 @@
 """Executes a DDL of which nothing but its text is known: from a relay log or a file sink's files, without a job of the DDL history. [db]
 
-Promises: the text goes to the target as it is, without TiDB's feature comments where the target is not TiDB, and without IF EXISTS where MySQL has none. What the target says is so already
-is no error (drainer.md 5.6), if that is so of each of its clauses: an ALTER TABLE of which one clause is there already executes none of them.
+Promises: the text goes to the target as it is, without TiDB's feature comments where the target is not TiDB, and without IF EXISTS where MySQL has
+none. What the target says is so already is no error (drainer.md 5.6), if that is so of each of its clauses: an ALTER TABLE of which one clause is
+there already executes none of them.
 """
 
 from collections.abc import Callable

@@ -11,6 +11,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
 
 FLOAT, DOUBLE, DECIMAL, TIME, DATETIME = ({**INT, "Tp": tp} for tp in (4, 5, 246, 11, 12))
+DATE, DATETIME_3, TIME_3 = {**INT, "Tp": 10}, {**DATETIME, "Decimal": 3}, {**TIME, "Decimal": 3}
 TEXT, BLOB = {**VARCHAR, "Tp": 252}, {**VARCHAR, "Tp": 252, "Charset": "binary", "Collate": "binary"}
 JSON = {**INT, "Tp": 245}
 
@@ -34,6 +35,15 @@ def told(was: dict[str, Any], now: dict[str, Any], flavour: Flavour = Flavour.MA
         (TEXT, JSON, Flavour.MYSQL, ""),
         (FLOAT, VARCHAR, Flavour.TIDB, ""),
         (VARCHAR, TEXT, Flavour.MARIADB, ""),
+        (JSON, VARCHAR, Flavour.MYSQL, "its JSON became texts"),
+        (JSON, BLOB, Flavour.MYSQL, "its JSON became texts"),
+        (JSON, VARCHAR, Flavour.MARIADB, ""),
+        (DATETIME_3, DATE, Flavour.MYSQL, "its times in the last half"),
+        (DATETIME_3, DATE, Flavour.MARIADB, ""),
+        (DATETIME, DATE, Flavour.MYSQL, ""),
+        (DATETIME_3, INT, Flavour.MARIADB, "its fractions of seconds were left out"),
+        (TIME_3, {**INT, "Tp": 8}, Flavour.MARIADB, "its fractions of seconds were left out"),
+        (TIME_3, INT, Flavour.MYSQL, ""),
     ],
 )
 def test_what_is_told(was: dict[str, Any], now: dict[str, Any], flavour: Flavour, words: str) -> None:
