@@ -89,6 +89,7 @@ def test_who_may_write_to_a_read_only_server() -> None:
         ("enforce_storage_engine", "MyISAM", True),
         ("innodb_force_primary_key", "ON", True),
         ("sql_require_primary_key", "ON", True),
+        ("sql_generate_invisible_primary_key", "ON", False),
         ("explicit_defaults_for_timestamp", "OFF", True),
         ("innodb_default_row_format", "compact", True),
         ("max_allowed_packet", "1048576", True),
@@ -105,6 +106,11 @@ def test_a_variable(name: str, value: str, hinders: bool) -> None:
     assert name in NAMES
     found = list(judged({name: value}, "db", 6, may_write=False, has_zones=True))
     assert [(remark.hinders, name in remark.what) for remark in found] == [(hinders, True)]
+
+
+def test_a_server_that_makes_primary_keys_takes_tables_without() -> None:
+    required = {"sql_require_primary_key": "ON", "sql_generate_invisible_primary_key": "ON"}
+    assert [remark.hinders for remark in judged(required, "db", 6, may_write=False, has_zones=True)] == [False]
 
 
 def test_read_only_depends_on_the_account_and_zones_are_missed() -> None:
