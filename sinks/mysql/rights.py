@@ -6,13 +6,16 @@ servers list the rights of active roles. Rights on single tables or columns do n
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.sinks.routing.own_schemas import MARK_SCHEMA
 
 _NAME = r"`(?:[^`]|``)*`|[^\s.`]+"
-_GRANT = re.compile(rf"GRANT (?P<rights>.+?) ON (?:TABLE )?(?P<database>{_NAME})\.(?P<table>{_NAME}) TO ", re.IGNORECASE | re.DOTALL)
+_GRANT = re.compile(
+    rf"(?P<verb>GRANT|REVOKE) (?P<rights>.+?) ON (?:TABLE )?(?P<database>{_NAME})\.(?P<table>{_NAME}) (?:TO|FROM) ",
+    re.IGNORECASE | re.DOTALL,
+)
 _ALL = "ALL PRIVILEGES"
 
 ROWS = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -41,10 +44,14 @@ class Granted:
     rights: frozenset[str]
     database: str
     """A pattern of LIKE; ``*`` = all databases."""
+    but: "tuple[Granted, ...]" = ()
+    """What MySQL's partial revokes take from a grant on all databases: ``rights`` on ``database`` each."""
 
     def covers(self, right: str, database: str) -> bool:
         """Whether it gives ``right`` on every table of ``database``; an empty one: on all databases."""
         if right not in self.rights and _ALL not in self.rights and "ALL" not in self.rights:
+            return False
+        if database and any(one.covers(right, database) for one in self.but):
             return False
         return self.database == "*" or (bool(database) and _like(self.database, database))
 
@@ -68,13 +75,16 @@ class WantedRights:
 
 def read_grants(lines: Iterable[str]) -> tuple[Granted, ...]:
     """The grants in the answer of SHOW GRANTS, except those on single tables."""
-    found = []
+    found: dict[str, list[Granted]] = {"GRANT": [], "REVOKE": []}
     for line in lines:
         match = _GRANT.match(line.strip())
         if match is not None and match["table"] == "*":
             rights = frozenset(re.sub(r"\s+", " ", right).strip().upper() for right in match["rights"].split(","))
-            found.append(Granted(rights, _unquoted(match["database"])))
-    return tuple(found)
+            verb, database = match["verb"].upper(), _unquoted(match["database"])
+            # Where there are partial revokes, signs of LIKE mean themselves.
+            found[verb].append(Granted(rights, _pattern(re.sub(r"\\([_%\\])", r"\1", database)) if verb == "REVOKE" else database))
+    but = tuple(found["REVOKE"])
+    return tuple(replace(one, but=but) if one.database == "*" else one for one in found["GRANT"])
 
 
 def missing_rights(granted: Sequence[Granted], wanted: WantedRights, account: str, where: str) -> Iterator[Remark]:
@@ -147,9 +157,14 @@ def may_write_read_only(granted: Sequence[Granted]) -> bool:
 
 
 def _grant(rights: Iterable[str], database: str, account: str) -> str:
-    pattern = re.sub(r"([_%\\])", r"\\\1", database).replace("`", "``")
+    pattern = _pattern(database).replace("`", "``")
     place = f"`{pattern}`.*" if database else "DATABASE.*"
     return f"GRANT {', '.join(rights)} ON {place} TO {account}" + ("" if database else ", for each")
+
+
+def _pattern(name: str) -> str:
+    """The pattern of LIKE that means this name only."""
+    return re.sub(r"([_%\\])", r"\\\1", name)
 
 
 def _unquoted(name: str) -> str:

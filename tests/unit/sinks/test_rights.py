@@ -73,6 +73,15 @@ def test_what_is_missing_and_what_it_breaks() -> None:
     assert "d4.* and 4 more" in said(["GRANT SELECT, INSERT, UPDATE, CREATE, DROP, ALTER, INDEX, PROCESS ON *.* TO x"], many)[1]
 
 
+def test_what_a_partial_revoke_takes_is_missing_there_only() -> None:
+    """As MySQL prints it; a grant on the database itself stands beside it."""
+    everywhere = "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, PROCESS ON *.* TO `x`@`%`"
+    revoked = ["REVOKE INSERT, DELETE ON `a\\_b`.* FROM `x`@`%`", "GRANT DELETE ON `a\\_b`.* TO `x`@`%`"]
+    (line,) = said([everywhere, *revoked], WantedRights(["a_b", "axb"], "tidb_binlog"))
+    assert "lacks INSERT on a_b.*" in line
+    assert line in said([everywhere, "REVOKE INSERT ON `a_b`.* FROM `x`@`%`"], WantedRights(["a_b", "axb"], "tidb_binlog"))
+
+
 def test_who_may_write_to_a_read_only_server() -> None:
     assert may_write_read_only(read_grants([ALL]))
     assert may_write_read_only(read_grants(["GRANT READ_ONLY ADMIN ON *.* TO x"]))
