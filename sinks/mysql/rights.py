@@ -12,9 +12,10 @@ from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.sinks.routing.own_schemas import MARK_SCHEMA
 
 _NAME = r"`(?:[^`]|``)*`|[^\s.`]+"
-_GRANT = re.compile(rf"GRANT (?P<rights>.+?) ON (?:TABLE )?(?P<database>{_NAME})\.(?P<table>{_NAME}) TO ", re.IGNORECASE | re.DOTALL)
-_REVOKE = re.compile(rf"REVOKE (?P<rights>.+?) ON (?P<database>{_NAME})\.\* FROM ", re.IGNORECASE | re.DOTALL)
-"""What MySQL prints of a partial revoke, by which a right on all databases does not hold in one (``partial_revokes``)."""
+_GRANT = re.compile(
+    rf"(?P<verb>GRANT|REVOKE) (?P<rights>.+?) ON (?:TABLE )?(?P<database>{_NAME})\.(?P<table>{_NAME}) (?:TO|FROM) ",
+    re.IGNORECASE | re.DOTALL,
+)
 _ALL = "ALL PRIVILEGES"
 
 ROWS = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -43,14 +44,14 @@ class Granted:
     rights: frozenset[str]
     database: str
     """A pattern of LIKE; ``*`` = all databases."""
-    taken: frozenset[tuple[str, str]] = frozenset()
-    """Rights on all databases that are taken away in one: right and name of the database."""
+    but: "tuple[Granted, ...]" = ()
+    """What MySQL's partial revokes take from a grant on all databases: ``rights`` on ``database`` each."""
 
     def covers(self, right: str, database: str) -> bool:
         """Whether it gives ``right`` on every table of ``database``; an empty one: on all databases."""
         if right not in self.rights and _ALL not in self.rights and "ALL" not in self.rights:
             return False
-        if {(right, database), (_ALL, database)} & self.taken:
+        if database and any(one.covers(right, database) for one in self.but):
             return False
         return self.database == "*" or (bool(database) and _like(self.database, database))
 
@@ -74,17 +75,16 @@ class WantedRights:
 
 def read_grants(lines: Iterable[str]) -> tuple[Granted, ...]:
     """The grants in the answer of SHOW GRANTS, except those on single tables."""
-    found, taken = [], set[tuple[str, str]]()
-    for line in map(str.strip, lines):
-        if (match := _GRANT.match(line)) is not None and match["table"] == "*":
-            found.append(Granted(_rights(match["rights"]), _unquoted(match["database"])))
-        elif (match := _REVOKE.match(line)) is not None:
-            taken |= {(right, _unquoted(match["database"])) for right in _rights(match["rights"])}
-    return tuple(replace(one, taken=frozenset(taken)) if one.database == "*" else one for one in found)
-
-
-def _rights(words: str) -> frozenset[str]:
-    return frozenset(re.sub(r"\s+", " ", right).strip().upper() for right in words.split(","))
+    found: dict[str, list[Granted]] = {"GRANT": [], "REVOKE": []}
+    for line in lines:
+        match = _GRANT.match(line.strip())
+        if match is not None and match["table"] == "*":
+            rights = frozenset(re.sub(r"\s+", " ", right).strip().upper() for right in match["rights"].split(","))
+            verb, database = match["verb"].upper(), _unquoted(match["database"])
+            # Where there are partial revokes, signs of LIKE mean themselves.
+            found[verb].append(Granted(rights, _pattern(re.sub(r"\\([_%\\])", r"\1", database)) if verb == "REVOKE" else database))
+    but = tuple(found["REVOKE"])
+    return tuple(replace(one, but=but) if one.database == "*" else one for one in found["GRANT"])
 
 
 def missing_rights(granted: Sequence[Granted], wanted: WantedRights, account: str, where: str) -> Iterator[Remark]:
@@ -157,9 +157,14 @@ def may_write_read_only(granted: Sequence[Granted]) -> bool:
 
 
 def _grant(rights: Iterable[str], database: str, account: str) -> str:
-    pattern = re.sub(r"([_%\\])", r"\\\1", database).replace("`", "``")
+    pattern = _pattern(database).replace("`", "``")
     place = f"`{pattern}`.*" if database else "DATABASE.*"
     return f"GRANT {', '.join(rights)} ON {place} TO {account}" + ("" if database else ", for each")
+
+
+def _pattern(name: str) -> str:
+    """The pattern of LIKE that means this name only."""
+    return re.sub(r"([_%\\])", r"\\\1", name)
 
 
 def _unquoted(name: str) -> str:

@@ -25,6 +25,7 @@ NAMES = (
     "max_user_connections",
     "offline_mode",
     "read_only",
+    "sql_generate_invisible_primary_key",
     "sql_require_primary_key",
     "super_read_only",
     "tidb_restricted_read_only",
@@ -128,8 +129,16 @@ def _innodb(values: Mapping[str, str], where: str) -> Iterator[Remark]:
 
 
 def _tables(values: Mapping[str, str], where: str) -> Iterator[Remark]:
+    generated = _on(values, "sql_generate_invisible_primary_key")
+    if generated:
+        what = (
+            "sql_generate_invisible_primary_key is ON: a table without a primary key gets the column my_row_id; an ADD PRIMARY KEY to such a table (error "
+            "1068), a DROP PRIMARY KEY and a partitioned table without one are refused (error 1235)"
+        )
+        todo = "SET GLOBAL sql_generate_invisible_primary_key = OFF, unless the server needs the keys; then execute a refused DDL by hand, with DROP COLUMN my_row_id"
+        yield note(where, what, todo)
     for name in ("innodb_force_primary_key", "sql_require_primary_key"):
-        if _on(values, name):
+        if _on(values, name) and not (generated and name == "sql_require_primary_key"):
             yield hinders(where, f"{name} is ON: a table without a primary key, which TiDB allows, is refused", f"SET GLOBAL {name} = OFF")
     if values.get("explicit_defaults_for_timestamp", "ON").upper() in ("OFF", "0"):
         what = "explicit_defaults_for_timestamp is OFF, and the account may not set it: TIMESTAMP columns get defaults, and NOT NULL, of their own"

@@ -88,6 +88,15 @@ def test_what_mysql_takes_away_in_one_database() -> None:
     assert not any(one.covers("SELECT", "mysql") for one in read_grants(lines))
 
 
+def test_what_a_partial_revoke_takes_is_missing_there_only() -> None:
+    """As MySQL prints it; a grant on the database itself stands beside it."""
+    everywhere = "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, PROCESS ON *.* TO `x`@`%`"
+    revoked = ["REVOKE INSERT, DELETE ON `a\\_b`.* FROM `x`@`%`", "GRANT DELETE ON `a\\_b`.* TO `x`@`%`"]
+    (line,) = said([everywhere, *revoked], WantedRights(["a_b", "axb"], "tidb_binlog"))
+    assert "lacks INSERT on a_b.*" in line
+    assert line in said([everywhere, "REVOKE INSERT ON `a_b`.* FROM `x`@`%`"], WantedRights(["a_b", "axb"], "tidb_binlog"))
+
+
 def test_who_may_write_to_a_read_only_server() -> None:
     assert may_write_read_only(read_grants([ALL]))
     assert may_write_read_only(read_grants(["GRANT READ_ONLY ADMIN ON *.* TO x"]))
@@ -104,6 +113,7 @@ def test_who_may_write_to_a_read_only_server() -> None:
         ("enforce_storage_engine", "MyISAM", True),
         ("innodb_force_primary_key", "ON", True),
         ("sql_require_primary_key", "ON", True),
+        ("sql_generate_invisible_primary_key", "ON", False),
         ("explicit_defaults_for_timestamp", "OFF", True),
         ("innodb_default_row_format", "compact", True),
         ("max_allowed_packet", "1048576", True),
@@ -120,6 +130,11 @@ def test_a_variable(name: str, value: str, hinders: bool) -> None:
     assert name in NAMES
     found = list(judged({name: value}, "db", 6, may_write=False, has_zones=True))
     assert [(remark.hinders, name in remark.what) for remark in found] == [(hinders, True)]
+
+
+def test_a_server_that_makes_primary_keys_takes_tables_without() -> None:
+    required = {"sql_require_primary_key": "ON", "sql_generate_invisible_primary_key": "ON"}
+    assert [remark.hinders for remark in judged(required, "db", 6, may_write=False, has_zones=True)] == [False]
 
 
 def test_read_only_depends_on_the_account_and_zones_are_missed() -> None:
