@@ -42,10 +42,12 @@ _NAMED = {
 }
 
 
-def edit_alter(tokens: Tokens, old: TableAt | None, info: TableInfo | None, dialect: Dialect, losses: Losses) -> str:
-    """The statement for the target; empty if no spec is left."""
+def edit_alter(
+    tokens: Tokens, old: TableAt | None, info: TableInfo | None, dialect: Dialect, losses: Losses, lacking: frozenset[str] = frozenset()
+) -> str:
+    """The statement for the target; empty if no spec is left. ``lacking``: expression indexes of ``old`` that the target is known to lack."""
     start, end = table_name(tokens)
-    absent = _absent_indexes(old.info) if old and dialect.flavour is Flavour.MARIADB else frozenset()
+    absent = _expression_indexes(old.info) if old and dialect.flavour is Flavour.MARIADB else lacking
     specs = []
     for spec in alter_specs(tokens):
         if old and _names_nothing(spec, old.info):
@@ -67,8 +69,8 @@ def _names_nothing(spec: Tokens, info: TableInfo) -> bool:
     return solid[at + 2].name.lower() not in {one.name.lower() for one in known}
 
 
-def _absent_indexes(info: TableInfo) -> frozenset[str]:
-    """Names of expression indexes: TiDB stores them on hidden columns, and the target's table was created without them."""
+def _expression_indexes(info: TableInfo) -> frozenset[str]:
+    """Names of expression indexes: TiDB stores them on hidden columns, and a MariaDB's table was created without them."""
     return frozenset(i.name.lower() for i in info.indexes if any(c.hidden for c in info.index_columns(i)))
 
 

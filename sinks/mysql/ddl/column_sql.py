@@ -47,13 +47,19 @@ def column_definition(column: ColumnInfo, info: TableInfo, dialect: Dialect, *, 
     clause = default_clause(column) if default is None else f"DEFAULT {default}"
     if clause and not column.generated:
         parts.append(clause)
-    if column.flag & ColumnFlag.AUTO_INCREMENT:
+    if column.flag & ColumnFlag.AUTO_INCREMENT and not lacks_counter(column, dialect):
         parts.append("AUTO_INCREMENT")
     if column.flag & ColumnFlag.ON_UPDATE_NOW:
         parts.append("ON UPDATE CURRENT_TIMESTAMP" + (f"({column.decimal})" if column.decimal > 0 else ""))
     if column.comment:
         parts.append(f"COMMENT {quote_string(column.comment)}")
     return " ".join(parts)
+
+
+def lacks_counter(column: ColumnInfo, dialect: Dialect) -> bool:
+    """Whether the definition is without the upstream's AUTO_INCREMENT: MySQL has none for FLOAT and DOUBLE since 8.4."""
+    counts = bool(column.flag & ColumnFlag.AUTO_INCREMENT)
+    return counts and column.tp in (ColumnType.FLOAT, ColumnType.DOUBLE) and dialect.flavour is Flavour.MYSQL
 
 
 def column_type(column: ColumnInfo) -> str:

@@ -13,9 +13,10 @@ from pyspark_tidb_binlog.schemas.history import JobType, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, ColumnType, IndexInfo, TableInfo
 from pyspark_tidb_binlog.sinks.engine.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Losses, quoted
-from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition
+from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition, lacks_counter
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare, fills_otherwise, origin_literal
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, Subject
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 
 _CHANGE_THEMSELVES = frozenset({ColumnType.TIMESTAMP, ColumnType.DATETIME})
 """Types that may have ON UPDATE CURRENT_TIMESTAMP, which some servers add implicitly."""
@@ -46,7 +47,13 @@ def derive(subject: Subject, dialect: Dialect) -> tuple[Rewritten, ...]:
     losses = Losses(f"{old.schema}.{old.name}")
     for key in sorted(set(new.info.foreign_keys) - set(old.info.foreign_keys)):
         losses.add(f"foreign key {key} left out")
+    for index in left_out_indexes(old.info, new.info):
+        losses.add(f"expression index {index} left out")
     pairs = pair_columns(job, subject.query, old.info, new.info) or {}
+    for column in visible(new.info):
+        was = pairs.get(column.name.lower())
+        if lacks_counter(column, dialect) and (was is None or not lacks_counter(was, dialect)):
+            losses.add(_no_counter(column))
     added = [c for c in visible(new.info) if c.name.lower() not in pairs and fills_otherwise(c, dialect.flavour)]
     then = declare(name, added, new.info, dialect)
     return (Rewritten(f"ALTER TABLE {name} {', '.join(clauses)}", tuple(losses.texts), then),)
@@ -62,6 +69,9 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
     parts = [column_definition(c, info, dialect, explicit=False) for c in visible(info)]
     if info.handle_columns() and info.pk_is_handle:
         parts.append("PRIMARY KEY (" + ", ".join(quote_name(c.name) for c in info.handle_columns()) + ")")
+    for column in visible(info):
+        if lacks_counter(column, dialect):
+            losses.add(_no_counter(column))
     for index in info.indexes:
         if index.state != PUBLIC:
             continue
@@ -106,6 +116,8 @@ def alter_clauses(subject: Subject, old: TableInfo, new: TableInfo, dialect: Dia
         return []
     kept = {c.name.lower() for c in pairs.values()}
     clauses = [f"DROP INDEX {quote_name(i.name)}" for i in _gone_indexes(old, new)]
+    if dialect.flavour is Flavour.MYSQL:
+        clauses += [f"DROP INDEX {quote_name(name)}" for name in left_out_indexes(new, old) if name.lower() not in subject.lacking]
     clauses += [f"DROP COLUMN {quote_name(c.name)}" for name, c in was.items() if name not in kept]
     clauses += _column_clauses(old, new, pairs, dialect)
     clauses += [f"RENAME INDEX {quote_name(a)} TO {quote_name(b)}" for a, b in _renamed_indexes(old, new)]
@@ -116,6 +128,31 @@ def alter_clauses(subject: Subject, old: TableInfo, new: TableInfo, dialect: Dia
     if old.comment != new.comment:
         clauses.append(f"COMMENT = {quote_string(new.comment)}")
     return clauses
+
+
+def left_out_indexes(old: TableInfo, new: TableInfo) -> list[str]:
+    """The names of the expression indexes of ``new`` that ``old`` does not have so; a derived statement cannot make them."""
+    before = _expressions(old)
+    return [name for name, made in _expressions(new).items() if before.get(name) != made]
+
+
+def other_than_expressions(info: TableInfo) -> TableInfo:
+    """``info`` without its expression indexes and the hidden columns that they need."""
+    kept = tuple(replace(i, id=0) for i in info.indexes if not _over_expression(info, i))
+    return replace(info, columns=tuple(visible(info)), indexes=kept)
+
+
+def _expressions(info: TableInfo) -> dict[str, tuple[object, ...]]:
+    """Expression indexes by name: what makes two of them the same."""
+    return {
+        i.name: (i.unique, i.invisible, *(c.generated_expr if c.hidden else c.name.lower() for c in info.index_columns(i)))
+        for i in info.indexes
+        if i.state == PUBLIC and _over_expression(info, i)
+    }
+
+
+def _no_counter(column: ColumnInfo) -> str:
+    return f"column {column.name}: AUTO_INCREMENT left out"
 
 
 def _over_expression(info: TableInfo, index: IndexInfo) -> bool:

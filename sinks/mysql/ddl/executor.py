@@ -34,6 +34,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.converted import converted_otherwise
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in_clock, in_zone
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive, null_fills
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import DROPS, NOTHING_KEPT, EarlierTry, ExecutionCheck, shows, snapshot_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import knowing_indexes, only_left_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import drop_of_another_name
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
@@ -209,7 +210,7 @@ class _Run:
         self._config = config
         self._lease = lease
         self._on_done = on_done
-        self._subject = subject_of(step, history, refused, Routes.of(config))
+        self._subject = knowing_indexes(session, subject_of(step, history, refused, Routes.of(config)))
         self._dialect = keeping_padding(session, dialect_of(session, config), self._subject.before)
         if self._subject.job.type in RENAMES:
             self._dialect = replace(self._dialect, folds_names=folds_names(session))
@@ -390,6 +391,8 @@ class _Run:
                 return self._derived(text.sql, str(error), mending, (Rewritten(own),))
             if instead is not None:
                 return self._instead(text.sql, error, instead)
+            if left_out := only_left_out(self._subject, self._dialect, error):
+                return DdlOutcome(DONE, "nothing", text.sql, (*text.losses, *left_out))
             return self._derived(text.sql, str(error), mending)
         return DdlOutcome(DONE, "text", text.sql, (*text.losses, *filled, *self._declare(text.then)))
 

@@ -12,6 +12,7 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, text_of, tokenize
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Losses, without_conditions, words
 from pyspark_tidb_binlog.sinks.mysql.ddl.repeated import has_all_of, undoes_itself
+from pyspark_tidb_binlog.sinks.mysql.ddl.reserved_names import quote_reserved
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
 from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import with_autocommit
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
@@ -77,5 +78,7 @@ def _text_for(flavour: Flavour, query: str) -> str:
     tokens = without_features(tokenize(query, backslash_escapes=False), Losses("plain text"))
     if flavour is Flavour.MYSQL and _alters(words(tokens)):
         tokens = without_conditions(tokens)
+    if flavour is Flavour.MYSQL:
+        tokens = quote_reserved(tokens)
     escaped = [replace(t, text=t.text.replace("\\", "\\\\")) if t.kind is TokenKind.STRING else t for t in tokens]
     return text_of(escaped).strip().rstrip("; ")

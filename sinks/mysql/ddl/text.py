@@ -33,6 +33,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import (
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare, settle_defaults
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import NAMED_BY_INFOS, DdlDelivery, DdlForm, given
 from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import settle_boundaries, without_linear
+from pyspark_tidb_binlog.sinks.mysql.ddl.reserved_names import quote_reserved
 from pyspark_tidb_binlog.sinks.mysql.ddl.routed_text import routed_text
 from pyspark_tidb_binlog.sinks.mysql.ddl.tidb import is_tiflash_replica, tidb_tokens
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
@@ -59,6 +60,8 @@ class Subject:
     """From the names in the text to those at the target."""
     home: str = ""
     """With routes: the database upstream to which names without one belong."""
+    lacking: frozenset[str] = frozenset()
+    """Lower-case names of the expression indexes that ``old`` has upstream and the target's table is known to lack."""
 
     @property
     def label(self) -> str:
@@ -165,6 +168,8 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
         return Rewritten(certain)
     tokens = _without_end(without_features(tokenize(subject.query, backslash_escapes=not restored), losses))
     tokens = without_if_not_exists(without_linear(settle_boundaries(tokens, subject.info)))
+    if dialect.flavour is Flavour.MYSQL:
+        tokens = quote_reserved(tokens)
     settled, added = _settled(_settle_strings(tokens, restored), subject, dialect)
     return Rewritten(_by_kind(subject, settled, dialect, losses), tuple(losses.texts), _then(subject, added, dialect))
 
@@ -318,9 +323,9 @@ def _by_kind(subject: Subject, tokens: Tokens, dialect: Dialect, losses: Losses)
         case "CREATE" if "INDEX" in spoken[:4]:
             return _create_index(tokens, dialect, losses)
         case "DROP" if spoken[1:2] == ["INDEX"]:
-            return edit_alter(_as_alter_drop(tokens), subject.old, subject.info, dialect, losses)
+            return edit_alter(_as_alter_drop(tokens), subject.old, subject.info, dialect, losses, subject.lacking)
         case "ALTER" if "TABLE" in spoken[:3]:
-            return edit_alter(tokens, subject.old, subject.info, dialect, losses)
+            return edit_alter(tokens, subject.old, subject.info, dialect, losses, subject.lacking)
     return text_of(tokens)
 
 

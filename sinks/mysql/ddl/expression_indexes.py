@@ -1,0 +1,42 @@
+"""Indexes over expressions: what a target has of them, which does not know each function of TiDB. No row depends on one. [db]
+
+    the target cannot make it                              left out, a loss
+    DROP, RENAME or ALTER of one that it does not have     left out
+
+Promises: reads only.
+"""
+
+from dataclasses import replace
+
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.derive import alter_clauses, left_out_indexes, other_than_expressions
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
+
+_CANNOT = frozenset({1064, 1071, 1170, 1235, 1305, 3751, 3752, 3753, 3754, 3757, 3758, 3761, 3762, *range(3903, 3909)})
+"""A syntax or function that the server does not have, a value that it does not index. Not a lack of rights or of space, nor a duplicate value."""
+
+
+def knowing_indexes(session: Target, subject: Subject) -> Subject:
+    """``subject`` with the names of the expression indexes that the target's table lacks: it was made without them, or somebody has dropped them."""
+    old = subject.old
+    named = {i.name.lower() for i in old.info.indexes if any(c.hidden for c in old.info.index_columns(i))} if old else set()
+    if old is None or not named or session.flavour is Flavour.TIDB or not column_names(session, old.schema, old.name):
+        return subject
+    rows = session.query(
+        "SELECT DISTINCT index_name FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s", [old.schema, old.name]
+    )
+    return replace(subject, lacking=frozenset(named - {as_text(name).lower() for (name,) in rows}))
+
+
+def only_left_out(subject: Subject, dialect: Dialect, refused: ApplyError) -> tuple[str, ...]:
+    """The losses, if the job only adds expression indexes that the server cannot make; else empty."""
+    old, new = subject.old, subject.new
+    if refused.errno not in _CANNOT or old is None or new is None or alter_clauses(subject, old.info, new.info, dialect):
+        return ()
+    if other_than_expressions(old.info) != other_than_expressions(new.info):
+        return ()
+    return tuple(f"{subject.label}: expression index {name} left out" for name in left_out_indexes(old.info, new.info))

@@ -1,0 +1,38 @@
+"""Names that TiDB reads bare and MySQL reserves: they are quoted.
+
+Promises: pure. A word is quoted where TiDB can only have read a name; a string, a comment, a quoted name and a user's variable are none.
+"""
+
+from collections.abc import Sequence
+
+from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, quote_name
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Tokens, next_solid
+
+_NAMES = frozenset(
+    "ACCESSIBLE ASENSITIVE BEFORE CONDITION CUBE DECLARE DETERMINISTIC EACH EMPTY EXTERNAL FUNCTION GET INSENSITIVE IO_AFTER_GTIDS IO_BEFORE_GTIDS "
+    "LIBRARY LOOP MANUAL MASTER_BIND MASTER_SSL_VERIFY_SERVER_CERT MODIFIES OPTIMIZER_COSTS PARALLEL PURGE QUALIFY READS READ_WRITE RESIGNAL RETURN "
+    "SENSITIVE SIGNAL SPECIFIC SYSTEM UNDO".split()
+)
+"""Reserved by a MySQL from 5.7 to 9.7, and no keyword that a DDL of TiDB has."""
+
+_NOT_BEFORE = {"GROUPING": "(", "JSON_TABLE": "(", "LATERAL": "("}
+"""Reserved, too, and a function or a clause of TiDB before this sign."""
+
+
+def quote_reserved(tokens: Sequence[Token]) -> Tokens:
+    """``tokens`` with these names quoted; no feature comment of TiDB may be in them."""
+    return [Token(TokenKind.NAME, quote_name(t.text)) if _is_name(tokens, i) else t for i, t in enumerate(tokens)]
+
+
+def _is_name(tokens: Sequence[Token], at: int) -> bool:
+    word = tokens[at].word
+    if word in _NAMES:
+        return True
+    if word not in _NOT_BEFORE and word != "SEPARATOR":
+        return False
+    following = next_solid(tokens, at + 1)
+    if following == len(tokens):
+        return True
+    if word == "SEPARATOR":  # of GROUP_CONCAT
+        return tokens[following].kind is not TokenKind.STRING
+    return tokens[following].text != _NOT_BEFORE[word]

@@ -1,0 +1,202 @@
+"""What TiDB takes and a target does not: the DDL is executed without it, or in its words, and no later one ends the stream."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import DdlRefused
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import DdlOutcome
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_names
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+from tests.support.ddl_jobs import INT, column, database, history, index, job, partitions, steps_of, table
+from tests.support.ddl_target import apply, ddl_session, dying
+
+pytestmark = pytest.mark.mysql
+
+ID = column(1, "id", {**INT, "Flag": 4099})
+PLAIN = table(10, "t", [ID, column(2, "b")])
+SHARD, LOWER = "tidb_shard(`b`)", "`b` + 1"
+KEY_B = index(9, "kb", ("b", 1))
+
+
+def over(expression: str, *more: dict[str, Any], name: str = "uk", unique: bool = True) -> dict[str, Any]:
+    """The table with an index over an expression, and other indexes."""
+    hidden = {**column(3, f"_V$_{name}_0", {**INT, "Tp": 8}), "hidden": True, "generated_expr_string": expression}
+    own = index(1, name, (f"_V$_{name}_0", 2), ("b", 1), unique=unique)
+    return table(10, "t", [ID, column(2, "b"), hidden], index_info=[own, *more])
+
+
+@pytest.fixture
+def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
+    with ddl_session(mariadb.target()) as session:
+        yield session
+
+
+def run(session: Session, *ddls: tuple[int, dict[str, Any], str], rows: str = "") -> list[DdlOutcome]:
+    """The outcomes of (job type, table behind it, text), the first of which makes the table, which then gets these rows."""
+    jobs = [job(n, kind, info, query=text) for n, (kind, info, text) in enumerate(ddls, 2)]
+    h = history(database(1), *jobs)
+    first, made, *others = steps_of(h, {})
+    apply(session, first, h)
+    outcomes = [apply(session, made, h)]
+    if rows:
+        session.execute(rows)
+        session.commit()
+    return [*outcomes, *(apply(session, step, h) for step in others)]
+
+
+def indexes(session: Session) -> set[str]:
+    rows = session.query("SELECT index_name FROM information_schema.statistics WHERE table_schema = 'd' AND table_name = 't'")
+    return {str(name) for (name,) in rows} - {"PRIMARY"}
+
+
+MADE = (3, PLAIN, "CREATE TABLE t (id INT PRIMARY KEY, b INT)")
+LEFT_OUT = ("d.t: expression index uk left out",)
+
+
+@pytest.mark.parametrize(
+    "text", ["ALTER TABLE t ADD UNIQUE INDEX uk((TIDB_SHARD(b)), b)", "CREATE UNIQUE INDEX uk ON t ((TIDB_SHARD(b)), b)"]
+)
+def test_an_index_over_an_expression_that_the_target_has_not_is_a_loss(session: Session, text: str) -> None:
+    _, added, dropped = run(session, MADE, (7, over(SHARD), text), (8, PLAIN, "ALTER TABLE t DROP INDEX uk"))
+    assert (added.state, added.how, added.losses) == ("done", "nothing", LEFT_OUT)
+    assert (dropped.state, dropped.how) == ("done", "nothing")
+
+
+def test_beside_it_the_rest_is_executed(session: Session) -> None:
+    both = over(SHARD, KEY_B)
+    _, added, hidden, renamed = run(
+        session,
+        MADE,
+        (61, both, "ALTER TABLE t ADD UNIQUE INDEX uk((TIDB_SHARD(b)), b), ADD INDEX kb(b)"),
+        (61, both, "ALTER TABLE t ALTER INDEX uk INVISIBLE"),
+        (61, over(SHARD, index(9, "kc", ("b", 1)), name="ul"), "ALTER TABLE t RENAME INDEX uk TO ul, RENAME INDEX kb TO kc"),
+    )
+    assert added.losses == LEFT_OUT and hidden.how == "nothing" and renamed.state == "done"
+    assert indexes(session) == {"kc"}
+
+
+def test_one_that_a_derived_table_was_made_without_is_dropped(session: Session) -> None:
+    text = "CREATE TABLE t (id INT PRIMARY KEY, b INT, UNIQUE INDEX uk((TIDB_SHARD(b)), b))"
+    made, dropped = run(session, (3, over(SHARD), text), (8, PLAIN, "DROP INDEX uk ON t"))
+    assert made.losses == LEFT_OUT and dropped.how == "nothing"
+
+
+def test_one_that_the_target_has_is_dropped(session: Session) -> None:
+    text = "ALTER TABLE t ADD INDEX uk((b + 1), b)"
+    _, added, dropped = run(session, MADE, (7, over(LOWER, unique=False), text), (8, PLAIN, "ALTER TABLE t DROP INDEX uk"))
+    assert dropped.how == ("text" if session.flavour is Flavour.MYSQL else "nothing")
+    assert added.losses == (() if session.flavour is Flavour.MYSQL else LEFT_OUT) and not indexes(session)
+
+
+def test_one_that_the_target_has_is_dropped_by_a_derived_statement(session: Session) -> None:
+    h = history(
+        database(1),
+        job(2, 3, PLAIN, query=MADE[2]),
+        job(3, 7, over(LOWER, unique=False), query="ALTER TABLE t ADD INDEX uk((b + 1), b)"),
+        job(4, 61, table(10, "t", [ID, column(2, "b")], index_info=[KEY_B]), query="ALTER TABLE t NONSENSE"),
+    )
+    for step in steps_of(h, {}):
+        outcome = apply(session, step, h)
+    assert outcome.how == "derived" and indexes(session) == {"kb"}
+
+
+def test_an_index_that_rows_are_in_the_way_of_is_no_loss(session: Session) -> None:
+    """It is made once the rows are as upstream."""
+    if session.flavour is not Flavour.MYSQL:
+        return
+    text = "ALTER TABLE t ADD UNIQUE INDEX uk((b + 1), b)"
+    with pytest.raises(DdlRefused, match="Duplicate entry"):
+        run(session, MADE, (7, over(LOWER), text), rows="INSERT INTO d.t VALUES (1, 1), (2, 1)")
+
+
+def test_a_missing_table_is_no_index_that_was_left_out(session: Session) -> None:
+    h = history(database(1), job(2, 3, over(SHARD), query="x"), job(3, 8, PLAIN, query="ALTER TABLE t DROP INDEX uk"))
+    steps = steps_of(h, {2: "CREATE TABLE t (id INT PRIMARY KEY, b INT, UNIQUE INDEX uk((TIDB_SHARD(b)), b))"})
+    for step in steps[:2]:
+        apply(session, step, h)
+    session.execute("DROP TABLE d.t")
+    if session.flavour is Flavour.MYSQL:
+        with pytest.raises(DdlRefused, match="doesn't exist"):
+            apply(session, steps[2], h)
+
+
+def test_a_drop_that_was_executed_before_a_crash_is_done(session: Session) -> None:
+    h = history(
+        database(1),
+        job(2, 3, PLAIN, query=MADE[2]),
+        job(3, 7, over(LOWER, unique=False), query="ALTER TABLE t ADD INDEX uk((b + 1), b)"),
+        job(4, 8, PLAIN, query="ALTER TABLE t DROP INDEX uk"),
+    )
+    *before, drop = steps_of(h, {})
+    for step in before:
+        apply(session, step, h)
+    with dying("after-ddl"):
+        apply(session, drop, h)
+    session.rollback()
+    assert apply(session, drop, h).state == "done" and not indexes(session)
+
+
+RESERVED = table(
+    10,
+    "t",
+    [ID, column(2, "system"), column(3, "Empty"), column(4, "separator")],
+    partition={**partitions((21, "p0"), (22, "library")), "type": 1, "expr": "`system`", "enable": True, "num": 2},
+)
+
+
+def test_names_that_only_the_target_reserves(session: Session) -> None:
+    """They are bare in a text that a user wrote: in columns, partitions, views, aliases; not in strings and comments."""
+    view = {
+        **table(12, "v", [column(1, "id"), column(2, "qualify")], pk_is_handle=False),
+        "view": {
+            "view_select": "x",
+            "view_cols": [],
+            "view_algorithm": 0,
+            "view_security": 0,
+            "view_checkoption": 1,
+            "view_definer": {"Username": "root", "Hostname": "%"},
+        },
+    }
+    text = (
+        "CREATE TABLE t (id INT, system INT, Empty INT COMMENT 'system it''s', separator INT, /* empty */ PRIMARY KEY (id, system)) "
+        "PARTITION BY RANGE (system) (PARTITION p0 VALUES LESS THAN (5), PARTITION library VALUES LESS THAN (MAXVALUE))"
+    )
+    made, added, viewed = run(
+        session,
+        (3, RESERVED, text),
+        (7, {**RESERVED, "index_info": [index(1, "external", ("Empty", 2))]}, "CREATE INDEX external ON t (Empty)"),
+        (
+            21,
+            view,
+            "CREATE VIEW v AS SELECT system AS qualify, t.empty, GROUP_CONCAT(separator SEPARATOR ',') g, 'system' FROM t GROUP BY 1, 2",
+        ),
+    )
+    assert [one.how for one in (made, added, viewed)] == ["text"] * 3 and not made.losses
+    assert partition_names(session, "d", "t") == ("p0", "library") and indexes(session) == {"external"}
+    assert column_names(session, "d", "v") == ("qualify", "empty", "g", "system")
+    shown = session.query("SHOW CREATE TABLE d.t")[0][1]
+    assert "'system it''s'" in shown
+
+
+def test_a_double_counts_up_only_where_the_target_lets_it(session: Session) -> None:
+    double = {**INT, "Tp": 5, "Flen": 22, "Decimal": -1, "Flag": 4099 | 512}
+    key = index(1, "PRIMARY", ("id", 0), unique=True, primary=True)
+
+    def info(*more: dict[str, Any], kind: dict[str, Any] = double) -> dict[str, Any]:
+        return table(10, "t", [column(1, "id", kind), *more], pk_is_handle=False, index_info=[key])
+
+    other = {**double, "Tp": 4, "Flen": 12}
+    made, added, changed = run(
+        session,
+        (3, info(), "CREATE TABLE t (id DOUBLE AUTO_INCREMENT PRIMARY KEY)"),
+        (5, info(column(2, "b")), "ALTER TABLE t ADD COLUMN b INT"),
+        (12, info(column(2, "b"), kind=other), "ALTER TABLE t MODIFY COLUMN id FLOAT AUTO_INCREMENT"),
+    )
+    loss = ("d.t: column id: AUTO_INCREMENT left out",)
+    assert made.losses == (loss if made.how == "derived" else ()) and added.losses == ()
+    assert changed.state == "done" and column_names(session, "d", "t") == ("id", "b")
+    assert changed.losses[:1] in ((), loss) if changed.how == "text" else changed.losses == ()
