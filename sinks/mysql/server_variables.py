@@ -132,8 +132,8 @@ def _tables(values: Mapping[str, str], where: str) -> Iterator[Remark]:
     given = _on(values, "sql_generate_invisible_primary_key")
     if given:
         what = (
-            "sql_generate_invisible_primary_key is ON: a table without a primary key gets a column my_row_id; such a table that has partitions, and "
-            "an ADD PRIMARY KEY on such a table, are refused"
+            "sql_generate_invisible_primary_key is ON: a table without a primary key gets a column my_row_id; such a table that has partitions is made "
+            "without them, and one that has an AUTO_INCREMENT column, and a DROP PRIMARY KEY, are refused unless the account has SESSION_VARIABLES_ADMIN"
         )
         yield note(where, what, "SET GLOBAL sql_generate_invisible_primary_key = OFF, if the upstream has such tables")
     for name in ("innodb_force_primary_key", "sql_require_primary_key"):
