@@ -132,11 +132,10 @@ def _tables(values: Mapping[str, str], where: str) -> Iterator[Remark]:
     generated = _on(values, "sql_generate_invisible_primary_key")
     if generated:
         what = (
-            "sql_generate_invisible_primary_key is ON: a table without a primary key gets the column my_row_id; an ADD PRIMARY KEY to such a table (error "
-            "1068), a DROP PRIMARY KEY and a partitioned table without one are refused (error 1235)"
+            "sql_generate_invisible_primary_key is ON: a table without a primary key gets a column my_row_id; such a table that has partitions is made "
+            "without them, and one that has an AUTO_INCREMENT column, and a DROP PRIMARY KEY, are refused unless the account has SESSION_VARIABLES_ADMIN"
         )
-        todo = "SET GLOBAL sql_generate_invisible_primary_key = OFF, unless the server needs the keys; then execute a refused DDL by hand, with DROP COLUMN my_row_id"
-        yield note(where, what, todo)
+        yield note(where, what, "SET GLOBAL sql_generate_invisible_primary_key = OFF, unless the server needs the keys")
     for name in ("innodb_force_primary_key", "sql_require_primary_key"):
         if _on(values, name) and not (generated and name == "sql_require_primary_key"):
             yield hinders(where, f"{name} is ON: a table without a primary key, which TiDB allows, is refused", f"SET GLOBAL {name} = OFF")

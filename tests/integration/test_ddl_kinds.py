@@ -9,7 +9,8 @@ import pytest
 
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import DdlRefused
-from pyspark_tidb_binlog.schemas.history import JobType
+from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import DdlOutcome
 from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import execute_text
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
@@ -18,7 +19,7 @@ from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, partitions, steps_of, table
 from tests.support.ddl_target import CONFIG, apply, ddl_session, dying
-from tests.support.private_mysql import NO_PAD_BIN
+from tests.support.private_mysql import MYSQLD, NO_PAD_BIN
 
 pytestmark = pytest.mark.mysql
 
@@ -88,6 +89,125 @@ def test_a_primary_key_that_the_server_makes_itself_is_not_seen(session: Session
         assert apply(session, step, h).how == "found"
     session.execute("INSERT INTO d.t VALUES (1, 2), (1, 2)")
     assert session.query("SELECT * FROM d.t") == [(1, 2), (1, 2)]
+
+
+@pytest.mark.skipif(not MYSQLD, reason="only a MySQL gives a table a key of its own")
+@pytest.mark.parametrize("keyed", ["", ", ADD COLUMN `m` INT FIRST"])
+def test_a_primary_key_of_the_upstream_takes_the_place_of_the_server_s(session: Session, keyed: str) -> None:
+    """With columns that get other offsets, and however often the process dies behind it; a refusal leaves all as it was."""
+    session.execute("SET SESSION sql_generate_invisible_primary_key = 1, sql_require_primary_key = 1")
+    bare = table(11, "t", [column(2, "n"), column(4, "k")], pk_is_handle=False)
+    key = {"index_info": [index(1, "PRIMARY", ("n", 1 if keyed else 0), unique=True, primary=True)]}
+    more = [column(3, "m")] if keyed else []
+    own = table(11, "t", [*more, column(2, "n", {**INT, "Flag": 4099}), column(4, "k")], pk_is_handle=False, **key)
+    h = history(database(1), job(2, 3, bare), job(3, 61 if keyed else 32, own))
+    texts = {2: "CREATE TABLE `t` (`n` INT,`k` INT);", 3: f"ALTER TABLE `t` ADD PRIMARY KEY (`n`) NONCLUSTERED{keyed};"}
+    *made, keying = steps_of(h, texts)
+    for step in made:
+        apply(session, step, h)
+    session.execute("INSERT INTO d.t VALUES (1, 2), (1, 2)")
+    session.commit()
+    with pytest.raises(DdlRefused, match="1062"):
+        apply(session, keying, h)
+    session.execute("DELETE FROM d.t LIMIT 1")
+    session.commit()
+    with dying("after-ddl"):
+        apply(session, keying, h)
+    assert apply(session, keying, h).how == "found"
+    session.execute("SET SESSION show_gipk_in_create_table_and_information_schema = 1")
+    assert column_names(session, "d", "t") == ("m", "n", "k")[not keyed :]
+    assert session.query("SELECT n, k FROM d.t") == [(1, 2)]
+
+
+@pytest.mark.skipif(not MYSQLD, reason="only a MySQL gives a table a key of its own")
+def test_what_the_server_cannot_give_a_key_to_is_made_without_one(session: Session) -> None:
+    session.execute("SET SESSION sql_generate_invisible_primary_key = 1")
+    counted = table(11, "t", [column(1, "id", {**INT, "Flag": 521})], pk_is_handle=False, index_info=[index(1, "i", ("id", 0))])
+    named = table(12, "u", [column(1, "my_row_id")], pk_is_handle=False)
+    key = {"index_info": [index(1, "PRIMARY", ("n", 0), unique=True, primary=True)]}
+    keyed = table(13, "w", [column(2, "n", {**INT, "Flag": 4099})], pk_is_handle=False, **key)
+    h = history(
+        database(1), job(2, 3, counted), job(3, 3, named), job(4, 3, keyed), job(5, 33, table(13, "w", PLAIN[1:], pk_is_handle=False))
+    )
+    texts = {
+        2: "CREATE TABLE `t` (`id` INT AUTO_INCREMENT,KEY `i`(`id`));",
+        3: "CREATE TABLE `u` (`my_row_id` INT);",
+        4: "CREATE TABLE `w` (`n` INT,PRIMARY KEY (`n`) NONCLUSTERED);",
+        5: "ALTER TABLE `w` DROP PRIMARY KEY;",
+    }
+    assert [apply(session, step, h).how for step in steps_of(h, texts)] == ["text"] * 5
+    assert session.query("SELECT @@SESSION.sql_generate_invisible_primary_key") == [(1,)]
+    more = history(database(1), job(6, 3, {**counted, "id": 14, "name": {"O": "z"}}))
+    session.execute("SET SESSION sql_require_primary_key = 1")
+    *_, last = steps_of(more, {6: "CREATE TABLE `z` (`id` INT AUTO_INCREMENT,KEY `i`(`id`));"})
+    with pytest.raises(DdlRefused, match="4109"):
+        apply(session, last, more)
+
+
+COLUMN_JOBS = {
+    "ADD COLUMN `k` INT": (5, "id n m", "id n m k"),
+    "ADD COLUMN `k` INT AFTER `id`": (5, "id n m", "id k n m"),
+    "DROP COLUMN `n`": (6, "id n m", "id m"),
+    "CHANGE COLUMN `n` `k` INT": (12, "id n m", "id k m"),
+    "CHANGE COLUMN `n` `N` INT": (12, "id n m", "id N m"),
+    "MODIFY COLUMN `n` INT FIRST": (12, "id n m", "n id m"),
+}
+
+
+def made_and_changed(session: Session, clause: str, *otherwise: str) -> tuple[SchemaHistory, DdlStep]:
+    """The history, and the step of a job on the columns of ``d.t``, whose table was made and then changed ``otherwise`` at the target."""
+    kind, *columns = COLUMN_JOBS[clause]
+    ids = {"id": 1, "n": 2, "N": 2, "m": 3, "k": 2 if kind == 12 else 4}
+    infos = [
+        table(11, "t", [column(ids[name], name, PLAIN[0]["type"] if name == "id" else INT) for name in names.split()]) for names in columns
+    ]
+    h = history(database(1), job(2, 3, infos[0]), job(3, kind, infos[1]))
+    texts = {2: "CREATE TABLE `t` (`id` INT AUTO_INCREMENT PRIMARY KEY,`n` INT,`m` INT);", 3: f"ALTER TABLE `t` {clause};"}
+    *made, changed = steps_of(h, texts)
+    for step in made:
+        apply(session, step, h)
+    for what in otherwise:
+        session.execute(f"ALTER TABLE d.t {what}")
+    return h, changed
+
+
+@pytest.mark.parametrize("clause", COLUMN_JOBS)
+@pytest.mark.parametrize(
+    ("otherwise", "there"),
+    [
+        (("ADD COLUMN x INT AFTER n", "ADD COLUMN y INT"), "id n x m y"),
+        (("ADD COLUMN x INT FIRST", "MODIFY COLUMN m INT AFTER id"), "x id m n"),
+        (("DROP COLUMN m",), "id n"),
+    ],
+)
+def test_a_crash_behind_a_change_of_columns_of_a_table_with_others(
+    session: Session, clause: str, otherwise: tuple[str, ...], there: str
+) -> None:
+    h, changed = made_and_changed(session, clause, *otherwise)
+    assert column_names(session, "d", "t") == tuple(there.split())
+    with dying("after-ddl-intent"):
+        apply(session, changed, h)
+    with dying("after-ddl"):
+        apply(session, changed, h)
+    as_executed = column_names(session, "d", "t")
+    assert as_executed != tuple(there.split()) and apply(session, changed, h).how == "found"
+    assert column_names(session, "d", "t") == as_executed
+
+
+@pytest.mark.parametrize(
+    ("clause", "own"),
+    [
+        ("CHANGE COLUMN `n` `k` INT", "k INT"),
+        ("ADD COLUMN `k` INT", "k VARCHAR(9)"),
+        ("ADD COLUMN `k` INT AFTER `id`", "k INT NOT NULL DEFAULT 7"),
+    ],
+)
+def test_a_column_of_the_target_that_has_the_new_name_is_not_the_one_of_the_upstream(session: Session, clause: str, own: str) -> None:
+    h, changed = made_and_changed(session, clause, f"ADD COLUMN x INT, ADD COLUMN {own}")
+    for _ in range(2):
+        with pytest.raises(DdlRefused, match="1060"):
+            apply(session, changed, h)
+    assert column_names(session, "d", "t") == ("id", "n", "m", "x", "k")
 
 
 @pytest.mark.parametrize(

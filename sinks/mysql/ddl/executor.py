@@ -39,6 +39,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import drop_of_another_nam
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
 from pyspark_tidb_binlog.sinks.mysql.ddl.instant_columns import rebuild_by_hand, rebuilds
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_keys import execute_ddl, taking_its_place
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, RENAMES, left_with_rows, way_out
@@ -389,6 +390,8 @@ class _Run:
             mending = way_out(job, error) or rebuild_by_hand(job, error)
             if own := drop_of_another_name(self._session, self._subject):
                 return self._derived(text.sql, str(error), mending, (Rewritten(own),))
+            if keyed := taking_its_place(self._session, self._clock.subject, self._dialect, error):
+                return self._derived(text.sql, str(error), mending, keyed)
             if instead is not None:
                 return self._instead(text.sql, error, instead)
             if left_out := only_left_out(self._subject, self._dialect, error):
@@ -449,7 +452,7 @@ class _Run:
         if self._subject.schema and self._subject.job.type not in (JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA):
             self._use()
         with in_clock(self._session, self._clock):
-            self._session.execute(sql)
+            execute_ddl(self._session, sql)
 
     def _use(self) -> None:
         try:

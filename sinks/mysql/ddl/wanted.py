@@ -5,7 +5,7 @@ keys, partitions, foreign keys, table names. Other differences on the target are
 compared, since each server formats them differently: ``unseen`` returns the columns in which a job changes them. Comments are ignored.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID
@@ -133,9 +133,11 @@ def _column_lacks(
 ) -> Iterator[MissingChange | None]:
     label = f"{after.schema}.{after.name}"
     wanted = tuple(c.name for c in visible(after.info))
+    known = pair_columns(subject.job, subject.query, old, after.info) if old else {}
     if old is None or [(c.id, c.name) for c in visible(old)] != [(c.id, c.name) for c in visible(after.info)]:
-        yield None if there == wanted else MissingChange(f"{label}: columns {list(there)} instead of {list(wanted)}", "column")
-    pairs = pair_columns(subject.job, subject.query, old, after.info) or {} if old else {}
+        fits = there == wanted if old is None else columns_fit(there, old, after.info, known)
+        yield None if fits else MissingChange(f"{label}: columns {list(there)} instead of {list(wanted)}", "column")
+    pairs = known or {}
     changed = [c for c in visible(after.info) if differs(pairs.get(c.name.lower()), c)]
     if not changed:
         return
@@ -145,6 +147,27 @@ def _column_lacks(
         words = misfit(shown.get(name), column, pairs.get(name), *_accepted(dialect, column, pairs.get(name)))
         words = words or _still_json(session, dialect, after, column, pairs.get(name))
         yield MissingChange(f"{label}: column {column.name} is {words}", "type") if words else None
+
+
+def columns_fit(there: Sequence[str], old: TableInfo, new: TableInfo, pairs: Mapping[str, ColumnInfo] | None) -> bool:
+    """Whether the target's columns are as the job leaves them.
+
+    A table may have columns of its own, lack some of the upstream's (``sync-mode = 2``), or have them in another order: so what the job adds must be
+    there, what it removes must not, and the order is that of the upstream only if the job moves a column, or gives one the name of another.
+    ``pairs``: from ``pair_columns``.
+    """
+    was, now = [c.name for c in visible(old)], [c.name for c in visible(new)]
+    found = {name.lower() for name in there}
+    gone = {name.lower() for name in was} - {name.lower() for name in now}
+    if set(now) - set(was) - set(there) or gone & found:
+        return False
+    stay = {c.name for c in pairs.values()} if pairs is not None else set()
+    named_anew = {name for name, column in (pairs or {}).items() if column.name.lower() != name}
+    swapped = named_anew & {name.lower() for name in was}
+    if pairs is not None and not swapped and [n for n in was if n in stay] == [pairs[n.lower()].name for n in now if n.lower() in pairs]:
+        return True
+    ordered = [name.lower() for name in now if name.lower() in found]
+    return [name.lower() for name in there if name.lower() in ordered] == ordered
 
 
 def _still_json(session: Target, dialect: Dialect, table: TableAt, column: ColumnInfo, was: ColumnInfo | None) -> str:

@@ -1,0 +1,74 @@
+"""The key that a MySQL gives to a table without a primary key (``sql_generate_invisible_primary_key``), where it is in a DDL's way. [db]
+
+The key is a hidden column ``my_row_id``, which sessions do not see (``show_gipk_in_create_table_and_information_schema`` is 0). The upstream knows
+nothing of it: its own primary key takes the place of the server's. A table that the server cannot give such a key to is made without one, where
+the account may ask for that (``SESSION_VARIABLES_ADMIN``). Tables with partitions are not among those: they are made without their partitions.
+"""
+
+import logging
+from dataclasses import replace
+
+from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, quoted
+from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, Subject
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.target import Target
+
+_log = logging.getLogger(__name__)
+
+_TWO_PRIMARY_KEYS = 1068
+_CANNOT_GIVE = frozenset({4108, 4109})
+"""A column of the table has its name; the table has an AUTO_INCREMENT column already, as the key does."""
+_NOT_SUPPORTED, _OF_A_DROP = 1235, "@@sql_generate_invisible_primary_key"
+_KEY_REQUIRED = 3750
+_SETTING = "SET SESSION sql_generate_invisible_primary_key = "
+
+
+def execute_ddl(session: Target, sql: str) -> None:
+    """Execute a DDL; what the server refuses because it cannot give the table a key is executed without one."""
+    try:
+        session.execute(sql)
+    except RetryableApplyError:
+        raise
+    except ApplyError as error:
+        if not _about_its_key(session, error) or not _set(session, 0):
+            raise
+        _log.info("the server gives no key of its own: %s", error)
+        try:
+            session.execute(sql)
+        except ApplyError as without:
+            raise error if without.errno == _KEY_REQUIRED else without from without
+        finally:
+            _set(session, 1)
+
+
+def taking_its_place(session: Target, subject: Subject, dialect: Dialect, error: ApplyError) -> tuple[Rewritten, ...]:
+    """The statements of a job that adds the primary key of the upstream, where the server's is refused beside it; empty for another reason."""
+    old = subject.old
+    if error.errno != _TWO_PRIMARY_KEYS or session.flavour is not Flavour.MYSQL or old is None:
+        return ()
+    shown = session.query(
+        "SELECT 1 FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s AND index_name = 'PRIMARY'",
+        [old.schema, old.name],
+    )
+    head = f"ALTER TABLE {quoted(old.schema, old.name)} "
+    return tuple(replace(s, sql=s.sql.replace(head, f"{head}DROP COLUMN `my_row_id`, ", 1)) for s in derive(subject, dialect) if not shown)
+
+
+def _about_its_key(session: Target, error: ApplyError) -> bool:
+    if session.flavour is not Flavour.MYSQL:
+        return False
+    return error.errno in _CANNOT_GIVE or (error.errno == _NOT_SUPPORTED and _OF_A_DROP in error.words)
+
+
+def _set(session: Target, value: int) -> bool:
+    """Whether the session gives such keys, or does not, from here on: an account without the right may not choose."""
+    try:
+        session.execute(f"{_SETTING}{value}")
+    except RetryableApplyError:
+        raise
+    except ApplyError as error:
+        _log.debug("%s", error)
+        return False
+    return True
