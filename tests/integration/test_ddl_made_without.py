@@ -200,3 +200,23 @@ def test_a_double_counts_up_only_where_the_target_lets_it(session: Session) -> N
     assert made.losses == (loss if made.how == "derived" else ()) and added.losses == ()
     assert changed.state == "done" and column_names(session, "d", "t") == ("id", "b")
     assert changed.losses[:1] in ((), loss) if changed.how == "text" else changed.losses == ()
+
+
+def test_one_that_a_person_has_dropped_is_gone(session: Session) -> None:
+    """A plain one, too; the rest of the statement is executed."""
+    both = over(LOWER, KEY_B, unique=False)
+    h = history(
+        database(1),
+        job(2, 3, PLAIN, query=MADE[2]),
+        job(3, 61, both, query="ALTER TABLE t ADD INDEX uk((b + 1), b), ADD INDEX kb(b)"),
+        job(4, 61, table(10, "t", [ID, column(2, "b"), column(4, "c")], index_info=[KEY_B]), query="ALTER TABLE t DROP INDEX uk, ADD COLUMN c INT"),
+        job(5, 8, table(10, "t", [ID, column(2, "b"), column(4, "c")]), query="ALTER TABLE t DROP INDEX kb"),
+    )  # fmt: skip
+    *before, added, dropped = steps_of(h, {})
+    for step in before:
+        apply(session, step, h)
+    if session.flavour is Flavour.MYSQL:
+        session.execute("ALTER TABLE d.t DROP INDEX uk")
+    assert apply(session, added, h).how == "text" and column_names(session, "d", "t") == ("id", "b", "c")
+    session.execute("ALTER TABLE d.t DROP INDEX kb")
+    assert apply(session, dropped, h).state == "done" and not indexes(session)

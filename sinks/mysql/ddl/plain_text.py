@@ -78,7 +78,6 @@ def _text_for(flavour: Flavour, query: str) -> str:
     tokens = without_features(tokenize(query, backslash_escapes=False), Losses("plain text"))
     if flavour is Flavour.MYSQL and _alters(words(tokens)):
         tokens = without_conditions(tokens)
-    if flavour is Flavour.MYSQL:
-        tokens = quote_reserved(tokens)
+    tokens = quote_reserved(tokens)
     escaped = [replace(t, text=t.text.replace("\\", "\\\\")) if t.kind is TokenKind.STRING else t for t in tokens]
     return text_of(escaped).strip().rstrip("; ")

@@ -1,4 +1,4 @@
-"""Names that TiDB reads bare and MySQL reserves: they are quoted.
+"""Names that TiDB reads bare and a MySQL or MariaDB reserves: they are quoted.
 
 Promises: pure. A word is quoted where TiDB can only have read a name; a string, a comment, a quoted name and a user's variable are none.
 """
@@ -9,11 +9,12 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, quote_name
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Tokens, next_solid
 
 _NAMES = frozenset(
-    "ACCESSIBLE ASENSITIVE BEFORE CONDITION CUBE DECLARE DETERMINISTIC EACH EMPTY EXTERNAL FUNCTION GET INSENSITIVE IO_AFTER_GTIDS IO_BEFORE_GTIDS "
-    "LIBRARY LOOP MANUAL MASTER_BIND MASTER_SSL_VERIFY_SERVER_CERT MODIFIES OPTIMIZER_COSTS PARALLEL PURGE QUALIFY READS READ_WRITE RESIGNAL RETURN "
-    "SENSITIVE SIGNAL SPECIFIC SYSTEM UNDO".split()
+    "ACCESSIBLE ASENSITIVE BEFORE CONDITION CUBE DECLARE DELETE_DOMAIN_ID DETERMINISTIC DO_DOMAIN_IDS EACH EMPTY EXTERNAL FUNCTION GENERAL GET "
+    "IGNORE_DOMAIN_IDS IGNORE_SERVER_IDS INSENSITIVE IO_AFTER_GTIDS IO_BEFORE_GTIDS LIBRARY LOOP MANUAL MASTER_BIND MASTER_HEARTBEAT_PERIOD "
+    "MASTER_SSL_VERIFY_SERVER_CERT MODIFIES OPTIMIZER_COSTS PARALLEL PARSE_VCOL_EXPR PURGE QUALIFY READS READ_WRITE REF_SYSTEM_ID RESIGNAL RETURN "
+    "SENSITIVE SIGNAL SLOW SPECIFIC SYSTEM UNDO".split()
 )
-"""Reserved by a MySQL from 5.7 to 9.7, and no keyword that a DDL of TiDB has."""
+"""Reserved by a MySQL from 5.7 to 9.7 or by a MariaDB, and no keyword that a DDL of TiDB has."""
 
 _NOT_BEFORE = {"GROUPING": "(", "JSON_TABLE": "(", "LATERAL": "("}
 """Reserved, too, and a function or a clause of TiDB before this sign."""

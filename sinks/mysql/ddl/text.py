@@ -167,9 +167,7 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
     if certain is not None:
         return Rewritten(certain)
     tokens = _without_end(without_features(tokenize(subject.query, backslash_escapes=not restored), losses))
-    tokens = without_if_not_exists(without_linear(settle_boundaries(tokens, subject.info)))
-    if dialect.flavour is Flavour.MYSQL:
-        tokens = quote_reserved(tokens)
+    tokens = quote_reserved(without_if_not_exists(without_linear(settle_boundaries(tokens, subject.info))))
     settled, added = _settled(_settle_strings(tokens, restored), subject, dialect)
     return Rewritten(_by_kind(subject, settled, dialect, losses), tuple(losses.texts), _then(subject, added, dialect))
 

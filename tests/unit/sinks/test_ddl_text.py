@@ -360,3 +360,20 @@ def test_partitions_that_the_upstream_has_not_made_are_not_made() -> None:
     without = rewritten(text, 3, table(10, "t", [ID]))
     assert without.sql == f"CREATE TABLE `d`.`t` (`id` INT) {CS}" and without.losses == ()
     assert "PARTITION BY LIST (`id`)" in rewritten(text, 3, table(10, "t", [ID], partition=partitions((11, "p0")))).sql
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("SELECT system, t.Empty AS library FROM d.external", "SELECT `system`, t.`Empty` AS `library` FROM d.`external`"),
+        ("SELECT 'system', \"empty\", `system`, @system, system_time FROM t -- x", None),
+        ("SELECT GROUPING(a), a.grouping, b FROM LATERAL (SELECT 1) a", "SELECT GROUPING(a), a.`grouping`, b FROM LATERAL (SELECT 1) a"),
+        ("SELECT GROUP_CONCAT(a SEPARATOR ','), separator FROM t", "SELECT GROUP_CONCAT(a SEPARATOR ','), `separator` FROM t"),
+        ("SELECT SCHEMA(), CAST(a AS DEC), rank, `key` FROM t FOR UPDATE", None),
+    ],
+)
+def test_names_that_only_the_target_reserves_are_quoted(text: str, wanted: str | None) -> None:
+    query, info = f"CREATE VIEW v AS {text}", table(12, "v", [ID], pk_is_handle=False)
+    for flavour in (Flavour.MYSQL, Flavour.MARIADB):
+        shown = rewritten(query, 21, info, flavour, restored=False).sql
+        assert shown == f"CREATE VIEW v AS {wanted or text.removesuffix(' -- x')}"
