@@ -309,6 +309,10 @@ class TableInfo:
         """The public index that is the primary key; None for an integer handle, which has no index."""
         return next((i for i in self.indexes if i.primary and i.state == PUBLIC), None)
 
+    def over_expression(self, index: IndexInfo) -> bool:
+        """Whether one of this table's indexes is over an expression, which TiDB stores as a hidden column."""
+        return any(c.hidden for c in self.index_columns(index))
+
     def index_columns(self, index: IndexInfo) -> tuple[ColumnInfo, ...]:
         """The columns of one of this table's indexes, in index order."""
         by_offset = {c.offset: c for c in self.columns}

@@ -47,7 +47,7 @@ def edit_alter(
 ) -> str:
     """The statement for the target; empty if no spec is left. ``lacking``: expression indexes of ``old`` that the target is known to lack."""
     start, end = table_name(tokens)
-    absent = _expression_indexes(old.info) if old and dialect.flavour is Flavour.MARIADB else lacking
+    absent = expression_indexes(old.info) if old and dialect.flavour is Flavour.MARIADB else lacking
     specs = []
     for spec in alter_specs(tokens):
         if old and _names_nothing(spec, old.info):
@@ -69,9 +69,9 @@ def _names_nothing(spec: Tokens, info: TableInfo) -> bool:
     return solid[at + 2].name.lower() not in {one.name.lower() for one in known}
 
 
-def _expression_indexes(info: TableInfo) -> frozenset[str]:
-    """Names of expression indexes: TiDB stores them on hidden columns, and a MariaDB's table was created without them."""
-    return frozenset(i.name.lower() for i in info.indexes if any(c.hidden for c in info.index_columns(i)))
+def expression_indexes(info: TableInfo) -> frozenset[str]:
+    """Lower-case names of expression indexes; a MariaDB's table was created without them."""
+    return frozenset(i.name.lower() for i in info.indexes if info.over_expression(i))
 
 
 def _edit_spec(spec: Tokens, info: TableInfo | None, dialect: Dialect, losses: Losses, absent: frozenset[str]) -> str:

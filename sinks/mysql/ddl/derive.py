@@ -75,7 +75,7 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
     for index in info.indexes:
         if index.state != PUBLIC:
             continue
-        if _over_expression(info, index):
+        if info.over_expression(index):
             losses.add(f"expression index {index.name} left out")
         else:
             parts.append(index_definition(index, dialect))
@@ -138,7 +138,7 @@ def left_out_indexes(old: TableInfo, new: TableInfo) -> list[str]:
 
 def other_than_expressions(info: TableInfo) -> TableInfo:
     """``info`` without its expression indexes and the hidden columns that they need."""
-    kept = tuple(replace(i, id=0) for i in info.indexes if not _over_expression(info, i))
+    kept = tuple(replace(i, id=0) for i in info.indexes if not info.over_expression(i))
     return replace(info, columns=tuple(visible(info)), indexes=kept)
 
 
@@ -147,16 +147,12 @@ def _expressions(info: TableInfo) -> dict[str, tuple[object, ...]]:
     return {
         i.name: (i.unique, i.invisible, *(c.generated_expr if c.hidden else c.name.lower() for c in info.index_columns(i)))
         for i in info.indexes
-        if i.state == PUBLIC and _over_expression(info, i)
+        if i.state == PUBLIC and info.over_expression(i)
     }
 
 
 def _no_counter(column: ColumnInfo) -> str:
     return f"column {column.name}: AUTO_INCREMENT left out"
-
-
-def _over_expression(info: TableInfo, index: IndexInfo) -> bool:
-    return any(c.hidden for c in info.index_columns(index))
 
 
 def _column_clauses(old: TableInfo, new: TableInfo, pairs: dict[str, ColumnInfo], dialect: Dialect) -> list[str]:
@@ -182,7 +178,7 @@ def _column_clauses(old: TableInfo, new: TableInfo, pairs: dict[str, ColumnInfo]
 
 
 def _keys(info: TableInfo) -> dict[int, IndexInfo]:
-    return {i.id: i for i in info.indexes if i.state == PUBLIC and not _over_expression(info, i)}
+    return {i.id: i for i in info.indexes if i.state == PUBLIC and not info.over_expression(i)}
 
 
 def _shape(info: TableInfo, index: IndexInfo) -> Sequence[object]:

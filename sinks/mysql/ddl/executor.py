@@ -346,12 +346,7 @@ class _Run:
         found = rebuilds(self._session, self._subject, now)
         for sql in found:
             _log.info("DDL at commit_ts %d: the server exchanges no partition with instant columns: %s", self._step.commit_ts, sql)
-            try:
-                self._send(sql)
-            except RetryableApplyError:
-                raise
-            except ApplyError as error:
-                self._note_try("rebuild", sql, error)
+            self._tried("rebuild", sql)
         return self._snapshot() if found else now
 
     def _execute(self, text: Rewritten, now: SchemaSnapshot) -> DdlOutcome:
@@ -439,14 +434,18 @@ class _Run:
         if not sql:
             return ()
         failpoints.point("after-ddl-fill")
+        return () if self._tried("default", sql) else (f"{self._subject.label}: declared default left out: {sql}",)
+
+    def _tried(self, step: str, sql: str) -> bool:
+        """Execute what the job can do without; False, and a note, where the target refuses it."""
         try:
             self._send(sql)
         except RetryableApplyError:
             raise
         except ApplyError as error:
-            self._note_try("default", sql, error)
-            return (f"{self._subject.label}: declared default left out: {sql}",)
-        return ()
+            self._note_try(step, sql, error)
+            return False
+        return True
 
     def _send(self, sql: str) -> None:
         if self._subject.schema and self._subject.job.type not in (JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA):

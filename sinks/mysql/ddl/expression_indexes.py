@@ -9,6 +9,7 @@ Promises: reads only.
 from dataclasses import replace
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.mysql.ddl.alter import expression_indexes
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import alter_clauses, left_out_indexes, other_than_expressions
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
@@ -23,13 +24,13 @@ _CANNOT = frozenset({1064, 1071, 1170, 1235, 1305, 3751, 3752, 3753, 3754, 3757,
 def knowing_indexes(session: Target, subject: Subject) -> Subject:
     """``subject`` with the names of the expression indexes that the target's table lacks: it was made without them, or somebody has dropped them."""
     old = subject.old
-    named = {i.name.lower() for i in old.info.indexes if any(c.hidden for c in old.info.index_columns(i))} if old else set()
+    named = expression_indexes(old.info) if old else frozenset()
     if old is None or not named or session.flavour is Flavour.TIDB or not column_names(session, old.schema, old.name):
         return subject
     rows = session.query(
         "SELECT DISTINCT index_name FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s", [old.schema, old.name]
     )
-    return replace(subject, lacking=frozenset(named - {as_text(name).lower() for (name,) in rows}))
+    return replace(subject, lacking=named - {as_text(name).lower() for (name,) in rows})
 
 
 def only_left_out(subject: Subject, dialect: Dialect, refused: ApplyError) -> tuple[str, ...]:

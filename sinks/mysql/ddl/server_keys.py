@@ -52,8 +52,10 @@ def taking_its_place(session: Target, subject: Subject, dialect: Dialect, error:
         "SELECT 1 FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s AND index_name = 'PRIMARY'",
         [old.schema, old.name],
     )
+    if shown:
+        return ()
     head = f"ALTER TABLE {quoted(old.schema, old.name)} "
-    return tuple(replace(s, sql=s.sql.replace(head, f"{head}DROP COLUMN `my_row_id`, ", 1)) for s in derive(subject, dialect) if not shown)
+    return tuple(replace(s, sql=s.sql.replace(head, f"{head}DROP COLUMN `my_row_id`, ", 1)) for s in derive(subject, dialect))
 
 
 def _about_its_key(session: Target, error: ApplyError) -> bool:

@@ -233,7 +233,7 @@ def _plain_keys(info: TableInfo) -> dict[str, IndexInfo]:
     """Keys by lower-case name, except those that the target may lack: expression indexes and implicit indexes of foreign keys."""
     brought = {name.lower() for name in info.foreign_keys}
     public = [i for i in info.indexes if i.state == PUBLIC and (i.unique or i.name.lower() not in brought)]
-    plain = [i for i in public if not any(c.hidden for c in info.index_columns(i))]
+    plain = [i for i in public if not info.over_expression(i)]
     return {i.name.lower(): i for i in (*plain, *_handle_key(info))}
 
 
