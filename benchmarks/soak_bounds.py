@@ -52,7 +52,7 @@ def allowed(seconds: float, maintenance: Retention) -> Mapping[str, Allowed]:
     """The bounds of a soak of ``seconds``, by the prefix of a measurement's name; one without a bound is only printed."""
     commits = seconds / COMMIT_SECONDS
     # Files that OPTIMIZE has not compacted yet, those it compacted last, and those made until VACUUM removes these; each with a checksum.
-    waiting = (maintenance.retention + maintenance.vacuum_every + maintenance.pause) / COMMIT_SECONDS
+    waiting = (maintenance.retention + maintenance.vacuum_every + maintenance.pause + maintenance.put_off) / COMMIT_SECONDS
     delta_files = 2 * (2 * maintenance.commits + waiting)
     return {
         "JVM heap after GC": Allowed(1.2, 48),

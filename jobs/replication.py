@@ -213,13 +213,18 @@ class Replication:
             app_id,
             self._sink.target,
             findings=DeltaFindings(self._spark, beside, app_id),
-            maintenance=DeltaMaintenance(self._spark, (config.delta_dir, beside), Retention(days_or_duration(config.delta_retention))),
-            is_quiet=lambda: self._applier.clock.idle and not self._applier.behind,
+            maintenance=DeltaMaintenance(
+                self._spark, (config.delta_dir, beside), Retention(days_or_duration(config.delta_retention)), self._is_quiet
+            ),
+            is_quiet=self._is_quiet,
         )
         self._delta.fill_up(found.commit_ts, found.schema_version, found.consistent)
         self._reported_ts = max(self._reported_ts, found.commit_ts)
         while self._waiting:
             self._record(self._waiting.popleft())
+
+    def _is_quiet(self) -> bool:
+        return self._applier.clock.idle and not self._applier.behind
 
     def reached(self, commit_ts: int) -> bool:
         """Whether the target holds everything up to ``commit_ts`` and ``progress`` counts the batch that applied it. Cheap to poll.

@@ -3,7 +3,8 @@
 Promises: ``due`` (pure) decides when an operation runs; no operation changes a row. OPTIMIZE rewrites small files only, in a commit
 without new data, so streams that read the table skip it. VACUUM removes files that no version within the retention refers to, so a reader
 may lag by the retention. ``txnAppId`` and ``txnVersion`` are part of the table's state, not of its files: they survive both operations
-and the clean-up of the log. A failure is logged as a warning and retried later; rows already written are not affected.
+and the clean-up of the log. A failure is logged as a warning and retried later; rows already written are not affected. An operation, which
+costs seconds of CPU, waits for a stream that has little to do, by ``Retention.put_off`` at most.
 """
 
 import logging
@@ -11,7 +12,7 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -24,6 +25,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import SETTINGS, is_table
 
 _log = logging.getLogger(__name__)
+
+_QUIET_SECONDS, _LOOKS = 1.0, 20
+"""How long, and at how many moments of it, a stream must be quiet to have little to do."""
 
 
 class Operation(StrEnum):
@@ -45,6 +49,8 @@ class Retention:
     """Minimum interval between two operations of the same kind."""
     settle: float = 60.0
     """Delay of the first operation after the start, which the stream needs for its own work."""
+    put_off: float = 900.0
+    """How long an operation that is due waits at most for a stream that has little to do."""
 
     @property
     def vacuum_every(self) -> float:
@@ -91,15 +97,24 @@ def due(since: Elapsed, bounds: Retention) -> tuple[Operation, ...]:
 class DeltaMaintenance:
     """Maintains the tables of one background writer, whose thread calls ``look``."""
 
-    def __init__(self, spark: SparkSession, paths: Sequence[str], bounds: Retention) -> None:
-        """Does not access the tables before ``look``. ``paths`` are directories or URIs; a table need not exist yet."""
+    def __init__(self, spark: SparkSession, paths: Sequence[str], bounds: Retention, is_quiet: Callable[[], bool] = lambda: True) -> None:
+        """Does not access the tables before ``look``.
+
+        Args:
+            spark: the session whose JVM works.
+            paths: directories or URIs; a table need not exist yet.
+            bounds: when, and what is kept.
+            is_quiet: whether no batch is being applied and none is behind.
+        """
         self._parent = spark
+        self._is_quiet = is_quiet
         self._spark: SparkSession | None = None
         self._paths = paths
         self._bounds = bounds
         self._begun = time.monotonic()
         self._last: dict[Operation, float] = {}
         self._commits = 0
+        self._due_at = math.inf
         self._ended = threading.Event()
         self.group = f"delta-maintenance-{uuid.uuid4()}"
         """Spark job group of all operations."""
@@ -115,7 +130,14 @@ class DeltaMaintenance:
             optimize=passed.get(Operation.OPTIMIZE, since.optimize),
             vacuum=passed.get(Operation.VACUUM, since.vacuum),
         )
-        for operation in due(since, self._bounds):
+        operations = due(since, self._bounds)
+        if not operations:
+            return
+        self._due_at = min(self._due_at, now)
+        if now < self._due_at + self._bounds.put_off and not self._stays_quiet():
+            return
+        self._due_at = math.inf
+        for operation in operations:
             self._do(operation)
             self._last[operation] = time.monotonic()
             if operation is Operation.OPTIMIZE:
@@ -128,6 +150,10 @@ class DeltaMaintenance:
             self._parent.sparkContext.cancelJobGroup(self.group)
         except (PySparkException, Py4JError, OSError):
             _log.debug("cannot cancel the job group: Spark has stopped", exc_info=True)
+
+    def _stays_quiet(self) -> bool:
+        """A stream under load is quiet only for moments between its batches."""
+        return all(self._is_quiet() and not self._ended.wait(_QUIET_SECONDS / _LOOKS) for _ in range(_LOOKS))
 
     def _do(self, operation: Operation) -> None:
         for path in self._paths:

@@ -13,8 +13,8 @@ FIVE_MINUTES = Retention(retention=300.0)
     [
         ("JVM heap after GC, MiB", 100.0, 168.0, True),
         ("JVM heap after GC, MiB", 100.0, 169.0, False),
-        ("delta-dir data files", 10.0, 490.0, True),
-        ("delta-dir data files", 10.0, 491.0, False),
+        ("delta-dir data files", 10.0, 580.0, True),
+        ("delta-dir data files", 10.0, 581.0, False),
         ("tidb_binlog.checkpoint rows", 1.0, 2.0, False),
         ("Python open", 40.0, 1000.0, False),
         ("a measure without a bound", 0.0, 1e9, True),

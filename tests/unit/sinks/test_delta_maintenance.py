@@ -3,11 +3,14 @@
 import math
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, Newest
-from pyspark_tidb_binlog.sinks.delta.maintenance import Elapsed, Operation, Retention, due
+from pyspark_tidb_binlog.sinks.delta.maintenance import DeltaMaintenance, Elapsed, Operation, Retention, due
 
 WEEK = Retention(retention=7 * 86_400.0)
 BOTH = (Operation.OPTIMIZE, Operation.VACUUM)
@@ -29,6 +32,30 @@ BOTH = (Operation.OPTIMIZE, Operation.VACUUM)
 )
 def test_what_is_due(since: Elapsed, expected: tuple[Operation, ...]) -> None:
     assert due(since, WEEK) == expected
+
+
+@pytest.mark.parametrize(
+    ("put_off", "quiet", "expected"),
+    [
+        (math.inf, [True] * 20, BOTH),
+        (math.inf, [True] * 19 + [False], ()),
+        (math.inf, [False], ()),
+        (0.0, [False], BOTH),
+    ],
+)
+def test_under_load_it_waits_for_a_second_without_one_but_not_forever(
+    put_off: float, quiet: list[bool], expected: tuple[Operation, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[Operation] = []
+    looks = iter(quiet)
+    maintenance = DeltaMaintenance(cast("SparkSession", None), (), replace(WEEK, settle=0.0, put_off=put_off), lambda: next(looks))
+    monkeypatch.setattr(maintenance, "_do", done.append)
+    maintenance.look()
+    assert tuple(done) == expected
+    if not expected:
+        looks = iter([True] * 20)
+        maintenance.look()
+        assert tuple(done) == BOTH, "what was put off is done later"
 
 
 @pytest.mark.parametrize(("retention", "every"), [(7 * 86_400.0, 3600.0), (3600.0, 900.0), (60.0, 300.0)])
