@@ -340,12 +340,18 @@ class MySQLSink(Sink):
             self._record.save(session, step.after_ts, step.applied, consistent=False)
             return True
 
-        def finish(session: Session) -> None:
+        def finish(answered: frozenset[tuple[int, str]], session: Session) -> int:
+            """How many parts the target lacks that it has answered; if none, the span is closed."""
+            lost = 0
             if self._record.next_is(session, step):
+                lost = len(answered - progress.parts_done(session, cluster_id, step.after_ts, step.upto_ts, parts, schema))
+                if lost:
+                    return lost
                 if keeping:
                     forget_kept(session, cluster_id, step.upto_ts, schema)
                 self._record.save_end(session, step.after_ts, step.upto_ts, step.applied)
             failpoints.point("before-downstream-commit")
+            return lost
 
         self._record.catch_up()
         if not self._leased.transact(begin):
@@ -369,28 +375,52 @@ class MySQLSink(Sink):
             self._settings.loopback_control,
         )
         to = parallel.PartTarget(self._ship(events), self._settings, self._leased.lease, step.after_ts, step.upto_ts, parts)
-        done = self._apply_phases(events, how, to, clock)
-        self._leased.transact(finish)
+        written = self._until_whole(events, how, to, clock, finish)
         failpoints.point("after-downstream-commit")
         self._record.stands_at(step.upto_ts, step.applied)
         self._record.consistent = True
         self._record.note_sync_point(step.applied)
-        return done
+        return written
 
-    def _apply_phases(self, events: KeyedEvents, how: parallel.PartPlan, to: parallel.PartTarget, clock: StageClock) -> Written:
-        """In one Spark job if all parts can run at the same time, else in a second one for those that could not wait for the others."""
-        self._together = self._together and events.parts <= events.frame.sparkSession.sparkContext.defaultParallelism
+    def _until_whole(
+        self,
+        events: KeyedEvents,
+        how: parallel.PartPlan,
+        to: parallel.PartTarget,
+        clock: StageClock,
+        finish: Callable[[frozenset[tuple[int, str]], Session], int],
+    ) -> Written:
+        """Apply all parts, and ``finish`` when the target has all that it has answered: parts that it has lost since are applied again."""
         written = Written()
-        for together in (self._together, False):
+        while True:
+            done = self._apply_phases(events, how, to, clock)
+            written = written.plus(done.written)
+            lost = self._leased.transact(partial(finish, done.phases))
+            if not lost:
+                return written
+            _log.warning(
+                "the target has lost %d parts of (%d, %d] that it had committed: they are applied again. Did the server crash with "
+                "innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind taken its place?",
+                lost,
+                *how.span,
+            )
+
+    def _apply_phases(self, events: KeyedEvents, how: parallel.PartPlan, to: parallel.PartTarget, clock: StageClock) -> parallel.PartsDone:
+        """In one Spark job if all parts can run at the same time, else in a second one for those that could not wait for the others; in a third one
+        where the target lost deletes meanwhile, which the second has repeated.
+        """
+        self._together = self._together and events.parts <= events.frame.sparkSession.sparkContext.defaultParallelism
+        written, answered = Written(), frozenset[tuple[int, str]]()
+        for together in (self._together, False, False):
             with clock.timed(Stage.APPLY, "write"):
                 try:
                     done = parallel.apply_phases(events, how, to, together=together)
                 except PartsOutdated as error:
                     raise PartsOutdated(error, written.plus(error.written)) from error
             clock.move("write", "plan+delete", done.seconds)
-            written = written.plus(done.written)
+            written, answered = written.plus(done.written), answered | done.phases
             if not done.left:
-                return written
+                return replace(done, written=written, phases=answered)
             self._together = False
         raise ApplyError(
             f"{done.left} of {to.parts} parts of ({to.after_ts}, {to.upto_ts}] are not written: markers of finished deletes are missing in "
@@ -409,6 +439,8 @@ class MySQLSink(Sink):
         """Reconnects after a lost connection; the executor then determines how much of the DDL the server executed (``Sink.apply_ddl``)."""
 
         def work(session: Session) -> DdlOutcome:
+            # Before anything is executed: a server that lost its last transactions lacks the rows that come before this DDL.
+            self._record.locked_ts(session, self._record.commit_ts, step.commit_ts)
             save, begun = partial(self._save_ddl, session, step), self._safe.begun_before(step.commit_ts)
             return apply_ddl(session, step, history, self._settings, self._leased.lease, save, refused, safe_from=begun)
 

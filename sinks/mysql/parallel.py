@@ -123,6 +123,16 @@ class PartsDone:
     """How long the slowest part took for its deletes."""
     left: int
     """Number of parts whose rows are still to be written."""
+    phases: frozenset[tuple[int, str]]
+    """The parts and phases whose commits the target has answered."""
+
+    @classmethod
+    def of(cls, done: pa.Table) -> "PartsDone":
+        """From what ``apply_part`` yielded for all parts (``DONE``), none of which was refused."""
+        phases = done.column("phase")
+        deleting, left = done.filter(pc.equal(phases, Phase.DELETE.value)).column("micros"), pc.equal(phases, LEFT)
+        answered = frozenset((row["part"], row["phase"]) for row in done.filter(pc.invert(left)).select(["part", "phase"]).to_pylist())
+        return cls(_together(done), (pc.max(deleting).as_py() or 0) / 1e6, pc.sum(left, min_count=0).as_py(), answered)
 
 
 def apply_phases(events: KeyedEvents, how: PartPlan, to: PartTarget, *, together: bool) -> PartsDone:
@@ -157,8 +167,7 @@ def apply_phases(events: KeyedEvents, how: PartPlan, to: PartTarget, *, together
     refused = pc.equal(phases, REFUSED)
     for error in map(pickle.loads, done.filter(refused).column("detail").to_pylist()):
         raise PartsOutdated(error, _together(done.filter(pc.invert(refused))))
-    deleting = done.filter(pc.equal(phases, Phase.DELETE.value)).column("micros")
-    return PartsDone(_together(done), (pc.max(deleting).as_py() or 0) / 1e6, pc.sum(pc.equal(phases, LEFT), min_count=0).as_py())
+    return PartsDone.of(done)
 
 
 def _part_of(rows: pa.Table) -> int:
@@ -180,7 +189,7 @@ def apply_part(part: int, rows: pa.Table, how: PartPlan, to: PartTarget, patienc
     begun = time.monotonic()
     plans = _PartPlans(rows, how)
     deleted = _write_part(to, part, Phase.DELETE, plans)
-    yield _row(part, Phase.DELETE.value, deleted, time.monotonic() - begun)
+    yield _row(part, Phase.DELETE.value, deleted or Written(), time.monotonic() - begun)
     if not rows.num_rows:
         return
     begun = time.monotonic()
@@ -188,7 +197,8 @@ def apply_part(part: int, rows: pa.Table, how: PartPlan, to: PartTarget, patienc
         yield _row(part, LEFT, Written(), time.monotonic() - begun)
         return
     failpoints.point("between-phases")
-    yield _row(part, Phase.WRITE.value, _write_part(to, part, Phase.WRITE, plans), time.monotonic() - begun)
+    written = _write_part(to, part, Phase.WRITE, plans)
+    yield _row(part, LEFT if written is None else Phase.WRITE.value, written or Written(), time.monotonic() - begun)
 
 
 def _others_deleted(to: PartTarget, skipped: frozenset[int], patience: float) -> bool:
@@ -437,12 +447,19 @@ def _together(done: pa.Table) -> Written:
     return Written(sum(done.column("rows").to_pylist()), tuple(findings))
 
 
-def _write_part(to: PartTarget, part: int, phase: Phase, plans: _PartPlans) -> Written:
-    """One transaction: check the lease, write the marker and the data. Does nothing when the marker exists, and needs no correction."""
+def _write_part(to: PartTarget, part: int, phase: Phase, plans: _PartPlans) -> Written | None:
+    """One transaction: check the lease, write the marker and the data. Does nothing when the marker exists, and needs no correction.
+
+    None: nothing is written, because deletes are missing that the target had answered. It lost them with its last transactions (a crash with
+    ``innodb_flush_log_at_trx_commit`` other than 1, a replica in its place), and this transaction is the first to be sure.
+    """
+    span = (to.lease.cluster_id, to.after_ts, to.upto_ts, to.parts, to.apply.checkpoint_schema)
     marker = progress.Marker(to.lease.cluster_id, to.after_ts, to.upto_ts, part, to.parts, phase.value)
 
-    def write_once(session: Session, effects: Effects) -> Written:
+    def write_once(session: Session, effects: Effects) -> Written | None:
         lease.check(session, to.lease)
+        if phase is Phase.WRITE and not progress.deletes_done(session, *span, plans.skipped):
+            return None
         findings: list[Finding] = []
         if progress.claim_part(session, marker, to.apply.checkpoint_schema, plans.skipped):
             rows = effects.run(plans.deletes()) if phase is Phase.DELETE else 0
@@ -456,9 +473,9 @@ def _write_part(to: PartTarget, part: int, phase: Phase, plans: _PartPlans) -> W
         failpoints.point(f"before-part-{phase.value}-commit")
         return Written(rows, tuple(findings))
 
-    def work(session: Session) -> Written:
+    def work(session: Session) -> Written | None:
         done, findings = checked(session, to.apply, partial(write_once, session))
-        return Written(done.rows, done.findings + findings)
+        return done and Written(done.rows, done.findings + findings)
 
     done = run_transaction(_sessions(to), work, _retry_policy(to))
     failpoints.point(f"after-part-{phase.value}")

@@ -370,6 +370,15 @@ def deletes_done(
     return int(session.query(sql, [cluster_id, after_ts, upto_ts, parts, str(Mark.DELETE), _listed(skipped)])[0][0]) == parts
 
 
+def parts_done(
+    session: Session, cluster_id: int, after_ts: int, upto_ts: int, parts: int, schema: str = CHECKPOINT_SCHEMA
+) -> frozenset[tuple[int, str]]:
+    """The parts and phases of (after_ts, upto_ts] that are in the target."""
+    sql = f"SELECT part, phase FROM {_progress(schema)} WHERE cluster_id = %s AND from_ts = %s AND to_ts = %s AND parts = %s AND phase IN (%s, %s)"
+    found = session.query(sql, [cluster_id, after_ts, upto_ts, parts, str(Mark.DELETE), str(Mark.WRITE)])
+    return frozenset((int(part), str(phase)) for part, phase in found)
+
+
 def lock_checkpoint(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE) -> int:
     """The commitTS of ``locked_checkpoint``; 0 = no row."""
     found = locked_checkpoint(session, cluster_id, schema, table)

@@ -112,7 +112,11 @@ def _innodb(values: Mapping[str, str], where: str) -> Iterator[Remark]:
     flush = values.get("innodb_flush_log_at_trx_commit", "")
     if flush in ("0", "2"):
         what = f"innodb_flush_log_at_trx_commit is {flush}: after a crash of its machine the target is back by about a second, rows and checkpoint together"
-        yield note(where, what, "the next start reads those binlogs again: nothing is lost while the Pumps have them")
+        yield note(
+            where,
+            what,
+            "what was lost is applied again, amid a span at once, else by the next start, which reads those binlogs again: nothing is lost while the Pumps have them",
+        )
     if values.get("innodb_default_row_format", "").lower() in ("compact", "redundant"):
         what = f"innodb_default_row_format is {values['innodb_default_row_format']}: a key over 767 bytes (192 characters) is refused"
         yield hinders(where, what, "SET GLOBAL innodb_default_row_format = dynamic")

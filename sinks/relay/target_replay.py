@@ -107,6 +107,8 @@ class RelayReplay(RowSink):
         self._not_executed = 0
         """commit_ts of a DDL that a person says was not executed, and that must not be executed twice: the replay ends in front of it."""
         self._not_yet: dict[tuple[str, str], frozenset[str]] = {}
+        self._end: tuple[LaneRecord, int] | None = None
+        """How many operations of the open span were done last."""
         """By table: columns that the DDL of ``_first_ddl_ts`` adds, and that rows before it do not have."""
         self._first_ddl_ts = 0
 
@@ -241,6 +243,7 @@ class RelayReplay(RowSink):
             at += len(chunk.ops)
             if skipped < len(chunk.ops):
                 self._write(chunk.ops[skipped:], chunk.tables, record.guard(0, at - len(chunk.ops) + skipped, at), done)
+                self._end = record, at
         done.operations += at
 
     def _begin(self, upto_ts: int, point: int) -> int:
@@ -402,7 +405,10 @@ class RelayReplay(RowSink):
         consistent = commit_ts == done.commit_ts
 
         def move(session: Session) -> None:
-            self._record.locked_ts(session, self.commit_ts, commit_ts)
+            stored_ts = self._record.locked_ts(session, self.commit_ts, commit_ts)
+            if self._end is not None and stored_ts != commit_ts:
+                record, end = self._end
+                record.require_done(session, (end,))
             if consistent:
                 progress.finish_span(session, cluster_id, self.commit_ts, commit_ts, schema)
             else:
@@ -414,6 +420,7 @@ class RelayReplay(RowSink):
             failpoints.point("before-downstream-commit")
 
         self._leased.transact(move)
+        self._end = None
         self._record.commit_ts, self._record.consistent, self._open_lanes = commit_ts, consistent, None
 
 

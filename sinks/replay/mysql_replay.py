@@ -136,6 +136,8 @@ class MySQLReplay:
         self._found_ddl: DdlMark | None = None
         """The DDL of the record that was found."""
         self._place = AT_ITS_BEGIN
+        self._ends: tuple[LaneRecord, tuple[int, ...]] | None = None
+        """Where the lanes must be, of what they did last."""
         """Of the next chunk in the operations behind ``_done_ts``."""
         self._go_on = after_ts + 1
         """Where a range begins that goes on from here."""
@@ -265,6 +267,9 @@ class MySQLReplay:
         schema, upto_ts = self._apply.checkpoint_schema, self._open_upto
 
         def finish(session: Session) -> None:
+            found = row_progress.load_any(session, CLUSTER, schema)
+            if found is not None and found.plan != _REST:
+                self._require_done(session)
             row_progress.finish(session, CLUSTER, schema)
             if upto_ts > self._done_ts:
                 row_progress.begin(session, CLUSTER, (self._done_ts, upto_ts), _REST, 1, schema, safe=True)
@@ -359,6 +364,7 @@ class MySQLReplay:
         writer = RowWriter(statements, keys.lists(), self._apply, self._leased.lease, _WAY_OUT)
         record = LaneRecord(CLUSTER, max(last_ts, self._open_upto), self._apply.checkpoint_schema)
         self._note(self._lanes.run(writer, plan.rounds(), plan.done or (0,) * plan.lanes, record))
+        self._ends = record, plan.ends()
         self._last_ts = last_ts
         self.done.operations += len(batch)
 
@@ -459,7 +465,21 @@ class MySQLReplay:
 
     def _begin(self, upto_ts: int, plan: str, lanes: int, *, safe: bool) -> None:
         span, schema = (self._done_ts, upto_ts), self._apply.checkpoint_schema
-        self._leased.transact(lambda session: row_progress.begin(session, CLUSTER, span, plan, lanes, schema, safe=safe))
+
+        def begin(session: Session) -> None:
+            found = row_progress.load_any(session, CLUSTER, schema)
+            if found is None or (found.after_ts, found.upto_ts, found.plan) != (*span, plan):
+                self._require_done(session)
+            row_progress.begin(session, CLUSTER, span, plan, lanes, schema, safe=safe)
+
+        self._leased.transact(begin)
+        self._ends = None
+
+    def _require_done(self, session: Session) -> None:
+        """Check that the target still has what the lanes did last."""
+        if self._ends is not None:
+            record, ends = self._ends
+            record.require_done(session, ends)
 
     def _check(self, session: Session) -> None:
         lease.check_unlocked(session, self._leased.lease)

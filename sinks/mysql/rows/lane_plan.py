@@ -66,6 +66,11 @@ class LanePlan:
         plan = cls.of(batch, keys, len(left.done), Conflict(conflict), int(run), place, safe=left.safe)
         return replace(plan, done=left.done) if plan.text == left.plan else None
 
+    def ends(self) -> tuple[int, ...]:
+        """How many operations each lane has done in the end."""
+        lanes = len(self.done) if self.done is not None else self.lanes
+        return tuple(np.bincount(self.schedule.lanes, minlength=lanes).tolist())
+
     def rounds(self) -> list[dict[int, list[int]]]:
         """The operations of each lane in each round, in order."""
         found: list[dict[int, list[int]]] = []

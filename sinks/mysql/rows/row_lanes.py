@@ -80,10 +80,19 @@ class LaneRecord:
     upto_ts: int
     schema: str
 
-    def guard(self, lane: int, before: int, after: int) -> Guard:
-        """Moves ``lane``."""
-        done = (before, after)
-        return lambda session: row_progress.advance(session, self.cluster_id, lane, self.upto_ts, done, self.schema)
+    def guard(self, lane: int, before: int, after: int, ends: Sequence[int] = ()) -> Guard:
+        """Moves ``lane``; ``ends``: how many operations each lane must have done before it."""
+
+        def moved(session: Session) -> bool:
+            if ends:
+                self.require_done(session, ends)
+            return row_progress.advance(session, self.cluster_id, lane, self.upto_ts, (before, after), self.schema)
+
+        return moved
+
+    def require_done(self, session: Session, ends: Sequence[int]) -> None:
+        """As ``row_progress.require_done``."""
+        row_progress.require_done(session, self.cluster_id, self.upto_ts, ends, self.schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +129,16 @@ class Lanes:
         left, position = list(done), [0] * len(done)
         findings: list[Finding] = []
         self._grow(len(done))
-        for round_ in rounds:
+        for number, round_ in enumerate(rounds):
             jobs = {}
+            behind = tuple(position) if number else ()
             for lane, places in round_.items():
                 skipped = min(left[lane], len(places))
                 left[lane] -= skipped
                 begin = position[lane] + skipped
                 position[lane] += len(places)
                 if skipped < len(places):
-                    jobs[lane] = partial(self._lane, lane, writer, places[skipped:], begin, record)
+                    jobs[lane] = partial(self._lane, lane, writer, places[skipped:], begin, behind, record)
             for found in self._together(jobs):
                 findings += found
         return tuple(findings)
@@ -161,8 +171,10 @@ class Lanes:
         for future in failed or futures:
             yield future.result()
 
-    def _lane(self, lane: int, writer: RowWriter, places: Sequence[int], begin: int, record: LaneRecord) -> list[Finding]:
-        """One lane's operations of a round, the first of which is its number ``begin``."""
+    def _lane(
+        self, lane: int, writer: RowWriter, places: Sequence[int], begin: int, behind: Sequence[int], record: LaneRecord
+    ) -> list[Finding]:
+        """One lane's operations of a round, the first of which is its number ``begin``; ``behind``: how many each lane did in earlier rounds."""
         retry_policy = replace(self._retry_policy, tell=partial(self._tell, lane))
         findings: list[Finding] = []
         at, count = 0, self._size.operations
@@ -171,7 +183,8 @@ class Lanes:
                 raise ApplyError(f"lane {lane} stops before operation {begin + at}: another lane has failed, or the stream is being closed")
             here = places[at : at + count]
             begun = time.monotonic()
-            guard = record.guard(lane, begin + at, begin + at + len(here))
+            # Later ones of the lane cannot be there without the first.
+            guard = record.guard(lane, begin + at, begin + at + len(here), () if at else behind)
             findings += writer.write(here, self._sessions[lane].use, retry_policy, guard, lambda session: None)
             at += len(here)
             count = self._next_count(len(here), time.monotonic() - begun)

@@ -6,6 +6,7 @@ So the number of operations that a lane has done is exact whenever a process die
 ``plan`` is a fingerprint of all operations with their lanes and rounds.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
@@ -76,6 +77,25 @@ def advance(session: Session, cluster_id: int, lane: int, upto_ts: int, done: tu
         f"operations {done[0]} to {done[1]} of lane {lane} up to {upto_ts} are not written: {schema}.spark_rows says {found} for it. Was it edited, "
         "or the target restored, while the stream was running? Start the Drainer again; it continues from the target's checkpoint"
     )
+
+
+def require_done(session: Session, cluster_id: int, upto_ts: int, ends: Sequence[int], schema: str) -> None:
+    """Check that each lane of the span up to ``upto_ts`` has done at least so many operations; call it in the transaction that relies on it.
+
+    A server that crashed with ``innodb_flush_log_at_trx_commit`` other than 1, or whose place a replica that lags has taken, lacks the last
+    transactions that it had answered.
+
+    Raises:
+        ApplyError: one has done fewer.
+    """
+    found = load_any(session, cluster_id, schema)
+    there = found.done if found is not None and found.upto_ts == upto_ts else ()
+    if len(there) < len(ends) or any(done < end for done, end in zip(there, ends, strict=False)):
+        raise ApplyError(
+            f"the target has lost transactions that it had committed: its lanes up to {upto_ts} had done {list(ends)} operations, and {schema}.spark_rows says "
+            f"{list(there)}. Did the server crash with innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind taken its "
+            "place? Start the Drainer again; it continues from what the target has"
+        )
 
 
 def finish(session: Session, cluster_id: int, schema: str) -> None:

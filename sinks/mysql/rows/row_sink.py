@@ -292,6 +292,7 @@ class RowSink(MySQLSink):
 
         def finish(session: Session) -> None:
             if self._record.next_is(session, step):
+                record.require_done(session, how.ends())
                 row_progress.finish(session, self._cluster_id, schema)
                 if record.upto_ts > step.upto_ts:
                     # The rest of the open span comes with a later step, and must be in safe mode even after a crash before it.

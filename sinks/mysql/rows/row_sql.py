@@ -208,11 +208,9 @@ class _OpBuilder(TableBuilder):
         effect = None if safe else Effect.REMOVES
         for match in matches(self.table, old, self._piece.versions):
             if isinstance(match, ByKey):
-                cells = self._sought(match.rows.images, match.key)
-                opening, closing = (b"(", b")") if len(match.key) > 1 else (b"", b"")
-                texts = join_cells(opening, cells, [b","] * len(cells), closing)
+                texts = self.keys_of(match.rows.images, match.key, b"")
                 head = key_head(self.table.schema, self.table.name, [c.name for c in match.key])
-                form = Form(head, b")", effect, self._shape(head, Effect.REMOVES, match.key, match.key), self.limits.max_keys)
+                form = Form(head, b")", effect, self._shape(head, Effect.REMOVES, match.key, match.key), self.most_keys(match.key))
             else:
                 texts = self._sought_by_columns(match)
                 head = delete_head(self.table.schema, self.table.name)

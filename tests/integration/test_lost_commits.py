@@ -1,0 +1,257 @@
+"""A server that lacks its last transactions although it had answered them: a replica that was behind takes its place amid a step.
+
+The same happens to a server that crashes with ``innodb_flush_log_at_trx_commit`` other than 1.
+"""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_insert, encode_update
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
+from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
+from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind, pack
+from pyspark_tidb_binlog.sinks.engine.causality import Conflict
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, with_keys
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
+from pyspark_tidb_binlog.sinks.mysql import parallel
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
+from pyspark_tidb_binlog.sinks.mysql.rows import row_lanes
+from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
+from tests.support.ddl_jobs import INT, column, database, history, index, job, table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.mysql, pytest.mark.spark]
+
+AT, UPTO = 20, 30
+ID, U = column(1, "id", {**INT, "Flag": 4099}), column(2, "u", INT)
+HISTORY = history(
+    database(1),
+    job(
+        2,
+        3,
+        table(10, "t", [ID, U], index_info=[index(1, "u", ("u", 1), unique=True)]),
+        query="CREATE TABLE `t` (`id` INT PRIMARY KEY, `u` INT UNIQUE)",
+    ),
+    job(5, 6, table(10, "t", [ID]), query="ALTER TABLE `t` DROP COLUMN `u`"),
+)
+INFO = HISTORY.table_at(10, 2).info  # type: ignore[union-attr]
+IDS = [block * 1024 + 1 for block in range(9)]
+"""Each in a block of its own, so that they are spread over the parts."""
+BEFORE = [(i, i) for i in IDS]
+ROTATED = [(i, IDS[(n + 1) % len(IDS)]) for n, i in enumerate(IDS)]
+"""Each row takes the unique value of the next: none can be written before the deletes of all parts."""
+PARTS = 3
+
+
+class Pair:
+    """A server, and a replica that may take its place."""
+
+    def __init__(self, server: PrivateMariaDB, directory: Path) -> None:
+        self.server = server
+        self._replica = directory / "replica"
+
+    def replicate(self) -> None:
+        """From here on the replica is behind."""
+        self.server.kill()
+        subprocess.run(["cp", "-a", str(self.server.data_dir), str(self._replica)], check=True)
+        self.server.restart()
+
+    def fail_over(self) -> None:
+        """The server dies, and the replica has its address."""
+        self.server.kill()
+        subprocess.run(["rm", "-r", str(self.server.data_dir)], check=True)
+        subprocess.run(["mv", str(self._replica), str(self.server.data_dir)], check=True)
+        self.server.restart()
+
+    def query(self, sql: str) -> list[Any]:
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(sql)
+            return list(cursor.fetchall())
+
+    def sink(self, *settings: RowSettings) -> MySQLSink:
+        apply = ApplyConfig(lease_timeout=5.0, retries=20, on_finding="stop", log_row_data=True)
+        config = DrainerConfig(target=self.server.target(), apply=apply)
+        made = RowSink(config, 1, *settings) if settings else MySQLSink(config, 1)
+        made.open(lambda target, commit_ts: AT if commit_ts is None else commit_ts, lambda: HISTORY)
+        return made
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    with PrivateMariaDB() as server:
+        made = Pair(server, Path(str(server.data_dir)).parent)
+        made.query("CREATE DATABASE d")
+        made.query("CREATE TABLE d.t (id INT PRIMARY KEY, u INT UNIQUE)")
+        made.query(f"INSERT INTO d.t VALUES {', '.join(map(str, BEFORE))}")
+        yield made
+
+
+def changes(pairs: list[tuple[tuple[int, int] | None, tuple[int, int]]], commit_ts: int = UPTO) -> pa.Table:
+    def row(old: tuple[int, int] | None, new: tuple[int, int]) -> tuple[Op, bytes]:
+        image = dict(zip((1, 2), new, strict=True))
+        if old is None:
+            return Op.INSERT, encode_insert(INFO, image, new[0])
+        return Op.UPDATE, encode_update(INFO, dict(zip((1, 2), old, strict=True)), image)
+
+    rows = [
+        {"commit_ts": commit_ts, "seq": seq, "op": int(op), "table_id": 10, "schema_version": 2, "row": image}
+        for seq, (op, image) in enumerate(row(*pair) for pair in pairs)
+    ]
+    return pa.Table.from_pylist(rows, schema=ROW_EVENT)
+
+
+def step_of(rows: pa.Table, after_ts: int, upto_ts: int) -> RowsStep:
+    (step,) = plan_steps((after_ts, upto_ts), (), [TableActivity(10, 2, upto_ts, rows.num_rows, upto_ts)], HISTORY, AppliedJobs(2))
+    assert isinstance(step, RowsStep)
+    return step
+
+
+Phases = dict[int, Iterator[pa.RecordBatch]]
+"""Of each part what is still to be done: its deletes, then its writes."""
+
+
+@pytest.mark.parametrize("lost", ["writes", "deletes"])
+def test_parts_that_the_target_has_lost_are_applied_again(
+    pair: Pair, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    sink = pair.sink()
+    rows = changes(list(zip(BEFORE, ROTATED, strict=True)))
+    numbered = with_keys(rows, HISTORY, PARTS)
+    passes: list[int] = []
+    waiting = parallel._others_deleted
+
+    def deletes_lost(parts: Phases) -> Iterator[pa.RecordBatch]:
+        pair.replicate()
+        yield from map(next, parts.values())
+        pair.fail_over()
+        # What each of them had found when the server died.
+        monkeypatch.setattr(parallel, "_others_deleted", lambda *args: True)
+        for part in parts.values():
+            yield from part
+        monkeypatch.setattr(parallel, "_others_deleted", waiting)
+
+    def writes_lost(parts: Phases) -> Iterator[pa.RecordBatch]:
+        yield from map(next, parts.values())
+        pair.replicate()
+        yield from parts[0]
+        pair.fail_over()
+        for part in parts.values():
+            yield from part
+
+    def undisturbed(parts: Phases) -> Iterator[pa.RecordBatch]:
+        yield from map(next, parts.values())
+        for part in parts.values():
+            yield from part
+
+    def phases(events: KeyedEvents, how: parallel.PartPlan, to: parallel.PartTarget, *, together: bool) -> parallel.PartsDone:
+        ways: list[Callable[[Phases], Iterator[pa.RecordBatch]]] = [deletes_lost if lost == "deletes" else writes_lost]
+        run = ways[len(passes)] if len(passes) < len(ways) else undisturbed
+        passes.append(0)
+        of = {part: how.chosen(numbered.filter(pc.equal(numbered.column("part"), part))) for part in range(PARTS)}
+        done = pa.Table.from_batches(list(run({part: parallel.apply_part(part, of[part], how, to, 5.0) for part in of})))
+        passes[-1] = len(done)
+        return parallel.PartsDone.of(done)
+
+    monkeypatch.setattr(parallel, "apply_phases", phases)
+    blocks = [b for part in range(PARTS) for b in pack(BlockKind.ROWS, part, numbered.filter(pc.equal(numbered.column("part"), part)))]
+    events = KeyedEvents(spark.createDataFrame(pa.Table.from_batches(blocks)).repartitionById(PARTS, "part"), PARTS)
+    written = sink.apply_parts(events, step_of(rows, AT, UPTO), frozenset(), StageClock())
+    assert sorted(pair.query("SELECT id, u FROM d.t")) == ROTATED
+    assert written.findings == ()
+    assert len(passes) > 1, "the loss was seen"
+    assert pair.query("SELECT phase FROM tidb_binlog.spark_progress") == [("atomic",)]
+    sink.close()
+
+
+SETTINGS = RowSettings(worker_count=2, txn_batch=3, conflict=Conflict.GROUPS)
+
+
+def test_lanes_that_the_target_has_lost_are_seen_before_the_checkpoint_moves(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = changes([(None, (i, i)) for i in range(2, 42)])
+    sink = pair.sink(SETTINGS)
+    one_by_one(pair, monkeypatch, lost={0})
+    with pytest.raises(
+        ApplyError, match=r"the target has lost transactions that it had committed: its lanes up to 30 had done .* Start the Drainer"
+    ):
+        sink.apply(rows, step_of(rows, AT, UPTO), StageClock())
+    sink.close()
+    monkeypatch.undo()
+    again = pair.sink(SETTINGS)
+    assert again.commit_ts == AT
+    assert again.apply(rows, step_of(rows, AT, UPTO), StageClock()).findings == ()
+    assert sorted(pair.query("SELECT id FROM d.t WHERE id < 42")) == [(i,) for i in range(1, 42)]
+    assert pair.query("SELECT COUNT(*) FROM tidb_binlog.spark_rows") == [(0,)]
+    again.close()
+
+
+def test_a_round_does_not_begin_without_the_earlier_ones(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows, each in a lane of its own, then the value of the one goes over to the other: a round of its own."""
+    first, second = IDS[:2]
+    rows = changes([((first, first), (first, -1)), ((second, second), (second, -2)), ((second, -2), (second, first))])
+    settings = RowSettings(worker_count=2, txn_batch=1, conflict=Conflict.STRICT)
+    sink = pair.sink(settings)
+    runs = one_by_one(pair, monkeypatch, lost={0, 1})
+    with pytest.raises(ApplyError, match="the target has lost transactions"):
+        sink.apply(rows, step_of(rows, AT, UPTO), StageClock())
+    assert len(runs) == 3, "the last lane began, and did nothing"
+    assert pair.query(f"SELECT u FROM d.t WHERE id = {second}") == [(second,)]
+    sink.close()
+    monkeypatch.undo()
+    again = pair.sink(settings)
+    assert again.apply(rows, step_of(rows, AT, UPTO), StageClock()).findings == ()
+    assert pair.query(f"SELECT id, u FROM d.t WHERE id IN ({first}, {second}) ORDER BY id") == [(first, -1), (second, first)]
+    again.close()
+
+
+def one_by_one(pair: Pair, monkeypatch: pytest.MonkeyPatch, lost: set[int]) -> list[int]:
+    """Lanes run one after the other; the target loses what those ``lost`` (by the order of their turns) have done."""
+    plain, turns = row_lanes.Lanes._lane, list[int]()
+
+    def lane(self: row_lanes.Lanes, number: int, *args: Any) -> Any:
+        turn = len(turns)
+        turns.append(number)
+        if turn == min(lost):
+            pair.replicate()
+        found = plain(self, number, *args)
+        if turn == max(lost):
+            pair.fail_over()
+        return found
+
+    def together(self: row_lanes.Lanes, jobs: Any) -> Iterator[Any]:
+        return (job() for job in jobs.values())
+
+    monkeypatch.setattr(row_lanes.Lanes, "_lane", lane)
+    monkeypatch.setattr(row_lanes.Lanes, "_together", together)
+    return turns
+
+
+def test_a_ddl_is_not_executed_before_rows_that_the_target_has_lost(pair: Pair) -> None:
+    sink = pair.sink()
+    rows = changes(list(zip(BEFORE, ROTATED, strict=True)))
+    pair.replicate()
+    sink.apply(rows, step_of(rows, AT, UPTO), StageClock())
+    pair.fail_over()
+    steps = plan_steps((UPTO, 60), [DdlEvent(50, 5, "ALTER TABLE `t` DROP COLUMN `u`;", 5)], (), HISTORY, AppliedJobs(2))
+    drop = next(step for step in steps if isinstance(step, DdlStep))
+    with pytest.raises(ApplyError, match="moved to 20 meanwhile"):
+        sink.apply_ddl(drop, HISTORY, frozenset())
+    sink.close()
+    again = pair.sink()
+    assert again.commit_ts == AT
+    again.apply(rows, step_of(rows, AT, UPTO), StageClock())
+    assert sorted(pair.query("SELECT id, u FROM d.t")) == ROTATED, "the column is there still"
+    again.apply_ddl(drop, HISTORY, frozenset())
+    assert sorted(pair.query("SELECT * FROM d.t")) == [(i,) for i in IDS]
+    again.close()

@@ -1,0 +1,87 @@
+"""Deletes by keys with an ENUM or a SET among their columns: many rows in one statement, in each way of applying."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
+from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep, TableActivity, plan_steps
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
+from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
+from tests.support.ddl_jobs import INT, column, database, history, index, job, table
+
+pytestmark = pytest.mark.mysql
+
+DATABASE = "worded"
+
+
+def worded(kind: int, words: Sequence[str]) -> dict[str, Any]:
+    return {"Tp": kind, "Flag": 4099, "Flen": 1, "Decimal": 0, "Charset": "utf8mb4", "Collate": "utf8mb4_bin", "Elems": list(words)}
+
+
+def history_of(enum: Sequence[str], members: Sequence[str]) -> SchemaHistory:
+    columns = [column(1, "id", {**INT, "Flag": 4099}), column(2, "e", worded(247, enum)), column(3, "s", worded(248, members))]
+    key = index(1, "PRIMARY", ("id", 0), ("e", 1), ("s", 2), unique=True, primary=True)
+    return history(
+        database(1, DATABASE),
+        job(
+            2, 3, table(10, "t", columns, pk_is_handle=False, is_common_handle=True, index_info=[key]), query="CREATE", schema_name=DATABASE
+        ),
+    )
+
+
+@pytest.fixture
+def server(mariadb: PrivateMariaDB) -> Iterator[PrivateMariaDB]:
+    yield mariadb
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"DROP DATABASE IF EXISTS {DATABASE}")
+        cursor.execute("DROP DATABASE IF EXISTS worded_marks")
+
+
+def ask(server: PrivateMariaDB, sql: str) -> list[Any]:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(sql)
+        return list(cursor.fetchall())
+
+
+@pytest.mark.parametrize("enum", [("x", "it's"), ("x", "")], ids=["words", "an empty one"])
+@pytest.mark.parametrize("safe_mode", [False, True])
+@pytest.mark.parametrize("rows", [None, RowSettings(worker_count=2, txn_batch=50)], ids=["net changes", "row by row"])
+def test_all_rows_of_a_statement_are_found(
+    server: PrivateMariaDB, enum: tuple[str, str], safe_mode: bool, rows: RowSettings | None
+) -> None:
+    known = history_of(enum, ("a", "b", "c"))
+    at = known.table_at(10, 2)
+    assert at is not None
+    ask(server, f"CREATE DATABASE {DATABASE}")
+    words = ", ".join("'" + word.replace("'", "''") + "'" for word in enum)
+    key = f"id INT, e ENUM({words}) NOT NULL, s SET('a', 'b', 'c') NOT NULL, PRIMARY KEY (id, e, s)"
+    ask(server, f"CREATE TABLE {DATABASE}.t ({key}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+    settings = ApplyConfig(checkpoint_schema="worded_marks", on_finding="record", safe_mode=safe_mode, sql_mode="")
+    config = DrainerConfig(target=server.target(), apply=settings)
+    sink = MySQLSink(config, 1) if rows is None else RowSink(config, 1, rows)
+    sink.open(lambda target, commit_ts: 20 if commit_ts is None else commit_ts, lambda: known)
+    images = [{1: number, 2: enum_value, 3: number % 8} for number in range(8) for enum_value in (0, 1, 2)]
+
+    def apply(op: Op, events: list[bytes]) -> None:
+        begin = sink.commit_ts
+        batch = [
+            {"commit_ts": begin + 1, "seq": seq, "op": int(op), "table_id": 10, "schema_version": 2, "row": row}
+            for seq, row in enumerate(events)
+        ]
+        (step,) = plan_steps((begin, begin + 1), (), [TableActivity(10, 2, begin + 1, len(batch), begin + 1)], known, AppliedJobs(2))
+        assert isinstance(step, RowsStep)
+        assert sink.apply(pa.Table.from_pylist(batch, schema=ROW_EVENT), step, StageClock()).findings == ()
+
+    apply(Op.INSERT, [encode_insert(at.info, image, image[1]) for image in images])
+    apply(Op.DELETE, [encode_delete(at.info, image) for image in images[:-1]])
+    assert ask(server, f"SELECT id, e + 0, s + 0 FROM {DATABASE}.t") == [tuple(map(float, images[-1].values()))]
+    sink.close()
