@@ -202,7 +202,7 @@ class ApplyConfig:
     on_finding: str = ours("record", "record or stop: what to do when the target's rows do not match the binlogs")
     sql_mode: str = setting(
         "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION",
-        "sql_mode of the sessions, NO_AUTO_VALUE_ON_ZERO is always added, ALLOW_INVALID_DATES for rows; strict modes hold for DDLs only; modes that change what values mean are refused",
+        "sql_mode of the sessions, NO_AUTO_VALUE_ON_ZERO and ALLOW_INVALID_DATES are always added, NO_ZERO_DATE and NO_ZERO_IN_DATE left out; strict modes hold for DDLs only; modes that change what values mean are refused",
     )
     log_row_data: bool = ours(False, "true: log lines, errors and progress may show row values; the Delta table findings always has them")
     upstream_charset: str = ours("utf8mb4", "the upstream's default where a DDL names no charset")

@@ -1,4 +1,4 @@
-"""Which values of ``sql_mode`` the apply sessions cannot use, and which are for DDLs alone. Pure.
+"""Which values of ``sql_mode`` the apply sessions cannot use, which are left out, and which are for DDLs alone. Pure.
 
 Promises: in a mode that ``refusals`` accepts, a literal of ``sinks.mysql.literals`` is read as the value that it represents.
 """
@@ -26,19 +26,29 @@ ROUNDS_TIMES = "TIME_ROUND_FRACTIONAL"
 columns' digits."""
 
 
-FOR_DDLS = frozenset({"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES", "NO_ZERO_DATE", "NO_ZERO_IN_DATE", "TRADITIONAL"})
-"""Modes by which a server refuses values that the upstream holds, as 0 in an ENUM or a date of zeros, or stores others instead. Rows are written without
-them; a value that the server changes is a finding."""
+FOR_DDLS = frozenset({"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES"})
+"""Modes by which a server refuses values that the upstream holds, as 0 in an ENUM. Rows are written without them; a value that the server changes is a
+finding."""
 
 
-FOR_ROWS = "ALLOW_INVALID_DATES"
-"""The upstream may hold a February 31: without this mode it is stored as zeros."""
+NEVER = frozenset({"NO_ZERO_DATE", "NO_ZERO_IN_DATE", "TRADITIONAL"})
+"""Modes by which a server refuses dates that the upstream holds, or stores zeros instead: also those of the rows that an ALTER TABLE copies, whichever
+column it changes. The strict modes of ``TRADITIONAL`` are named beside it in a session's modes."""
+
+
+ANY_DATE = "ALLOW_INVALID_DATES"
+"""The upstream may hold a February 31: without this mode it is stored as zeros, and an ALTER TABLE that copies it zeroes it, or is refused."""
+
+
+def for_all(effective: str) -> str:
+    """The modes of every session: ``effective``, the modes as the server names them, without ``NEVER`` and with ``ANY_DATE``."""
+    kept = [mode for mode in effective.split(",") if mode.strip() and mode.strip().upper() not in NEVER]
+    return ",".join(kept if ANY_DATE in map(str.upper, kept) else (*kept, ANY_DATE))
 
 
 def for_rows(effective: str) -> str:
-    """``effective``, the modes of a session as the server names them, without those that are for DDLs alone, and with ``FOR_ROWS``."""
-    kept = [mode for mode in effective.split(",") if mode.strip() and mode.strip().upper() not in FOR_DDLS]
-    return ",".join(kept if FOR_ROWS in map(str.upper, kept) else (*kept, FOR_ROWS))
+    """As ``for_all``, and without the modes that are for DDLs alone."""
+    return ",".join(mode for mode in for_all(effective).split(",") if mode.strip().upper() not in FOR_DDLS)
 
 
 def refusals(sql_mode: str) -> tuple[str, ...]:

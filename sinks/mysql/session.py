@@ -24,7 +24,7 @@ from pymysql.cursors import SSCursor
 from pymysql.err import raise_mysql_exception
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
-from pyspark_tidb_binlog.conf.sql_mode import ALWAYS, ROUNDS_TIMES, for_rows, refusals
+from pyspark_tidb_binlog.conf.sql_mode import ALWAYS, NEVER, ROUNDS_TIMES, for_all, for_rows, refusals
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.redaction import statement_head, without_values
@@ -341,7 +341,7 @@ def connect(target: TargetConfig, apply: ApplyConfig, *, for_ddls: bool = False)
     Args:
         target: where.
         apply: the settings of the sessions.
-        for_ddls: keep the modes that are for DDLs alone (``conf.sql_mode.for_rows``).
+        for_ddls: keep the modes that are for DDLs alone (``conf.sql_mode.FOR_DDLS``).
 
     Raises:
         ConfigError: ``params`` sets a variable that our SQL depends on, or the resulting sql_mode is incompatible with our SQL.
@@ -499,8 +499,7 @@ def _prepare(session: Session, target: TargetConfig, apply: ApplyConfig, *, for_
     session.execute(f"SET SESSION {fixed}, sql_mode = %s, wait_timeout = %s", values)
     version, packet, sql_mode = session.query("SELECT VERSION(), @@max_allowed_packet, @@SESSION.sql_mode")[0]
     _check_sql_mode(str(sql_mode), apply)
-    if not for_ddls:
-        _without_strictness(session, str(sql_mode))
+    _without_harmful_modes(session, str(sql_mode), for_all(str(sql_mode)) if for_ddls else for_rows(str(sql_mode)))
     session.version = str(version)
     session.flavour = flavour_of(session.version)
     session.max_allowed_packet = int(packet)  # old TiDB versions return it as text
@@ -552,20 +551,24 @@ def _round_times(session: Session) -> None:
             raise
 
 
-_told: set[str] = set()
-"""Values of sql_mode for which the log has said what is left out for rows."""
+_told: set[tuple[str, str]] = set()
+"""What the log has said of which values of sql_mode."""
 
 
-def _without_strictness(session: Session, effective: str) -> None:
-    """The upstream holds the values that rows have: a mode that refuses or changes some of them is for DDLs."""
-    kept = for_rows(effective)
+def _without_harmful_modes(session: Session, effective: str, kept: str) -> None:
+    """The upstream holds the values that rows have: no mode may refuse or change them, neither in a write nor in the copy that an ALTER TABLE makes."""
     if kept == effective:
         return
     session.execute("SET SESSION sql_mode = %s", [kept])
-    left = sorted(set(effective.split(",")) - {"", *kept.split(",")})
-    if left and effective not in _told:
-        _told.add(effective)
-        _log.warning("syncer.sql-mode: %s of the target's sessions holds for DDLs only, rows are written without it", ", ".join(left))
+    left = set(effective.split(",")) - {"", *kept.split(",")}
+    told = [
+        (left - NEVER, "holds for DDLs only, rows are written without it"),
+        (left & NEVER, "is left out: the upstream holds such dates"),
+    ]
+    for names, words in told:
+        if names and (effective, words) not in _told:
+            _told.add((effective, words))
+            _log.warning("syncer.sql-mode: %s of the target's sessions %s", ", ".join(sorted(names)), words)
 
 
 def _check_sql_mode(effective: str, apply: ApplyConfig) -> None:

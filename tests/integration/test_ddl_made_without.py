@@ -11,7 +11,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.executor import DdlOutcome
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from tests.support.ddl_jobs import INT, column, database, history, index, job, partitions, steps_of, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, partitions, steps_of, table
 from tests.support.ddl_target import apply, ddl_session, dying
 
 pytestmark = pytest.mark.mysql
@@ -220,3 +220,20 @@ def test_one_that_a_person_has_dropped_is_gone(session: Session) -> None:
     assert apply(session, added, h).how == "text" and column_names(session, "d", "t") == ("id", "b", "c")
     session.execute("ALTER TABLE d.t DROP INDEX kb")
     assert apply(session, dropped, h).state == "done" and not indexes(session)
+
+
+CAST = "CREATE TABLE t (id INT PRIMARY KEY, c VARCHAR(100), UNIQUE INDEX uk((CAST(c AS CHAR(20)))))"
+
+
+@pytest.mark.parametrize("text", [CAST, "ALTER TABLE t ADD UNIQUE INDEX uk((CAST(c AS CHAR(20))))"])
+def test_texts_of_an_expression_compare_as_upstream(session: Session, text: str) -> None:
+    """Not as in the session that makes the index, where 'a' and 'A' may be one."""
+    texts = [ID, column(2, "c", VARCHAR | {"Flen": 100})]
+    hidden = {**column(3, "_V$_uk_0", VARCHAR), "hidden": True, "generated_expr_string": "cast(`c` as char(20))"}
+    keyed = table(10, "t", [*texts, hidden], index_info=[index(1, "uk", ("_V$_uk_0", 2), unique=True)])
+    plain = (3, table(10, "t", texts), "CREATE TABLE t (id INT PRIMARY KEY, c VARCHAR(100))")
+    before = session.query("SELECT @@collation_connection")
+    run(session, *((3, keyed, text),) if text is CAST else (plain, (7, keyed, text)))
+    assert session.query("SELECT @@collation_connection") == before
+    assert indexes(session) == ({"uk"} if session.flavour is Flavour.MYSQL else set())
+    session.execute("INSERT INTO d.t VALUES (1, 'a'), (2, 'A'), (3, 'a '), (4, 'á')")

@@ -9,14 +9,16 @@ import pytest
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TargetConfig, UpstreamConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded_keys
 from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import new_collations, with_collations
 from tests.integration import test_findings
 from tests.support import plan_samples
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, steps_of, table
 from tests.support.ddl_target import apply, ddl_session, dying
 from tests.support.plan_samples import NOT_NULL, Events
-from tests.support.private_mysql import NO_PAD_BIN
+from tests.support.private_mysql import MYSQLD, NO_PAD_BIN
 
 pytestmark = pytest.mark.mysql
 
@@ -108,6 +110,42 @@ def test_keys_of_old_collations_are_bytes_whatever_their_name(session: Session, 
         assert collations(session) == {"k": NO_PAD_BIN} and "varchar(40)" in shown(session)
         session.execute("DELETE FROM nc_marks.spark_ddl WHERE job_id = 3")
         session.commit()
+
+
+def test_a_key_that_is_too_long_in_utf8mb4_keeps_its_charset(session: Session) -> None:
+    """At a MySQL, where it pads then, and is named."""
+    utf8 = VARCHAR | {"Charset": "utf8", "Collate": "utf8_bin"}
+    key, long = utf8 | {"Flen": 1000, "Flag": 4099}, utf8 | {"Flen": 900}
+    primary = index(1, "PRIMARY", ("k", 0), unique=True, primary=True)
+
+    def info(*more: dict[str, object], **words: object) -> dict[str, object]:
+        columns = [column(1, "k", key, **words), column(2, "l", long), column(3, "s", utf8)]
+        keyed = {"pk_is_handle": False, "is_common_handle": True, "charset": "utf8", "collate": "utf8_bin"}
+        return table(10, "t", columns, index_info=[primary, *more], **keyed)
+
+    both = index(2, "ls", ("l", 1), ("s", 2), unique=True)
+    h = history(database(1), job(2, 3, info()), job(3, 12, info(comment="x")), job(4, 7, info(both, comment="x")))
+    texts = {
+        2: "CREATE TABLE `t` (`k` VARCHAR(1000) PRIMARY KEY,`l` VARCHAR(900),`s` VARCHAR(20)) CHARSET=utf8;",
+        3: "ALTER TABLE `t` MODIFY COLUMN `k` VARCHAR(1000) NOT NULL COMMENT 'x';",
+        4: "ALTER TABLE `t` ADD UNIQUE INDEX `ls`(`l`,`s`);",
+    }
+    *first, last = steps_of(h, texts)
+    for step in first:
+        with dying("after-ddl"):
+            apply(session, step, h, OLD)
+        session.rollback()
+        assert apply(session, step, h, OLD).how == "found"
+    own, apart = ("utf8mb3_bin", NO_PAD_BIN) if MYSQLD else ("utf8mb3_nopad_bin", "utf8mb3_nopad_bin")
+    assert collations(session) == {"k": own, "l": apart, "s": apart}
+    session.execute("INSERT INTO d.t VALUES ('k', 'l', 's')")
+    session.commit()
+    assert apply(session, last, h, OLD).how == ("derived" if MYSQLD else "text")
+    assert collations(session) == {"k": own, "l": own, "s": own}
+    there, at = read_tables(session, [("d", "t")])["d", "t"], h.table_at(10, 4)
+    assert at is not None
+    folded = folded_keys(at.info, there, OLD)
+    assert ("k (utf8mb3_bin), l (utf8mb3_bin), s (utf8mb3_bin)" in folded.words) if folded else not MYSQLD
 
 
 def test_a_table_from_before_the_setting_stays_as_it_is(session: Session) -> None:

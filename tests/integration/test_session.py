@@ -353,16 +353,24 @@ def test_zero_is_a_value_in_every_mode(target: TargetConfig, mode: str) -> None:
         assert session.query("SELECT id FROM h_session.counted") == [(0,)]
 
 
-@pytest.mark.parametrize("mode", ["", "TRADITIONAL", "STRICT_TRANS_TABLES"])
+@pytest.mark.parametrize("mode", ["", "TRADITIONAL", "STRICT_TRANS_TABLES", "NO_ZERO_IN_DATE"])
 def test_a_february_31_is_a_value_in_every_mode(target: TargetConfig, mode: str) -> None:
-    """As upstream in a session with ALLOW_INVALID_DATES: it is written, found and removed."""
+    """As upstream in a session with ALLOW_INVALID_DATES: it is written, copied by an ALTER TABLE of whichever column, found and removed."""
+    shown = "SELECT CAST(d AS CHAR), CAST(t AS CHAR), k FROM h_session.days ORDER BY k"
     with connect(target, ApplyConfig(sql_mode=mode)) as session:
-        session.execute("CREATE TABLE h_session.days (d date, t datetime(3))")
+        session.execute("CREATE TABLE h_session.days (d date, t datetime(3), k int)")
         session.execute(
-            "INSERT INTO h_session.days VALUES ('2026-02-31', '2026-02-30 01:02:03.004'), ('2026-00-00', '0000-00-00 00:00:00')"
+            "INSERT INTO h_session.days VALUES ('2026-02-31', '2026-02-30 01:02:03.004', 1), ('2026-00-10', '0000-00-00 00:00:00', 2)"
         )
-        rows = session.query("SELECT CAST(d AS CHAR), CAST(t AS CHAR) FROM h_session.days ORDER BY d DESC")
-        assert rows == [("2026-02-31", "2026-02-30 01:02:03.004"), ("2026-00-00", "0000-00-00 00:00:00.000")]
+        session.commit()
+        with connect(target, ApplyConfig(sql_mode=mode), for_ddls=True) as ddls:
+            ddls.execute("ALTER TABLE h_session.days MODIFY k VARCHAR(9)")
+        rows = [("2026-02-31", "2026-02-30 01:02:03.004", "1"), ("2026-00-10", "0000-00-00 00:00:00.000", "2")]
+        assert session.query(shown) == rows
+        session.commit()
+        with connect(target, ApplyConfig(sql_mode=mode), for_ddls=True) as ddls:
+            ddls.execute("ALTER TABLE h_session.days MODIFY d DATETIME")
+        assert session.query(shown) == [(f"{d} 00:00:00", t, k) for d, t, k in rows]
         found = "d = '2026-02-31' AND t = '2026-02-30 01:02:03.004'"
         assert session.execute(f"DELETE FROM h_session.days WHERE {found}") == 1
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, quote_name, text_of, tokenize
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import UPSTREAM_DEFAULT, Charset, target_charset
+from pyspark_tidb_binlog.sinks.mysql.ddl.long_keys import too_long
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_text
 
 Tokens = list[Token]
@@ -38,6 +39,14 @@ class Dialect:
     def charset(self, charset: str, collate: str) -> Charset:
         """The target's charset for one of the upstream."""
         return target_charset(charset, collate, self.flavour, self.default, nopad=self.nopad, binary=self.binary)
+
+    def column_charset(self, column: ColumnInfo, info: TableInfo) -> Charset:
+        """The target's charset for a column of ``info``, which keeps its own where a longer one does not fit."""
+        found = self.charset(column.charset, column.collate)
+        if self.binary and self.nopad and self.flavour is Flavour.MYSQL and too_long(column, info):
+            own = replace(self, nopad=False).charset(column.charset, column.collate)
+            return found if own.charset == found.charset else own
+        return found
 
     def others(self) -> "tuple[Dialect, ...]":
         """The same as it was, or will be, under another ``spark.upstream-new-collations``; the ones that keep more values apart first."""
@@ -338,7 +347,7 @@ def _with_charset(tokens: Tokens, column: ColumnInfo | None, info: TableInfo | N
     at = next_solid(tokens, 1)
     if column is None or info is None or at >= len(tokens) or not is_text_or_words(column) or tokens[at].word not in _TEXT_TYPES:
         return tokens
-    own = dialect.charset(column.charset, column.collate)
+    own = dialect.column_charset(column, info)
     bare = without_charset(tokens)
     if own == dialect.charset(info.charset, info.collate) and not explicit:
         return bare

@@ -36,7 +36,7 @@ def column_definition(column: ColumnInfo, info: TableInfo, dialect: Dialect, *, 
     ``explicit``: write the charset even if it is the table's. ``default``: a literal instead of the declared default.
     """
     parts = [quote_name(column.name), column_type(column)]
-    own = dialect.charset(column.charset, column.collate)
+    own = dialect.column_charset(column, info)
     if is_text_or_words(column) and (explicit or own != dialect.charset(info.charset, info.collate)):
         parts.append(charset_text(own))
     if column.generated:

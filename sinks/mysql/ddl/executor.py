@@ -34,7 +34,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.converted import converted_otherwise
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in_clock, in_zone
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive, null_fills
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import DROPS, NOTHING_KEPT, EarlierTry, ExecutionCheck, shows, snapshot_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import knowing_indexes, only_left_out
+from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import comparing_as_upstream, knowing_indexes, only_left_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import drop_of_another_name
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
@@ -450,7 +450,7 @@ class _Run:
     def _send(self, sql: str) -> None:
         if self._subject.schema and self._subject.job.type not in (JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA):
             self._use()
-        with in_clock(self._session, self._clock):
+        with in_clock(self._session, self._clock), comparing_as_upstream(self._session, self._subject, self._dialect):
             execute_ddl(self._session, sql)
 
     def _use(self) -> None:

@@ -3,14 +3,20 @@
     the target cannot make it                              left out, a loss
     DROP, RENAME or ALTER of one that it does not have     left out
 
-Promises: reads only.
+Its texts compare as in the session that makes it, where the expression is none of columns alone (``CAST(c AS CHAR(20))``); a later ALTER TABLE of
+another session keeps that.
+
+Promises: reads only, and sets only ``collation_connection``.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.ddl.alter import expression_indexes
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import UPSTREAM_DEFAULT
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, is_text_or_words
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import alter_clauses, left_out_indexes, other_than_expressions
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
@@ -41,3 +47,31 @@ def only_left_out(subject: Subject, dialect: Dialect, refused: ApplyError) -> tu
     if other_than_expressions(old.info) != other_than_expressions(new.info):
         return ()
     return tuple(f"{subject.label}: expression index {name} left out" for name in left_out_indexes(old.info, new.info))
+
+
+@contextmanager
+def comparing_as_upstream(session: Target, subject: Subject, dialect: Dialect) -> Iterator[None]:
+    """Run the block, which may make expression indexes, with the session in the collation that their texts have upstream."""
+    collation = _collation(subject, dialect)
+    if not collation:
+        yield
+        return
+    ((own,),) = session.query("SELECT @@SESSION.collation_connection")
+    session.execute("SET SESSION collation_connection = %s", [collation])
+    try:
+        yield
+    finally:
+        session.execute("SET SESSION collation_connection = %s", [as_text(own)])
+
+
+def _collation(subject: Subject, dialect: Dialect) -> str:
+    """That of the texts of the indexes that the job makes; empty if there is none. Of several it is the one that tells all texts apart."""
+    if dialect.flavour is not Flavour.MYSQL:
+        return ""
+    there = {c.id for table in subject.before for c in table.info.columns}
+    texts = [c for table in subject.after for c in table.info.columns if c.hidden and c.id not in there and is_text_or_words(c)]
+    found = {dialect.charset(c.charset, c.collate) for c in texts}
+    plain = dialect.charset(UPSTREAM_DEFAULT.charset, UPSTREAM_DEFAULT.collate)
+    chosen = found.pop() if len(found) == 1 else plain
+    # The session's texts are utf8mb4, and with a collation of another charset they would be converted.
+    return "" if not texts else (chosen if chosen.charset == plain.charset else plain).collate

@@ -144,7 +144,7 @@ def _column_lacks(
     shown = _shown(session, after)
     for column in changed:
         name = column.name.lower()
-        words = misfit(shown.get(name), column, pairs.get(name), *_accepted(dialect, column, pairs.get(name)))
+        words = misfit(shown.get(name), column, pairs.get(name), *_accepted(dialect, column, after.info, pairs.get(name)))
         words = words or _still_json(session, dialect, after, column, pairs.get(name))
         yield MissingChange(f"{label}: column {column.name} is {words}", "type") if words else None
 
@@ -181,14 +181,14 @@ def _still_json(session: Target, dialect: Dialect, table: TableAt, column: Colum
     return "still JSON" if session.query(sql, [table.schema, table.name, column.name]) else ""
 
 
-def _accepted(dialect: Dialect, column: ColumnInfo, was: ColumnInfo | None) -> tuple[Charset, ...]:
+def _accepted(dialect: Dialect, column: ColumnInfo, info: TableInfo, was: ColumnInfo | None) -> tuple[Charset, ...]:
     """The charsets that the target's column may have, the one that is written first.
 
     A table that was made under another ``spark.upstream-new-collations`` is the same table, and a job that was executed under it is done. Only
     what a job brings shows that: where the column had one of the two before, or is MariaDB's JSON, which is ``utf8mb4_bin`` there, the name must
     be the one that is written.
     """
-    wanted = dialect.charset(column.charset, column.collate)
+    wanted = dialect.column_charset(column, info)
     others = tuple(other.charset(column.charset, column.collate) for other in dialect.others())
     if was is not None and (was.tp == ColumnType.JSON or dialect.charset(was.charset, was.collate) in (wanted, *others)):
         return (wanted,)

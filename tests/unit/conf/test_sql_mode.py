@@ -3,7 +3,7 @@
 import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.conf.sql_mode import for_rows, refusals
+from pyspark_tidb_binlog.conf.sql_mode import for_all, for_rows, refusals
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,12 @@ def test_rows_are_written_without_the_modes_by_which_values_are_refused() -> Non
     assert for_rows("STRICT_TRANS_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ZERO_DATE") == "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
     assert for_rows("") == "ALLOW_INVALID_DATES"
     assert for_rows(ApplyConfig().sql_mode) == ApplyConfig().sql_mode
+
+
+def test_ddls_keep_strictness_but_no_mode_that_changes_dates_of_the_rows_they_copy() -> None:
+    assert (
+        for_all("STRICT_TRANS_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ZERO_DATE") == "STRICT_TRANS_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
+    )
+    traditional = "STRICT_TRANS_TABLES,STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,TRADITIONAL"
+    assert for_all(traditional) == "STRICT_TRANS_TABLES,STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,ALLOW_INVALID_DATES"
+    assert for_all(ApplyConfig().sql_mode) == ApplyConfig().sql_mode
