@@ -58,9 +58,12 @@ class ColumnFlag(IntFlag):
 
     NOT_NULL = 1 << 0
     PRI_KEY = 1 << 1
+    UNIQUE_KEY = 1 << 2
+    MULTIPLE_KEY = 1 << 3
     UNSIGNED = 1 << 5
     AUTO_INCREMENT = 1 << 9
     ON_UPDATE_NOW = 1 << 13
+    PART_KEY = 1 << 14
 
 
 class PartitionType(IntEnum):

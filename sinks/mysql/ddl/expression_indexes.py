@@ -11,7 +11,7 @@ from dataclasses import replace
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.ddl.alter import expression_indexes
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.derive import alter_clauses, left_out_indexes, other_than_expressions
+from pyspark_tidb_binlog.sinks.mysql.ddl.derive import alter_clauses, expression_changes, other_than_expressions
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
@@ -40,4 +40,4 @@ def only_left_out(subject: Subject, dialect: Dialect, refused: ApplyError) -> tu
         return ()
     if other_than_expressions(old.info) != other_than_expressions(new.info):
         return ()
-    return tuple(f"{subject.label}: expression index {name} left out" for name in left_out_indexes(old.info, new.info))
+    return tuple(f"{subject.label}: expression index {name} left out" for name in expression_changes(old.info, new.info, {})[1])
