@@ -76,6 +76,7 @@ class PartitionType(IntEnum):
 
 
 # Plain integers: testing enum flags is ten times slower, and these are tested for every value.
+_OF_INDEXES = int(ColumnFlag.UNIQUE_KEY | ColumnFlag.MULTIPLE_KEY | ColumnFlag.PART_KEY)
 _NOT_NULL, _PRI_KEY, _UNSIGNED = int(ColumnFlag.NOT_NULL), int(ColumnFlag.PRI_KEY), int(ColumnFlag.UNSIGNED)
 
 
@@ -88,6 +89,7 @@ class ColumnInfo:
     offset: int
     tp: int
     flag: int
+    """As ``ColumnFlag``, without what only repeats that an index has the column: a new index is no change of its columns."""
     flen: int
     """Length, or precision of a DECIMAL; -1 = not given."""
     decimal: int
@@ -157,7 +159,7 @@ class ColumnInfo:
             name=json["name"]["O"],
             offset=json["offset"],
             tp=kind["Tp"],
-            flag=kind["Flag"],
+            flag=kind["Flag"] & ~_OF_INDEXES,
             flen=kind["Flen"],
             decimal=kind["Decimal"],
             charset=kind["Charset"],

@@ -168,6 +168,16 @@ def test_what_the_server_cannot_give_a_key_to_is_made_without_one(session: Sessi
         apply(session, last, more)
 
 
+def test_an_index_over_a_column_that_is_not_replicated_needs_nothing(session: Session) -> None:
+    """The upstream notes in its first column that it begins an index."""
+    config = dataclasses.replace(CONFIG, routes=(TableRoute(db_name="d", tbl_name="t", columns=("id", "n")),))
+    marked = [PLAIN[0], column(2, "n", {**INT, "Flag": 8}), column(3, "m")]
+    added = table(11, "t", marked, index_info=[index(1, "i", ("n", 1), ("m", 2))])
+    h = history(database(1), job(2, 3, table(11, "t", [*PLAIN, column(3, "m")])), job(3, 7, added))
+    texts = {2: "CREATE TABLE `t` (`id` INT AUTO_INCREMENT PRIMARY KEY,`n` INT,`m` INT);", 3: "ALTER TABLE `t` ADD INDEX `i`(`n`, `m`);"}
+    assert [apply(session, step, h, config).how for step in steps_of(h, texts)] == ["text", "derived", "nothing"]
+
+
 COLUMN_JOBS = {
     "ADD COLUMN `k` INT": (5, "id n m", "id n m k"),
     "ADD COLUMN `k` INT AFTER `id`": (5, "id n m", "id k n m"),

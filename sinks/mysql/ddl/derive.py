@@ -10,7 +10,7 @@ from dataclasses import replace
 from pyspark_tidb_binlog.schemas.ddl_jobs import VISIBLE_IN_INFO
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.history import JobType, TableAt
-from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnFlag, ColumnInfo, ColumnType, IndexInfo, TableInfo
+from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, ColumnType, IndexInfo, TableInfo
 from pyspark_tidb_binlog.sinks.engine.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Losses, quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition, lacks_counter
@@ -20,8 +20,6 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 
 _CHANGE_THEMSELVES = frozenset({ColumnType.TIMESTAMP, ColumnType.DATETIME})
 """Types that may have ON UPDATE CURRENT_TIMESTAMP, which some servers add implicitly."""
-
-_IN_A_KEY = int(ColumnFlag.UNIQUE_KEY | ColumnFlag.MULTIPLE_KEY | ColumnFlag.PART_KEY)
 
 _DERIVABLE = VISIBLE_IN_INFO | {
     JobType.ADD_PRIMARY_KEY,
@@ -143,9 +141,9 @@ def expression_changes(old: TableInfo, new: TableInfo, pairs: Mapping[str, Colum
 
 
 def other_than_expressions(info: TableInfo) -> TableInfo:
-    """``info`` without its expression indexes, the hidden columns that they need, and the marks of columns that are in an index."""
+    """``info`` without its expression indexes and the hidden columns that they need."""
     kept = tuple(replace(i, id=0) for i in info.indexes if not info.over_expression(i))
-    return replace(info, columns=tuple(replace(c, flag=c.flag & ~_IN_A_KEY) for c in visible(info)), indexes=kept)
+    return replace(info, columns=tuple(visible(info)), indexes=kept)
 
 
 def _expressions(info: TableInfo, names: Mapping[str, str]) -> dict[str, tuple[object, ...]]:
