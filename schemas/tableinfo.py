@@ -58,9 +58,12 @@ class ColumnFlag(IntFlag):
 
     NOT_NULL = 1 << 0
     PRI_KEY = 1 << 1
+    UNIQUE_KEY = 1 << 2
+    MULTIPLE_KEY = 1 << 3
     UNSIGNED = 1 << 5
     AUTO_INCREMENT = 1 << 9
     ON_UPDATE_NOW = 1 << 13
+    PART_KEY = 1 << 14
 
 
 class PartitionType(IntEnum):
@@ -73,6 +76,7 @@ class PartitionType(IntEnum):
 
 
 # Plain integers: testing enum flags is ten times slower, and these are tested for every value.
+_OF_INDEXES = int(ColumnFlag.UNIQUE_KEY | ColumnFlag.MULTIPLE_KEY | ColumnFlag.PART_KEY)
 _NOT_NULL, _PRI_KEY, _UNSIGNED = int(ColumnFlag.NOT_NULL), int(ColumnFlag.PRI_KEY), int(ColumnFlag.UNSIGNED)
 
 
@@ -85,6 +89,7 @@ class ColumnInfo:
     offset: int
     tp: int
     flag: int
+    """As ``ColumnFlag``, without what only repeats that an index has the column: a new index is no change of its columns."""
     flen: int
     """Length, or precision of a DECIMAL; -1 = not given."""
     decimal: int
@@ -154,7 +159,7 @@ class ColumnInfo:
             name=json["name"]["O"],
             offset=json["offset"],
             tp=kind["Tp"],
-            flag=kind["Flag"],
+            flag=kind["Flag"] & ~_OF_INDEXES,
             flen=kind["Flen"],
             decimal=kind["Decimal"],
             charset=kind["Charset"],

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pyspark_tidb_binlog.conf.model import TableRoute
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
@@ -120,6 +121,29 @@ def test_a_primary_key_of_the_upstream_takes_the_place_of_the_server_s(session: 
 
 
 @pytest.mark.skipif(not MYSQLD, reason="only a MySQL gives a table a key of its own")
+def test_it_takes_that_place_where_only_some_columns_are_replicated(session: Session) -> None:
+    """Then the statement is derived at once."""
+    session.execute("SET SESSION sql_generate_invisible_primary_key = 1")
+    config = dataclasses.replace(CONFIG, routes=(TableRoute(db_name="d", tbl_name="t", columns=("n",)),))
+    key = {"index_info": [index(1, "PRIMARY", ("n", 0), unique=True, primary=True)]}
+    keyed = [column(2, "n", {**INT, "Flag": 3}), column(3, "m")]
+    h = history(
+        database(1), job(2, 3, table(11, "t", [column(2, "n"), column(3, "m")], pk_is_handle=False)),
+        job(3, 32, table(11, "t", keyed, pk_is_handle=False, **key))
+    )  # fmt: skip
+    texts = {2: "CREATE TABLE `t` (`n` INT,`m` INT);", 3: "ALTER TABLE `t` ADD PRIMARY KEY (`n`) NONCLUSTERED;"}
+    *made, keying = steps_of(h, texts)
+    for step in made:
+        apply(session, step, h, config)
+    with dying("after-ddl"):
+        apply(session, keying, h, config)
+    session.rollback()
+    assert apply(session, keying, h, config).how == "found"
+    session.execute("SET SESSION show_gipk_in_create_table_and_information_schema = 1")
+    assert column_names(session, "d", "t") == ("n",)
+
+
+@pytest.mark.skipif(not MYSQLD, reason="only a MySQL gives a table a key of its own")
 def test_what_the_server_cannot_give_a_key_to_is_made_without_one(session: Session) -> None:
     session.execute("SET SESSION sql_generate_invisible_primary_key = 1")
     counted = table(11, "t", [column(1, "id", {**INT, "Flag": 521})], pk_is_handle=False, index_info=[index(1, "i", ("id", 0))])
@@ -144,12 +168,23 @@ def test_what_the_server_cannot_give_a_key_to_is_made_without_one(session: Sessi
         apply(session, last, more)
 
 
+def test_an_index_over_a_column_that_is_not_replicated_needs_nothing(session: Session) -> None:
+    """The upstream notes in its first column that it begins an index."""
+    config = dataclasses.replace(CONFIG, routes=(TableRoute(db_name="d", tbl_name="t", columns=("id", "n")),))
+    marked = [PLAIN[0], column(2, "n", {**INT, "Flag": 8}), column(3, "m")]
+    added = table(11, "t", marked, index_info=[index(1, "i", ("n", 1), ("m", 2))])
+    h = history(database(1), job(2, 3, table(11, "t", [*PLAIN, column(3, "m")])), job(3, 7, added))
+    texts = {2: "CREATE TABLE `t` (`id` INT AUTO_INCREMENT PRIMARY KEY,`n` INT,`m` INT);", 3: "ALTER TABLE `t` ADD INDEX `i`(`n`, `m`);"}
+    assert [apply(session, step, h, config).how for step in steps_of(h, texts)] == ["text", "derived", "nothing"]
+
+
 COLUMN_JOBS = {
     "ADD COLUMN `k` INT": (5, "id n m", "id n m k"),
     "ADD COLUMN `k` INT AFTER `id`": (5, "id n m", "id k n m"),
     "DROP COLUMN `n`": (6, "id n m", "id m"),
     "CHANGE COLUMN `n` `k` INT": (12, "id n m", "id k m"),
     "CHANGE COLUMN `n` `N` INT": (12, "id n m", "id N m"),
+    "CHANGE COLUMN `n` `k` INT FIRST": (12, "id n m", "k id m"),
     "MODIFY COLUMN `n` INT FIRST": (12, "id n m", "n id m"),
 }
 
@@ -192,6 +227,17 @@ def test_a_crash_behind_a_change_of_columns_of_a_table_with_others(
     as_executed = column_names(session, "d", "t")
     assert as_executed != tuple(there.split()) and apply(session, changed, h).how == "found"
     assert column_names(session, "d", "t") == as_executed
+
+
+@pytest.mark.parametrize(("clause", "how"), [("CHANGE COLUMN `n` `k` INT FIRST", "found"), ("MODIFY COLUMN `n` INT FIRST", "text")])
+def test_a_crash_behind_a_move_in_a_table_of_another_order(session: Session, clause: str, how: str) -> None:
+    """A column with a new name shows that it was executed; where nothing else is new, a second time is harmless."""
+    h, changed = made_and_changed(session, clause, "MODIFY COLUMN m INT FIRST")
+    with dying("after-ddl"):
+        apply(session, changed, h)
+    session.rollback()
+    assert apply(session, changed, h).how == how
+    assert column_names(session, "d", "t") == (COLUMN_JOBS[clause][2].split()[0], "m", "id")
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,33 @@ def test_one_that_the_target_has_is_dropped_by_a_derived_statement(session: Sess
     assert outcome.how == "derived" and indexes(session) == {"kb"}
 
 
+def test_one_stays_when_a_derived_statement_renames_its_plain_column(session: Session) -> None:
+    """Also if the same job hides it, which no statement need say: rows stay as unique as they were."""
+    hidden = {**column(3, "_V$_uk_0", {**INT, "Tp": 8}), "hidden": True, "generated_expr_string": "`id` + 1"}
+
+    def info(name: str, *, invisible: bool) -> dict[str, Any]:
+        own = {**index(1, "uk", ("_V$_uk_0", 2), (name, 1), unique=True), "is_invisible": invisible}
+        return table(10, "t", [ID, column(2, name), hidden], index_info=[own])
+
+    made, renamed = run(
+        session,
+        (3, info("b", invisible=False), "CREATE TABLE t (id INT PRIMARY KEY, b INT, UNIQUE INDEX uk((id + 1), b))"),
+        (61, info("z", invisible=True), "ALTER TABLE t CHANGE COLUMN b z INT NONSENSE"),
+    )
+    assert made.losses == (() if session.flavour is Flavour.MYSQL else LEFT_OUT)
+    assert (renamed.how, renamed.losses) == ("derived", ()) and column_names(session, "d", "t") == ("id", "z")
+    assert indexes(session) == ({"uk"} if session.flavour is Flavour.MYSQL else set())
+
+
+@pytest.mark.parametrize("flag", [4, 8, 1 << 14])
+def test_one_that_the_target_has_not_marks_its_plain_column(session: Session, flag: int) -> None:
+    """The upstream notes in a column that an index begins with it, or has it."""
+    marked = over(SHARD)
+    marked["cols"][1]["type"]["Flag"] = flag
+    _, added = run(session, MADE, (7, marked, "ALTER TABLE t ADD UNIQUE INDEX uk(b, (TIDB_SHARD(b)))"))
+    assert (added.state, added.how, added.losses) == ("done", "nothing", LEFT_OUT)
+
+
 def test_an_index_that_rows_are_in_the_way_of_is_no_loss(session: Session) -> None:
     """It is made once the rows are as upstream."""
     if session.flavour is not Flavour.MYSQL:

@@ -4,7 +4,7 @@ Promises: pure. Nothing is guessed: if the infos are ambiguous, there is no deri
 and no foreign keys and reports them as losses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import VISIBLE_IN_INFO
@@ -47,9 +47,9 @@ def derive(subject: Subject, dialect: Dialect) -> tuple[Rewritten, ...]:
     losses = Losses(f"{old.schema}.{old.name}")
     for key in sorted(set(new.info.foreign_keys) - set(old.info.foreign_keys)):
         losses.add(f"foreign key {key} left out")
-    for index in left_out_indexes(old.info, new.info):
-        losses.add(f"expression index {index} left out")
     pairs = pair_columns(job, subject.query, old.info, new.info) or {}
+    for index in expression_changes(old.info, new.info, pairs)[1]:
+        losses.add(f"expression index {index} left out")
     for column in visible(new.info):
         was = pairs.get(column.name.lower())
         if lacks_counter(column, dialect) and (was is None or not lacks_counter(was, dialect)):
@@ -117,7 +117,8 @@ def alter_clauses(subject: Subject, old: TableInfo, new: TableInfo, dialect: Dia
     kept = {c.name.lower() for c in pairs.values()}
     clauses = [f"DROP INDEX {quote_name(i.name)}" for i in _gone_indexes(old, new)]
     if dialect.flavour is Flavour.MYSQL:
-        clauses += [f"DROP INDEX {quote_name(name)}" for name in left_out_indexes(new, old) if name.lower() not in subject.lacking]
+        gone, _ = expression_changes(old, new, pairs)
+        clauses += [f"DROP INDEX {quote_name(name)}" for name in gone if name.lower() not in subject.lacking]
     clauses += [f"DROP COLUMN {quote_name(c.name)}" for name, c in was.items() if name not in kept]
     clauses += _column_clauses(old, new, pairs, dialect)
     clauses += [f"RENAME INDEX {quote_name(a)} TO {quote_name(b)}" for a, b in _renamed_indexes(old, new)]
@@ -130,10 +131,13 @@ def alter_clauses(subject: Subject, old: TableInfo, new: TableInfo, dialect: Dia
     return clauses
 
 
-def left_out_indexes(old: TableInfo, new: TableInfo) -> list[str]:
-    """The names of the expression indexes of ``new`` that ``old`` does not have so; a derived statement cannot make them."""
-    before = _expressions(old)
-    return [name for name, made in _expressions(new).items() if before.get(name) != made]
+def expression_changes(old: TableInfo, new: TableInfo, pairs: Mapping[str, ColumnInfo]) -> tuple[list[str], list[str]]:
+    """The names of the expression indexes that a job drops or changes, and of those that it makes or changes; no derived statement can make one.
+
+    ``pairs``: from ``pair_columns``; an index over a renamed column is the same.
+    """
+    was, now = _expressions(old, {}), _expressions(new, {name: column.name.lower() for name, column in pairs.items()})
+    return [name for name, made in was.items() if now.get(name) != made], [name for name, made in now.items() if was.get(name) != made]
 
 
 def other_than_expressions(info: TableInfo) -> TableInfo:
@@ -142,10 +146,10 @@ def other_than_expressions(info: TableInfo) -> TableInfo:
     return replace(info, columns=tuple(visible(info)), indexes=kept)
 
 
-def _expressions(info: TableInfo) -> dict[str, tuple[object, ...]]:
-    """Expression indexes by name: what makes two of them the same."""
+def _expressions(info: TableInfo, names: Mapping[str, str]) -> dict[str, tuple[object, ...]]:
+    """Expression indexes by name: what makes two of them the same. ``names``: the former ones of plain columns."""
     return {
-        i.name: (i.unique, i.invisible, *(c.generated_expr if c.hidden else c.name.lower() for c in info.index_columns(i)))
+        i.name: (i.unique, *(c.generated_expr if c.hidden else names.get(c.name.lower(), c.name.lower()) for c in info.index_columns(i)))
         for i in info.indexes
         if i.state == PUBLIC and info.over_expression(i)
     }

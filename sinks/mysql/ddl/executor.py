@@ -385,8 +385,6 @@ class _Run:
             mending = way_out(job, error) or rebuild_by_hand(job, error)
             if own := drop_of_another_name(self._session, self._subject):
                 return self._derived(text.sql, str(error), mending, (Rewritten(own),))
-            if keyed := taking_its_place(self._session, self._clock.subject, self._dialect, error):
-                return self._derived(text.sql, str(error), mending, keyed)
             if instead is not None:
                 return self._instead(text.sql, error, instead)
             if left_out := only_left_out(self._subject, self._dialect, error):
@@ -511,6 +509,9 @@ class _Run:
                 raise
             except ApplyError as error:
                 self._note_try("derived", statement.sql, error)
+                keyed = taking_its_place(self._session, self._clock.subject, self._dialect, error)
+                if keyed and keyed != statements:
+                    return self._derived(refused, words, mending, keyed)
                 said = str(error)
                 if makes and error.errno == EXISTS_TABLE and number < len(self._subject.after):
                     table = self._subject.after[number]

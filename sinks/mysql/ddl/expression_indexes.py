@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.ddl.alter import expression_indexes
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import UPSTREAM_DEFAULT
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, is_text_or_words
-from pyspark_tidb_binlog.sinks.mysql.ddl.derive import alter_clauses, left_out_indexes, other_than_expressions
+from pyspark_tidb_binlog.sinks.mysql.ddl.derive import alter_clauses, expression_changes, other_than_expressions
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
@@ -46,7 +46,7 @@ def only_left_out(subject: Subject, dialect: Dialect, refused: ApplyError) -> tu
         return ()
     if other_than_expressions(old.info) != other_than_expressions(new.info):
         return ()
-    return tuple(f"{subject.label}: expression index {name} left out" for name in left_out_indexes(old.info, new.info))
+    return tuple(f"{subject.label}: expression index {name} left out" for name in expression_changes(old.info, new.info, {})[1])
 
 
 @contextmanager

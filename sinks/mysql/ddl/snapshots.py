@@ -25,7 +25,13 @@ _NO_SUCH_TABLE, _NO_SUCH_DATABASE = 1146, 1049
 _VIEW_BROKEN = 1356
 _ABSENT = frozenset({_NO_SUCH_TABLE, _NO_SUCH_DATABASE})
 _PLAIN = re.compile(r"[0-9A-Za-z_]+")
+_FOLDS = "@@lower_case_table_names"
+"""0: names of tables may differ only in case."""
 _COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
+_SERVER_KEY = re.compile(
+    r"  `my_row_id` bigint unsigned NOT NULL AUTO_INCREMENT /\*!80023 INVISIBLE \*/,\n|,\n  PRIMARY KEY \(`my_row_id`\)(?=,?\n)"
+)
+"""A key that a MySQL has made (``sinks.mysql.ddl.server_keys``), as a session shows it that is not told to leave it out."""
 _TABLE = "CREATE TABLE"
 
 
@@ -35,7 +41,17 @@ class ObjectSnapshot:
 
     create: str
     ids: Mapping[str, int] = field(default_factory=dict)
-    """The server's table ids: the table's under the empty name, a partition's under its name (on InnoDB as in ``#P#p0``)."""
+    """The server's table ids: the table's under the empty name, a partition's under its name (on InnoDB as in ``#P#p0``, in one of two spellings)."""
+
+    @property
+    def which(self) -> frozenset[int]:
+        """The ids alone, by which it is the same table under another name."""
+        return frozenset(self.ids.values())
+
+    @property
+    def definition(self) -> str:
+        """``create`` without what a session may see or not."""
+        return _SERVER_KEY.sub("", self.create)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +84,8 @@ class SchemaSnapshot:
             return False
         with_ids = self.ids_known and other.ids_known
         return all(
-            a.create == other.objects[name].create and (not with_ids or dict(a.ids) == dict(other.objects[name].ids))
-            for name, a in self.objects.items()
+            one.definition == other.objects[name].definition and (not with_ids or one.which == other.objects[name].which)
+            for name, one in self.objects.items()
         )
 
 
@@ -177,14 +193,16 @@ def _innodb_ids(session: Target, schema: str, table: str) -> dict[str, int]:
 
 def _ids_of_file(session: Target, full: str) -> dict[str, int]:
     view = "innodb_sys_tables" if session.flavour is Flavour.MARIADB else "innodb_tables"
-    rows = session.query(f"SELECT name, table_id FROM information_schema.{view} WHERE name = %s OR name LIKE %s", [full, _below(full)])
+    rows = session.query(
+        f"SELECT name, table_id, {_FOLDS} FROM information_schema.{view} WHERE name = %s OR name LIKE %s", [full, _below(full)]
+    )
     return _ids_by_part(rows, full)
 
 
 def _ids_of_space(session: Target, full: str) -> dict[str, int]:
     """By the names of tablespaces, which MySQL shows as they are: it has no function for the ``filename`` charset."""
     rows = session.query(
-        "SELECT s.name, t.table_id FROM information_schema.innodb_tables t JOIN information_schema.innodb_tablespaces s ON s.space = t.space "
+        f"SELECT s.name, t.table_id, {_FOLDS} FROM information_schema.innodb_tables t JOIN information_schema.innodb_tablespaces s ON s.space = t.space "
         "WHERE s.name = %s OR s.name LIKE %s",
         [full, _below(full)],
     )
@@ -197,13 +215,14 @@ def _below(full: str) -> str:
 
 
 def _ids_by_part(rows: Sequence[Sequence[Any]], full: str) -> dict[str, int]:
-    """The ids of the rows that are of this table: the server's comparison takes e and é for the same."""
-    named = [(as_text(name), int(table_id)) for name, table_id in rows]
-    return {
-        name[len(full) :]: table_id
-        for name, table_id in named
-        if name.lower() == full.lower() or name.lower().startswith(full.lower() + "#")
-    }
+    """The ids of the rows that are of this table: the server's comparison takes e and é, and e and E, for the same."""
+    found = {}
+    for raw, table_id, folds in rows:
+        name, own = (as_text(raw).lower(), full.lower()) if int(folds) else (as_text(raw), full)
+        part = name[len(own) :]
+        if name.startswith(own) and part[:3] in ("", "#p#", "#P#"):
+            found[part] = int(table_id)
+    return found
 
 
 def _tidb_ids(session: Target, schema: str, table: str) -> dict[str, int]:

@@ -153,18 +153,20 @@ def columns_fit(there: Sequence[str], old: TableInfo, new: TableInfo, pairs: Map
     """Whether the target's columns are as the job leaves them.
 
     A table may have columns of its own, lack some of the upstream's (``sync-mode = 2``), or have them in another order: so what the job adds must be
-    there, what it removes must not, and the order is that of the upstream only if the job moves a column, or gives one the name of another.
-    ``pairs``: from ``pair_columns``.
+    there, what it removes must not, and the order is that of the upstream only if the job does no more than move columns, or gives one the name of
+    another. ``pairs``: from ``pair_columns``.
     """
     was, now = [c.name for c in visible(old)], [c.name for c in visible(new)]
     found = {name.lower() for name in there}
-    gone = {name.lower() for name in was} - {name.lower() for name in now}
-    if set(now) - set(was) - set(there) or gone & found:
+    added, gone = set(now) - set(was), {name.lower() for name in was} - {name.lower() for name in now}
+    if added - set(there) or gone & found:
         return False
-    stay = {c.name for c in pairs.values()} if pairs is not None else set()
-    named_anew = {name for name, column in (pairs or {}).items() if column.name.lower() != name}
-    swapped = named_anew & {name.lower() for name in was}
-    if pairs is not None and not swapped and [n for n in was if n in stay] == [pairs[n.lower()].name for n in now if n.lower() in pairs]:
+    if pairs is None:
+        return True  # it renames columns, and which is which does not matter
+    stay = {c.name for c in pairs.values()}
+    swapped = {name for name, column in pairs.items() if column.name.lower() != name} & {name.lower() for name in was}
+    moved = [n for n in was if n in stay] != [pairs[n.lower()].name for n in now if n.lower() in pairs]
+    if not swapped and (added or gone or not moved):
         return True
     ordered = [name.lower() for name in now if name.lower() in found]
     return [name.lower() for name in there if name.lower() in ordered] == ordered

@@ -1,0 +1,121 @@
+"""Whether a DDL was executed before a crash, where other tables have nearly its names, and where what was recorded looks otherwise now."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.history import JobType
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, take_snapshot
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+from tests.support.ddl_jobs import column, database, history, job, partitions, steps_of, table
+from tests.support.ddl_target import apply, ddl_session, dying
+from tests.support.private_mysql import MYSQLD
+
+pytestmark = pytest.mark.mysql
+
+BOUNDS = "(PARTITION `p0` VALUES LESS THAN (9),PARTITION `pä` VALUES LESS THAN (99))"
+
+
+@pytest.fixture
+def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
+    with ddl_session(mariadb.target()) as session:
+        yield session
+
+
+def test_tables_whose_names_differ_only_in_case_or_by_a_mark_have_their_own_ids(session: Session) -> None:
+    session.execute("CREATE DATABASE d")
+    names = [("d", name) for name in ("Orders", "ORDERS", "orders", "É", "é", "e", "ä", "ä#b", "a%", "a_")]
+    for _, name in names:
+        session.execute(f"CREATE TABLE d.`{name}` (id INT PRIMARY KEY)")
+    session.execute(f"CREATE TABLE d.pt (id INT PRIMARY KEY) PARTITION BY RANGE (id) {BOUNDS}")
+    session.execute("CREATE TABLE d.Pt (id INT PRIMARY KEY)")
+    picture = take_snapshot(session, [], names)
+    assert picture.ids_known and all(set(one.ids) == {""} for one in picture.objects.values())
+    assert len({one.ids[""] for one in picture.objects.values()}) == len(names)
+    parted = take_snapshot(session, [], [("d", "pt"), ("d", "Pt")])
+    assert [len(parted.objects[f"d.{name}"].ids) for name in ("pt", "Pt")] == [2, 1]
+
+
+@pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl"])
+def test_a_rename_beside_tables_of_nearly_its_names(session: Session, point: str) -> None:
+    """Somebody's own tables, made before it, and made again while the process is dead."""
+    h = history(database(1), job(2, 3, table(10, "orders")), job(3, JobType.RENAME_TABLE, table(10, "é")))
+    *made, rename = steps_of(h, {2: "CREATE TABLE `orders` (`id` INT PRIMARY KEY);", 3: "RENAME TABLE `orders` TO `é`;"})
+    for step in made:
+        apply(session, step, h)
+    session.execute("INSERT INTO d.orders VALUES (1)")
+    session.commit()
+    for name in ("ORDERS", "Orders", "É"):
+        session.execute(f"CREATE TABLE d.`{name}` (id INT PRIMARY KEY, own INT)")
+    with dying(point):
+        apply(session, rename, h)
+    session.rollback()
+    session.execute("TRUNCATE d.ORDERS")
+    session.execute("TRUNCATE d.É")
+    assert apply(session, rename, h).how == ("found" if point == "after-ddl" else "text")
+    assert session.query("SELECT * FROM d.é") == [(1,)]
+
+
+@pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl"])
+def test_a_rename_of_a_partitioned_table_to_a_name_of_other_letters(session: Session, point: str) -> None:
+    def info(name: str) -> dict[str, object]:
+        return table(10, name, partition=partitions((21, "p0"), (22, "pä")))
+
+    h = history(database(1), job(2, 3, info("pt")), job(3, JobType.RENAME_TABLE, info("pé")))
+    texts = {2: f"CREATE TABLE `pt` (`id` INT PRIMARY KEY) PARTITION BY RANGE (`id`) {BOUNDS};", 3: "RENAME TABLE `pt` TO `pé`;"}
+    *made, rename = steps_of(h, texts)
+    for step in made:
+        apply(session, step, h)
+    with dying(point):
+        apply(session, rename, h)
+    session.rollback()
+    assert apply(session, rename, h).how == ("found" if point == "after-ddl" else "text")
+    assert column_names(session, "d", "pé") == ("id",)
+
+
+@pytest.mark.skipif(not MYSQLD, reason="only a MySQL gives a table a key of its own")
+def test_what_a_former_release_has_recorded_with_the_server_s_key(session: Session) -> None:
+    """Its sessions saw the key; nothing of that is a change of the table."""
+    session.execute("SET SESSION sql_generate_invisible_primary_key = 1")
+    bare = {"pk_is_handle": False, "index_info": None}
+    n = [column(2, "n")]
+    h = history(
+        database(1),
+        job(2, 3, table(10, "t", n, **bare)),
+        job(3, JobType.TABLE_COMMENT, table(10, "t", n, comment="x", **bare)),
+        job(4, JobType.RENAME_TABLE, table(10, "u", n, comment="x", **bare)),
+    )
+    texts = {2: "CREATE TABLE `t` (`n` INT);", 3: "ALTER TABLE `t` COMMENT = 'x';", 4: "RENAME TABLE `t` TO `u`;"}
+    *made, comment, rename = steps_of(h, texts)
+    for step in made:
+        apply(session, step, h)
+    for step in (comment, rename):
+        session.execute("SET SESSION show_gipk_in_create_table_and_information_schema = 1")
+        with dying("after-ddl-intent"):
+            apply(session, step, h)
+        session.rollback()
+        session.execute("SET SESSION show_gipk_in_create_table_and_information_schema = 0")
+        assert apply(session, step, h).how == "text"
+    assert "COMMENT='x'" in session.query("SHOW CREATE TABLE d.u")[0][1]
+
+
+def test_a_changed_database_is_no_sign_that_its_ddl_was_executed(session: Session) -> None:
+    """A MySQL's is READ ONLY while the DDL is tried, and then not any more. A second time it does the same."""
+    changed = {"id": 1000, "db_name": {"O": "d"}, "charset": "utf8", "collate": "utf8_general_ci"}
+    h = history(database(1), job(2, JobType.SCHEMA_CHARSET, None, db=changed, schema_id=1000, schema_name="d"))
+    made, alter = steps_of(h, {2: "ALTER DATABASE `d` CHARACTER SET utf8 COLLATE utf8_general_ci"})
+    apply(session, made, h)
+    if session.flavour is Flavour.MYSQL:
+        session.execute("ALTER DATABASE d READ ONLY = 1")
+    with dying("after-ddl-intent"):
+        apply(session, alter, h)
+    session.rollback()
+    if session.flavour is Flavour.MYSQL:
+        session.execute("ALTER DATABASE d READ ONLY = 0")
+    else:
+        session.execute("ALTER DATABASE d CHARACTER SET ascii")
+    assert apply(session, alter, h).how == "text"
+    shown = session.query("SELECT default_character_set_name FROM information_schema.schemata WHERE schema_name = 'd'")
+    assert shown == [("utf8mb3",)]
