@@ -46,7 +46,6 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import (
     table_name,
     write_head,
 )
-from pyspark_tidb_binlog.sinks.mysql.enum_words import can_be_told_apart, words_of
 from pyspark_tidb_binlog.sinks.mysql.literals import Cells, form_of, join_cells, literals
 from pyspark_tidb_binlog.sinks.mysql.matching import NO_KEY, ByColumns, ByKey, OldRows, key_numbers, matches
 from pyspark_tidb_binlog.sinks.mysql.moves import RowMove, one_row, row_hash
@@ -541,23 +540,12 @@ class TableBuilder:
         return Statement(head, 0, Phase.DELETE if effect is Effect.REMOVES else Phase.WRITE, effect, origin)
 
     def _by_key(self, key: Sequence[ColumnInfo], old: OldRows, source: RowSource) -> list[Statement]:
-        rows = self.keys_of(old.images, key, b",")
+        cells = self._sought(old.images, key)
+        opening, closing = (b"(", b"),") if len(key) > 1 else (b"", b",")
+        rows = join_cells(opening, cells, [b","] * len(cells), closing)
         head = key_head(self.table.schema, self.table.name, [c.name for c in key])
         shape = self._shape(head, Effect.REMOVES, key, key)
-        return split(shape, b")", rows, source.commit_ts[old.events], (self.limits.max_bytes, self.most_keys(key)))
-
-    def keys_of(self, images: pa.RecordBatch, key: Sequence[ColumnInfo], closing: bytes) -> pa.BinaryArray:
-        """For each row its key as an element of the list behind ``key_head``, and ``closing``."""
-        if len(key) == 1:
-            return join_cells(b"", self._sought(images, key), [], closing)
-        worded = self.flavour is Flavour.MYSQL and self.most_keys(key) > 1
-        cells = [_cells_of(c, words_of(c, images.column(c.name))) if worded and c.elems else self._sought(images, [c])[0] for c in key]
-        return join_cells(b"(", cells, [b","] * len(cells), b")" + closing)
-
-    def most_keys(self, key: Sequence[ColumnInfo]) -> int:
-        """How many keys one statement may have. Among several tuples MySQL 9.7 finds none by the number of an ENUM or SET, only by its words."""
-        numbered = self.flavour is Flavour.MYSQL and len(key) > 1 and not all(map(can_be_told_apart, key))
-        return 1 if numbered else self.limits.max_keys
+        return split(shape, b")", rows, source.commit_ts[old.events], (self.limits.max_bytes, self.limits.max_keys))
 
     def _by_columns(self, match: ByColumns, old: OldRows, source: RowSource) -> list[Statement]:
         """One statement for all equal rows: its LIMIT preserves further equal rows in the table."""

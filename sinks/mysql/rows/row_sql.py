@@ -208,9 +208,11 @@ class _OpBuilder(TableBuilder):
         effect = None if safe else Effect.REMOVES
         for match in matches(self.table, old, self._piece.versions):
             if isinstance(match, ByKey):
-                texts = self.keys_of(match.rows.images, match.key, b"")
+                cells = self._sought(match.rows.images, match.key)
+                opening, closing = (b"(", b")") if len(match.key) > 1 else (b"", b"")
+                texts = join_cells(opening, cells, [b","] * len(cells), closing)
                 head = key_head(self.table.schema, self.table.name, [c.name for c in match.key])
-                form = Form(head, b")", effect, self._shape(head, Effect.REMOVES, match.key, match.key), self.most_keys(match.key))
+                form = Form(head, b")", effect, self._shape(head, Effect.REMOVES, match.key, match.key), self.limits.max_keys)
             else:
                 texts = self._sought_by_columns(match)
                 head = delete_head(self.table.schema, self.table.name)
