@@ -61,6 +61,28 @@ def key_head(schema: str, table: str, key: Sequence[str]) -> bytes:
     return delete_head(schema, table) + (f"({names})" if len(key) > 1 else names).encode() + b" IN ("
 
 
+def listed(key: Sequence[ColumnInfo], flavour: Flavour) -> bool:
+    """Whether the server finds several rows in a list of their keys (``key_head``); if not, each is sought by its own condition.
+
+    Of a list of row constructors MySQL 9.7 finds no row at all if one of the columns is an ENUM or a SET, and MariaDB 10.11 none whose text has
+    characters that its charset writes otherwise than the statement.
+    """
+    if any(_taken_for_double(c, flavour) for c in key):
+        return False
+    if len(key) == 1 or flavour is Flavour.TIDB:
+        return True
+    if flavour is Flavour.MYSQL:
+        return not any(c.tp in (ColumnType.ENUM, ColumnType.SET) for c in key)
+    return not any(is_text(c) and c.charset not in _LIKE_THE_STATEMENT for c in key)
+
+
+def key_condition(column: ColumnInfo, flavour: Flavour) -> tuple[bytes, ...]:
+    """The texts of a condition that is true for one value of a column of a unique key, and uses the key; the literal goes between each two."""
+    name = quote_name(column.name)
+    exact = (f" AND CAST({name} AS SIGNED)=".encode(), b"") if _taken_for_double(column, flavour) else (b"",)
+    return f"{name}=".encode(), *exact
+
+
 def match_condition(column: ColumnInfo, flavour: Flavour, indexed: bool) -> tuple[bytes, ...]:
     """The texts of a condition that is true for exactly one value; the literal goes between each two of them.
 
@@ -72,8 +94,16 @@ def match_condition(column: ColumnInfo, flavour: Flavour, indexed: bool) -> tupl
         return f"{name} <=> CAST(".encode(), b" AS JSON)"
     if column.tp == ColumnType.JSON or is_text(column):
         exact = f"CAST(CONVERT({name} USING utf8mb4) AS BINARY) <=> "
-        return (f"{name} <=> ".encode(), f" AND {exact}".encode(), b"") if indexed else (exact.encode(), b"")
-    return f"{name} <=> ".encode(), b""
+    elif _taken_for_double(column, flavour):
+        exact = f"CAST({name} AS SIGNED) <=> "
+    else:
+        return f"{name} <=> ".encode(), b""
+    return (f"{name} <=> ".encode(), f" AND {exact}".encode(), b"") if indexed else (exact.encode(), b"")
+
+
+def has_signed_sets(flavour: Flavour) -> bool:
+    """Whether the server compares a SET with a number as signed: one that has its 64th word is found by a negative literal only."""
+    return flavour is not Flavour.TIDB
 
 
 def likeness_condition(column: ColumnInfo) -> tuple[bytes, bytes]:
@@ -93,10 +123,19 @@ def is_bytes(column: ColumnInfo) -> bool:
     return column.tp in _STRING_TYPES and column.is_binary
 
 
+def _taken_for_double(column: ColumnInfo, flavour: Flavour) -> bool:
+    """Whether the server takes the column's values for others near them: MySQL compares a SET with a number as DOUBLE."""
+    return flavour is Flavour.MYSQL and column.tp == ColumnType.SET and len(column.elems) > _DOUBLE_BITS
+
+
 def indexed_columns(info: TableInfo) -> frozenset[str]:
     """Columns that are the first column of an index."""
     return frozenset(i.columns[0].name for i in info.indexes if i.columns)
 
+
+_DOUBLE_BITS = 53
+_LIKE_THE_STATEMENT = frozenset({"utf8mb4", "utf8", "utf8mb3", "ascii"})
+"""Charsets in which a text is the bytes that it is in a statement."""
 
 _STRING_TYPES = frozenset(
     {

@@ -6,7 +6,7 @@ No sql_mode lets a value terminate its literal: quotes and backslashes are doubl
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,26 @@ def join_cells(opening: bytes, columns: Sequence[Cells], between: Sequence[bytes
         pending = cells.closing + (between[i] if i < len(columns) - 1 else closing)
     pieces.append(_scalar(pending))
     return pc.binary_join_element_wise(*pieces, _scalar(b""), null_handling="replace", null_replacement="NULL")
+
+
+def join_conditions(opening: bytes, terms: Iterable[tuple[bytes, tuple[bytes, ...], Cells]], closing: bytes) -> pa.BinaryArray:
+    """One text per row: ``opening``, each of the terms, ``closing``.
+
+    Args:
+        opening: goes before the first term.
+        terms: what precedes each, its texts, and the literals that go between each two of them.
+        closing: goes behind the last term.
+    """
+    columns: list[Cells] = []
+    between: list[bytes] = []
+    for lead, (first, *others), cells in terms:
+        if between:
+            between[-1] += lead + first
+        else:
+            opening += lead + first
+        columns += [cells] * len(others)
+        between += others
+    return join_cells(opening, columns, between, between[-1] + closing)
 
 
 def text_of(rows: pa.BinaryArray) -> memoryview:

@@ -39,14 +39,17 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import (
     Flavour,
     change_tail,
     delete_head,
+    has_signed_sets,
     indexed_columns,
+    key_condition,
     key_head,
     likeness_condition,
+    listed,
     match_condition,
     table_name,
     write_head,
 )
-from pyspark_tidb_binlog.sinks.mysql.literals import Cells, form_of, join_cells, literals
+from pyspark_tidb_binlog.sinks.mysql.literals import Cells, form_of, join_cells, join_conditions, literals
 from pyspark_tidb_binlog.sinks.mysql.matching import NO_KEY, ByColumns, ByKey, OldRows, key_numbers, matches
 from pyspark_tidb_binlog.sinks.mysql.moves import RowMove, one_row, row_hash
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement, split
@@ -527,9 +530,27 @@ class TableBuilder:
 
     def sought_by_key(self, match: ByKey) -> pa.BinaryArray:
         """For each row the condition that finds it by its key."""
-        cells = self._sought(match.rows.images, match.key)
-        leads = [f"{quote_name(c.name)}=".encode() for c in match.key]
-        return join_cells(leads[0], cells, [b" AND " + lead for lead in leads[1:]] + [b""], b"")
+        return self._by_conditions(match.key, match.rows.images, b"", b"")
+
+    def removal(self, key: Sequence[ColumnInfo]) -> tuple[Statement, bytes]:
+        """A DELETE by ``key``: everything before the first row, and what is behind the last one."""
+        schema, table = self.table.schema, self.table.name
+        if listed(key, self.flavour):
+            return self._shape(key_head(schema, table, [c.name for c in key]), Effect.REMOVES, key, key), b")"
+        return replace(self._shape(delete_head(schema, table), Effect.REMOVES, (), key), between=b" OR "), b""
+
+    def keys(self, key: Sequence[ColumnInfo], images: pa.RecordBatch, behind: bytes) -> pa.BinaryArray:
+        """The rows of such a DELETE, each with ``behind`` at its end."""
+        if not listed(key, self.flavour):
+            return self._by_conditions(key, images, b"(", b")" + behind)
+        cells = self._sought(images, key)
+        opening, closing = (b"(", b")") if len(key) > 1 else (b"", b"")
+        return join_cells(opening, cells, [b","] * len(cells), closing + behind)
+
+    def _by_conditions(self, key: Sequence[ColumnInfo], images: pa.RecordBatch, opening: bytes, closing: bytes) -> pa.BinaryArray:
+        cells = self._sought(images, key)
+        terms = [(b" AND " if n else b"", key_condition(c, self.flavour), here) for n, (c, here) in enumerate(zip(key, cells, strict=True))]
+        return join_conditions(opening, terms, closing)
 
     def _shape(self, head: bytes, effect: Effect, columns: Sequence[ColumnInfo], key: Sequence[ColumnInfo] = ()) -> Statement:
         unique = self.info.unique_keys()
@@ -540,12 +561,9 @@ class TableBuilder:
         return Statement(head, 0, Phase.DELETE if effect is Effect.REMOVES else Phase.WRITE, effect, origin)
 
     def _by_key(self, key: Sequence[ColumnInfo], old: OldRows, source: RowSource) -> list[Statement]:
-        cells = self._sought(old.images, key)
-        opening, closing = (b"(", b"),") if len(key) > 1 else (b"", b",")
-        rows = join_cells(opening, cells, [b","] * len(cells), closing)
-        head = key_head(self.table.schema, self.table.name, [c.name for c in key])
-        shape = self._shape(head, Effect.REMOVES, key, key)
-        return split(shape, b")", rows, source.commit_ts[old.events], (self.limits.max_bytes, self.limits.max_keys))
+        shape, tail = self.removal(key)
+        rows = self.keys(key, old.images, shape.between)
+        return split(shape, tail, rows, source.commit_ts[old.events], (self.limits.max_bytes, self.limits.max_keys))
 
     def _by_columns(self, match: ByColumns, old: OldRows, source: RowSource) -> list[Statement]:
         """One statement for all equal rows: its LIMIT preserves further equal rows in the table."""
@@ -569,23 +587,13 @@ class TableBuilder:
     def _conditions(self, match: ByColumns, old: OldRows, source: RowSource) -> pa.BinaryArray:
         """For each row the WHERE condition, and an ORDER BY that prefers the likeliest of the matching rows."""
         indexed = indexed_columns(self.info)
-        terms = [(b" AND ", match_condition(c, self.flavour, c.name in indexed), c, old.images) for c in match.certain]
+        certain = [(match_condition(c, self.flavour, c.name in indexed), c, old.images) for c in match.certain]
         guesses = [(match_condition(c, self.flavour, indexed=False), c, old.images) for c in match.preferred]
         guesses += [guess for c in match.lacked if c.id not in self.table.leaving for guess in self._guess(c, old, source)]
-        terms += [(b" DESC, " if place else b" ORDER BY ", *guess) for place, guess in enumerate(guesses)]
-        cells: list[Cells] = []
-        between: list[bytes] = []
-        opening = b"" if match.certain else b"TRUE"
-        for place, (lead, (first, *others), column, images) in enumerate(terms):
-            text = first if place == 0 and match.certain else lead + first
-            if cells:
-                between[-1] += text
-            else:
-                opening += text
-            cells += self._sought(images, [column]) * len(others)
-            between += others
-        closing = between[-1] + (b" DESC" if guesses else b"")
-        return join_cells(opening, cells, between, closing)
+        leads = [b" AND "] * len(certain) + [b" ORDER BY ", *[b" DESC, "] * len(guesses)]
+        leads[:1] = [b""] if certain else [b"TRUE ORDER BY "]
+        terms = [(lead, texts, self._sought(images, [c])[0]) for lead, (texts, c, images) in zip(leads, certain + guesses, strict=False)]
+        return join_conditions(b"", terms, b" DESC" if guesses else b"")
 
     def _guess(self, column: ColumnInfo, old: OldRows, source: RowSource) -> list[tuple[tuple[bytes, ...], ColumnInfo, pa.RecordBatch]]:
         """The likely value of a column that the images lack: the former value converted by a MODIFY COLUMN, else the default."""
@@ -603,8 +611,8 @@ class TableBuilder:
         return [_cells_of(c, self._comparable(c, self._taken(c, images.column(c.name)))) for c in columns]
 
     def _comparable(self, column: ColumnInfo, values: pa.Array) -> pa.Array:
-        """Values for comparisons: MariaDB compares a SET with a number as signed, so a SET with 64 members needs a signed literal."""
-        signed = self.flavour is Flavour.MARIADB and column.tp == ColumnType.SET
+        """Values for comparisons."""
+        signed = column.tp == ColumnType.SET and has_signed_sets(self.flavour)
         return pc.cast(values, pa.int64(), safe=False) if signed else values
 
     def _taken(self, column: ColumnInfo, values: pa.Array) -> pa.Array:

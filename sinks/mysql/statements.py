@@ -71,9 +71,11 @@ class Statement:
     begin: int = 0
     """Offset in ``sql`` where the first row's text begins."""
     ends: bytes = b""
-    """Offsets in ``sql`` where each row's text ends, without the comma: int64. A single value for several rows = it cannot be split."""
+    """Offsets in ``sql`` where each row's text ends, without ``between``: int64. A single value for several rows = it cannot be split."""
     zero_enums: tuple[tuple[str, bytes], ...] = ()
     """ENUM columns with 0 in some rows, and the numbers of those rows: int64. Servers warn about each."""
+    between: bytes = b","
+    """What separates the texts of two rows."""
     superseded: bool = False
     """Whether the target may have a later structure of the table already, so that values of these rows may not fit (``sinks.mysql.safe_plan``)."""
 
@@ -94,7 +96,7 @@ class Statement:
 
     def row_text(self, number: int = 0) -> bytes:
         """The text of one row: its values, or the condition that finds it."""
-        begin = int(_ints(self.ends)[number - 1]) + 1 if number else self.begin
+        begin = int(_ints(self.ends)[number - 1]) + len(self.between) if number else self.begin
         return self.sql[begin : int(_ints(self.ends)[number])]
 
     def cut(self) -> Iterator["Statement"]:
@@ -165,14 +167,14 @@ def split(
     Args:
         shape: what all the statements have in common.
         tail: the text after the last row.
-        rows: a text per row that ends in a comma; the comma of a statement's last row is removed.
+        rows: a text per row that ends in the shape's ``between``, which is removed from a statement's last row.
         commit_ts: of each row.
         limits: maximum bytes and rows of a statement; it has at least one row.
         zeros: ENUM columns and the rows in which they are 0.
     """
     max_bytes, max_rows = limits
     ends, text = row_ends(rows), text_of(rows)
-    room = max_bytes - len(shape.sql) - len(tail)
+    room, gap = max_bytes - len(shape.sql) - len(tail), len(shape.between)
     found = []
     first = 0
     while first < len(rows):
@@ -183,11 +185,11 @@ def split(
         found.append(
             replace(
                 shape,
-                sql=b"".join((shape.sql, text[begin : int(ends[end - 1]) - 1], tail)),
+                sql=b"".join((shape.sql, text[begin : int(ends[end - 1]) - gap], tail)),
                 rows=end - first,
                 commit_ts=commit_ts[here].astype("<i8").tobytes(),
                 begin=len(shape.sql),
-                ends=(ends[here] - begin - 1 + len(shape.sql)).astype("<i8").tobytes(),
+                ends=(ends[here] - begin - gap + len(shape.sql)).astype("<i8").tobytes(),
                 zero_enums=tuple((name, np.flatnonzero(mask[here]).astype("<i8").tobytes()) for name, mask in zeros if mask[here].any()),
             )
         )

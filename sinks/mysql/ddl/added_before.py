@@ -78,5 +78,7 @@ def _holds(shown: str, column: ColumnInfo, literal: str, flavour: Flavour) -> st
         return f"{shown} IS NULL"
     if column.tp == ColumnType.FLOAT:
         return f"{shown} IS NOT NULL AND ABS({shown} - {literal}) <= ABS({literal}) * {_FLOAT_DIGITS}"
+    if column.tp == ColumnType.SET:
+        return f"{shown} <=> {literal}"  # a text
     first, *others = (text.decode() for text in match_condition(column, flavour, indexed=False))
     return f"{first}{literal}{literal.join(others)}".replace(quote_name(column.name), shown)

@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.engine.fold import Indexes
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, TableOps
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, delete_head, key_head, table_name, write_head
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, delete_head, table_name, write_head
 from pyspark_tidb_binlog.sinks.mysql.literals import join_cells
 from pyspark_tidb_binlog.sinks.mysql.matching import ByColumns, ByKey, OldRows, matches
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, TableBuilder
@@ -51,7 +51,7 @@ class Form:
 
     def sql(self, texts: Sequence[bytes]) -> bytes:
         """The statement of these rows."""
-        return b"".join((self.head, b",".join(texts), self.tail))
+        return b"".join((self.head, self.shape.between.join(texts), self.tail))
 
     def single(self, one: "OpText", commit_ts: int, zero_enums: tuple[tuple[str, bytes], ...]) -> Statement:
         """The statement of one row, as findings name it."""
@@ -145,7 +145,7 @@ class _Joining:
         for one in texts:
             form = one.form
             number = self._open.get(id(form), -1)
-            size = len(one.text) + 1
+            size = len(one.text) + len(form.shape.between)
             fits = number >= 0 and len(self._found[number][1]) < form.joins and self._sizes[number] + size <= self._max_bytes
             if fits and number >= earliest:
                 self._found[number][1].append(one.text)
@@ -208,11 +208,9 @@ class _OpBuilder(TableBuilder):
         effect = None if safe else Effect.REMOVES
         for match in matches(self.table, old, self._piece.versions):
             if isinstance(match, ByKey):
-                cells = self._sought(match.rows.images, match.key)
-                opening, closing = (b"(", b")") if len(match.key) > 1 else (b"", b"")
-                texts = join_cells(opening, cells, [b","] * len(cells), closing)
-                head = key_head(self.table.schema, self.table.name, [c.name for c in match.key])
-                form = Form(head, b")", effect, self._shape(head, Effect.REMOVES, match.key, match.key), self.limits.max_keys)
+                texts = self.keys(match.key, match.rows.images, b"")
+                shape, tail = self.removal(match.key)
+                form = Form(shape.sql, tail, effect, shape, self.limits.max_keys)
             else:
                 texts = self._sought_by_columns(match)
                 head = delete_head(self.table.schema, self.table.name)
