@@ -2,8 +2,9 @@
 
 Per delivery: a private MariaDB, two Pumps, the workload at ``--rate`` transactions a second and one probe row per 100 ms. Lag is the
 time from a probe's commit upstream until it is visible on a second connection that polls the target every 5 ms.
-Prints p50 and p99 with their goals, the rate achieved, the largest lag of the Delta checkpoint, where the time of a batch goes, and what
-bounds the lag: Spark's own part of a batch, and one commit of the target. Exit code 0 only if every goal is met.
+Prints p50 and p99 with their goals, the rate achieved, the largest lag of the Delta checkpoint, where the time of a batch goes, what
+bounds the lag (Spark's own part of a batch, and one commit of the target), and for how long the machine stalled. Exit code 0 only if every
+goal is met.
 
 ``--idle``: two Pumps that deliver as real ones do and write a fake binlog every 3 s, and nothing but one probe row per ``--every`` seconds:
 the lag of such a row with ``wake-idle-pumps`` off and on, and the fakes that were sent.
@@ -23,7 +24,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from benchmarks import plain_pump
+from benchmarks import host_stalls, plain_pump
 from benchmarks.processes import cpu_seconds
 from pyspark_tidb_binlog.binlog_source.emulator.workload import PROBE, WorkloadConfig
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, TargetConfig
@@ -119,11 +120,16 @@ def under_load(
             _watched(replication, warm)
             before, begun, skipped, used = workload.status(), time.time(), len(replication.reports), cpu_seconds()
             seen = len(workload.probes())
-            _watched(replication, seconds)
+            with host_stalls.watched() as stalls:
+                _watched(replication, seconds)
             after, ended, spent = workload.status(), time.time(), cpu_seconds()
             catch_up(replication, workload.end().upto_ts)
             cpu = {role: (now - used.get(role, 0.0)) / (ended - begun) for role, now in spent.items()}
-            shares = [*_shares(replication, skipped, commit_seconds(target, config.apply)), f"of {os.cpu_count()} cores: {_cores(cpu)}"]
+            shares = [
+                *_shares(replication, skipped, commit_seconds(target, config.apply)),
+                f"of {os.cpu_count()} cores: {_cores(cpu)}",
+                str(stalls),
+            ]
             batches = list(replication.reports)[skipped:]
             measured = lags(workload.probes(seen), watch.sightings)
         age = delta_age(spark, Path(config.delta_dir), begun, ended)
