@@ -469,7 +469,7 @@ def test_an_exchange_of_tables_that_differ_otherwise_says_in_what(session: Sessi
         apply(session, last, h)
     assert "PROCESS" not in str(refused.value)
     session.rollback()
-    session.execute("ALTER TABLE d.x ROW_FORMAT = DEFAULT")
+    session.execute("ALTER TABLE d.x ROW_FORMAT = DEFAULT")  # gives it another id, as an exchange does
     assert apply(session, last, h).how == "text"
     assert session.query("SELECT * FROM d.x") == [(1,)]
 

@@ -50,6 +50,8 @@ def rebuild_by_hand(job: Job, error: ApplyError) -> str:
     if _INSTANT in error.words.upper():
         return (
             "Grant PROCESS to the target's user, and start again: both tables are then rebuilt before the exchange (ALTER TABLE ... FORCE), which a "
-            "server of 8.0.29 or later needs after ADD COLUMN and DROP COLUMN. Or rebuild both by hand"
+            "server of 8.0.29 or later needs after ADD COLUMN and DROP COLUMN"
         )
-    return "Make the two tables alike in this at the target (SHOW CREATE TABLE shows both, ALTER TABLE changes one), and start again"
+    return (
+        "Make the two tables alike in this at the target (SHOW CREATE TABLE shows both; ALTER TABLE one of them, not both), and start again"
+    )
