@@ -496,6 +496,30 @@ def test_a_partition_is_exchanged_after_a_column_came(session: Session, point: s
     assert session.query("SELECT * FROM d.x") == [(1, 7)]
 
 
+def test_an_exchange_of_tables_that_differ_otherwise_says_in_what(session: Session) -> None:
+    """No right that the account lacks is in its way, and no columns."""
+    parent = [table(20, "t", partition=partitions((number, "p0"))) for number in (21, 11)]
+    h = history(database(1), job(2, 3, parent[0]), job(3, 3, table(11, "x")), job(4, 42, parent[1], table_id=11))
+    texts = {
+        2: "CREATE TABLE `t` (`id` INT PRIMARY KEY) PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (9));",
+        3: "CREATE TABLE `x` (`id` INT PRIMARY KEY);",
+        4: "ALTER TABLE `t` EXCHANGE PARTITION `p0` WITH TABLE `x`;",
+    }
+    *steps, last = steps_of(h, texts)
+    for step in steps:
+        apply(session, step, h)
+    session.execute("INSERT INTO d.t VALUES (1)")
+    session.commit()
+    session.execute("ALTER TABLE d.x ROW_FORMAT = COMPRESSED")
+    with pytest.raises(DdlRefused, match=r"Non matching attribute 'ROW_FORMAT'.*Make the two tables alike") as refused:
+        apply(session, last, h)
+    assert "PROCESS" not in str(refused.value)
+    session.rollback()
+    session.execute("ALTER TABLE d.x ROW_FORMAT = DEFAULT")  # gives it another id, as an exchange does
+    assert apply(session, last, h).how == "text"
+    assert session.query("SELECT * FROM d.x") == [(1,)]
+
+
 def test_a_table_like_one_of_another_database_is_not_like_its_namesake(session: Session) -> None:
     """USE app; CREATE TABLE d.new LIKE orders: d has another table of that name. A table that is there, equal and empty, is taken."""
     session.execute("CREATE DATABASE d")

@@ -170,7 +170,7 @@ def test_a_drop_that_was_executed_before_a_crash_is_done(session: Session) -> No
 RESERVED = table(
     10,
     "t",
-    [ID, column(2, "system"), column(3, "Empty"), column(4, "separator")],
+    [ID, column(2, "system"), column(3, "Empty"), column(4, "separator"), column(5, "offset")],
     partition={**partitions((21, "p0"), (22, "library")), "type": 1, "expr": "`system`", "enable": True, "num": 2},
 )
 
@@ -189,7 +189,7 @@ def test_names_that_only_the_target_reserves(session: Session) -> None:
         },
     }
     text = (
-        "CREATE TABLE t (id INT, system INT, Empty INT COMMENT 'system it''s', separator INT, /* empty */ PRIMARY KEY (id, system)) "
+        "CREATE TABLE t (id INT, system INT, Empty INT COMMENT 'system it''s', separator INT, offset INT, /* empty */ PRIMARY KEY (id, system)) "
         "PARTITION BY RANGE (system) (PARTITION p0 VALUES LESS THAN (5), PARTITION library VALUES LESS THAN (MAXVALUE))"
     )
     made, added, viewed = run(
@@ -199,12 +199,13 @@ def test_names_that_only_the_target_reserves(session: Session) -> None:
         (
             21,
             view,
-            "CREATE VIEW v AS SELECT system AS qualify, t.empty, GROUP_CONCAT(separator SEPARATOR ',') g, 'system' FROM t GROUP BY 1, 2",
+            "CREATE VIEW v AS SELECT system AS qualify, t.empty, GROUP_CONCAT(separator SEPARATOR ',') g, 'system', MAX(offset) portion FROM t GROUP BY 1, 2 "
+            "LIMIT 5 OFFSET 0",
         ),
     )
     assert [one.how for one in (made, added, viewed)] == ["text"] * 3 and not made.losses
     assert partition_names(session, "d", "t") == ("p0", "library") and indexes(session) == {"external"}
-    assert column_names(session, "d", "v") == ("qualify", "empty", "g", "system")
+    assert column_names(session, "d", "v") == ("qualify", "empty", "g", "system", "portion")
     shown = session.query("SHOW CREATE TABLE d.t")[0][1]
     assert "'system it''s'" in shown
 

@@ -151,6 +151,8 @@ class ExecutionCheck:
                 return True
             if self._subject.job.type == JobType.EXCHANGE_PARTITION and self._exchanged(before, now):
                 return True
+            if self._subject.job.type == JobType.EXCHANGE_PARTITION and self._in_place(before, now):
+                return False
         elif self._shows(before) and not lacks(self._session, self._subject, self._dialect):
             return True
         raise self._undecided("the target changed, but not as this DDL changes it")
@@ -167,13 +169,24 @@ class ExecutionCheck:
 
     def _exchanged(self, before: SchemaSnapshot, now: SchemaSnapshot) -> bool:
         """Whether the unpartitioned table and one of the partitions have exchanged their ids."""
+        if not (names := self._exchanging(before, now)):
+            return False
+        plain, parent = names
+        had, has = before.objects[plain].ids.get(""), now.objects[plain].ids.get("")
+        return had != has and has in before.objects[parent].ids.values() and had in now.objects[parent].ids.values()
+
+    def _in_place(self, before: SchemaSnapshot, now: SchemaSnapshot) -> bool:
+        """Whether one of the two has the ids that it had: an exchange gives both another one. The other was made anew, by an ALTER TABLE of an operator."""
+        return any(
+            set(now.objects[name].ids.values()) == set(before.objects[name].ids.values()) != set() for name in self._exchanging(before, now)
+        )
+
+    def _exchanging(self, before: SchemaSnapshot, now: SchemaSnapshot) -> tuple[str, ...]:
+        """The names of the unpartitioned table and of the partitioned one; empty if one of them is not in both snapshots."""
         subject = self._subject
         plain = next((f"{t.schema}.{t.name}" for t in subject.before if t.table_id == subject.job.table_id), "")
         parent = f"{subject.old.schema}.{subject.old.name}" if subject.old else ""
-        if not {plain, parent} <= now.objects.keys() & before.objects.keys():
-            return False
-        had, has = before.objects[plain].ids.get(""), now.objects[plain].ids.get("")
-        return had != has and has in before.objects[parent].ids.values() and had in now.objects[parent].ids.values()
+        return (plain, parent) if {plain, parent} <= now.objects.keys() & before.objects.keys() else ()
 
     def _undecided(self, why: str) -> ApplyError:
         step = self._step

@@ -17,6 +17,8 @@ from pyspark_tidb_binlog.sinks.mysql.target import Target
 _log = logging.getLogger(__name__)
 
 _DIFFERENT_OPTION = 1731
+_INSTANT = "INSTANT"
+"""In the server's words: ``Non matching attribute 'INSTANT COLUMN(s)' between partition and table``; else they name another attribute."""
 
 
 def rebuilds(session: Target, subject: Subject, now: SchemaSnapshot) -> tuple[str, ...]:
@@ -42,10 +44,14 @@ def rebuilds(session: Target, subject: Subject, now: SchemaSnapshot) -> tuple[st
 
 
 def rebuild_by_hand(job: Job, error: ApplyError) -> str:
-    """What to do where the server has refused an exchange because of such columns; empty for another job or error."""
+    """What to do where the server has refused an exchange because the tables differ, in such columns or otherwise; empty for another job or error."""
     if job.type != JobType.EXCHANGE_PARTITION or error.errno != _DIFFERENT_OPTION:
         return ""
+    if _INSTANT in error.words.upper():
+        return (
+            "Grant PROCESS to the target's user, and start again: both tables are then rebuilt before the exchange (ALTER TABLE ... FORCE), which a "
+            "server of 8.0.29 or later needs after ADD COLUMN and DROP COLUMN"
+        )
     return (
-        "Grant PROCESS to the target's user, and start again: both tables are then rebuilt before the exchange (ALTER TABLE ... FORCE), which a "
-        "server of 8.0.29 or later needs after ADD COLUMN and DROP COLUMN"
+        "Make the two tables alike in this at the target (SHOW CREATE TABLE shows both; ALTER TABLE one of them, not both), and start again"
     )

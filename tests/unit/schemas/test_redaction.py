@@ -23,6 +23,10 @@ from pyspark_tidb_binlog.schemas.redaction import statement_head, without_values
         ("Deadlock found when trying to get lock; try restarting transaction", None),
         ("This version of MySQL doesn't yet support 'a thing'", "This version of MySQL doesn't yet support 'a thing'"),
         ("Variable 'sql_mode' can't be set to the value of 'NO_X'", "Variable 'sql_mode' can't be set to the value of 'NO_X'"),
+        (
+            "Non matching attribute 'ROW_FORMAT' between partition and table.",
+            "Non matching attribute 'ROW_FORMAT' between partition and table.",
+        ),
         ("Can't DROP 'c'; check that column/key exists", "Can't DROP 'c'; check that column/key exists"),
         (
             "Cannot drop column 'c': needed in a foreign key constraint 'fk'",
