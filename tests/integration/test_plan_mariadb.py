@@ -1,5 +1,6 @@
 """Planned statements run on a real MariaDB: recorded cases of a real TiDB, exact matching of rows without a key, and random histories."""
 
+import dataclasses
 import gzip
 import json
 import os
@@ -25,11 +26,15 @@ from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory, TableA
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.stages import TRANSACTION
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
+from pyspark_tidb_binlog.sinks.engine.causality import keys_of
 from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
+from pyspark_tidb_binlog.sinks.engine.row_ops import operations_of
 from pyspark_tidb_binlog.sinks.mysql.checked import checked
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows
+from pyspark_tidb_binlog.sinks.mysql.rows.op_run import as_expected
+from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.golden_case import GOLDEN
 from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
@@ -164,6 +169,9 @@ def test_recorded_case(session: Session, mariadb: PrivateMariaDB, name: str, lon
 
 # Rows without a key.
 
+LONG_SET = dataclasses.replace(column("a", ColumnType.SET), elems=tuple(f"e{i}" for i in range(64)))
+LONG_SET_SQL = f"set({','.join(map(repr, LONG_SET.elems))})"
+
 EVERY_TYPE: list[tuple[str, Any, list[Any]]] = [
     ("bigint unsigned", column("c", flag=1 << 5), [0, 1, 2**64 - 1, None]),
     ("varchar(20)", text("c"), ["a", "A", "a ", " a", "", "ä", "日本", "it's \\ \"", "\0", None]),
@@ -197,11 +205,12 @@ EVERY_TYPE: list[tuple[str, Any, list[Any]]] = [
     ("bit(64)", column("c", ColumnType.BIT, 1 << 5, 64), [0, 2**64 - 1, 2**63, None]),
     ("enum('a','A ','0','日')", column("c", ColumnType.ENUM, 0, -1, 0, "utf8mb4"), [0, 1, 3, 4, None]),
     ("set('a','b','c')", column("c", ColumnType.SET, 0, -1, 0, "utf8mb4"), [0, 1, 6, 7, None]),
+    (LONG_SET_SQL, dataclasses.replace(LONG_SET, name="c"), [0, 2**53, 2**53 + 1, 2**62, 2**62 + 1, 2**63, 2**63 + 1, 2**64 - 1, None]),
     ("json", column("c", ColumnType.JSON), [{"a": 1}, {"a": 1.5, "b": ["x", "it's \\"]}, [], "A", "a", 0, None]),
 ]
 
 
-@pytest.mark.parametrize(("sql_type", "kind", "values"), EVERY_TYPE, ids=[t[0] for t in EVERY_TYPE])
+@pytest.mark.parametrize(("sql_type", "kind", "values"), EVERY_TYPE, ids=[t[0][:30] for t in EVERY_TYPE])
 @pytest.mark.parametrize("indexed", [False, True])
 def test_a_keyless_row_is_found_exactly(d: Session, sql_type: str, kind: Any, values: list[Any], indexed: bool) -> None:
     if indexed and sql_type in ("text", "blob", "json"):
@@ -251,6 +260,10 @@ def test_no_keyless_row_is_taken_for_another(d: Session) -> None:
     assert sorted(d.query("SELECT n, c FROM t")) == [(1, "a"), (1, "a ")]
 
 
+ENUM_KEY = dataclasses.replace(column("b", ColumnType.ENUM, INT_PK), elems=("x", "y", "z"))
+SET_KEY = dataclasses.replace(column("b", ColumnType.SET, INT_PK), elems=("x", "y"))
+
+
 @pytest.mark.parametrize(
     ("definition", "at", "rows"),
     [
@@ -274,8 +287,32 @@ def test_no_keyless_row_is_taken_for_another(d: Session) -> None:
             table([text("a", NOT_NULL, "binary"), column("b")], [index("a", ("a", -1))]),
             [(b"\xff%d'" % i, i) for i in range(3000)],
         ),
+        (
+            "a bigint, b enum('x','y','z'), primary key (a, b)",
+            table([column("a", flag=INT_PK), ENUM_KEY], [index("PRIMARY", ("a", -1), ("b", -1), primary=True)], handle="common"),
+            [(i, i % 4) for i in range(3000)],
+        ),
+        (
+            "a bigint, b set('x','y'), primary key (b, a)",
+            table([column("a", flag=INT_PK), SET_KEY], [index("PRIMARY", ("b", -1), ("a", -1), primary=True)], handle="common"),
+            [(i, i % 4) for i in range(3000)],
+        ),
+        (
+            f"a {LONG_SET_SQL} not null, b bigint, unique (a)",
+            table([dataclasses.replace(LONG_SET, flag=NOT_NULL), column("b")], [index("a", ("a", -1))]),
+            [((i % 3 << 62) + (i << 40) + i % 2, i) for i in range(3000)],
+        ),
+        (
+            "a varchar(20) charset latin1, b bigint, primary key (a, b)",
+            table(
+                [text("a", INT_PK, "latin1"), column("b", flag=INT_PK)],
+                [index("PRIMARY", ("a", -1), ("b", -1), primary=True)],
+                handle="common",
+            ),
+            [(f"é{i % 7}", i) for i in range(3000)],
+        ),
     ],
-    ids=["int", "composite", "datetime", "binary"],
+    ids=["int", "composite", "datetime", "binary", "with enum", "with set", "long set", "latin1"],
 )
 def test_deletes_by_key_use_the_index(d: Session, definition: str, at: TableAt, rows: list[tuple[Any, Any]]) -> None:
     d.execute(f"CREATE TABLE t ({definition})")
@@ -297,6 +334,22 @@ def test_deletes_by_key_use_the_index(d: Session, definition: str, at: TableAt, 
         assert d.execute(statement.sql) == statement.rows
     d.commit()
     assert d.query("SELECT count(*) FROM t") == [(1500,)]
+
+    # The rows that are left, row by row.
+    events = Events(at)
+    for i, (a, b) in enumerate(rows):
+        if i % 2 and i < 20 and len(at.info.unique_keys()[0]) == 1:
+            events.update((a, b), (a, b + 5000), rowid=i)
+            events.delete(a, b + 5000, rowid=i)
+        elif i % 2:
+            events.delete(a, b, rowid=i)
+    batch = operations_of(events.table(), {TABLE_ID: at})
+    operations = OpStatements(batch, PlanLimits(), d.flavour, safe=False)
+    joined = operations.joined(range(len(batch)), keys_of(batch).lists())
+    assert len(joined) < 30
+    assert as_expected(d, joined)
+    d.commit()
+    assert d.query("SELECT count(*) FROM t") == [(0,)]
 
 
 # Random histories.
