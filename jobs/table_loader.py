@@ -179,7 +179,7 @@ class TableLoader:
             )
         if not left and not wanted:
             if record is not None and record.head.state is CopyState.DONE:
-                self._transact(held, lambda session: copy_record.note_whole(session, held.cluster_id, held.schema, CopyState.JOINED))
+                self._transact(held, lambda session: copy_record.note_joined(session, held.cluster_id, held.schema))
             if self._request.restart:
                 _log.warning(
                     "--bootstrap-restart: nothing is half done, so nothing is copied; tables of a stream are copied by --bootstrap DB.TABLE"
@@ -196,7 +196,7 @@ class TableLoader:
             self._transact(held, lambda session: copy_record.give_up(session, held.cluster_id, held.schema))
         head = CopyHead(CopyKind.TABLES, stand.commit_ts, CopyState.PLANNED)
         self._run(held, head, everything, (), stand.history, stand.version)
-        self._transact(held, lambda session: copy_record.note_whole(session, held.cluster_id, held.schema, CopyState.JOINED))
+        self._transact(held, lambda session: copy_record.note_joined(session, held.cluster_id, held.schema))
 
     # A first load.
 

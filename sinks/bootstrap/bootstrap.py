@@ -135,7 +135,7 @@ class Bootstrap:
                     self._copy_group(head, [(t, by_name[t.schema, t.name]) for t in group])
                 self._make_others(head, others)
             failpoints.point("before-bootstrap-record")
-            self._transact(lambda session: copy_record.note_whole(session, self._lease.cluster_id, self._schema, CopyState.DONE))
+            self._transact(lambda session: copy_record.note_all_done(session, self._lease.cluster_id, self._schema, record.tables))
             rows = sum(t.rows for t in self._load().tables if (t.schema, t.name) in by_name)
             return Copied(len(record.tables), rows, time.monotonic() - begun)
         finally:
@@ -168,7 +168,7 @@ class Bootstrap:
 
             def add(session: Session) -> None:
                 copy_record.add_tables(session, cluster_id, schema, head, planned)
-                copy_record.note_whole(session, cluster_id, schema, CopyState.PLANNED)
+                copy_record.note_planned(session, cluster_id, schema)
 
             self._transact(add)
         return self._checked(head, tables, self._load())

@@ -21,6 +21,10 @@ _ABSENT = frozenset({1049, 1146})
 _NO_COLUMN = 1054
 _WHOLE = -1
 """``unit`` of the rows that are about a table, or everything."""
+_LOST = (
+    "the target has lost transactions that it had committed (it crashed without having written them, or a replica has taken its place); start again, the "
+    "copy goes on where the target is"
+)
 
 
 class CopyKind(enum.StrEnum):
@@ -251,22 +255,57 @@ def advance(session: Session, cluster_id: int, schema: str, place: CopiedRange, 
 
 
 def note_done(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> int:
-    """All ranges of the table are copied; the number of rows."""
+    """All ranges of the table are copied; the number of rows.
+
+    Raises:
+        ApplyError: the record does not say so, because the target has lost what it had committed.
+    """
+    state, rows = _state(session, cluster_id, schema, (table.schema, table.name))
+    if state is CopyState.DONE:
+        return rows  # by a transaction whose answer was lost
     where = f"FROM {_table(schema)} WHERE cluster_id = %s AND table_schema = %s AND table_name = %s AND unit >= 0"
     values = [cluster_id, table.schema, table.name]
     ((count, left),) = session.query(f"SELECT COALESCE(SUM(copied), 0), COALESCE(SUM(state <> 'done'), 0) {where}", values)
-    if int(left):
-        raise ApplyError(
-            f"{table.schema}.{table.name}: {left} ranges in {schema}.{TABLE} are not copied; start again, the copy goes on there"
-        )
+    if int(left) or state is not CopyState.EMPTY:
+        what = f"{left} ranges are not copied" if state is CopyState.EMPTY else f"its state is {state}"
+        raise ApplyError(f"{table.schema}.{table.name}: {what} in {schema}.{TABLE}, although all was copied: {_LOST}")
     _forget_ranges(session, cluster_id, schema, table)
     _set_state(session, cluster_id, schema, (table.schema, table.name), CopyState.DONE, int(count))
     return int(count)
 
 
-def note_whole(session: Session, cluster_id: int, schema: str, state: CopyState) -> None:
-    """The state of everything together."""
-    _set_state(session, cluster_id, schema, ("", ""), state)
+def note_planned(session: Session, cluster_id: int, schema: str) -> None:
+    """Something of the whole is still to be copied."""
+    _set_state(session, cluster_id, schema, ("", ""), CopyState.PLANNED)
+
+
+def note_all_done(session: Session, cluster_id: int, schema: str, tables: Iterable[CopiedTable]) -> None:
+    """Everything, ``tables`` among it, is copied.
+
+    Raises:
+        ApplyError: the record does not say so of each of them.
+    """
+    found = session.query(
+        f"SELECT table_schema, table_name FROM {_table(schema)} WHERE cluster_id = %s AND unit = %s AND state = %s FOR UPDATE",
+        [cluster_id, _WHOLE, str(CopyState.DONE)],
+    )
+    left = sorted({(t.schema, t.name) for t in tables} - set(found))
+    if left:
+        shown = ", ".join(f"{database}.{name}" for database, name in left[:5])
+        raise ApplyError(f"{shown}: not copied by {schema}.{TABLE}, although it was: {_LOST}")
+    _set_state(session, cluster_id, schema, ("", ""), CopyState.DONE)
+
+
+def note_joined(session: Session, cluster_id: int, schema: str) -> None:
+    """The stream begins behind the copy.
+
+    Raises:
+        ApplyError: it is not recorded as done.
+    """
+    state, _ = _state(session, cluster_id, schema, ("", ""))
+    if state not in (CopyState.DONE, CopyState.JOINED):
+        raise ApplyError(f"the copy is not recorded as done in {schema}.{TABLE}, although it was: {_LOST}")
+    _set_state(session, cluster_id, schema, ("", ""), CopyState.JOINED)
 
 
 def counted(session: Session, cluster_id: int, schema: str) -> tuple[int, int]:
@@ -282,13 +321,26 @@ def counted_by_table(session: Session, cluster_id: int, schema: str) -> dict[tup
     return {(database, name): int(rows) for database, name, rows in session.query(sql, [cluster_id])}
 
 
+def _state(session: Session, cluster_id: int, schema: str, name: tuple[str, str]) -> tuple[CopyState, int]:
+    """How far a table, or the whole, is, and its rows; the record of it is locked until this transaction ends."""
+    found = session.query(f"SELECT state, copied FROM {_table(schema)} WHERE {_ONE} FOR UPDATE", [cluster_id, *name, _WHOLE])
+    if not found:
+        raise _gone(schema, name)
+    ((state, rows),) = found
+    return CopyState(state), int(rows)
+
+
+def _gone(schema: str, name: tuple[str, str]) -> ApplyError:
+    return ApplyError(f"{'.'.join(name)}: its row in {schema}.{TABLE} is gone; start with --bootstrap-restart")
+
+
 def _set_state(session: Session, cluster_id: int, schema: str, name: tuple[str, str], state: CopyState, rows: int | None = None) -> None:
     count = "" if rows is None else f", copied = {rows}"
     changed = session.execute(
         f"UPDATE {_table(schema)} SET state = %s, changed_at = NOW(6){count} WHERE {_ONE}", [str(state), cluster_id, *name, _WHOLE]
     )
     if changed != 1 and not session.query(f"SELECT 1 FROM {_table(schema)} WHERE {_ONE}", [cluster_id, *name, _WHOLE]):
-        raise ApplyError(f"{'.'.join(name)}: its row in {schema}.{TABLE} is gone; start with --bootstrap-restart")
+        raise _gone(schema, name)
 
 
 def _set_made(session: Session, cluster_id: int, schema: str, table: CopiedTable, made: int) -> None:

@@ -484,6 +484,7 @@ class TableBuilder:
         names = [c.name for c in self.columns]
         tail = change_tail([c.name for c in self.changed]) if effect is Effect.CHANGES else b""
         shape = self._shape(write_head(self.table.schema, self.table.name, names), effect, self.columns)
+        shape = replace(shape, deprecated=len(self.changed)) if tail and self.flavour is Flavour.MYSQL else shape
         limits = self.limits.max_bytes, self.limits.max_rows
         found = []
         for start, count in _pieces(new.rows):

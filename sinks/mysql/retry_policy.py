@@ -52,6 +52,7 @@ _BUSY = frozenset(
     {
         ER.CON_COUNT_ERROR,
         ER.TOO_MANY_USER_CONNECTIONS,
+        ER.USER_LIMIT_REACHED,  # the account's own MAX_USER_CONNECTIONS, or what it may do within an hour
         ER.ERROR_DURING_COMMIT,
         1637,  # too many transactions at once
         3100,  # MySQL: group replication refuses the commit while its members change

@@ -76,6 +76,8 @@ class Statement:
     """ENUM columns with 0 in some rows, and the numbers of those rows: int64. Servers warn about each."""
     between: bytes = b","
     """What separates the texts of two rows."""
+    deprecated: int = 0
+    """How often the server warns of its syntax, before it warns of a row."""
     superseded: bool = False
     """Whether the target may have a later structure of the table already, so that values of these rows may not fit (``sinks.mysql.safe_plan``)."""
 

@@ -236,6 +236,19 @@ def test_a_keyless_row_is_found_exactly(d: Session, sql_type: str, kind: Any, va
     assert set(dict(d.query(image)).values()) <= {v // 2 for v in whole.values()}
 
 
+def test_a_server_that_keeps_one_warning_only(d: Session) -> None:
+    d.execute("CREATE TABLE t (n bigint primary key, a bigint, b bigint)")
+    at = table([column("n", flag=INT_PK), column("a"), column("b")], handle="int")
+    insert, update = Events(at), Events(at)
+    for n in range(5):
+        insert.insert(n, 1, 1)
+        update.update((n, 1, 1), (n, 2, 2))
+    d.execute("SET SESSION max_error_count = 1")
+    for events in (insert, update):
+        run(d, plan_rows(events.table(), {TABLE_ID: at}, PlanLimits(), flavour=d.flavour))
+    assert d.query("SELECT DISTINCT a, b FROM t") == [(2, 2)]
+
+
 def test_no_keyless_row_is_taken_for_another(d: Session) -> None:
     d.execute("CREATE TABLE t (n bigint, c varchar(20), f float)")
     at = table([column("n"), text("c"), column("f", ColumnType.FLOAT, 0, 12, -1)])

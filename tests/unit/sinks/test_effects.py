@@ -1,5 +1,7 @@
 """The counts and warnings of a server against what a statement had to do."""
 
+from dataclasses import replace
+
 import pytest
 
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
@@ -74,7 +76,15 @@ def test_one_warning_for_each_zero_of_an_enum_is_harmless_and_one_more_is_not() 
 
 def test_warnings_that_the_server_does_not_show_are_not_taken_for_harmless() -> None:
     (found,) = judge(ADDS, StatementResult(3, info(3, 0, 70), 70, (Warned(1592, "x"),)))
-    assert found.words == "69 warnings, the server has kept none of them"
+    assert found.words == "69 warnings, the server has kept none of them (max_error_count)"
+
+
+def test_warnings_of_the_syntax_that_the_server_does_not_show_are_harmless() -> None:
+    of, kept = replace(CHANGES, deprecated=3), (Warned(1287, "'VALUES function' is deprecated"),)
+    assert judge(of, StatementResult(6, info(3, 3, 3), 3, kept)) == ()
+    (found,) = judge(of, StatementResult(6, info(3, 3, 4), 4, kept))
+    assert found.words == "the server has kept none of them (max_error_count)"
+    assert len(judge(of, StatementResult(6, info(3, 3, 3), 3))) == 1, "of which it is not known what they are"
 
 
 def test_a_finding_for_people_holds_no_row_data() -> None:

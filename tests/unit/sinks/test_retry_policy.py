@@ -24,6 +24,7 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session, run_retried
         (2013, "Lost connection", "connection lost"),
         (1213, "Deadlock found", "in conflict with another writer"),
         (1040, "Too many connections", "busy"),
+        (1226, "User 'drainer' has exceeded the 'max_user_connections' resource (current value: 2)", "busy"),
         (1969, "Query execution was interrupted (max_statement_time exceeded)", "ending statements that take long"),
         (3024, "Query execution was interrupted, maximum statement execution time exceeded", "ending statements that take long"),
         (1047, "WSREP has not yet prepared node for application use", "not in sync with its cluster"),
