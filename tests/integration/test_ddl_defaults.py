@@ -293,6 +293,18 @@ def test_a_null_that_may_not_be_is_filled_and_told(session: Session) -> None:
     assert losses[0].startswith("d.t: 1 rows held NULL in c where the upstream has none")
 
 
+def test_the_year_0_is_not_2000(session: Session) -> None:
+    before, after = (table(10, "t", [ID, column(2, "c", kind(13, flag, 4))]) for flag in (96, 97))
+    h = history(database(1), job(2, 3, before), job(3, 12, after))
+    *others, modify = steps_of(h, {2: "CREATE TABLE t (id INT PRIMARY KEY, c YEAR)", 3: "ALTER TABLE t MODIFY COLUMN c YEAR NOT NULL"})
+    for step in others:
+        apply(session, step, h)
+    session.execute("INSERT INTO d.t VALUES (1, NULL), (2, 2000)")
+    session.commit()
+    apply(session, modify, h)
+    assert session.query("SELECT CAST(c AS CHAR) FROM d.t ORDER BY id") == [("0000",), ("2000",)]
+
+
 FIVE = {"default": "5", "origin_default": "5"}
 BEFORE = {
     "no default": (FIVE, "INT", "", "UPDATE `d`.`t` SET `c` = '5', `at` = `at` WHERE NOT (`c` <=> '5')"),
