@@ -1,14 +1,14 @@
 """Unique keys of the target that take several texts for one which an upstream with old collations keeps apart. Pure.
 
 TiDB with ``new_collation_enabled = false`` compares every text as bytes, whatever its collation is called: 'a' and 'A' are two keys of
-utf8mb4_general_ci there, and one at the target. So are 'a' and 'a ' where the target's collation pads, as utf8mb4_bin does. A row is then replaced,
-or removed, by another one without an error.
+utf8mb4_general_ci there, and one at the target. So are 'a' and 'a ' where the target's collation pads, as utf8mb4_bin does; but not of a CHAR, in
+which TiDB keeps no spaces at the end. A row is then replaced, or removed, by another one without an error.
 """
 
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnType, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
 
 _NUMBERED = frozenset({"enum", "set"})
@@ -19,11 +19,15 @@ _BYTES = ("binary", "_nopad_bin", "_0900_bin")
 
 def folded(info: TableInfo, there: TargetTable, exact: tuple[str, ...] = ("bin", "binary")) -> tuple[str, ...]:
     """The columns of unique keys of ``there``, as ``name (collation)``, that rows of ``info`` write and whose collation does not end like one of ``exact``."""
-    written = {c.name.lower() for c in info.target_columns()}
+    written = {c.name.lower(): c for c in info.target_columns()}
     names = dict.fromkeys(name.lower() for key in there.unique_keys for name, _ in key.columns if name.lower() in written)
-    found = (there.column(name) for name in names)
-    columns = [c for c in found if c is not None and c.kind not in _NUMBERED and c.collation and not c.collation.endswith(exact)]
-    return tuple(f"{c.name} ({c.collation})" for c in columns)
+    found = []
+    for name in names:
+        column = there.column(name)
+        if column is not None and column.kind not in _NUMBERED and column.collation:
+            char = written[name].tp == ColumnType.STRING and not written[name].is_binary
+            found += [] if column.collation.endswith((*exact, "_bin") if char else exact) else [column]
+    return tuple(f"{c.name} ({c.collation})" for c in found)
 
 
 @dataclass(frozen=True, slots=True)

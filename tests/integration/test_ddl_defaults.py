@@ -173,13 +173,47 @@ def test_rows_hold_what_the_upstream_says(session: Session, case: str, how: str)
     else:
         assert cells(session) == {value}
     assert declared(session, "c") == default
+    assert found_again(session, step, h) == ("done", "nothing", ())
 
 
-def test_binary_zeros(session: Session) -> None:
-    wanted = column(2, "c", kind(254, 1, 4), origin_default="\x00\x00\x00\x00")
-    h, step = to_alter(session, [wanted], "ALTER TABLE `t` ADD COLUMN `c` BINARY(4) NOT NULL;")
+def found_again(session: Session, step: DdlStep, h: SchemaHistory) -> tuple[str, str, tuple[str, ...]]:
+    """What becomes of the DDL where nothing says that it was executed: every row holds what it must."""
+    session.execute("DELETE FROM ddl_marks.spark_ddl WHERE job_id = 3")
+    session.commit()
+    again = apply(session, step, h)
+    return again.state, again.how, again.losses
+
+
+FILLED = {
+    "BINARY(4) NOT NULL": (kind(254, 1, 4), "\x00\x00\x00\x00", b"\0\0\0\0"),
+    "BINARY(4) NOT NULL DEFAULT 'ab'": (kind(254, 1, 4), "ab", b"ab\0\0"),
+    "VARBINARY(9) NOT NULL DEFAULT 'a '": (kind(15, 1, 9), "a ", b"a "),
+    "CHAR(9) CHARACTER SET gbk NOT NULL DEFAULT '中'": (kind(254, 1, 9, 0, "gbk"), "中", b"\xd6\xd0"),
+    "VARCHAR(9) NOT NULL DEFAULT 'Ä '": (kind(15, 1, 9, 0, "utf8mb4"), "Ä ", "Ä ".encode()),
+    "DOUBLE NOT NULL DEFAULT 0.1": (kind(5, 1, 22, -1), "0.1", b"0.1"),
+    "FLOAT NOT NULL DEFAULT 16777217": (kind(4, 1, 12, -1), "16777217", b"16777200"),
+    "BIGINT UNSIGNED NOT NULL DEFAULT 18446744073709551615": (kind(8, 33, 20), "18446744073709551615", b"18446744073709551615"),
+    "DECIMAL(30,9) NOT NULL DEFAULT 12345678901234567890.1": (kind(246, 1, 30, 9), "12345678901234567890.1", b"12345678901234567890.100000000"),
+    "DATE NOT NULL": (kind(10, 129, 10), "0000-00-00", b"0000-00-00"),
+    "DATETIME(3) NOT NULL DEFAULT '2020-01-02 03:04:05.6'": (kind(12, 129, 23, 3), "2020-01-02 03:04:05.600", b"2020-01-02 03:04:05.600"),
+    "TIME(2) NOT NULL DEFAULT '-838:59:59'": (kind(11, 129, 13, 2), "-838:59:59.00", b"-838:59:59.00"),
+    "YEAR NOT NULL": (kind(13, 97, 4), "0000", b"0000"),
+    "ENUM('x''y','b') NOT NULL DEFAULT 'x''y'": (kind(247, 1, charset="utf8mb4", elems=["x'y", "b"]), "x'y", b"x'y"),
+    "SET('a','b') NOT NULL": (kind(248, 1, charset="utf8mb4", elems=["a", "b"]), "", b""),
+    "BLOB NOT NULL": (kind(252, 1, 65535), "", b""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("definition", FILLED)
+def test_the_server_fills_in_what_the_upstream_does(session: Session, definition: str) -> None:
+    """And a start that finds the column takes every row for right."""
+    kind_of, origin, value = FILLED[definition]
+    default = origin if "DEFAULT" in definition else None
+    wanted = column(2, "c", kind_of, default=default, origin_default=origin)
+    h, step = to_alter(session, [wanted], f"ALTER TABLE `t` ADD COLUMN `c` {definition};")
     apply(session, step, h)
-    assert session.query("SELECT DISTINCT HEX(c) FROM d.t") == [("00000000",)]
+    assert session.query("SELECT DISTINCT CAST(c AS BINARY) FROM d.t") == [(value,)]
+    assert found_again(session, step, h) == ("done", "nothing", ())
 
 
 def test_several_columns_of_one_statement(session: Session) -> None:
@@ -259,15 +293,30 @@ def test_a_null_that_may_not_be_is_filled_and_told(session: Session) -> None:
     assert losses[0].startswith("d.t: 1 rows held NULL in c where the upstream has none")
 
 
+def test_the_year_0_is_not_2000(session: Session) -> None:
+    before, after = (table(10, "t", [ID, column(2, "c", kind(13, flag, 4))]) for flag in (96, 97))
+    h = history(database(1), job(2, 3, before), job(3, 12, after))
+    *others, modify = steps_of(h, {2: "CREATE TABLE t (id INT PRIMARY KEY, c YEAR)", 3: "ALTER TABLE t MODIFY COLUMN c YEAR NOT NULL"})
+    for step in others:
+        apply(session, step, h)
+    session.execute("INSERT INTO d.t VALUES (1, NULL), (2, 2000)")
+    session.commit()
+    apply(session, modify, h)
+    assert session.query("SELECT CAST(c AS CHAR) FROM d.t ORDER BY id") == [("0000",), ("2000",)]
+
+
 FIVE = {"default": "5", "origin_default": "5"}
 BEFORE = {
-    "no default": (FIVE, "INT", "UPDATE `d`.`t` SET `c` = '5', `at` = `at` WHERE NOT (`c` <=> '5')"),
-    "another default": (FIVE, "INT DEFAULT 6", "WHERE NOT"),
-    "a default where there is none": ({}, "INT DEFAULT 6", "SET `c` = NULL, `at` = `at` WHERE NOT (`c` IS NULL)"),
-    "the same default": (FIVE, "INT DEFAULT 5", ""),
-    "the same, as a literal of another form": (FIVE, "INT DEFAULT '05'", ""),
-    "that of old rows": ({"default": "7", "origin_default": "5"}, "INT DEFAULT 5", ""),
-}
+    "no default": (FIVE, "INT", "", "UPDATE `d`.`t` SET `c` = '5', `at` = `at` WHERE NOT (`c` <=> '5')"),
+    "another default": (FIVE, "INT DEFAULT 6", "", "WHERE NOT"),
+    "a default where there is none": ({}, "INT DEFAULT 6", "", "SET `c` = NULL, `at` = `at` WHERE NOT (`c` IS NULL)"),
+    "the same default": (FIVE, "INT DEFAULT 5", "", ""),
+    "the same, as a literal of another form": (FIVE, "INT DEFAULT '05'", "", ""),
+    "that of old rows": ({"default": "7", "origin_default": "5"}, "INT DEFAULT 5", "", ""),
+    "the same default, and values of somebody": (FIVE, "INT DEFAULT 5", "UPDATE d.t SET c = 6, at = at WHERE id = 2", "WHERE NOT (`c` <=> '5')"),
+    "the same NULL, and values of somebody": ({}, "INT FIRST, ADD COLUMN mine INT", "UPDATE d.t SET c = 6, at = at", "WHERE NOT (`c` IS NULL)"),
+    "another default, and the same values": (FIVE, "INT", "UPDATE d.t SET c = 5, at = at", ""),
+}  # fmt: skip
 
 
 def to_add(session: Session, more: dict[str, Any]) -> tuple[SchemaHistory, DdlStep]:
@@ -287,13 +336,16 @@ def to_add(session: Session, more: dict[str, Any]) -> tuple[SchemaHistory, DdlSt
 @pytest.mark.parametrize("case", BEFORE)
 def test_a_column_that_a_person_has_added_before(session: Session, case: str, dies: bool) -> None:
     """Rows that hold another value than upstream: the stream stands, until they have it, or a person says that they are meant so."""
-    more, by_hand, update = BEFORE[case]
+    more, by_hand, filled, update = BEFORE[case]
     h, step = to_add(session, more)
     if dies:
         with dying("after-ddl-intent"):
             apply(session, step, h)
         session.rollback()
     session.execute(f"ALTER TABLE d.t ADD COLUMN c {by_hand}")
+    if filled:
+        session.execute(filled)
+        session.commit()
     if not update:
         assert apply(session, step, h).losses == ()
         return
@@ -313,12 +365,23 @@ def test_what_a_person_means_so_is_left(session: Session) -> None:
     h, step = to_add(session, FIVE)
     session.execute("ALTER TABLE d.t ADD COLUMN c INT")
     skipping = apply(session, step, h, dataclasses.replace(CONFIG, ddl_policy="skip"))
-    assert skipping.state == "done" and "already, with another default" in skipping.losses[0]
+    assert skipping.state == "done" and "has the column c already" in skipping.losses[0]
     session.execute("DELETE FROM ddl_marks.spark_ddl WHERE job_id = 3")
     session.commit()
     ignoring = apply(session, step, h, dataclasses.replace(CONFIG, ignore_txn_commit_ts=(30,)))
-    assert (ignoring.state, ignoring.how) == ("done", "ignored")
+    assert (ignoring.state, ignoring.how, ignoring.losses) == ("done", "ignored", skipping.losses)
     assert cells(session) == {None}
+
+
+@pytest.mark.parametrize(("by_hand", "state"), [("TINYINT", "skipped"), ("INT AS (id + 1)", "skipped"), ("VARCHAR(5)", "done")])
+def test_a_column_that_cannot_be_the_one_that_is_skipped(session: Session, by_hand: str, state: str) -> None:
+    """Of another kind, it is somebody's own: skipping the DDL, as the refusal says, leaves it alone, and no row is squeezed into it."""
+    more = column(2, "note", VARCHAR)
+    h, step = to_alter(session, [more], "ALTER TABLE `t` ADD COLUMN `note` VARCHAR(20)")
+    session.execute(f"ALTER TABLE d.t ADD COLUMN mine INT, ADD COLUMN note {by_hand}")
+    with pytest.raises(DdlRefused, match="ignore-txn-commit-ts"):
+        apply(session, step, h)
+    assert apply(session, step, h, dataclasses.replace(CONFIG, ignore_txn_commit_ts=(30,))).state == state
 
 
 def test_a_float_is_what_its_literal_means(session: Session) -> None:

@@ -34,6 +34,8 @@ def origin_literal(column: ColumnInfo, flavour: Flavour) -> str:
         return "NULL"
     if tp == ColumnType.BIT:
         return f"b'{int(value):b}'"
+    if tp == ColumnType.YEAR:
+        return f"'{int(value):04}'"  # '0' is the year 2000
     if tp in (ColumnType.ENUM, ColumnType.SET):
         first = column.elems[0] if tp == ColumnType.ENUM and column.elems else ""
         return quote_string(first if origin is None else str(origin))

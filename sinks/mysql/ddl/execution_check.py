@@ -13,6 +13,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import unlike_the_job
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, take_names, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, same_name
 from pyspark_tidb_binlog.sinks.mysql.ddl.unpartitioned import gone_partitions
@@ -104,7 +105,7 @@ class ExecutionCheck:
         lacking = lacks(self._session, self._subject, self._dialect)
         if lacking is None:
             # After a refusal an operator may have changed anything, and running this again is harmless.
-            return not earlier.was_refused_before
+            return not earlier.was_refused_before and not unlike_the_job(self._session, self._subject)
         return not lacking
 
     def _gone(self, now: SchemaSnapshot) -> bool:

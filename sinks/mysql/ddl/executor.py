@@ -29,7 +29,7 @@ from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.column_pairs import visible
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.added_before import other_values
+from pyspark_tidb_binlog.sinks.mysql.ddl.added_before import of_another_kind, other_values
 from pyspark_tidb_binlog.sinks.mysql.ddl.converted import converted_otherwise
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in_clock, in_zone
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive, null_fills
@@ -242,8 +242,9 @@ class _Run:
     def _ignored(self) -> DdlOutcome:
         """The DDL is listed in ``ignore-txn-commit-ts``, or a rule leaves it out: either it was executed by hand, or the table is frozen from here on."""
         lacking = [lack for lack in lacks(self._session, self._subject, self._dialect) or () if lack.kind != "type"]
-        if not lacking:
-            return DdlOutcome(DONE, "ignored", self._step.query, left_with_rows(self._session, self._subject))
+        if not lacking and not of_another_kind(self._session, self._subject):
+            others = () if self._handed_over is not None else other_values(self._session, self._subject)
+            return DdlOutcome(DONE, "ignored", self._step.query, (*left_with_rows(self._session, self._subject), *others))
         return DdlOutcome(SKIPPED, "ignored", self._step.query, (self._frozen_words(SKIPPED, self._step.query),))
 
     def _frozen_words(self, state: str, sql: str) -> str:

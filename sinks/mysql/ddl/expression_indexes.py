@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.sinks.mysql.ddl.alter import expression_indexes
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import UPSTREAM_DEFAULT
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, is_text_or_words
@@ -33,10 +34,28 @@ def knowing_indexes(session: Target, subject: Subject) -> Subject:
     named = expression_indexes(old.info) if old else frozenset()
     if old is None or not named or session.flavour is Flavour.TIDB or not column_names(session, old.schema, old.name):
         return subject
+    return replace(subject, lacking=named - _there(session, old))
+
+
+def unlike_the_job(session: Target, subject: Subject) -> bool:
+    """Whether the target lacks an expression index that the job makes, or has one still that it drops. Only a MySQL can tell: others have none."""
+    old, new = subject.old, subject.new
+    if session.flavour is not Flavour.MYSQL or old is None or new is None:
+        return False
+    was, now = expression_indexes(old.info), expression_indexes(new.info)
+    if was == now:
+        return False
+    there = _there(session, new)
+    return bool(now - was - there or (was - now) & there)
+
+
+def _there(session: Target, table: TableAt) -> frozenset[str]:
+    """Lower-case names of the target's own indexes over expressions: a plain one of that name is another one, of somebody's own."""
     rows = session.query(
-        "SELECT DISTINCT index_name FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s", [old.schema, old.name]
+        "SELECT DISTINCT index_name FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s AND column_name IS NULL",
+        [table.schema, table.name],
     )
-    return replace(subject, lacking=named - {as_text(name).lower() for (name,) in rows})
+    return frozenset(as_text(name).lower() for (name,) in rows)
 
 
 def only_left_out(subject: Subject, dialect: Dialect, refused: ApplyError) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import FindingError
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
 from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded, folded_keys
@@ -55,6 +56,15 @@ def test_which_columns(found: TargetTable, wanted: tuple[str, ...]) -> None:
 def test_spaces_at_the_end_count_where_the_upstream_compares_bytes(setting: str, collation: str, wanted: bool | None) -> None:
     keys = folded_keys(UPSTREAM.info, there(collation), ApplyConfig(upstream_new_collations=setting))
     assert (keys and keys.known) == wanted
+
+
+@pytest.mark.parametrize(("kind", "named"), [(ColumnType.STRING, False), (ColumnType.VARCHAR, True)])
+def test_a_char_has_no_spaces_at_its_end(kind: int, named: bool) -> None:
+    """TiDB keeps none, whatever type the target's column has; case and accents count as ever."""
+    info = table([column("k", kind, NOT_NULL, 10, charset="utf8mb4")], [index("PRIMARY", ("k", -1), primary=True)], handle="common").info
+    config = ApplyConfig(upstream_new_collations="false")
+    assert [bool(folded_keys(info, there("utf8mb4_bin", f"{own}(10)"), config)) for own in ("char", "varchar")] == [named, named]
+    assert folded_keys(info, there("utf8mb4_general_ci", "char(10)"), config)
 
 
 @pytest.mark.parametrize(("setting", "findings", "logged"), [("false", 1, 1), ("auto", 0, 1), ("true", 0, 0)])
