@@ -19,6 +19,7 @@ from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost, RetryableApplyError, Stopped
+from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql import lease, parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table, forget_later, load_applied
@@ -335,11 +336,12 @@ def test_a_part_of_a_former_life_loses(mariadb: PrivateMariaDB, session: Session
     session.execute("CREATE TABLE leased.keyless (a INT)")
     first = take_lease(session, schema=SCHEMA, drainer="one")
     progress.begin_span(session, 1, 10, 20, 1, SCHEMA)
+    assert progress.claim_part(session, progress.Marker(1, 10, 20, 0, 1, "delete"), SCHEMA)
     session.commit()
     second = take_lease(session, schema=SCHEMA, drainer="two")
     with pytest.raises(LeaseLost):
         parallel._write_part(part_of(mariadb, first), 0, Phase.WRITE, Planned(THREE_ROWS))
-    assert parallel._write_part(part_of(mariadb, second), 0, Phase.WRITE, Planned(THREE_ROWS)).rows == 3
+    assert parallel._write_part(part_of(mariadb, second), 0, Phase.WRITE, Planned(THREE_ROWS)) == Written(3)
     assert session.query("SELECT COUNT(*) FROM leased.keyless") == [(3,)]
 
 
@@ -349,11 +351,12 @@ def test_two_names_on_one_span_write_it_once(mariadb: PrivateMariaDB, session: S
     for name, written in (("one", 3), ("two", 0)):
         held = take_lease(session, schema=SCHEMA, drainer=name)
         progress.begin_span(session, 1, 10, 20, 1, SCHEMA)
+        assert progress.claim_part(session, progress.Marker(1, 10, 20, 0, 1, "delete"), SCHEMA) is (written > 0)
         progress.save_checkpoint(session, 1, 10, 1, False, SCHEMA)
         session.commit()
-        assert parallel._write_part(part_of(mariadb, held), 0, Phase.WRITE, Planned(THREE_ROWS)).rows == written
+        assert parallel._write_part(part_of(mariadb, held), 0, Phase.WRITE, Planned(THREE_ROWS)) == Written(written)
     found = progress.load(session, 1, SCHEMA).unfinished
-    assert found is not None and found.done == {(0, "write")}
+    assert found is not None and found.done == {(0, "delete"), (0, "write")}
     assert session.query("SELECT COUNT(*) FROM leased.keyless") == [(3,)]
 
 
