@@ -1,6 +1,6 @@
-"""How long the machine itself withheld its cores while a benchmark ran: what no program on it could have avoided.
+"""How long the machine itself withheld its cores while a benchmark ran, or slowed them: what no program on it could have avoided.
 
-On each core a process of the highest real-time priority sleeps for ``PAUSE`` and notes by how much it wakes late. Where that priority is not
+On each core a process of the highest real-time priority sleeps for ``PAUSE``, notes by how much it wakes late, and now and then times a fixed loop. Where that priority is not
 granted (it needs root, or CAP_SYS_NICE), the benchmark's own load would make it late, so nothing is measured.
 """
 
@@ -13,9 +13,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+MEASURED = "measured"
+"""Before the stalls, and before the loops, in the answer of a process."""
 PAUSE = 0.005
 LATE = 0.010
 """Seconds by which a sleep may last longer."""
+_LOOP_EVERY, _LOOP = 40, range(10_000)
+"""Of how many sleeps one is followed by the loop, and its length: less than a millisecond in two hundred."""
 
 
 @dataclass(slots=True)
@@ -24,17 +28,18 @@ class HostStalls:
 
     measured: bool = False
     seconds: list[float] = field(default_factory=list)
+    loops: list[float] = field(default_factory=list)
+    """Seconds of each fixed loop."""
 
     def __str__(self) -> str:
         """A line for people."""
         if not self.measured:
             return "the machine's own stalls were not measured: that needs root"
-        if not self.seconds:
-            return f"the machine: no stall over {1000 * LATE:.0f} ms"
-        longest, total = max(self.seconds), sum(self.seconds)
-        return (
-            f"the machine: {len(self.seconds)} stalls over {1000 * LATE:.0f} ms, the longest {1000 * longest:.0f} ms, in all {total:.1f} s"
-        )
+        longest, total = max(self.seconds, default=0.0), sum(self.seconds)
+        stalls = f"{len(self.seconds)} stalls over {1000 * LATE:.0f} ms, the longest {1000 * longest:.0f} ms, in all {total:.1f} s"
+        ranked = sorted(self.loops) or [1.0]
+        median, slow = (ranked[int(share * (len(ranked) - 1))] / ranked[0] for share in (0.5, 0.9))
+        return f"the machine: {stalls}; a fixed loop took {median:.2f} times its best in the median, {slow:.2f} at p90"
 
 
 @contextlib.contextmanager
@@ -53,21 +58,29 @@ def watched() -> Iterator[HostStalls]:
         finally:
             answers = [process.communicate()[0].split() for process in processes]
             found.measured = all(answers)
-            found.seconds = [float(late) for _, *stalls in filter(None, answers) for late in stalls]
+            for name, numbers in ((answer[0], answer[1:]) for answer in answers if answer):
+                middle = numbers.index(name)
+                found.seconds += map(float, numbers[:middle])
+                found.loops += map(float, numbers[middle + 1 :])
 
 
 def _watch(core: int) -> None:
     os.sched_setaffinity(0, {core})
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(os.sched_get_priority_max(os.SCHED_FIFO)))
-    stalls = []
-    before = time.perf_counter()
+    stalls: list[str] = []
+    loops: list[str] = []
+    before, turn = time.perf_counter(), 0
     while not select.select([sys.stdin], [], [], PAUSE)[0]:
         now = time.perf_counter()
         late = now - before - PAUSE
         if late > LATE:
-            stalls.append(late)
-        before = now
-    print("measured", *(f"{late:.4f}" for late in stalls))
+            stalls.append(f"{late:.4f}")
+        turn += 1
+        if turn % _LOOP_EVERY == 0:
+            sum(_LOOP)
+            loops.append(f"{time.perf_counter() - now:.6f}")
+        before = time.perf_counter()
+    print(MEASURED, *stalls, MEASURED, *loops)
 
 
 if __name__ == "__main__":
