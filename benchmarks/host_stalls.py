@@ -1,10 +1,12 @@
 """How long the machine itself withheld its cores while a benchmark ran, or slowed them: what no program on it could have avoided.
 
-On each core a process of the highest real-time priority sleeps for ``PAUSE``, notes by how much it wakes late, and now and then times a fixed loop. Where that priority is not
-granted (it needs root, or CAP_SYS_NICE), the benchmark's own load would make it late, so nothing is measured.
+On each core a process of the highest real-time priority sleeps for ``PAUSE``, notes by how much it wakes late, and now and then times a
+fixed loop. Where that priority is not granted (it needs root, or CAP_SYS_NICE), the benchmark's own load would make it late, so nothing is
+measured.
 """
 
 import contextlib
+import json
 import os
 import select
 import subprocess
@@ -13,8 +15,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-MEASURED = "measured"
-"""Before the stalls, and before the loops, in the answer of a process."""
 PAUSE = 0.005
 LATE = 0.010
 """Seconds by which a sleep may last longer."""
@@ -56,31 +56,30 @@ def watched() -> Iterator[HostStalls]:
         try:
             yield found
         finally:
-            answers = [process.communicate()[0].split() for process in processes]
+            answers = [process.communicate()[0] for process in processes]
             found.measured = all(answers)
-            for name, numbers in ((answer[0], answer[1:]) for answer in answers if answer):
-                middle = numbers.index(name)
-                found.seconds += map(float, numbers[:middle])
-                found.loops += map(float, numbers[middle + 1 :])
+            for stalls, loops in map(json.loads, filter(None, answers)):
+                found.seconds += stalls
+                found.loops += loops
 
 
 def _watch(core: int) -> None:
     os.sched_setaffinity(0, {core})
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(os.sched_get_priority_max(os.SCHED_FIFO)))
-    stalls: list[str] = []
-    loops: list[str] = []
+    stalls: list[float] = []
+    loops: list[float] = []
     before, turn = time.perf_counter(), 0
     while not select.select([sys.stdin], [], [], PAUSE)[0]:
         now = time.perf_counter()
         late = now - before - PAUSE
         if late > LATE:
-            stalls.append(f"{late:.4f}")
+            stalls.append(late)
         turn += 1
         if turn % _LOOP_EVERY == 0:
             sum(_LOOP)
-            loops.append(f"{time.perf_counter() - now:.6f}")
+            loops.append(time.perf_counter() - now)
         before = time.perf_counter()
-    print(MEASURED, *stalls, MEASURED, *loops)
+    print(json.dumps((stalls, loops)))
 
 
 if __name__ == "__main__":

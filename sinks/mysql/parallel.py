@@ -203,11 +203,10 @@ def apply_part(part: int, rows: pa.Table, how: PartPlan, to: PartTarget, patienc
 
 def _others_deleted(to: PartTarget, skipped: frozenset[int], patience: float) -> bool:
     """Wait until all parts have committed their deletes, without those of ``skipped``; False: they have not within ``patience`` seconds."""
-    span = (to.lease.cluster_id, to.after_ts, to.upto_ts, to.parts, to.apply.checkpoint_schema)
 
     def done(session: Session) -> bool:
         lease.check_unlocked(session, to.lease)
-        return progress.deletes_done(session, *span, skipped)
+        return _all_deleted(session, to, skipped)
 
     retries = Retries(_POLL, patience)
     # Not in a transaction that is begun for it: with a mark, each look would write.
@@ -216,6 +215,11 @@ def _others_deleted(to: PartTarget, skipped: frozenset[int], patience: float) ->
             return False
         retries.pause()
     return True
+
+
+def _all_deleted(session: Session, to: PartTarget, skipped: frozenset[int]) -> bool:
+    """As ``progress.deletes_done``."""
+    return progress.deletes_done(session, to.lease.cluster_id, to.after_ts, to.upto_ts, to.parts, to.apply.checkpoint_schema, skipped)
 
 
 class _PartPlans:
@@ -453,12 +457,11 @@ def _write_part(to: PartTarget, part: int, phase: Phase, plans: _PartPlans) -> W
     None: nothing is written, because deletes are missing that the target had answered. It lost them with its last transactions (a crash with
     ``innodb_flush_log_at_trx_commit`` other than 1, a replica in its place), and this transaction is the first to be sure.
     """
-    span = (to.lease.cluster_id, to.after_ts, to.upto_ts, to.parts, to.apply.checkpoint_schema)
     marker = progress.Marker(to.lease.cluster_id, to.after_ts, to.upto_ts, part, to.parts, phase.value)
 
     def write_once(session: Session, effects: Effects) -> Written | None:
         lease.check(session, to.lease)
-        if phase is Phase.WRITE and not progress.deletes_done(session, *span, plans.skipped):
+        if phase is Phase.WRITE and not _all_deleted(session, to, plans.skipped):
             return None
         findings: list[Finding] = []
         if progress.claim_part(session, marker, to.apply.checkpoint_schema, plans.skipped):

@@ -107,9 +107,9 @@ class RelayReplay(RowSink):
         self._not_executed = 0
         """commit_ts of a DDL that a person says was not executed, and that must not be executed twice: the replay ends in front of it."""
         self._not_yet: dict[tuple[str, str], frozenset[str]] = {}
+        """By table: columns that the DDL of ``_first_ddl_ts`` adds, and that rows before it do not have."""
         self._end: tuple[LaneRecord, int] | None = None
         """How many operations of the open span were done last."""
-        """By table: columns that the DDL of ``_first_ddl_ts`` adds, and that rows before it do not have."""
         self._first_ddl_ts = 0
 
     def start(self) -> TargetProgress:

@@ -136,9 +136,9 @@ class MySQLReplay:
         self._found_ddl: DdlMark | None = None
         """The DDL of the record that was found."""
         self._place = AT_ITS_BEGIN
+        """Of the next chunk in the operations behind ``_done_ts``."""
         self._ends: tuple[LaneRecord, tuple[int, ...]] | None = None
         """Where the lanes must be, of what they did last."""
-        """Of the next chunk in the operations behind ``_done_ts``."""
         self._go_on = after_ts + 1
         """Where a range begins that goes on from here."""
         self._begun = False

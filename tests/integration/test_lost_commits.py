@@ -4,8 +4,7 @@ The same happens to a server that crashes with ``innodb_flush_log_at_trx_commit`
 """
 
 import subprocess
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -58,9 +57,9 @@ PARTS = 3
 class Pair:
     """A server, and a replica that may take its place."""
 
-    def __init__(self, server: PrivateMariaDB, directory: Path) -> None:
+    def __init__(self, server: PrivateMariaDB) -> None:
         self.server = server
-        self._replica = directory / "replica"
+        self._replica = server.data_dir.parent / f"{server.data_dir.name}-replica"
 
     def replicate(self) -> None:
         """From here on the replica is behind."""
@@ -89,9 +88,9 @@ class Pair:
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
+def pair() -> Iterator[Pair]:
     with PrivateMariaDB() as server:
-        made = Pair(server, Path(str(server.data_dir)).parent)
+        made = Pair(server)
         made.query("CREATE DATABASE d")
         made.query("CREATE TABLE d.t (id INT PRIMARY KEY, u INT UNIQUE)")
         made.query(f"INSERT INTO d.t VALUES {', '.join(map(str, BEFORE))}")
@@ -129,7 +128,7 @@ def test_parts_that_the_target_has_lost_are_applied_again(
     sink = pair.sink()
     rows = changes(list(zip(BEFORE, ROTATED, strict=True)))
     numbered = with_keys(rows, HISTORY, PARTS)
-    passes: list[int] = []
+    passes: list[str] = []
     waiting = parallel._others_deleted
 
     def deletes_lost(parts: Phases) -> Iterator[pa.RecordBatch]:
@@ -156,12 +155,10 @@ def test_parts_that_the_target_has_lost_are_applied_again(
             yield from part
 
     def phases(events: KeyedEvents, how: parallel.PartPlan, to: parallel.PartTarget, *, together: bool) -> parallel.PartsDone:
-        ways: list[Callable[[Phases], Iterator[pa.RecordBatch]]] = [deletes_lost if lost == "deletes" else writes_lost]
-        run = ways[len(passes)] if len(passes) < len(ways) else undisturbed
-        passes.append(0)
+        run = undisturbed if passes else deletes_lost if lost == "deletes" else writes_lost
+        passes.append(run.__name__)
         of = {part: how.chosen(numbered.filter(pc.equal(numbered.column("part"), part))) for part in range(PARTS)}
         done = pa.Table.from_batches(list(run({part: parallel.apply_part(part, of[part], how, to, 5.0) for part in of})))
-        passes[-1] = len(done)
         return parallel.PartsDone.of(done)
 
     monkeypatch.setattr(parallel, "apply_phases", phases)

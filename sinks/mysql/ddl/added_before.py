@@ -33,7 +33,7 @@ def other_values(session: Target, subject: Subject) -> tuple[str, ...]:
     found = []
     for table, column in _added(subject):
         name, value = quoted(table.schema, table.name), origin_literal(column, session.flavour)
-        same = _holds(quote_name(column.name), column, value, session.flavour)
+        same = _holds(column, value, session.flavour)
         try:
             if not session.query(f"SELECT 1 FROM {name} WHERE NOT ({same}) LIMIT 1"):
                 continue
@@ -51,9 +51,10 @@ def other_values(session: Target, subject: Subject) -> tuple[str, ...]:
 
 def of_another_kind(session: Target, subject: Subject) -> bool:
     """Whether the target has a column that the job adds, as a column that holds values of another kind."""
-    for table, column in _added(subject):
-        name = table.schema, table.name
-        there = read_tables(session, [name]).get(name)
+    added = list(_added(subject))
+    tables = read_tables(session, list({(table.schema, table.name) for table, _ in added})) if added else {}
+    for table, column in added:
+        there = tables.get((table.schema, table.name))
         other = there.column(column.name) if there else None
         if other is not None and (other.generated or changed(column, other) == OTHER_KIND):
             return True
@@ -70,8 +71,9 @@ def _added(subject: Subject) -> Iterator[tuple[TableAt, ColumnInfo]]:
             yield from ((after, c) for c in fresh if not c.generated and not c.flag & ColumnFlag.AUTO_INCREMENT)
 
 
-def _holds(shown: str, column: ColumnInfo, literal: str, flavour: Flavour) -> str:
-    """The condition that ``shown``, the column or its default, is ``literal``."""
+def _holds(column: ColumnInfo, literal: str, flavour: Flavour) -> str:
+    """The condition that the column is ``literal``."""
+    shown = quote_name(column.name)
     if literal == "NULL":
         return f"{shown} IS NULL"
     if column.tp == ColumnType.FLOAT:
@@ -79,4 +81,4 @@ def _holds(shown: str, column: ColumnInfo, literal: str, flavour: Flavour) -> st
     if column.tp == ColumnType.SET:
         return f"{shown} <=> {literal}"  # a text
     first, *others = (text.decode() for text in match_condition(column, flavour, indexed=False))
-    return f"{first}{literal}{literal.join(others)}".replace(quote_name(column.name), shown)
+    return f"{first}{literal}{literal.join(others)}"

@@ -178,9 +178,7 @@ class ExecutionCheck:
 
     def _in_place(self, before: SchemaSnapshot, now: SchemaSnapshot) -> bool:
         """Whether one of the two has the ids that it had: an exchange gives both another one. The other was made anew, by an ALTER TABLE of an operator."""
-        return any(
-            set(now.objects[name].ids.values()) == set(before.objects[name].ids.values()) != set() for name in self._exchanging(before, now)
-        )
+        return any(_which(now, name) == _which(before, name) != frozenset() for name in self._exchanging(before, now))
 
     def _exchanging(self, before: SchemaSnapshot, now: SchemaSnapshot) -> tuple[str, ...]:
         """The names of the unpartitioned table and of the partitioned one; empty if one of them is not in both snapshots."""

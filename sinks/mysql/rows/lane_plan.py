@@ -68,8 +68,7 @@ class LanePlan:
 
     def ends(self) -> tuple[int, ...]:
         """How many operations each lane has done in the end."""
-        lanes = len(self.done) if self.done is not None else self.lanes
-        return tuple(np.bincount(self.schedule.lanes, minlength=lanes).tolist())
+        return tuple(np.bincount(self.schedule.lanes, minlength=self.lanes).tolist())
 
     def rounds(self) -> list[dict[int, list[int]]]:
         """The operations of each lane in each round, in order."""

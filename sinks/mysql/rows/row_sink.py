@@ -281,12 +281,11 @@ class RowSink(MySQLSink):
     def _write_lanes(self, writer: RowWriter, how: LanePlan, step: RowsStep) -> tuple[Finding, ...]:
         schema, left = self._settings.checkpoint_schema, self._open_lanes if self._is_open(step) else None
         record = LaneRecord(self._cluster_id, max(step.upto_ts, left.upto_ts if left else 0), schema)
-        lanes = len(how.done) if how.done is not None else how.lanes
 
         def begin(session: Session) -> bool:
             if not self._record.next_is(session, step):
                 return False
-            row_progress.begin(session, self._cluster_id, (step.after_ts, record.upto_ts), how.text, lanes, schema, safe=how.safe)
+            row_progress.begin(session, self._cluster_id, (step.after_ts, record.upto_ts), how.text, how.lanes, schema, safe=how.safe)
             self._record.save(session, step.after_ts, step.applied, consistent=False)
             return True
 
@@ -303,7 +302,7 @@ class RowSink(MySQLSink):
         findings: tuple[Finding, ...] = ()
         if how.done is not None or self._leased.transact(begin):
             self._record.consistent, self._interrupted = False, True
-            findings = self._lanes.run(writer, how.rounds(), how.done or (0,) * lanes, record)
+            findings = self._lanes.run(writer, how.rounds(), how.done or (0,) * how.lanes, record)
             self._leased.transact(finish)
         self._interrupted = False
         rest = record.upto_ts > step.upto_ts
