@@ -147,12 +147,42 @@ def part_numbers(
     return np.asarray(hashes % np.uint64(parts), dtype=np.int32)
 
 
+def subset_numbers(table_ids: Indexes, keys: pa.BinaryArray, sizes: Indexes, count: int) -> Indexes:
+    """The subset, 0 to ``count``, that each row belongs to: equal for equal (table, key), about as many of the bytes ``sizes`` in each.
+
+    Rows that are neighbours in the order of tables and keys are in one subset, as a table's index has them: a subset that took rows from
+    everywhere would make the target split the pages that the one before it filled. Rows whose keys begin with the same 8 bytes count as one
+    place in that order; where such a place is more than a subset, its rows are spread by their hash.
+    """
+    starts, lengths, data = _binary_parts(keys)
+    heads = (_words(data)[starts] & _ONLY[np.minimum(lengths, 8)]).byteswap()
+    order = np.lexsort((heads, table_ids))
+    begins = np.diff(table_ids[order], prepend=-1) != 0
+    begins |= np.diff(heads[order], prepend=np.uint64(0)) != 0
+    begins[:1] = True
+    ends = np.cumsum(sizes[order])
+    total = int(ends[-1]) if len(ends) else 0
+    before = (ends - sizes[order])[begins]
+    pieces = -(-np.diff(before, append=total) * count // max(total, 1))
+    place = np.cumsum(begins) - 1
+    numbers = np.empty(len(order), dtype=np.int64)
+    numbers[order] = (before * count // max(total, 1))[place]
+    if bool((pieces > 1).any()):
+        # A part is a remainder of the same hash, so use its higher bits, which are independent of that.
+        spread = part_numbers(table_ids, keys, np.zeros(len(keys), np.bool_), 1 << 30) >> 12
+        numbers[order] += spread[order] % np.maximum(pieces, 1)[place]
+    return numbers
+
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_B = np.uint64(0x94D049BB133111EB)
 _WHOLE = np.uint64(0xFFFFFFFFFFFFFFFF)
 _COUNTED = {Numbering.ROWS: _WHOLE, Numbering.FORMER: np.uint64(0xFFFFFFFFFFF080FF), Numbering.BLOCKS: np.uint64(0x00FCFFFFFFFFFFFF)}
 """Which bits of an integer handle's key, a little-endian word of big-endian bytes, count."""
+
+_ONLY = np.array([(1 << (8 * n)) - 1 for n in range(9)], dtype=np.uint64)
+"""Masks of the first 0 to 8 bytes of a little-endian word."""
 
 
 def _mix(x: Any) -> Any:
@@ -168,13 +198,12 @@ def _mix(x: Any) -> Any:
 def _hash_bytes(hashes: Any, starts: Any, lengths: Any, data: Any, first: Any) -> Any:
     """Mix the bytes of each row into its hash, one 8-byte word at a time for all rows; ``first``: which bits of the first word count."""
     all_words = _words(data)
-    masks = np.array([(1 << (8 * n)) - 1 for n in range(9)], dtype=np.uint64)
     active = np.flatnonzero(lengths)
     word = 0
     while len(active):
         at = starts[active] + word
         left = np.minimum(lengths[active] - word, 8)
-        words = all_words[at] & masks[left]
+        words = all_words[at] & _ONLY[left]
         if word == 0:
             words &= first[active]
         hashes[active] = _mix(hashes[active] ^ words)

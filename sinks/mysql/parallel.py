@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +35,7 @@ from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between, wanted, without
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.engine.blocks import unpack
-from pyspark_tidb_binlog.sinks.engine.fold import Indexes, Mask, ends_of, part_numbers
+from pyspark_tidb_binlog.sinks.engine.fold import Indexes, Mask, ends_of, subset_numbers
 from pyspark_tidb_binlog.sinks.engine.hidden import HiddenRows, marked
 from pyspark_tidb_binlog.sinks.engine.keyed import KEYED, KeyedEvents, Span
 from pyspark_tidb_binlog.sinks.engine.shared_rowids import numbered, repeated, row_numbers, sharing
@@ -401,18 +400,18 @@ def _touched(rows: pa.Table, transactions: frozenset[int]) -> Mask:
     return touched
 
 
-def _subset_numbers(rows: pa.Table, needed: Mask) -> np.ndarray[Any, np.dtype[np.int32]]:
+def _subset_numbers(rows: pa.Table, needed: Mask) -> Indexes:
     """For each of ``rows`` its subset: by key, in subsets of about ``IN_MEMORY`` bytes; -1 where it is not ``needed``."""
-    count = -(-rows.nbytes // IN_MEMORY)
     if bool(np.any(needed & rows.column("key").is_null().to_numpy())):
         raise _keyless_rows(rows.filter(pa.array(needed)))
-    keys = _with_keys(rows).column("key").combine_chunks()
-    # The part is a remainder of the same hash, so use its higher bits, which are independent of that.
-    spread = part_numbers(rows.column("table_id").to_numpy(), keys, np.zeros(len(keys), np.bool_), 1 << 30) >> 12
-    return np.where(needed, spread % count, -1).astype(np.int32)
+    keys = _with_keys(rows).column("key").combine_chunks().filter(pa.array(needed))
+    sizes = pc.binary_length(rows.column("row")).to_numpy()[needed].astype(np.int64) + 1
+    numbers = np.full(rows.num_rows, -1, dtype=np.int64)
+    numbers[needed] = subset_numbers(rows.column("table_id").to_numpy()[needed], keys, sizes, -(-rows.nbytes // IN_MEMORY))
+    return numbers
 
 
-def _subsets(rows: pa.Table, numbers: np.ndarray[Any, np.dtype[np.int32]]) -> Iterator[pa.Table]:
+def _subsets(rows: pa.Table, numbers: Indexes) -> Iterator[pa.Table]:
     for number in range(int(numbers.max(initial=-1)) + 1):
         yield _only(rows, numbers == number).combine_chunks()
 

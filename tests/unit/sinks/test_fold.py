@@ -1,11 +1,13 @@
 """Net changes of single rows, and the fixed hash from keys to parts."""
 
+import random
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from pyspark_tidb_binlog.schemas.events import Op
-from pyspark_tidb_binlog.sinks.engine.fold import NetChanges, Numbering, fold, part_numbers
+from pyspark_tidb_binlog.sinks.engine.fold import NetChanges, Numbering, fold, part_numbers, subset_numbers
 
 
 def events(*rows: tuple[int, int, Op, int, bytes]) -> pa.Table:
@@ -120,6 +122,54 @@ def test_parts_are_even() -> None:
     keys = pa.array([b"\x08" + i.to_bytes(3, "big") for i in range(n)], pa.binary())
     counts = np.bincount(part_numbers(np.full(n, 96), keys, np.zeros(n, dtype=bool), 4), minlength=4)
     assert counts.min() > 0.95 * n / 4
+
+
+def subsets_of(keys: list[bytes], sizes: list[int], count: int, table_ids: list[int] | None = None) -> list[int]:
+    ids = np.array(table_ids or [7] * len(keys), dtype=np.int64)
+    return subset_numbers(ids, pa.array(keys, pa.binary()), np.array(sizes, dtype=np.int64), count).tolist()
+
+
+def test_a_subset_has_neighbours_in_the_order_of_the_index() -> None:
+    handles = list(range(1000)) * 2
+    random.Random(5).shuffle(handles)
+    numbers = subsets_of([handle_key(handle) for handle in handles], [10] * 2000, 4)
+    assert sorted(set(zip(handles, numbers, strict=True))) == [(handle, handle // 250) for handle in range(1000)]
+
+
+def test_a_subset_has_neighbours_of_one_table() -> None:
+    numbers = subsets_of([handle_key(1)] * 3 + [handle_key(2)] * 3, [10] * 6, 3, [9, 8, 7] * 2)
+    assert numbers == [2, 1, 0] * 2
+
+
+def test_subsets_are_even_in_bytes() -> None:
+    """A thousand small rows and four big ones."""
+    numbers = subsets_of([handle_key(handle) for handle in range(1004)], [10] * 1000 + [10_000] * 4, 5)
+    assert [numbers.count(subset) for subset in range(5)] == [1000, 1, 1, 1, 1]
+
+
+def test_keys_that_begin_alike_are_spread() -> None:
+    keys = [b"\x01customer-%05d" % number for number in range(5000)] * 2
+    numbers = subsets_of(keys, [10] * 10_000, 4)
+    assert numbers[:5000] == numbers[5000:]
+    counts = np.bincount(numbers)
+    assert len(counts) <= 5
+    assert counts[:4].min() > 0.9 * 2500
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_all_events_of_a_row_are_in_one_subset(seed: int) -> None:
+    rng = random.Random(seed)
+    keys = [bytes(rng.choices(b"ab\x00", k=rng.randrange(12))) for _ in range(300)]
+    ids = [rng.randrange(3) for _ in keys]
+    count = rng.choice([1, 2, 7, 1000])
+    numbers = subsets_of(keys, [rng.choice([1, 5, 3000]) for _ in keys], count, ids)
+    assert len(set(zip(ids, keys, numbers, strict=True))) == len(set(zip(ids, keys, strict=True)))
+    assert 0 <= min(numbers)
+    assert max(numbers) <= count
+
+
+def test_no_rows_have_no_subsets() -> None:
+    assert subsets_of([], [], 3) == []
 
 
 def handle_key(handle: int) -> bytes:
