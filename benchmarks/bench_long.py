@@ -1,9 +1,9 @@
 """Two million row events: the case ``bench`` played seven times with other keys and timestamps, compared to ``bench`` in the same run.
 
-    python -m benchmarks.bench_long [--deliveries sorted raw] [--plays 7] [--repeat 4] [--max-bytes 134217728]
+    python -m benchmarks.bench_long [--deliveries sorted raw] [--plays 7] [--repeat 3] [--max-bytes 134217728]
         [--redo-log 2G]
 
-Per delivery: ``--repeat`` times the backlog ``bench``, half of them before the long one and half after; measured as ``bench_backlog`` does.
+Per delivery: the backlog ``bench`` and the long one in turn, ``--repeat`` times, and medians of both; measured as ``bench_backlog`` does.
 Memory is that of JVM and Python (proportional set size): the largest in each seventh of the long one's time, beside that of ``bench``.
 The target's redo log and buffer pool hold the whole long backlog, so that what is measured is not the server's own writing back of pages,
 which a single play ends before; with MariaDB's default (``--redo-log 96M``) the target's own bulk limit, printed beside, is lower for the
@@ -17,7 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def main() -> int:
     options.add_argument("--warm-up", type=Path, default=ROOT / "tests" / "golden" / "txn")
     options.add_argument("--deliveries", nargs="+", choices=("sorted", "raw"), default=["sorted", "raw"])
     options.add_argument("--plays", type=int, default=7)
-    options.add_argument("--repeat", type=int, default=4, help="runs of the single play, half before and half after the long one")
+    options.add_argument("--repeat", type=int, default=3, help="runs of the single play and of the long one, in turn")
     options.add_argument("--max-bytes", type=int, default=SourceConfig().max_bytes_per_trigger, help="spark.max-bytes-per-trigger")
     options.add_argument("--redo-log", default="2G", help="innodb-log-file-size and innodb-buffer-pool-size of the target")
     given = options.parse_args()
@@ -65,13 +65,16 @@ def main() -> int:
             spark = build_session("bench long", master="local[2]")
             target = server.target()
             one(spark, load(given.warm_up), config, target)
+            fill_buffer_pool(target, config)
             print_settings(target, config)
-            single = [one(spark, case, config, target) for _ in range(given.repeat // 2)]
-            long = long_backlog(spark, case, given.plays, config, target)
-            long_limit = bulk_limit(target, config)
-            single += [one(spark, case, config, target) for _ in range(given.repeat - len(single))]
-            limit = bulk_limit(target, config)
+            single, long, limits, long_limits = [], [], [], []
+            for _ in range(given.repeat):
+                single.append(one(spark, case, config, target))
+                limits.append(bulk_limit(target, config))
+                long.append(long_backlog(spark, case, given.plays, config, target))
+                long_limits.append(bulk_limit(target, config))
             faster.append(report(delivery, case, single, long))
+            limit, long_limit = statistics.median(limits), statistics.median(long_limits)
             print(
                 f"  the target's bulk limit: {limit:.2f} s for the rows of one play, {long_limit:.2f} s for those of {given.plays}; "
                 f"ratio {given.plays * limit / long_limit:.2f}",
@@ -98,6 +101,23 @@ def long_backlog(spark: SparkSession, case: RecordedCase, plays: int, config: Dr
         return Long(seconds, [report for report in replication.reports if report.row_events], since_start)
 
 
+def fill_buffer_pool(target: TargetConfig, config: DrainerConfig) -> None:
+    """Let the server take the memory of its buffer pool from the machine, which costs it as much time once as it has pages, and write all back.
+
+    A single play finds that memory where the one before it left it, the long backlog would not: a server that is in use has it.
+    """
+    with connect(target, config.apply) as session:
+        rows = int(session.query("SELECT @@innodb_buffer_pool_size DIV 40000")[0][0])
+        session.execute("CREATE DATABASE filled")
+        session.execute("USE filled")
+        session.execute(f"CREATE TABLE pages ENGINE=InnoDB SELECT seq, REPEAT('x', 15000) AS page FROM seq_1_to_{rows}")
+        session.execute("DROP DATABASE filled")
+        session.execute("SET GLOBAL innodb_max_dirty_pages_pct = 0")
+        while int(session.query("SHOW STATUS LIKE 'Innodb_buffer_pool_pages_dirty'")[0][1]) > 100:
+            time.sleep(0.1)
+        session.execute("SET GLOBAL innodb_max_dirty_pages_pct = DEFAULT")
+
+
 def require_equal(case: RecordedCase, plays: int, target: TargetConfig, config: DrainerConfig) -> None:
     """End the benchmark unless the target's rows of each play have the recording's count and checksum, with the keys moved back."""
     wanted = json.loads((case.directory / "case.json").read_text())["checksums"][0]
@@ -112,23 +132,27 @@ def require_equal(case: RecordedCase, plays: int, target: TargetConfig, config: 
         raise SystemExit(f"the target differs: (play, rows, checksum) {found}; each play should have {wanted['count']}, {wanted['sum']}")
 
 
-def report(delivery: str, case: RecordedCase, single: Sequence[Run], long: Long) -> bool:
+def report(delivery: str, case: RecordedCase, single: Sequence[Run], long: Sequence[Long]) -> bool:
     """Print one delivery; returns whether the long backlog was at least as fast."""
     total = json.loads((case.directory / "case.json").read_text())["row_events"]["total"]
-    events = sum(batch.row_events for batch in long.batches)
-    bench, rate = total / statistics.median(run.seconds for run in single), events / long.seconds
-    runs = ", ".join(f"{run.seconds:.2f}" for run in single)
+    events = sum(batch.row_events for batch in long[0].batches)
+    bench, rate = total / statistics.median(run.seconds for run in single), events / statistics.median(run.seconds for run in long)
     peak = max(run.peak_mib for run in single)
-    print(f"{delivery}: bench {total:,} row events, {bench:,.0f} a second (median of {runs} s), peak memory {peak:,.0f} MiB")
+    print(f"{delivery}: bench {total:,} row events, {bench:,.0f} a second (median of {_seconds(single)}), peak memory {peak:,.0f} MiB")
     print(
-        f"{delivery}: bench-long {events:,} row events in {long.seconds:.2f} s and {len(long.batches)} batches, {rate:,.0f} a second; "
+        f"{delivery}: bench-long {events:,} row events, {rate:,.0f} a second (median of {_seconds(long)}); "
         f"ratio {rate / bench:.2f} (goal >= 1); every play equals the recording"
     )
-    print("  peak memory in each seventh of that time, MiB: " + " ".join(f"{mib:,.0f}" for mib in peaks(long)))
-    for number, batch in enumerate(long.batches, 1):
-        stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in batch.seconds.items())
-        print(f"  batch {number}: {batch.row_events:,} row events; {stages}", flush=True)
+    for run in long:
+        print("  peak memory in each seventh of that time, MiB: " + " ".join(f"{mib:,.0f}" for mib in peaks(run)))
+        for number, batch in enumerate(run.batches, 1):
+            stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in batch.seconds.items())
+            print(f"  batch {number}: {batch.row_events:,} row events; {stages}", flush=True)
     return rate >= bench
+
+
+def _seconds(runs: Iterable[Run | Long]) -> str:
+    return ", ".join(f"{run.seconds:.2f}" for run in runs) + " s"
 
 
 def peaks(long: Long, pieces: int = 7) -> list[float]:
