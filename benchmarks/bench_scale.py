@@ -243,7 +243,7 @@ def outside(name: str, cores: Sequence[int]) -> Measured:
     layout, measured = LAYOUTS[name], Measured()
     spark = {cores[place] for place in layout.spark}
     command = [sys.executable, *sys.orig_argv[1:], "--inside", name]
-    environ = os.environ | FRUGAL
+    environ = os.environ | FRUGAL | {"PYSPARK_PYTHON": sys.executable}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=environ, preexec_fn=lambda: os.sched_setaffinity(0, spark)
     ) as process:
