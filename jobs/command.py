@@ -259,7 +259,10 @@ def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
     ours = jvm_settings.jvm_options(archive, local=local, given=f"{options} {' '.join(given.spark)}")
     # Strings hash alike in driver and workers, as spark-submit sets it.
     environ |= {"SPARK_HOME": str(home), "SPARK_SUBMIT_OPTS": f"{ours} {options}".strip(), "PYTHONHASHSEED": "0"}
-    settings = ["spark.python.daemon.module=pyspark_tidb_binlog.jobs.workers", "spark.ui.showConsoleProgress=false"]
+    settings = ["spark.ui.showConsoleProgress=false"]
+    if local:
+        # Executors elsewhere have the code sent to them, which Spark puts on the path of a task, too late for the parent of the workers.
+        settings.append("spark.python.daemon.module=pyspark_tidb_binlog.jobs.workers")
     arguments = ["--master", master, "--name", f"tidb-binlog {given.job}"]
     for setting in settings:
         arguments += ["--conf", setting]

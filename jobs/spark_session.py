@@ -239,10 +239,10 @@ def _launch_settings(master: str, *, delta: bool) -> dict[str, str]:
     java, _ = java_of(os.environ)
     archive = ClassArchive(jars, _spark_home(), java) if jars is not None and java is not None else None
     options = jvm_options(archive, local=local, given=os.environ.get("SPARK_SUBMIT_OPTS", ""))
-    settings = {
-        "spark.python.daemon.module": f"{__package__}.workers",
-        "spark.driver.extraJavaOptions": f"{options} -Dtidb.binlog.log={spark_log_file()}",
-    }
+    settings = {"spark.driver.extraJavaOptions": f"{options} -Dtidb.binlog.log={spark_log_file()}"}
+    if local:
+        # Executors elsewhere have the code sent to them, which Spark puts on the path of a task, too late for the parent of the workers.
+        settings["spark.python.daemon.module"] = f"{__package__}.workers"
     return settings | (_jars(jars, local=local) if delta else {})
 
 

@@ -28,6 +28,8 @@ _log = logging.getLogger(__name__)
 
 _QUIET_SECONDS, _LOOKS = 1.0, 20
 """How long, and at how many moments of it, a stream must be quiet to have little to do."""
+_FIRST_SECONDS = 180.0
+"""How long the first operations of a run wait for a quiet moment, at most."""
 
 
 class Operation(StrEnum):
@@ -134,7 +136,9 @@ class DeltaMaintenance:
         if not operations:
             return
         self._due_at = min(self._due_at, now)
-        if now < self._due_at + self._bounds.put_off and not self._stays_quiet():
+        # A run that is always busy may be a short one: its first operation is sooner.
+        patience = self._bounds.put_off if self._last else min(self._bounds.put_off, _FIRST_SECONDS)
+        if now < self._due_at + patience and not self._stays_quiet():
             return
         self._due_at = math.inf
         for operation in operations:

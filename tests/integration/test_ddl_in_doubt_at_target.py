@@ -9,7 +9,7 @@ from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from tests.support.ddl_jobs import column, database, history, job, partitions, steps_of, table
+from tests.support.ddl_jobs import INT, column, database, history, job, partitions, steps_of, table
 from tests.support.ddl_target import apply, ddl_session, dying
 from tests.support.private_mysql import MYSQLD
 
@@ -119,3 +119,42 @@ def test_a_changed_database_is_no_sign_that_its_ddl_was_executed(session: Sessio
     assert apply(session, alter, h).how == "text"
     shown = session.query("SELECT default_character_set_name FROM information_schema.schemata WHERE schema_name = 'd'")
     assert shown == [("utf8mb3",)]
+
+
+@pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl"])
+def test_other_bounds_under_the_same_names_are_made_whatever_else_has_changed(session: Session, point: str) -> None:
+    """Somebody's index, made while the process is dead, is no sign that the partitions were divided anew."""
+
+    def info(first: int, p0: int, p1: int) -> dict[str, object]:
+        parts = partitions((p0, "p0"), (p1, "p1"))
+        for part, bound in zip(parts["definitions"], (first, 100), strict=True):
+            part["less_than"] = [str(bound)]
+        return table(
+            10,
+            "t",
+            [column(1, "id", {**INT, "Flag": 4099}), column(2, "b")],
+            partition={**parts, "type": 1, "expr": "`id`", "enable": True, "num": 2},
+        )
+
+    changes = [job(3, JobType.REORGANIZE_PARTITION, info(50, 31, 32)), job(4, JobType.TRUNCATE_PARTITION, info(50, 41, 32))]
+    h = history(database(1), job(2, 3, info(10, 21, 22)), *changes)
+    *made, divide, empty = steps_of(
+        h,
+        {
+            2: "CREATE TABLE `t` (`id` INT PRIMARY KEY,`b` INT) PARTITION BY RANGE (`id`) "
+            "(PARTITION `p0` VALUES LESS THAN (10),PARTITION `p1` VALUES LESS THAN (100));",
+            3: "ALTER TABLE `t` REORGANIZE PARTITION `p0`,`p1` INTO (PARTITION `p0` VALUES LESS THAN (50),PARTITION `p1` VALUES LESS THAN (100));",
+            4: "ALTER TABLE `t` TRUNCATE PARTITION `p0`;",
+        },
+    )
+    for step in made:
+        apply(session, step, h)
+    session.execute("INSERT INTO d.t VALUES (1, 1), (20, 20), (60, 60)")
+    session.commit()
+    with dying(point):
+        apply(session, divide, h)
+    session.rollback()
+    session.execute("ALTER TABLE d.t ADD INDEX mine (b)")
+    apply(session, divide, h)
+    apply(session, empty, h)
+    assert session.query("SELECT * FROM d.t") == [(60, 60)]

@@ -35,6 +35,9 @@ _MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES, JobType.CREATE_
 _OF_PARTITIONS = frozenset({JobType.DROP_PARTITION, JobType.REORGANIZE_PARTITION, JobType.ALTER_PARTITIONING, JobType.REMOVE_PARTITIONING})
 """A target's table without partitions looks as these leave it, and has its rows still."""
 
+_DIVIDES = frozenset({JobType.REORGANIZE_PARTITION, JobType.ALTER_PARTITIONING})
+"""They may leave the names of the partitions as they are and give them other bounds."""
+
 _MAKES_TABLES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES})
 
 
@@ -66,7 +69,10 @@ def shows(session: Target, subject: Subject, dialect: Dialect) -> bool:
     """Whether the target already has all changes of the job, whatever the reason for which it refused the statement."""
     kind = subject.job.type
     return (
-        kind not in DROPS | _MOVES | _EMPTIES | _MAKES | _OF_PARTITIONS and not unseen(subject) and lacks(session, subject, dialect) == ()
+        kind not in DROPS | _MOVES | _EMPTIES | _MAKES | _OF_PARTITIONS
+        and not unseen(subject)
+        and lacks(session, subject, dialect) == ()
+        and not unlike_the_job(session, subject)
     )
 
 
@@ -103,10 +109,12 @@ class ExecutionCheck:
         if any(_line(earlier.snapshot, u.table, u.before) == _line(now, u.table, u.after) != "" for u in unseen(self._subject)):
             return False  # setting a default or an expression again is harmless
         lacking = lacks(self._session, self._subject, self._dialect)
+        if lacking is None and kind in _DIVIDES:
+            return False  # the names are as before and the bounds are not compared; a second time it does the same
         if lacking is None:
             # After a refusal an operator may have changed anything, and running this again is harmless.
             return not earlier.was_refused_before and not unlike_the_job(self._session, self._subject)
-        return not lacking
+        return not lacking and not unlike_the_job(self._session, self._subject)
 
     def _gone(self, now: SchemaSnapshot) -> bool:
         """Whether nothing of the dropped object is left. A server killed in DROP DATABASE may have dropped only (some of) its tables."""
@@ -152,7 +160,8 @@ class ExecutionCheck:
                 return True
             if self._subject.job.type == JobType.EXCHANGE_PARTITION and self._exchanged(before, now):
                 return True
-            if self._subject.job.type == JobType.EXCHANGE_PARTITION and self._in_place(before, now):
+            # Another server gives other ids: only where this one has refused it, an id that stays says that nothing was exchanged.
+            if self._subject.job.type == JobType.EXCHANGE_PARTITION and earlier.refused and self._in_place(before, now):
                 return False
         elif self._shows(before) and not lacks(self._session, self._subject, self._dialect):
             return True

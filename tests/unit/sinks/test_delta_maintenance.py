@@ -58,6 +58,19 @@ def test_under_load_it_waits_for_a_second_without_one_but_not_forever(
         assert tuple(done) == BOTH, "what was put off is done later"
 
 
+def test_the_first_operations_of_a_run_that_is_always_busy_are_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lives of ten minutes, one after another, would have none."""
+    clock, done = [0.0], list[tuple[float, Operation]]()
+    monkeypatch.setattr("pyspark_tidb_binlog.sinks.delta.maintenance.time.monotonic", lambda: clock[0])
+    maintenance = DeltaMaintenance(cast("SparkSession", None), (), replace(WEEK, settle=60.0, put_off=900.0), lambda: False)
+    monkeypatch.setattr(maintenance, "_do", lambda operation: done.append((clock[0], operation)))
+    for second in range(600):
+        clock[0] = float(second)
+        maintenance.look()
+    assert {operation for _, operation in done} == set(BOTH)
+    assert max(at for at, _ in done) <= 60 + 180
+
+
 @pytest.mark.parametrize(("retention", "every"), [(7 * 86_400.0, 3600.0), (3600.0, 900.0), (60.0, 300.0)])
 def test_a_short_retention_is_looked_after_more_often(retention: float, every: float) -> None:
     assert Retention(retention).vacuum_every == every
