@@ -107,6 +107,10 @@ class _KnownTable:
         return frozenset(c.name.lower() for c in self.there.columns if not c.generated)
 
 
+class _CommitsLost(ApplyError):
+    """The target lacks what it had answered."""
+
+
 class MySQLReplay:
     """One target, to which the binlogs of one range are applied."""
 
@@ -139,6 +143,8 @@ class MySQLReplay:
         """Of the next chunk in the operations behind ``_done_ts``."""
         self._ends: tuple[LaneRecord, tuple[int, ...]] | None = None
         """Where the lanes must be, of what they did last."""
+        self._written: tuple[int, int, str] | None = None
+        """Span and plan of the record that this replay has written last."""
         self._go_on = after_ts + 1
         """Where a range begins that goes on from here."""
         self._begun = False
@@ -265,11 +271,15 @@ class MySQLReplay:
             return
         self._done_ts, self._go_on = self._last_ts, self._last_ts + 1
         schema, upto_ts = self._apply.checkpoint_schema, self._open_upto
+        tried = False
 
         def finish(session: Session) -> None:
+            nonlocal tried
             found = row_progress.load_any(session, CLUSTER, schema)
-            if found is not None and found.plan != _REST:
-                self._require_done(session)
+            # If the answer to an attempt was lost, it may have ended the record.
+            if not (tried and (found is None or found.plan == _REST)):
+                self._require_last(session)
+            tried = True
             row_progress.finish(session, CLUSTER, schema)
             if upto_ts > self._done_ts:
                 row_progress.begin(session, CLUSTER, (self._done_ts, upto_ts), _REST, 1, schema, safe=True)
@@ -426,7 +436,7 @@ class MySQLReplay:
             already = execute_text(self._ddl_sessions.use, self._retry_policy, parts.database, parts.statement, self._flavour, self._check)
             if already is not None and already.errno == _NO_DATABASE and not parts.drops:
                 raise already
-        except LeaseLost:
+        except (LeaseLost, _CommitsLost):
             raise
         except ApplyError as error:
             if not isinstance(error, RetryableApplyError) and error.errno and error.errno not in CLIENT_ERRORS:
@@ -469,17 +479,33 @@ class MySQLReplay:
         def begin(session: Session) -> None:
             found = row_progress.load_any(session, CLUSTER, schema)
             if found is None or (found.after_ts, found.upto_ts, found.plan) != (*span, plan):
-                self._require_done(session)
+                self._require_last(session)
             row_progress.begin(session, CLUSTER, span, plan, lanes, schema, safe=safe)
 
         self._leased.transact(begin)
-        self._ends = None
+        self._ends, self._written = None, (*span, plan)
 
-    def _require_done(self, session: Session) -> None:
-        """Check that the target still has what the lanes did last."""
+    def _require_last(self, session: Session) -> None:
+        """Check that the target still has what this replay has done last.
+
+        Raises:
+            _CommitsLost: it has lost transactions that it had answered.
+        """
+        if self._written is None:
+            return
+        schema = self._apply.checkpoint_schema
+        found = row_progress.load_any(session, CLUSTER, schema)
+        if found is None or (found.after_ts, found.upto_ts, found.plan) != self._written:
+            begun = self._written[0] + 1
+            raise _CommitsLost(
+                f"the target has lost transactions that it had committed: {schema}.spark_rows does not have the span that begins at {begun}. Did the "
+                "server crash with innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind taken its place? Start the replay again "
+                "as before; without a record, from its beginning and with -safe-mode"
+            )
         if self._ends is not None:
             record, ends = self._ends
             record.require_done(session, ends)
 
     def _check(self, session: Session) -> None:
         lease.check_unlocked(session, self._leased.lease)
+        self._require_last(session)

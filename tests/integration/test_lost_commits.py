@@ -3,6 +3,7 @@
 The same happens to a server that crashes with ``innodb_flush_log_at_trx_commit`` other than 1.
 """
 
+import datetime
 import subprocess
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,11 @@ import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.codec.datum import encode_int
 from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_insert, encode_update
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind, pack
@@ -26,6 +29,9 @@ from pyspark_tidb_binlog.sinks.mysql import parallel
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.rows import row_lanes
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
+from pyspark_tidb_binlog.sinks.replay import mysql_replay
+from pyspark_tidb_binlog.sinks.replay.mysql_replay import MySQLReplay
+from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
 from tests.support.ddl_jobs import INT, column, database, history, index, job, table
 
 if TYPE_CHECKING:
@@ -252,3 +258,45 @@ def test_a_ddl_is_not_executed_before_rows_that_the_target_has_lost(pair: Pair) 
     again.apply_ddl(drop, HISTORY, frozenset())
     assert sorted(pair.query("SELECT * FROM d.t")) == [(i,) for i in IDS]
     again.close()
+
+
+@pytest.mark.parametrize("last", ["rows", "ddl"])
+def test_a_replay_that_lost_its_only_rows_says_so(pair: Pair, monkeypatch: pytest.MonkeyPatch, last: str) -> None:
+    """With the record of their beginning they are gone; the replay ends, or executes a DDL, behind them."""
+
+    def columns(number: int) -> list[bytes]:
+        values = {"id": number, "u": number}
+        return [pb.column(name=n, tp=bytes((3,)), mysql_type="int", value=encode_int(v)).SerializeToString() for n, v in values.items()]
+
+    inserts = [pb.Event(schema_name="d", table_name="t", tp=pb.Insert, row=columns(number)) for number in (2, 3)]
+    binlogs = [pb.Binlog(tp=pb.DML, commit_ts=20, dml_data=pb.DMLData(events=inserts))]
+    if last == "ddl":
+        binlogs.append(pb.Binlog(tp=pb.DDL, commit_ts=25, ddl_query=b"use `d`; ALTER TABLE `t` DROP COLUMN `u`;;"))
+    executed, begun = mysql_replay.execute_text, MySQLReplay._begin
+
+    def behind_the_begin_of_the_ddl(*arguments: Any, **named: Any) -> Any:
+        pair.fail_over()
+        return executed(*arguments, **named)
+
+    def behind_its_end(replay: MySQLReplay) -> None:
+        pair.fail_over()
+        finished(replay)
+
+    def once_behind(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(MySQLReplay, "_begin", begun)
+        pair.replicate()
+        return begun(*arguments, **named)
+
+    finished = MySQLReplay._finish
+    monkeypatch.setattr(MySQLReplay, "_begin", once_behind)
+    if last == "ddl":
+        monkeypatch.setattr(mysql_replay, "execute_text", behind_the_begin_of_the_ddl)
+    else:
+        monkeypatch.setattr(MySQLReplay, "_finish", behind_its_end)
+    replay = MySQLReplay(pair.server.target(), ApplyConfig(lease_timeout=5.0, retries=20), 0, ReadBack(datetime.UTC))
+    try:
+        with pytest.raises(ApplyError, match="the target has lost transactions that it had committed"):
+            replay.take_all(binlogs)
+    finally:
+        replay.close()
+    assert [name for name, *_ in pair.query("SHOW COLUMNS FROM d.t")] == ["id", "u"]
