@@ -6,7 +6,6 @@ import pwd
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -271,10 +270,10 @@ def test_the_notebook_runs_in_a_real_jupyter(from_index: Environment, wheel: Pat
 @pytest.mark.mysql
 @pytest.mark.grpc
 def test_a_drainer_runs_on_two_workers_of_a_standalone_cluster(installed: Environment, mariadb: PrivateMariaDB, elsewhere: Path) -> None:
-    """The executors have a Python with the packages that this project needs, but not with the project: they get the code from the command."""
+    """The executors have the environment's Python on a path that all see, and get the code from the command."""
     with StandaloneSpark(elsewhere.parent / "cluster") as cluster, scene_in(elsewhere.parent, mariadb) as scene:
         settings = [f"--conf={name}={value}" for name, value in cluster.settings().items() if name != "spark.submit.pyFiles"]
-        environ = bare_environ(elsewhere.parent / "home") | {"PYSPARK_PYTHON": sys.executable}
+        environ = bare_environ(elsewhere.parent / "home") | {"PYSPARK_PYTHON": installed.python}
         job = scene.drainer("--master", cluster.url, *settings, "--delivery=raw", started=Started(installed.command, environ))
         scene.workload.begin()
         at_work(job)
