@@ -1,7 +1,7 @@
 """A model of a backlog's throughput from measured costs, and what it gives for other machines. Pure.
 
-A batch passes its stages one after another: read (with pairing), plan+delete, write. Each stage takes as long as the slowest of what works in
-it at the same time:
+A batch passes its stages one after another: read (with pairing), plan+delete, write. Reading takes as long as the slowest of what works in it at
+the same time, the other stages as long as Spark and the target together, because a part's task plans a piece, sends it and waits for the answer:
 
     Spark     its CPU per row event, on as many cores as there are tasks: one per Pump (raw: per bucket) while reading, one per part afterwards
     target    its CPU per row event, on as many cores as there are connections: one per part
@@ -111,7 +111,7 @@ def forecast(costs: Costs, shape: Shape) -> Forecast:
     for stage in STAGES:
         times = _times(costs.stages[stage], shape, max(shape.pumps, shape.buckets) if stage == READ else shape.parts)
         limits[stage] = max(times, key=times.__getitem__)
-        micros[stage] = times[limits[stage]]
+        micros[stage] = times[limits[stage]] if stage == READ else max(times[limits[stage]], _in_turn(costs.stages[stage], shape))
     micros[BATCH] = 1e6 * (costs.in_stages + costs.between) / shape.batch_events
     return Forecast(micros, limits)
 
@@ -126,3 +126,8 @@ def _times(cost: StageCost, shape: Shape, tasks: int) -> dict[str, float]:
     if shape.shared:
         times[f"{shape.spark_cores} cores"] = (cost.spark + cost.target + cost.pumps) / shape.spark_cores
     return times
+
+
+def _in_turn(cost: StageCost, shape: Shape) -> float:
+    """Microseconds per row event of a stage in which a part's task and its connection to the target take turns."""
+    return cost.spark / min(shape.parts, shape.spark_cores) + cost.target / min(shape.parts, shape.target_cores)
