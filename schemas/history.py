@@ -64,6 +64,8 @@ class TableAt:
     """The columns that only the target has, as far as its structure was read. A row keeps them, also when its unique keys change."""
     own_keys: tuple[str, ...] = ()
     """Names of the unique keys by which the target may take two rows of the upstream for one, as far as its structure was read."""
+    recoded: frozenset[str] = frozenset()
+    """Names of the text columns that are UTF-8 upstream and in another charset at the target, as far as its structure was read."""
 
     def default_info(self, row_version: int) -> TableInfo | None:
         """The info whose defaults complete a row of this version: the first snapshot not older than the row (rows.md 8, ``pinfo``)."""

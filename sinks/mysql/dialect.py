@@ -4,7 +4,7 @@ Promises: pure; text is made from table infos, for UTF-8 connections and session
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
@@ -61,11 +61,11 @@ def key_head(schema: str, table: str, key: Sequence[str]) -> bytes:
     return delete_head(schema, table) + (f"({names})" if len(key) > 1 else names).encode() + b" IN ("
 
 
-def listed(key: Sequence[ColumnInfo], flavour: Flavour) -> bool:
+def listed(key: Sequence[ColumnInfo], flavour: Flavour, recoded: Collection[str] = ()) -> bool:
     """Whether the server finds several rows in a list of their keys (``key_head``); if not, each is sought by its own condition.
 
     Of a list of row constructors MySQL 9.7 finds no row at all if one of the columns is an ENUM or a SET, and MariaDB 10.11 none whose text has
-    characters that its charset writes otherwise than the statement.
+    characters that its charset writes otherwise than the statement. ``recoded``: see ``TableAt.recoded``.
     """
     if any(_taken_for_double(c, flavour) for c in key):
         return False
@@ -73,7 +73,12 @@ def listed(key: Sequence[ColumnInfo], flavour: Flavour) -> bool:
         return True
     if flavour is Flavour.MYSQL:
         return not any(c.tp in (ColumnType.ENUM, ColumnType.SET) for c in key)
-    return not any(is_text(c) and c.charset not in _LIKE_THE_STATEMENT for c in key)
+    return not any(is_text(c) and (c.charset not in _LIKE_THE_STATEMENT or c.name in recoded) for c in key)
+
+
+def is_recoded(column: ColumnInfo, charset: str) -> bool:
+    """Whether a target that has ``column`` in ``charset`` (empty: in none) writes its characters otherwise than the statement, unlike the upstream's."""
+    return is_text(column) and column.charset in _LIKE_THE_STATEMENT and bool(charset) and charset not in _LIKE_THE_STATEMENT
 
 
 def key_condition(column: ColumnInfo, flavour: Flavour) -> tuple[bytes, ...]:

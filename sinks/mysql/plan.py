@@ -536,13 +536,13 @@ class TableBuilder:
     def removal(self, key: Sequence[ColumnInfo]) -> tuple[Statement, bytes]:
         """A DELETE by ``key``: everything before the first row, and what is behind the last one."""
         schema, table = self.table.schema, self.table.name
-        if listed(key, self.flavour):
+        if listed(key, self.flavour, self.table.recoded):
             return self._shape(key_head(schema, table, [c.name for c in key]), Effect.REMOVES, key, key), b")"
         return replace(self._shape(delete_head(schema, table), Effect.REMOVES, (), key), between=b" OR "), b""
 
     def keys(self, key: Sequence[ColumnInfo], images: pa.RecordBatch, behind: bytes) -> pa.BinaryArray:
         """The rows of such a DELETE, each with ``behind`` at its end."""
-        if not listed(key, self.flavour):
+        if not listed(key, self.flavour, self.table.recoded):
             return self._by_conditions(key, images, b"(", b")" + behind)
         cells = self._sought(images, key)
         opening, closing = (b"(", b")") if len(key) > 1 else (b"", b"")

@@ -74,6 +74,11 @@ class TargetColumn:
         return "unsigned" in self.type.lower()
 
     @property
+    def charset(self) -> str:
+        """The charset of its text, in lower case; empty: it is none."""
+        return self.collation.lower().partition("_")[0]
+
+    @property
     def kind(self) -> str:
         """The type's name alone, in lower case: ``int``, ``enum``."""
         return re.split(r"[ (]", self.type.lower(), maxsplit=1)[0]

@@ -6,6 +6,7 @@
     ENUM or SET with other words            a ``Misfit``: its values are written as numbers
     no unique key over those of a key upstream  a ``Misfit``: a changed row would be added
     a unique key of its own                 written, and named (``TableAt.own_keys``)
+    a text in another charset               written, and named (``TableAt.recoded``)
     its engine has no transactions          a ``Misfit``: what is rolled back would stay
 
 Promises: a table whose columns are the upstream's is returned as it is, the same object. Columns go by name, without regard to case. A column that differs
@@ -17,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.history import OtherColumn, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
-from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
+from pyspark_tidb_binlog.sinks.mysql.dialect import is_recoded, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetTable, with_transactions
 from pyspark_tidb_binlog.sinks.mysql.target_keys import needed_key, own_keys
 from pyspark_tidb_binlog.sinks.routing.routes import narrowed
@@ -67,9 +68,10 @@ def as_found(table: TableAt, there: TargetTable, *, partial: bool, keyed: bool =
         why = f"it has no unique key by which rows are found upstream, so that a changed row would be there twice; {statement}, and start again"
         return Misfit(table.table_id, label, why)
     keys = tuple(key.name for key in own_keys(table.info, there))
-    if not lacking and (others, keys) == (table.others, table.own_keys):
+    recoded = frozenset(c.name for c in wanted if c.name.lower() in columns and is_recoded(c, columns[c.name.lower()].charset))
+    if not lacking and (others, keys, recoded) == (table.others, table.own_keys, table.recoded):
         return table
-    return replace(table, info=info, others=others, own_keys=keys)
+    return replace(table, info=info, others=others, own_keys=keys, recoded=recoded)
 
 
 def without_transactions(label: str, there: TargetTable) -> str:

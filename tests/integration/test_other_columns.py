@@ -73,7 +73,7 @@ class Place:
         if self.sink is None:
             apply = ApplyConfig(checkpoint_schema=SCHEMA, retries=2, **self.settings)
             config = DrainerConfig(target=self.server.target(), apply=apply)
-            rows = RowSettings(worker_count=2, txn_batch=100)
+            rows = RowSettings(worker_count=2, txn_batch=100, safe_mode=apply.safe_mode)
             self.sink = RowSink(config, 1, rows) if self.way == "row by row" else MySQLSink(config, 1)
             self.sink.open(lambda target, ts: self.after_ts if ts is None else ts, SchemaHistory)
         return self.sink
@@ -438,3 +438,20 @@ def test_a_frozen_columns_zero_is_for_new_rows_only(make: Make) -> None:
     events = Events(PAIR).update((1, "a", 0), (9, "a", 1), rowid=1).update((2, "b", 0), (2, "b", 5), rowid=2).insert(4, "d", 4, rowid=4)
     assert place.apply(events.table(), frozen).findings == ()
     assert place.rows() == [(2, "b", 5, "two", 22), (3, "c", 0, "three", 33), (4, "d", 4, "none", 0), (9, "a", 1, "one", 11)]
+
+
+@pytest.mark.parametrize("charset", ["latin1", "gbk", "utf16"])
+@pytest.mark.parametrize("way", ["at once", "row by row"])
+def test_safe_mode_finds_rows_by_keys_in_another_charset_than_the_upstream_s(way: str, charset: str, make: Make) -> None:
+    """Of a list of several columns MariaDB would find none, and in safe mode a row that is not there is no finding."""
+    keyed = table(
+        [column("id", flag=INT_PK), text("c", INT_PK), column("n")],
+        [index("PRIMARY", ("id", -1), ("c", -1), primary=True)],
+        handle="common",
+    )
+    words = ["中", "文", "字"] if charset == "gbk" else ["é", "ü", "a"]
+    there = f"CREATE TABLE d.t (id bigint, c varchar(20) CHARACTER SET {charset}, n bigint, PRIMARY KEY (id, c))"
+    place = make(way, there, f"INSERT INTO d.t VALUES (0, '{words[0]}', 0), (1, '{words[1]}', 0), (2, '{words[2]}', 0)", safe_mode=True)
+    change = Events(keyed).delete(0, words[0], 0).delete(1, words[1], 0)
+    place.apply(change.update((2, words[2], 0), (3, words[2], 1)).table(), keyed)
+    assert place.rows("id, c, n") == [(3, words[2], 1)]
