@@ -167,19 +167,24 @@ class TableLoader:
         if not self._is_server:
             return
         record = self._record()
-        begun = record is not None and record.begun
         selection = Selection.of(self._config.apply)
         left = [(t.schema, t.name) for t in record.unfinished if selection.tables.keeps(t.schema, t.name)] if record else []
+        if record is not None and record.begun and record.head.kind is CopyKind.FIRST and not left:
+            # The target has lost the word that it was done, and the stream has begun behind it.
+            mine = [t for t in record.tables if selection.tables.keeps(t.schema, t.name)]
+            self._transact(held, lambda session: copy_record.note_all_done(session, held.cluster_id, held.schema, mine))
+            record = self._record()
+        begun = record is not None and record.begun
         wanted = self._named(selection, stand)
         if left and record is not None and begun and record.head.kind is CopyKind.FIRST and not self._request.restart:
             raise BootstrapRefused(
-                f"a first load at {record.head.ts} ({as_time(record.head.ts)}) is half done, but the target has a checkpoint, {stand.commit_ts}. If somebody filled "
-                f"the target otherwise, delete the cluster's rows from {held.schema}.{copy_record.TABLE}; to copy the tables that are left at the checkpoint, start "
-                "with --bootstrap-restart"
+                f"a first load at {record.head.ts} ({as_time(record.head.ts)}) is half done, but the target has a checkpoint, {stand.commit_ts}. To copy its tables at "
+                f"the checkpoint, start with --bootstrap-restart. Only if somebody has filled the target otherwise, with all rows as of the checkpoint: DELETE FROM "
+                f"{held.schema}.{copy_record.TABLE} WHERE cluster_id = {held.cluster_id}"
             )
+        if record is not None and record.head.state is CopyState.DONE:
+            self._transact(held, lambda session: copy_record.note_joined(session, held.cluster_id, held.schema))
         if not left and not wanted:
-            if record is not None and record.head.state is CopyState.DONE:
-                self._transact(held, lambda session: copy_record.note_joined(session, held.cluster_id, held.schema))
             if self._request.restart:
                 _log.warning(
                     "--bootstrap-restart: nothing is half done, so nothing is copied; tables of a stream are copied by --bootstrap DB.TABLE"

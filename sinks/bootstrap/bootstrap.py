@@ -30,7 +30,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopiedRange, CopiedT
 from pyspark_tidb_binlog.sinks.bootstrap.passed_ddls import require_up_to_date
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
 from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlace, CopyPlan, copy_range
-from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, WantedTable, not_empty
+from pyspark_tidb_binlog.sinks.bootstrap.target_tables import Other, TargetTables, WantedTable, not_empty
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of, shows
 from pyspark_tidb_binlog.sinks.engine.column_pairs import visible
 from pyspark_tidb_binlog.sinks.engine.conditions import Condition, hidden_places, require
@@ -133,9 +133,9 @@ class Bootstrap:
                     self._make_databases()
                 for group in _groups([t for t in record.tables if t.state is not CopyState.DONE]):
                     self._copy_group(head, [(t, by_name[t.schema, t.name]) for t in group])
-                self._make_others(head, others)
+                made = self._make_others(head, others)
             failpoints.point("before-bootstrap-record")
-            self._transact(lambda session: copy_record.note_all_done(session, self._lease.cluster_id, self._schema, record.tables))
+            self._transact(partial(self._note_all_done, record.tables, made))
             rows = sum(t.rows for t in self._load().tables if (t.schema, t.name) in by_name)
             return Copied(len(record.tables), rows, time.monotonic() - begun)
         finally:
@@ -324,10 +324,24 @@ class Bootstrap:
                     # Refused: whoever makes it by hand now has a table of their own.
                     self._transact(lambda session: copy_record.note_refused(session, cluster_id, schema, copied))
                 raise
-            self._transact(
-                lambda session: copy_record.note_empty(session, cluster_id, schema, copied, head.ts, head.kind, ranges),
-            )
+
+            def note(session: Session) -> None:
+                if not plan.source.info.temp_table_type:
+                    self._require_ready(session, wanted)
+                copy_record.note_empty(session, cluster_id, schema, copied, head.ts, head.kind, ranges)
+
+            self._transact(note)
         return run_retried(self._sessions.use, lambda session: copy_record.load_ranges(session, cluster_id, schema, copied), self._policy)
+
+    def _require_ready(self, session: Session, wanted: WantedTable) -> None:
+        """In the transaction that relies on it: the table is there without a row.
+
+        Raises:
+            ApplyError: what made it so is lost.
+        """
+        name, tables = (wanted.target.schema, wanted.target.name), self._target_tables(session)
+        if not tables.is_there(*name) or tables.rows_in([name]):
+            raise ApplyError(f"{wanted.label} was made, or emptied, and is not so: {copy_record.LOST}")
 
     def _note_done(self, copied: CopiedTable, session: Session) -> int:
         return copy_record.note_done(session, self._lease.cluster_id, self._schema, copied)
@@ -350,12 +364,23 @@ class Bootstrap:
             if old.state is CopyState.STALE:
                 self._with_tables(lambda tables, old=old: tables.drop(*place_of(old)))  # type: ignore[misc]
                 _log.info("%s.%s, made by the copy that was given up, is removed", *place_of(old))
-                self._transact(partial(copy_record.forget, cluster_id=self._lease.cluster_id, schema=self._schema, table=old))
+                self._transact(partial(self._forget_dropped, old))
 
-    def _make_others(self, head: CopyHead, others: Sequence[TableAt]) -> None:
-        """Views and sequences, as often as it takes: one view may need another."""
+    def _forget_dropped(self, old: CopiedTable, session: Session) -> None:
+        if self._target_tables(session).is_there(*place_of(old)):
+            raise ApplyError("{}.{} was dropped, and is there: {}".format(*place_of(old), copy_record.LOST))
+        copy_record.forget(session, self._lease.cluster_id, self._schema, old)
+
+    def _note_all_done(self, copied: Sequence[CopiedTable], made: Sequence[WantedTable], session: Session) -> None:
+        tables = self._target_tables(session)
+        if gone := [w.label for w in made if not tables.is_there(w.target.schema, w.target.name)]:
+            raise ApplyError(f"{', '.join(gone[:5])}: made, and not there: {copy_record.LOST}")
+        copy_record.note_all_done(session, self._lease.cluster_id, self._schema, copied)
+
+    def _make_others(self, head: CopyHead, others: Sequence[TableAt]) -> list[WantedTable]:
+        """Views and sequences, as often as it takes: one view may need another. Those that are there."""
         if not others:
-            return
+            return []
         made_before = {(t.schema, t.name) for t in self._load().others}
         with self._at(head) as source:
             waiting = [self._wanted(source, table) for table in others]
@@ -371,19 +396,20 @@ class Bootstrap:
             self._transact(
                 partial(copy_record.add_tables, cluster_id=self._lease.cluster_id, schema=self._schema, head=head, tables=[recorded])
             )
+        there: list[WantedTable] = []
         while waiting:
-            made: list[WantedTable] = []
-            for wanted in waiting:
-                if self._with_tables(lambda tables, wanted=wanted: tables.make_other(wanted)):  # type: ignore[misc]
-                    made.append(wanted)
-            waiting = [w for w in waiting if w not in made]
-            if not made:
+            found = [(w, self._with_tables(lambda tables, wanted=w: tables.make_other(wanted))) for w in waiting]  # type: ignore[misc]
+            there += [wanted for wanted, how in found if how is Other.THERE]
+            left = [wanted for wanted, how in found if how is Other.WAITS]
+            moves, waiting = len(left) < len(waiting), left
+            if not moves:
                 names = ", ".join(w.label for w in waiting)
                 _log.warning("views or sequences that the target refuses, to be made there by hand: %s", names)
                 for wanted in waiting:
                     refused = CopiedTable(wanted.source.schema, wanted.source.name, CopyState.MADE)
                     self._transact(partial(copy_record.forget, cluster_id=self._lease.cluster_id, schema=self._schema, table=refused))
-                return
+                break
+        return there
 
     def _copy_by_executors(self, head: CopyHead, work: Sequence[tuple[CopyPlan, CopiedRange]]) -> None:
         if not work:

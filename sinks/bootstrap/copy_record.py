@@ -21,7 +21,7 @@ _ABSENT = frozenset({1049, 1146})
 _NO_COLUMN = 1054
 _WHOLE = -1
 """``unit`` of the rows that are about a table, or everything."""
-_LOST = (
+LOST = (
     "the target has lost transactions that it had committed (it crashed without having written them, or a replica has taken its place); start again, the "
     "copy goes on where the target is"
 )
@@ -268,7 +268,7 @@ def note_done(session: Session, cluster_id: int, schema: str, table: CopiedTable
     ((count, left),) = session.query(f"SELECT COALESCE(SUM(copied), 0), COALESCE(SUM(state <> 'done'), 0) {where}", values)
     if int(left) or state is not CopyState.EMPTY:
         what = f"{left} ranges are not copied" if state is CopyState.EMPTY else f"its state is {state}"
-        raise ApplyError(f"{table.schema}.{table.name}: {what} in {schema}.{TABLE}, although all was copied: {_LOST}")
+        raise ApplyError(f"{table.schema}.{table.name}: {what} in {schema}.{TABLE}, although all was copied: {LOST}")
     _forget_ranges(session, cluster_id, schema, table)
     _set_state(session, cluster_id, schema, (table.schema, table.name), CopyState.DONE, int(count))
     return int(count)
@@ -292,7 +292,7 @@ def note_all_done(session: Session, cluster_id: int, schema: str, tables: Iterab
     left = sorted({(t.schema, t.name) for t in tables} - set(found))
     if left:
         shown = ", ".join(f"{database}.{name}" for database, name in left[:5])
-        raise ApplyError(f"{shown}: not copied by {schema}.{TABLE}, although it was: {_LOST}")
+        raise ApplyError(f"{shown}: not copied by {schema}.{TABLE}, although it was: {LOST}")
     _set_state(session, cluster_id, schema, ("", ""), CopyState.DONE)
 
 
@@ -304,7 +304,7 @@ def note_joined(session: Session, cluster_id: int, schema: str) -> None:
     """
     state, _ = _state(session, cluster_id, schema, ("", ""))
     if state not in (CopyState.DONE, CopyState.JOINED):
-        raise ApplyError(f"the copy is not recorded as done in {schema}.{TABLE}, although it was: {_LOST}")
+        raise ApplyError(f"the copy is not recorded as done in {schema}.{TABLE}, although it was: {LOST}")
     _set_state(session, cluster_id, schema, ("", ""), CopyState.JOINED)
 
 

@@ -6,6 +6,7 @@ tables; where the target refuses that, from the columns and keys. Everything run
 repeated.
 """
 
+import enum
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -53,6 +54,16 @@ class WantedTable:
     def label(self) -> str:
         """Its name at the target."""
         return f"{self.target.schema}.{self.target.name}"
+
+
+class Other(enum.Enum):
+    """What a view or a sequence is at the target."""
+
+    THERE = "there"
+    WAITS = "waits"
+    """The target refuses it as long as others are missing."""
+    LEFT_OUT = "left out"
+    """The target has nothing of its kind."""
 
 
 class TargetTables:
@@ -104,19 +115,19 @@ class TargetTables:
                 what = "VIEW" if "VIEW" in kind else "SEQUENCE" if kind == "SEQUENCE" else "TABLE"
                 self._session.execute(f"DROP {what} IF EXISTS {table_name(schema, name)}")
 
-    def make_other(self, wanted: WantedTable) -> bool:
-        """Make a view or a sequence unless it is there; False: the target refuses it as long as others are missing."""
+    def make_other(self, wanted: WantedTable) -> Other:
+        """Make a view or a sequence unless it is there."""
         with self._alone():
             if self.is_there(wanted.target.schema, wanted.target.name):
-                return True
+                return Other.THERE
             try:
                 self._make(wanted)
             except RetryableApplyError:
                 raise
             except ApplyError as error:
                 _log.info("%s cannot be made yet: %s", wanted.label, error)
-                return False
-            return True
+                return Other.WAITS
+            return Other.THERE if self.is_there(wanted.target.schema, wanted.target.name) else Other.LEFT_OUT
 
     def without_rows(self, tables: Iterable[tuple[tuple[str, str], int]]) -> list[str]:
         """Those of the tables, each with the rows that were copied to it, that are not there, or are empty and should not be."""

@@ -331,8 +331,9 @@ def claim_part(session: Session, marker: Marker, schema: str = CHECKPOINT_SCHEMA
     # Must be checked after the insert: while this marker is uncommitted, no other process can finish the part, and so not the span either.
     if not _is_open(session, marker, schema):
         raise ApplyError(
-            f"part {marker.part} of {marker.parts} of ({marker.after_ts}, {marker.upto_ts}] is not written: the span is not open in {schema}.spark_progress; another life "
-            f"of the Drainer of cluster {marker.cluster_id} has already finished it"
+            f"part {marker.part} of {marker.parts} of ({marker.after_ts}, {marker.upto_ts}] is not written: the span is not open in {schema}.spark_progress. Another life "
+            f"of the Drainer of cluster {marker.cluster_id} has finished it, or the target has lost transactions that it had committed, with its begin: start the Drainer "
+            "again; it continues from the target's checkpoint"
         )
     return True
 

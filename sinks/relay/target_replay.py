@@ -29,7 +29,7 @@ from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.schemas.binlogfile import BinlogRecord, BinlogWriter, walk
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, LeaseLost
+from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, LeaseLost, RetryableApplyError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.findings import Finding, in_words
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
@@ -38,7 +38,7 @@ from pyspark_tidb_binlog.sinks.engine.causality import keys_of
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowOp, operations_named
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
-from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import execute_text
+from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import CommitsLost, execute_text
 from pyspark_tidb_binlog.sinks.mysql.opening import LEAST_OPEN, Doubt
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
 from pyspark_tidb_binlog.sinks.mysql.rows.file_tables import FileTables
@@ -236,8 +236,9 @@ class RelayReplay(RowSink):
 
     def _replay_rows(self, records: Iterator[BinlogRecord], done: Replayed) -> None:
         upto_ts = next((s.commit_ts - 1 for s in self._stamps if s.ddl and s.commit_ts > self.commit_ts), done.commit_ts)
-        record = LaneRecord(self._cluster_id, upto_ts, self._settings.checkpoint_schema)
-        position, at = self._begin(upto_ts, done.commit_ts), 0
+        plan = self._plan_of(upto_ts)
+        record = LaneRecord(self._cluster_id, upto_ts, plan, self._settings.checkpoint_schema)
+        position, at = self._begin(upto_ts, plan, done.commit_ts), 0
         for chunk in chunks_of(self._pieces_of(records, done), _OPERATIONS, _BYTES):
             skipped = min(max(position - at, 0), len(chunk.ops))
             at += len(chunk.ops)
@@ -246,9 +247,9 @@ class RelayReplay(RowSink):
                 self._end = record, at
         done.operations += at
 
-    def _begin(self, upto_ts: int, point: int) -> int:
+    def _begin(self, upto_ts: int, plan: str, point: int) -> int:
         """Replace the marks of the open span by the replay's; how many operations a replay before has done."""
-        left, plan = self._open_lanes, self._plan_of(upto_ts)
+        left = self._open_lanes
         if left is not None and (left.after_ts, left.upto_ts, left.plan) == (self.commit_ts, upto_ts, plan):
             return left.done[0]
         schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
@@ -374,8 +375,9 @@ class RelayReplay(RowSink):
 
         database = binlog.ddl_data.schema_name
         try:
-            already_so = execute_text(self._ddl_sessions.use, self._retry_policy, database, query, self._flavour, self._check)
-        except LeaseLost:
+            record = _DdlRecord(self, commit_ts, done)
+            already_so = execute_text(self._ddl_sessions.use, self._retry_policy, database, query, self._flavour, record)
+        except (LeaseLost, CommitsLost):
             raise
         except ApplyError as error:
             raise DdlRefused(
@@ -386,13 +388,10 @@ class RelayReplay(RowSink):
             ) from error
         if already_so is not None:
             _log.warning("DDL of commit_ts %d: the target says that it is so already: %s", binlog.commit_ts, already_so)
-        failpoints.point("after-relayed-ddl")
+        failpoints.point("after-relayed-ddl-record")
         self._file_tables.forget()
         done.ddls += 1
-        self._move(commit_ts, done)
-
-    def _check(self, session: Session) -> None:
-        lease.check_unlocked(session, self._leased.lease)
+        self._is_at(commit_ts, done)
 
     # The record.
 
@@ -401,27 +400,77 @@ class RelayReplay(RowSink):
 
     def _move(self, commit_ts: int, done: Replayed, next_ddl: tuple[int, progress.Begun] | None = None) -> None:
         """Record that everything up to ``commit_ts`` is applied, and with its end that the target is consistent; ``next_ddl``: what comes next."""
+        self._leased.transact(lambda session: self._note(session, commit_ts, done, next_ddl))
+        self._is_at(commit_ts, done)
+
+    def _note(self, session: Session, commit_ts: int, done: Replayed, next_ddl: tuple[int, progress.Begun] | None = None) -> None:
+        """What ``_move`` records, in the transaction that is open."""
         schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
         consistent = commit_ts == done.commit_ts
+        stored_ts = self._record.locked_ts(session, self.commit_ts, commit_ts)
+        if self._end is not None and stored_ts != commit_ts:
+            record, end = self._end
+            record.require_done(session, (end,))
+        if consistent:
+            progress.finish_span(session, cluster_id, self.commit_ts, commit_ts, schema)
+        else:
+            self._mark(session, done.commit_ts)
+        if next_ddl is not None:
+            progress.begin_ddl(session, cluster_id, *next_ddl, schema)
+        row_progress.finish(session, cluster_id, schema)
+        self._record.save(session, commit_ts, AppliedJobs(self._schema_version), consistent=consistent)
+        failpoints.point("before-downstream-commit")
 
-        def move(session: Session) -> None:
-            stored_ts = self._record.locked_ts(session, self.commit_ts, commit_ts)
-            if self._end is not None and stored_ts != commit_ts:
-                record, end = self._end
-                record.require_done(session, (end,))
-            if consistent:
-                progress.finish_span(session, cluster_id, self.commit_ts, commit_ts, schema)
-            else:
-                self._mark(session, done.commit_ts)
-            if next_ddl is not None:
-                progress.begin_ddl(session, cluster_id, *next_ddl, schema)
-            row_progress.finish(session, cluster_id, schema)
-            self._record.save(session, commit_ts, AppliedJobs(self._schema_version), consistent=consistent)
-            failpoints.point("before-downstream-commit")
-
-        self._leased.transact(move)
+    def _is_at(self, commit_ts: int, done: Replayed) -> None:
+        """The target's record says so."""
         self._end = None
-        self._record.commit_ts, self._record.consistent, self._open_lanes = commit_ts, consistent, None
+        self._record.commit_ts, self._record.consistent, self._open_lanes = commit_ts, commit_ts == done.commit_ts, None
+
+    def note_executed(self, session: Session, commit_ts: int, done: Replayed) -> None:
+        """In the transaction that is open: the DDL of ``commit_ts``, before which the target stands, was executed."""
+        lease.check(session, self._leased.lease)
+        failpoints.point("after-relayed-ddl")
+        self._note(session, commit_ts, done)
+
+    def has_executed(self, session: Session, commit_ts: int) -> bool:
+        """Whether the record says that the DDL of ``commit_ts`` was executed.
+
+        Raises:
+            LeaseLost: nothing may be written any more.
+            CommitsLost: it does not say that it was begun either.
+        """
+        lease.check_unlocked(session, self._leased.lease)
+        try:
+            if self._record.locked_ts(session, self.commit_ts, commit_ts) == commit_ts:
+                return True
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            raise CommitsLost(str(error)) from error
+        if progress.ddl_begun(session, self._cluster_id, commit_ts, self._settings.checkpoint_schema) is None:
+            raise CommitsLost(
+                f"the target has lost transactions that it had committed: {self._settings.checkpoint_schema}.spark_progress does not have the begin of the "
+                f"DDL of commit_ts {commit_ts}. Did the server crash with innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind "
+                "taken its place? Start the recovery again; it continues from what the target has"
+            )
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _DdlRecord:
+    """The record of a replay's DDL (``TextRecord``)."""
+
+    replay: RelayReplay
+    commit_ts: int
+    done: Replayed
+
+    def executed(self, session: Session) -> bool:
+        """As ``RelayReplay.has_executed``."""
+        return self.replay.has_executed(session, self.commit_ts)
+
+    def note(self, session: Session, already: ApplyError | None) -> None:
+        """As ``RelayReplay.note_executed``."""
+        self.replay.note_executed(session, self.commit_ts, self.done)
 
 
 def _named(schema: str, table: str) -> tuple[str, str]:

@@ -35,9 +35,9 @@ from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, keys_of
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, RowOp, operations_named
 from pyspark_tidb_binlog.sinks.file.event_rows import FileColumn, columns_in, operation_of
-from pyspark_tidb_binlog.sinks.file.replayed import ColumnChange, columns_of, ddl_parts
+from pyspark_tidb_binlog.sinks.file.replayed import ColumnChange, DdlParts, columns_of, ddl_parts
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import CLIENT_ERRORS, execute_text
+from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import CLIENT_ERRORS, CommitsLost, execute_text
 from pyspark_tidb_binlog.sinks.mysql.ddl.repeated import undoes_itself
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
@@ -107,8 +107,12 @@ class _KnownTable:
         return frozenset(c.name.lower() for c in self.there.columns if not c.generated)
 
 
-class _CommitsLost(ApplyError):
-    """The target lacks what it had answered."""
+@dataclass(frozen=True, slots=True)
+class _DdlRecord:
+    """The record of a DDL that was begun, which says when it was executed (``TextRecord``)."""
+
+    executed: Callable[[Session], bool]
+    note: Callable[[Session, ApplyError | None], None]
 
 
 class MySQLReplay:
@@ -372,7 +376,7 @@ class MySQLReplay:
         self._begun = True
         statements = OpStatements(batch, PlanLimits(), self._flavour, safe=plan.safe)
         writer = RowWriter(statements, keys.lists(), self._apply, self._leased.lease, _WAY_OUT)
-        record = LaneRecord(CLUSTER, max(last_ts, self._open_upto), self._apply.checkpoint_schema)
+        record = LaneRecord(CLUSTER, max(last_ts, self._open_upto), plan.text, self._apply.checkpoint_schema)
         self._note(self._lanes.run(writer, plan.rounds(), plan.done or (0,) * plan.lanes, record))
         self._ends = record, plan.ends()
         self._last_ts = last_ts
@@ -420,7 +424,8 @@ class MySQLReplay:
         parts = ddl_parts(binlog.ddl_query.decode("utf-8", "surrogateescape"))
         upto_ts = max(binlog.commit_ts, self._open_upto)
         there = exact and known is not None and known.state is DdlState.EXECUTED
-        self._begin(upto_ts, mark.but(DdlState.EXECUTED).plan if there else mark.plan, 1, safe=False)
+        executed = mark.but(DdlState.EXECUTED).plan
+        self._begin(upto_ts, executed if there else mark.plan, 1, safe=False)
         if there:
             _log.warning("the DDL of commit_ts %d was executed by a replay before: passed over", binlog.commit_ts)
             self._last_ts = binlog.commit_ts
@@ -433,10 +438,10 @@ class MySQLReplay:
                 f"-start-tso {binlog.commit_ts + 1}"
             )
         try:
-            already = execute_text(self._ddl_sessions.use, self._retry_policy, parts.database, parts.statement, self._flavour, self._check)
-            if already is not None and already.errno == _NO_DATABASE and not parts.drops:
-                raise already
-        except (LeaseLost, _CommitsLost):
+            record = self._record_of(upto_ts, executed, parts)
+            already = execute_text(self._ddl_sessions.use, self._retry_policy, parts.database, parts.statement, self._flavour, record)
+            self._written = (self._done_ts, upto_ts, executed)
+        except (LeaseLost, CommitsLost):
             raise
         except ApplyError as error:
             if not isinstance(error, RetryableApplyError) and error.errno and error.errno not in CLIENT_ERRORS:
@@ -450,8 +455,6 @@ class MySQLReplay:
         if already is not None:
             self.done.so_already += 1
             _log.warning("DDL of commit_ts %d: the target says that it is so already: %s", binlog.commit_ts, already)
-        failpoints.point("after-ddl")
-        self._begin(upto_ts, mark.but(DdlState.EXECUTED).plan, 1, safe=False)
         failpoints.point("after-ddl-record")
         self._file_tables.forget()
         self._tables.clear()
@@ -477,27 +480,52 @@ class MySQLReplay:
         span, schema = (self._done_ts, upto_ts), self._apply.checkpoint_schema
 
         def begin(session: Session) -> None:
-            found = row_progress.load_any(session, CLUSTER, schema)
-            if found is None or (found.after_ts, found.upto_ts, found.plan) != (*span, plan):
+            if not self._says(session, (*span, plan)):
                 self._require_last(session)
             row_progress.begin(session, CLUSTER, span, plan, lanes, schema, safe=safe)
 
         self._leased.transact(begin)
         self._ends, self._written = None, (*span, plan)
 
+    def _record_of(self, upto_ts: int, plan: str, parts: DdlParts) -> _DdlRecord:
+        """That of the DDL that was begun last; ``plan``: what it says when that was executed."""
+        last, schema = (self._done_ts, upto_ts, plan), self._apply.checkpoint_schema
+
+        def executed(session: Session) -> bool:
+            lease.check_unlocked(session, self._leased.lease)
+            if self._says(session, last):
+                return True
+            self._require_last(session)
+            return False
+
+        def note(session: Session, already: ApplyError | None) -> None:
+            if already is not None and already.errno == _NO_DATABASE and not parts.drops:
+                raise already
+            lease.check(session, self._leased.lease)
+            if not self._says(session, last):
+                self._require_last(session)
+                row_progress.begin(session, CLUSTER, last[:2], plan, 1, schema, safe=False)
+            failpoints.point("after-ddl")
+
+        return _DdlRecord(executed, note)
+
+    def _says(self, session: Session, what: tuple[int, int, str]) -> bool:
+        """Whether the record is of this span and plan."""
+        found = row_progress.load_any(session, CLUSTER, self._apply.checkpoint_schema)
+        return found is not None and (found.after_ts, found.upto_ts, found.plan) == what
+
     def _require_last(self, session: Session) -> None:
         """Check that the target still has what this replay has done last.
 
         Raises:
-            _CommitsLost: it has lost transactions that it had answered.
+            CommitsLost: it has lost transactions that it had answered.
         """
         if self._written is None:
             return
         schema = self._apply.checkpoint_schema
-        found = row_progress.load_any(session, CLUSTER, schema)
-        if found is None or (found.after_ts, found.upto_ts, found.plan) != self._written:
+        if not self._says(session, self._written):
             begun = self._written[0] + 1
-            raise _CommitsLost(
+            raise CommitsLost(
                 f"the target has lost transactions that it had committed: {schema}.spark_rows does not have the span that begins at {begun}. Did the "
                 "server crash with innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind taken its place? Start the replay again "
                 "as before; without a record, from its beginning and with -safe-mode"
@@ -505,7 +533,3 @@ class MySQLReplay:
         if self._ends is not None:
             record, ends = self._ends
             record.require_done(session, ends)
-
-    def _check(self, session: Session) -> None:
-        lease.check_unlocked(session, self._leased.lease)
-        self._require_last(session)

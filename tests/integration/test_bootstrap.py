@@ -512,6 +512,59 @@ def test_a_first_load_whose_checkpoint_is_lost(run: BootstrappedStream, mariadb:
     same(run, source, mariadb, *SMALL)
 
 
+def once_undone(monkeypatch: pytest.MonkeyPatch, method: str, undo: Callable[[WantedTable], bool]) -> None:
+    """What the target did in ``method`` is lost, once, although it had answered."""
+    work, done = getattr(TargetTables, method), list[bool]()
+
+    def lost(tables: TargetTables, wanted: WantedTable, **more: Any) -> Any:
+        found = work(tables, wanted, **more)
+        if not done and undo(wanted):
+            done.append(True)
+        return found
+
+    monkeypatch.setattr(TargetTables, method, lost)
+
+
+def test_what_the_target_has_lost_of_an_empty_table_is_done_again(
+    run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its CREATE or TRUNCATE: the server has crashed without having written it, or a replica that was behind has taken its place."""
+    run.mirror.create_table("shop", LOOSE)
+
+    def drop(wanted: WantedTable) -> bool:
+        if wanted.source.name == "loose":
+            run_sql(mariadb, "DROP TABLE shop.loose")
+        return wanted.source.name == "loose"
+
+    with monkeypatch.context() as patch:
+        once_undone(patch, "make_ready", drop)
+        with pytest.raises(ApplyError, match=r"shop\.loose was made, or emptied, and is not so: the target has lost transactions"):
+            run.begin(ALL)
+    run.begin()
+    assert ("loose",) in run_sql(mariadb, "SHOW TABLES FROM shop")
+
+    def fill(wanted: WantedTable) -> bool:
+        run_sql(mariadb, "INSERT INTO shop.log VALUES (1, 'old')")
+        return True
+
+    log = BootstrapRequest(tables=(("shop", "log"),))
+    with monkeypatch.context() as patch:
+        once_undone(patch, "make_ready", fill)
+        with pytest.raises(ApplyError, match=r"shop\.log was made, or emptied, and is not so: the target has lost transactions"):
+            run.begin(log)
+    run.begin()
+    same(run, source, mariadb, *SMALL)
+
+
+def test_a_first_load_whose_end_the_target_has_lost_is_not_copied_again(run: BootstrappedStream, mariadb: PrivateMariaDB) -> None:
+    """The stream has begun behind it: of the tables of a later copy none is added."""
+    run.begin(ALL)
+    run.restart()
+    run_sql(mariadb, f"UPDATE {MARKS}.spark_bootstrap SET state = 'planned' WHERE table_name = ''")
+    run.begin(BootstrapRequest(tables=(("shop", "item"),)))
+    assert run_sql(mariadb, f"SELECT table_name, kind FROM {MARKS}.spark_bootstrap WHERE table_name <> ''") == [("item", "tables")]
+
+
 def test_a_target_that_is_emptied_in_the_middle_of_its_copy(
     run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB
 ) -> None:

@@ -11,6 +11,8 @@ from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.bootstrap.target_tables import Other, TargetTables, WantedTable
 from tests.support.private_mysql import MYSQLD, RealMariaDB
 from tests.support.still_upstream import StillTable, copied, other_at, texts
 from tests.support.target_rows import run_sql
@@ -185,7 +187,9 @@ def test_a_row_that_the_target_takes_no_statement_for(servers: Servers, spark: S
     same(servers, table, "id, SHA2(b, 256)")
 
 
-def test_views_and_sequences(servers: Servers, spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+def test_views_and_sequences(
+    servers: Servers, spark: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_sql(servers.source, "CREATE DATABASE seen CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
     table = StillTable(Table("base", (Column("id", "bigint"), Column("v", "int")), ("id",)), "seen")
     for sql in (
@@ -208,6 +212,18 @@ def test_views_and_sequences(servers: Servers, spark: SparkSession, caplog: pyte
     views = [other_at(510 + i, "seen", name, "view") for i, name in enumerate(("a_first", "above", "theirs", "by_hand"))]
     others = [*views, other_at(520, "seen", "numbers", "sequence")]
     config = config_of(servers, 36)
+    make = TargetTables.make_other
+
+    def lost(tables: TargetTables, wanted: WantedTable) -> Other:
+        found = make(tables, wanted)
+        if wanted.source.name == "a_first" and found is Other.THERE:
+            run_sql(servers.target, "DROP VIEW seen.a_first")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TargetTables, "make_other", lost)
+        with pytest.raises(ApplyError, match="a_first: made, and not there: the target has lost transactions"):
+            copied(spark, config, servers.source.target(), [table.at(500), kept.at(501)], others)
     with caplog.at_level("WARNING"):
         copied(spark, config, servers.source.target(), [table.at(500), kept.at(501)], others)
     assert (

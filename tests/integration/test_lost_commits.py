@@ -5,13 +5,15 @@ The same happens to a server that crashes with ``innodb_flush_log_at_trx_commit`
 
 import datetime
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.codec.datum import encode_int
@@ -29,9 +31,11 @@ from pyspark_tidb_binlog.sinks.mysql import parallel
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.rows import row_lanes
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
+from pyspark_tidb_binlog.sinks.relay import target_replay
 from pyspark_tidb_binlog.sinks.replay import mysql_replay
 from pyspark_tidb_binlog.sinks.replay.mysql_replay import MySQLReplay
 from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
+from tests.support.crashed_site import CrashedSite, ddl_record, inserted, records
 from tests.support.ddl_jobs import INT, column, database, history, index, job, table
 
 if TYPE_CHECKING:
@@ -260,16 +264,21 @@ def test_a_ddl_is_not_executed_before_rows_that_the_target_has_lost(pair: Pair) 
     again.close()
 
 
-@pytest.mark.parametrize("last", ["rows", "ddl"])
-def test_a_replay_that_lost_its_only_rows_says_so(pair: Pair, monkeypatch: pytest.MonkeyPatch, last: str) -> None:
-    """With the record of their beginning they are gone; the replay ends, or executes a DDL, behind them."""
+def inserts_into(table: str, commit_ts: int, *numbers: int) -> pb.Binlog:
+    """A file sink's transaction with a row (n, n) for each number."""
 
     def columns(number: int) -> list[bytes]:
         values = {"id": number, "u": number}
         return [pb.column(name=n, tp=bytes((3,)), mysql_type="int", value=encode_int(v)).SerializeToString() for n, v in values.items()]
 
-    inserts = [pb.Event(schema_name="d", table_name="t", tp=pb.Insert, row=columns(number)) for number in (2, 3)]
-    binlogs = [pb.Binlog(tp=pb.DML, commit_ts=20, dml_data=pb.DMLData(events=inserts))]
+    events = [pb.Event(schema_name="d", table_name=table, tp=pb.Insert, row=columns(number)) for number in numbers]
+    return pb.Binlog(tp=pb.DML, commit_ts=commit_ts, dml_data=pb.DMLData(events=events))
+
+
+@pytest.mark.parametrize("last", ["rows", "ddl"])
+def test_a_replay_that_lost_its_only_rows_says_so(pair: Pair, monkeypatch: pytest.MonkeyPatch, last: str) -> None:
+    """With the record of their beginning they are gone; the replay ends, or executes a DDL, behind them."""
+    binlogs = [inserts_into("t", 20, 2, 3)]
     if last == "ddl":
         binlogs.append(pb.Binlog(tp=pb.DDL, commit_ts=25, ddl_query=b"use `d`; ALTER TABLE `t` DROP COLUMN `u`;;"))
     executed, begun = mysql_replay.execute_text, MySQLReplay._begin
@@ -300,3 +309,74 @@ def test_a_replay_that_lost_its_only_rows_says_so(pair: Pair, monkeypatch: pytes
     finally:
         replay.close()
     assert [name for name, *_ in pair.query("SHOW COLUMNS FROM d.t")] == ["id", "u"]
+
+
+def lost_between(pair: Pair, monkeypatch: pytest.MonkeyPatch, module: Any, point: str) -> None:
+    """The replica is behind from before the first DDL of a replay, and takes the server's place when it is executed and not yet recorded."""
+    execute, fails = module.execute_text, iter([pair.fail_over])
+
+    def behind(*arguments: Any) -> Any:
+        monkeypatch.setattr(module, "execute_text", execute)
+        pair.replicate()
+        return execute(*arguments)
+
+    def at(name: str) -> None:
+        if name == point:
+            next(fails, lambda: None)()
+
+    monkeypatch.setattr(module, "execute_text", behind)
+    monkeypatch.setattr(failpoints, "point", at)
+
+
+def test_a_ddl_of_a_replay_that_the_target_has_lost_is_executed_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is recorded on its own connection, which ends where it is lost."""
+    pair.query("CREATE TABLE d.bag (id INT, u INT)")
+    pair.query("INSERT INTO d.bag VALUES (1, 1)")
+    lost_between(pair, monkeypatch, mysql_replay, "after-ddl")
+    replay = MySQLReplay(pair.server.target(), ApplyConfig(lease_timeout=5.0, retries=20), 0, ReadBack(datetime.UTC))
+    replay.take_all([pb.Binlog(tp=pb.DDL, commit_ts=15, ddl_query=b"use `d`; TRUNCATE TABLE `bag`;"), inserts_into("bag", 20, 7)])
+    replay.close()
+    assert pair.query("SELECT * FROM d.bag") == [(7, 7)]
+
+
+def test_a_ddl_of_the_relay_log_that_the_target_has_lost_is_executed_again(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    site = CrashedSite(pair.server, tmp_path)
+    site.query("INSERT INTO d.y VALUES (1, 'old', 1)")
+    site.checkpoint(5)
+    site.log([ddl_record(20, "y", "TRUNCATE TABLE y"), *records([inserted(30, "y", (9, "new", 9))])])
+    lost_between(pair, monkeypatch, target_replay, "after-relayed-ddl")
+    assert site.recover().commit_ts == 30
+    assert site.query("SELECT * FROM d.y") == [(9, "new", 9)]
+
+
+def test_a_ddl_of_the_relay_log_is_not_executed_before_rows_that_the_target_has_lost(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It would take their column away, or its name, and the next recovery, which writes them again, would leave it out."""
+    site = CrashedSite(pair.server, tmp_path)
+    site.checkpoint(5)
+    renamed = "ALTER TABLE c1 CHANGE n m BIGINT"
+    first, second, third = records([inserted(10, "y", (1, "a", 1)), inserted(30, "c1", (7, "val", 77)), inserted(50, "y", (9, "new", 9))])
+    site.log([first, ddl_record(20, "y", "ALTER TABLE y ADD INDEX i (n)"), second, ddl_record(40, "c1", renamed), third])
+    rows, execute = target_replay.RelayReplay._replay_rows, target_replay.execute_text
+    before: dict[Any, Callable[[], None]] = {"rows 2": pair.replicate, "ddl 2": pair.fail_over}
+    seen: list[str] = []
+
+    def counted(kind: str, work: Any) -> Any:
+        def counting(*arguments: Any) -> Any:
+            seen.append(kind)
+            before.get(f"{kind} {seen.count(kind)}", lambda: None)()
+            return work(*arguments)
+
+        return counting
+
+    monkeypatch.setattr(target_replay.RelayReplay, "_replay_rows", counted("rows", rows))
+    monkeypatch.setattr(target_replay, "execute_text", counted("ddl", execute))
+    with pytest.raises(ApplyError, match="checkpoint of cluster 1 was moved to 20 meanwhile"):
+        site.recover()
+    assert [name for name, *_ in site.query("SHOW COLUMNS FROM d.c1")] == ["id", "u", "n"]
+    monkeypatch.undo()
+    assert site.recover().commit_ts == 50
+    assert site.query("SELECT * FROM d.c1") == [(7, "val", 77)]

@@ -5,8 +5,8 @@ none. What the target says is so already is no error (drainer.md 5.6), if that i
 there already executes none of them.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, text_of, tokenize
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Losses, without_conditio
 from pyspark_tidb_binlog.sinks.mysql.ddl.repeated import has_all_of, undoes_itself
 from pyspark_tidb_binlog.sinks.mysql.ddl.reserved_names import quote_reserved
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
-from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import with_autocommit
+from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import in_transaction, with_autocommit
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_retried
@@ -26,24 +26,55 @@ _ALREADY_SO = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1
 """Errors of a DDL that was executed before, as the original takes them (drainer.md 5.6)."""
 
 
-def execute_text(
-    sessions: Sessions, retry_policy: RetryPolicy, database: str, query: str, flavour: Flavour, check: Callable[[Session], None]
-) -> ApplyError | None:
-    """Execute ``query`` in ``database`` (empty: in none); the error by which the target says that it is so already, else None.
+class CommitsLost(ApplyError):
+    """The target lacks what it had answered: a server that crashed without having written it, or a replica in its place that was behind."""
 
-    ``check`` is called before each attempt: it raises when nothing may be written any more.
+
+class TextRecord(Protocol):
+    """Where the target records that a DDL was executed."""
+
+    def executed(self, session: Session) -> bool:
+        """Whether it says so, as when the answer to ``note`` was lost; called before each attempt.
+
+        Raises:
+            LeaseLost: nothing may be written any more.
+            CommitsLost: the record is not where it was when the DDL was begun.
+        """
+        ...
+
+    def note(self, session: Session, already: ApplyError | None) -> None:
+        """Say so, in the transaction that is open; a second time it changes nothing. Raises as ``executed``.
+
+        ``already``: the error by which the target says that it is so already; may be raised, where it says something else.
+        """
+        ...
+
+
+def execute_text(
+    sessions: Sessions, retry_policy: RetryPolicy, database: str, query: str, flavour: Flavour, record: TextRecord
+) -> ApplyError | None:
+    """Execute ``query`` in ``database`` (empty: in none), and record it; the error by which the target says that it is so already, else None.
+
+    It is recorded on the connection that has executed it: a server that loses the DDL loses the connection first, and the DDL is executed again.
 
     Raises:
         ApplyError: the target refuses it, or has a part of it already.
     """
 
+    def note(session: Session, already: ApplyError | None = None) -> None:
+        with in_transaction(session):
+            record.note(session, already)
+
     def run(session: Session) -> None:
-        check(session)
+        if record.executed(session):
+            session.rollback()
+            return
         if database and not creates_database(query):
             session.use(database)
         with with_autocommit(session):
             try:
                 session.execute(_text_for(flavour, query))
+                note(session)
             except RetryableApplyError as error:
                 if error.errno in CLIENT_ERRORS and undoes_itself(query):
                     raise ApplyError(
@@ -59,7 +90,14 @@ def execute_text(
         return None
     if refused.errno not in _ALREADY_SO:
         raise refused
-    if run_retried(sessions, lambda session: has_all_of(session, database, query, refused.errno), retry_policy):
+
+    def is_so(session: Session) -> bool:
+        so = has_all_of(session, database, query, refused.errno)
+        if so:
+            note(session, refused)
+        return so
+
+    if run_retried(sessions, is_so, retry_policy):
         return refused
     raise ApplyError(
         f"{refused}. Nothing of it was executed, and it has more than one clause, not each of which is so already (or its names do not tell)",

@@ -78,6 +78,8 @@ class LaneRecord:
 
     cluster_id: int
     upto_ts: int
+    plan: str
+    """Fingerprint of what they do."""
     schema: str
 
     def guard(self, lane: int, before: int, after: int, ends: Sequence[int] = ()) -> Guard:
@@ -86,13 +88,13 @@ class LaneRecord:
         def moved(session: Session) -> bool:
             if ends:
                 self.require_done(session, ends)
-            return row_progress.advance(session, self.cluster_id, lane, self.upto_ts, (before, after), self.schema)
+            return row_progress.advance(session, self.cluster_id, lane, self.upto_ts, self.plan, (before, after), self.schema)
 
         return moved
 
     def require_done(self, session: Session, ends: Sequence[int]) -> None:
         """As ``row_progress.require_done``."""
-        row_progress.require_done(session, self.cluster_id, self.upto_ts, ends, self.schema)
+        row_progress.require_done(session, self.cluster_id, self.upto_ts, self.plan, ends, self.schema)
 
 
 @dataclass(frozen=True, slots=True)

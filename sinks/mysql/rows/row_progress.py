@@ -59,7 +59,7 @@ def begin(session: Session, cluster_id: int, span: tuple[int, int], plan: str, l
     session.execute(f"INSERT INTO {_table(schema)} (cluster_id, lane, from_ts, to_ts, plan, safe, done) VALUES {values}", args)
 
 
-def advance(session: Session, cluster_id: int, lane: int, upto_ts: int, done: tuple[int, int], schema: str) -> bool:
+def advance(session: Session, cluster_id: int, lane: int, upto_ts: int, plan: str, done: tuple[int, int], schema: str) -> bool:
     """Move the lane's number of operations from ``done[0]`` to ``done[1]``; False: it is already there, the answer to that commit was lost.
 
     A transaction of the same lane that is still in progress on another connection is waited for.
@@ -67,11 +67,13 @@ def advance(session: Session, cluster_id: int, lane: int, upto_ts: int, done: tu
     Raises:
         ApplyError: the lane is somewhere else, or its span is not open: nothing may be written.
     """
-    sql = f"UPDATE {_table(schema)} SET done = %s WHERE cluster_id = %s AND lane = %s AND to_ts = %s AND done = %s"
-    if session.execute(sql, [done[1], cluster_id, lane, upto_ts, done[0]]):
+    sql = f"UPDATE {_table(schema)} SET done = %s WHERE cluster_id = %s AND lane = %s AND to_ts = %s AND plan = %s AND done = %s"
+    if session.execute(sql, [done[1], cluster_id, lane, upto_ts, plan, done[0]]):
         return True
-    found = session.query(f"SELECT to_ts, done FROM {_table(schema)} WHERE cluster_id = %s AND lane = %s FOR UPDATE", [cluster_id, lane])
-    if found == [(upto_ts, done[1])]:
+    found = session.query(
+        f"SELECT to_ts, plan, done FROM {_table(schema)} WHERE cluster_id = %s AND lane = %s FOR UPDATE", [cluster_id, lane]
+    )
+    if found == [(upto_ts, plan, done[1])]:
         return False
     raise ApplyError(
         f"operations {done[0]} to {done[1]} of lane {lane} up to {upto_ts} are not written: {schema}.spark_rows says {found} for it. Was it edited, "
@@ -79,7 +81,7 @@ def advance(session: Session, cluster_id: int, lane: int, upto_ts: int, done: tu
     )
 
 
-def require_done(session: Session, cluster_id: int, upto_ts: int, ends: Sequence[int], schema: str) -> None:
+def require_done(session: Session, cluster_id: int, upto_ts: int, plan: str, ends: Sequence[int], schema: str) -> None:
     """Check that each lane of the span up to ``upto_ts`` has done at least so many operations; call it in the transaction that relies on it.
 
     A server that crashed with ``innodb_flush_log_at_trx_commit`` other than 1, or whose place a replica that lags has taken, lacks the last
@@ -89,7 +91,7 @@ def require_done(session: Session, cluster_id: int, upto_ts: int, ends: Sequence
         ApplyError: one has done fewer.
     """
     found = load_any(session, cluster_id, schema)
-    there = found.done if found is not None and found.upto_ts == upto_ts else ()
+    there = found.done if found is not None and (found.upto_ts, found.plan) == (upto_ts, plan) else ()
     if len(there) < len(ends) or any(done < end for done, end in zip(there, ends, strict=False)):
         raise ApplyError(
             f"the target has lost transactions that it had committed: its lanes up to {upto_ts} had done {list(ends)} operations, and {schema}.spark_rows says "

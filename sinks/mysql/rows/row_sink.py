@@ -280,7 +280,7 @@ class RowSink(MySQLSink):
 
     def _write_lanes(self, writer: RowWriter, how: LanePlan, step: RowsStep) -> tuple[Finding, ...]:
         schema, left = self._settings.checkpoint_schema, self._open_lanes if self._is_open(step) else None
-        record = LaneRecord(self._cluster_id, max(step.upto_ts, left.upto_ts if left else 0), schema)
+        record = LaneRecord(self._cluster_id, max(step.upto_ts, left.upto_ts if left else 0), how.text, schema)
 
         def begin(session: Session) -> bool:
             if not self._record.next_is(session, step):
