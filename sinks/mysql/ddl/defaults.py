@@ -19,6 +19,9 @@ _LOBS = frozenset({ColumnType.TINYBLOB, ColumnType.BLOB, ColumnType.MEDIUMBLOB, 
 _ATTRIBUTES = frozenset(
     "NOT NULL DEFAULT AUTO_INCREMENT UNIQUE PRIMARY KEY COMMENT ON FIRST AFTER REFERENCES CHECK CONSTRAINT COLLATE".split()
 )
+_AS_WRITTEN = frozenset({ColumnType.BIT, ColumnType.ENUM, ColumnType.SET, ColumnType.JSON, ColumnType.FLOAT, ColumnType.DOUBLE})
+"""Types whose default is not compared with the value that TiDB makes of it."""
+_TEXTS = frozenset({ColumnType.VARCHAR, ColumnType.VAR_STRING, ColumnType.STRING})
 UTC_SINCE = 1
 """``ColumnInfo.version`` from which the default of a TIMESTAMP is stored in UTC."""
 
@@ -57,9 +60,22 @@ def fills_otherwise(column: ColumnInfo, flavour: Flavour) -> bool:
         return column.not_null and (
             column.tp in (ColumnType.TIMESTAMP, ColumnType.JSON) or missing_value(column, None) != zero_value(column)
         )
+    return not _declares_origin(column) or _is_cast(column)
+
+
+def _declares_origin(column: ColumnInfo) -> bool:
+    """Whether new rows get the same value as those that were there."""
     if column.tp == ColumnType.TIMESTAMP or column.default_is_expr or is_now(column):
-        return True
-    return (column.default, column.default_bit) != (column.origin_default, column.origin_default_bit)
+        return False
+    return (column.default, column.default_bit) == (column.origin_default, column.origin_default_bit)
+
+
+def _is_cast(column: ColumnInfo) -> bool:
+    """Whether TiDB makes another value of the declared default than its text says; a target may make yet another one."""
+    if column.tp in _AS_WRITTEN or is_bytes(column):
+        return False
+    value = missing_value(column, None)
+    return (value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)) != str(column.default)
 
 
 def declare(name: str, columns: Sequence[ColumnInfo], info: TableInfo, dialect: Dialect) -> str:
@@ -70,7 +86,8 @@ def declare(name: str, columns: Sequence[ColumnInfo], info: TableInfo, dialect: 
     clauses = []
     for column in columns:
         wanted = declared_literal(column)
-        if wanted == origin_literal(column, dialect.flavour):
+        declares = column.default is not None and _declares_origin(column)
+        if declares or wanted == origin_literal(column, dialect.flavour):
             continue
         if wanted is None and (column.default is not None or column.default_bit is not None):
             clauses.append(f"MODIFY COLUMN {column_definition(column, info, dialect, explicit=True)}")
@@ -107,7 +124,7 @@ def settle_defaults(
         column = by_name.get(definition[0].name.lower())
         if column is None or column.generated:
             return definition
-        if verb == "ADD" and column.name.lower() not in there and fills_otherwise(column, flavour):
+        if verb == "ADD" and column.name.lower() not in there and (fills_otherwise(column, flavour) or _is_rewritten(definition, column)):
             added.append(column)
             return _nullable(_with_default(definition, origin_literal(column, flavour)), column)
         return _nullable(_in_utc(definition, column), column) if column.tp == ColumnType.TIMESTAMP else definition
@@ -210,6 +227,13 @@ def _edit_set_default(inner: Tokens, edit: Edit) -> Tokens:
 def _default_at(definition: Tokens) -> int:
     """The index of the top-level DEFAULT of a definition; 0 if it has none."""
     return next((i for i, (d, t) in enumerate(with_depth(definition)) if i and d == 0 and t.word == "DEFAULT"), 0)
+
+
+def _is_rewritten(definition: Tokens, column: ColumnInfo) -> bool:
+    """Whether a text has a number as its default, which TiDB and the target may write differently: 1e20."""
+    at = next_solid(definition, _default_at(definition) + 1)
+    of_text = column.tp in _TEXTS and not is_bytes(column) and column.origin_default is not None
+    return of_text and 1 < at < len(definition) and (definition[at].kind is TokenKind.NUMBER or definition[at].text in ("+", "-"))
 
 
 def _default_ends(tokens: Tokens, at: int) -> int:
