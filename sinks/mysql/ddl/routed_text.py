@@ -1,20 +1,62 @@
-"""The text of a DDL with the names that tables have at the target (``[[spark.route]]``).
+"""The text of a DDL with the names that tables have at the target: those of ``[[spark.route]]``, and as they were made.
 
 Promises: pure. Names of tables are replaced where a statement has them: after ALTER TABLE and its RENAME, CREATE TABLE, LIKE, REFERENCES, and ON of
-an index; each with its database, so that none depends on a current one. Everything else stays as it is.
+an index. Everything else stays as it is. TiDB takes a name however it is spelled; a server with lower_case_table_names = 0 takes ``Orders`` and
+``orders`` for two.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, quote_name, read_name, text_of, tokenize
-from pyspark_tidb_binlog.sinks.routing.routes import Routes
+from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, TokenKind, quote_name, read_name, text_of, tokenize
+from pyspark_tidb_binlog.sinks.routing.routes import Routes, TargetName
 
 _SKIPPED = frozenset({"IF", "NOT", "EXISTS", "IGNORE", "("})
 _NO_TABLE = frozenset({"COLUMN", "INDEX", "KEY"})
 
 
 def routed_text(query: str, routes: Routes, home: str, *, restored: bool) -> str:
-    """``query`` for the target. ``home``: the database upstream of names without one; ``restored``: TiDB's parser wrote it."""
+    """``query`` for the target, each name with its database, so that none depends on a current one.
+
+    Args:
+        query: the text.
+        routes: those of the settings.
+        home: the database upstream of names without one.
+        restored: TiDB's parser wrote the text.
+    """
+
+    def to(name: QualifiedName) -> str:
+        found = routes.target(name.schema or home, name.name)
+        return f"{quote_name(found.schema)}.{quote_name(found.name)}"
+
+    return _renamed(query, to, restored=restored)
+
+
+def spelled_text(query: str, spelled: Mapping[tuple[str, str], TargetName], home: str, *, restored: bool) -> str:
+    """``query`` with tables spelled as they were made. ``spelled``: by database and name in lower case; the others as for ``routed_text``."""
+
+    def to(name: QualifiedName) -> str:
+        found = spelled.get(((name.schema or home).lower(), name.name.lower()))
+        if found is None:
+            return ""
+        return f"{quote_name(found.schema)}.{quote_name(found.name)}" if name.schema else quote_name(found.name)
+
+    return _renamed(query, to, restored=restored) if spelled else query
+
+
+def table_names(query: str) -> tuple[QualifiedName, ...]:
+    """The names of tables in a text."""
+    found: list[QualifiedName] = []
+
+    def note(name: QualifiedName) -> str:
+        found.append(name)
+        return ""
+
+    _renamed(query, note, restored=False)
+    return tuple(found)
+
+
+def _renamed(query: str, to: Callable[[QualifiedName], str], *, restored: bool) -> str:
+    """``to`` writes a name; empty: it stays."""
     tokens = tokenize(query, backslash_escapes=not restored)
     solid = [place for place, token in enumerate(tokens) if not token.blank]
     words = [tokens[place] for place in solid]
@@ -24,9 +66,10 @@ def routed_text(query: str, routes: Routes, home: str, *, restored: bool) -> str
         if at >= len(words) or solid[at] < done or not _is_name(words[at]):
             continue
         name, end = read_name(words, at)
-        to = routes.target(name.schema or home, name.name)
+        if not (written := to(name)):
+            continue
         out += tokens[done : solid[at]]
-        out.append(Token(TokenKind.NAME, f"{quote_name(to.schema)}.{quote_name(to.name)}"))
+        out.append(Token(TokenKind.NAME, written))
         done = solid[end - 1] + 1
     return text_of([*out, *tokens[done:]])
 

@@ -4,7 +4,7 @@ Promises: pure. It edits tokens and is not a parser: what is not recognised is l
 nothing to execute. ``losses`` lists what the target cannot hold. For a TiDB target see ``sinks.mysql.ddl.tidb``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, TokenKind, quote_name, rename_pairs, text_of, tokenize
@@ -34,11 +34,11 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare, settle_default
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import NAMED_BY_INFOS, DdlDelivery, DdlForm, given
 from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import settle_boundaries, without_linear
 from pyspark_tidb_binlog.sinks.mysql.ddl.reserved_names import quote_reserved
-from pyspark_tidb_binlog.sinks.mysql.ddl.routed_text import routed_text
+from pyspark_tidb_binlog.sinks.mysql.ddl.routed_text import routed_text, spelled_text, table_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.tidb import is_tiflash_replica, tidb_tokens
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
-from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes
+from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes, TargetName
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,8 @@ class Subject:
     """From the names in the text to those at the target."""
     home: str = ""
     """With routes: the database upstream to which names without one belong."""
+    spelled: Mapping[tuple[str, str], TargetName] = field(default_factory=dict)
+    """By database and name in lower case: tables that the text spells otherwise than they were made. Upstream's names."""
     lacking: frozenset[str] = frozenset()
     """Lower-case names of the expression indexes that ``old`` has upstream and the target's table is known to lack."""
 
@@ -108,8 +110,24 @@ def subject_of(step: DdlStep, history: SchemaHistory, refused: RefusedJobs = fro
     coming = [t for i in ids if (t := history.table_at(i, job.version)) is not None]
     after = tuple(t for f in coming if (t := on_target(history, refused, f, job.version)) is not None)
     delivery = _delivery(step, history, refused)
-    subject = Subject(job, step.query, schema_of(step, history), _name_of(job, before), before, after, delivery)
+    schema = schema_of(step, history)
+    spelled = {} if job.type in _RENAMING else _spelled_otherwise(step.query, schema, (*found, *coming), history, job.version)
+    subject = Subject(job, step.query, schema, _name_of(job, before), before, after, delivery, spelled=spelled)
     return _routed(subject, routes) if routes else subject
+
+
+def _spelled_otherwise(
+    query: str, home: str, known: Sequence[TableAt], history: SchemaHistory, version: int
+) -> dict[tuple[str, str], TargetName]:
+    """Tables that the text spells otherwise than they were made; ``known``: those of the job."""
+    mine = {(t.schema.lower(), t.name.lower()): t for t in known}
+    found = {}
+    for name in table_names(query):
+        key = (name.schema or home).lower(), name.name.lower()
+        table = mine.get(key) or history.find(*key, version)
+        if table is not None and (table.name != name.name or (name.schema and table.schema != name.schema)):
+            found[key] = TargetName(table.schema, table.name)
+    return found
 
 
 def _routed(subject: Subject, routes: Routes) -> Subject:
@@ -174,6 +192,9 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
 
 def with_routed_text(subject: Subject, *, restored: bool) -> Subject:
     """``subject`` with the names of the target in its text. RENAME TABLES keeps it: its names are read in pairs."""
+    if subject.spelled:
+        query = spelled_text(subject.query, subject.spelled, subject.home or subject.schema, restored=restored)
+        subject = replace(subject, query=query, spelled={})
     if not subject.routes or subject.job.type == JobType.RENAME_TABLES:
         return subject
     return replace(subject, query=routed_text(subject.query, subject.routes, subject.home, restored=restored))
@@ -249,7 +270,13 @@ def _rename(subject: Subject, dialect: Dialect) -> str | None:
             return quoted(to.schema, to.name)
         return quoted(name.schema or session, name.name)
 
-    return _renames([(full(a), full(b)) for i, (a, b) in zip(ids, pairs, strict=True) if i in old or i in new], dialect)
+    spelled = {name.lower(): name for name in (quoted(t.schema, t.name) for t in subject.before)}
+    written: list[tuple[str, str]] = []
+    for i, (a, b) in zip(ids, pairs, strict=True):
+        if i in old or i in new:
+            written.append((spelled.pop(full(a).lower(), full(a)), full(b)))
+            spelled[full(b).lower()] = full(b)
+    return _renames(written, dialect)
 
 
 def _renames(pairs: Sequence[tuple[str, str]], dialect: Dialect) -> str:
@@ -274,6 +301,9 @@ def _settle_strings(tokens: Sequence[Token], restored: bool) -> Tokens:
         out.append(token)
     return out
 
+
+_RENAMING = frozenset({JobType.RENAME_TABLE, JobType.RENAME_TABLES})
+"""Jobs whose text has new names of tables, perhaps the old ones in other letters."""
 
 _FEATURE_LOSSES = {
     "AUTO_RANDOM": "AUTO_RANDOM left out",

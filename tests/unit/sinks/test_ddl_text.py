@@ -377,3 +377,39 @@ def test_names_that_only_the_target_reserves_are_quoted(text: str, wanted: str |
     for flavour in (Flavour.MYSQL, Flavour.MARIADB):
         shown = rewritten(query, 21, info, flavour, restored=False).sql
         assert shown == f"CREATE VIEW v AS {wanted or text.removesuffix(' -- x')}"
+
+
+ORDERS, ITEMS = table(10, "orders"), table(11, "Items")
+
+
+@pytest.mark.parametrize(
+    ("query", "kind", "info", "wanted"),
+    [
+        ("ALTER TABLE `ORDERS` ADD INDEX `i`(`id`);", 7, table(10, "orders"), "ALTER TABLE `orders` ADD INDEX `i`(`id`)"),
+        ("ALTER TABLE `D`.`Orders` COMMENT = 'a\\b';", 17, table(10, "orders"), "ALTER TABLE `d`.`orders` COMMENT = 'a\\\\b'"),
+        ("CREATE INDEX `i` ON `Orders` (`id`);", 7, table(10, "orders"), "CREATE INDEX `i` ON `orders` (`id`)"),
+        ("DROP INDEX `i` ON `Orders`;", 8, table(10, "orders"), "ALTER TABLE `orders` DROP INDEX `i`"),
+        ("CREATE TABLE `New` LIKE `ITEMS`;", 3, table(12, "New"), "CREATE TABLE `d`.`New` LIKE `Items`"),
+        (
+            "ALTER TABLE `orders` ADD FOREIGN KEY (`id`) REFERENCES `d`.`items`(`id`);",
+            9,
+            table(10, "orders"),
+            "ALTER TABLE `orders` ADD FOREIGN KEY (`id`) REFERENCES `d`.`Items`(`id`)",
+        ),
+        ("ALTER TABLE `orders` COMMENT = 'ITEMS ORDERS';", 17, table(10, "orders"), "ALTER TABLE `orders` COMMENT = 'ITEMS ORDERS'"),
+    ],
+)
+def test_tables_are_spelled_as_they_were_made(query: str, kind: int, info: dict[str, Any], wanted: str) -> None:
+    """TiDB takes a name in any letters; a target with lower_case_table_names = 0 has another table, or none, of that name."""
+    assert on(history(database(1), job(2, 3, ORDERS), job(3, 3, ITEMS), job(4, kind, info, query="raw")), query).sql == wanted
+
+
+def test_names_in_pairs_are_spelled_as_they_were_made() -> None:
+    made = history(
+        database(1),
+        job(2, 3, ORDERS),
+        job(3, 3, ITEMS),
+        job(4, 47, table(11, "ORDERS"), many=[table(10, "Tmp"), table(11, "ORDERS"), table(10, "items")], table_id=11, query="raw"),
+    )
+    query = "RENAME TABLE `Orders` TO `Tmp`, `ITEMS` TO `ORDERS`, `TMP` TO `items`;"
+    assert on(made, query).sql == "RENAME TABLE `d`.`orders` TO `d`.`Tmp`, `d`.`Items` TO `d`.`ORDERS`, `d`.`Tmp` TO `d`.`items`"
