@@ -43,6 +43,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.server_keys import execute_ddl, taking_
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, RENAMES, left_with_rows, way_out
+from pyspark_tidb_binlog.sinks.mysql.ddl.strict_conversions import keeping_characters
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, rewrite, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import in_transaction, with_autocommit
@@ -449,7 +450,8 @@ class _Run:
     def _send(self, sql: str) -> None:
         if self._subject.schema and self._subject.job.type not in (JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA):
             self._use()
-        with in_clock(self._session, self._clock), comparing_as_upstream(self._session, self._subject, self._dialect):
+        exactly = keeping_characters(self._session, self._subject, self._dialect)
+        with in_clock(self._session, self._clock), comparing_as_upstream(self._session, self._subject, self._dialect), exactly:
             execute_ddl(self._session, sql)
 
     def _use(self) -> None:

@@ -15,9 +15,17 @@ RENAMES = frozenset({JobType.RENAME_TABLE, JobType.RENAME_TABLES})
 EXISTS_TABLE = 1050
 _MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES})
 
+_SHORT_ROWS = 1709
+"""Index column size too large: of a table with ROW_FORMAT COMPACT or REDUNDANT."""
+
 
 def way_out(job: Job, error: ApplyError) -> str:
-    """What to do where the name is taken to which the job makes or renames a table; empty for another job or error."""
+    """What to do where the name is taken to which the job makes or renames a table, or the server's rows are too short for a key; empty otherwise."""
+    if error.errno == _SHORT_ROWS:
+        return (
+            "The target makes tables whose keys hold 767 bytes: SET GLOBAL innodb_default_row_format = DYNAMIC there, ALTER TABLE ... ROW_FORMAT = DYNAMIC for a "
+            "table that is there already, and start again"
+        )
     if job.type not in RENAMES | _MAKES or error.errno != EXISTS_TABLE:
         return ""
     emptying = "" if job.type in RENAMES else " (or, if it is equal, empty it)"
