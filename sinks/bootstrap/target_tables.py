@@ -118,6 +118,10 @@ class TargetTables:
                 return False
             return True
 
+    def has_statement(self, wanted: WantedTable) -> bool:
+        """Whether a statement makes it there; where none does, what is lost was said in the log."""
+        return bool(statement_of(wanted, self._dialect, Routes.of(self._apply)).sql)
+
     def without_rows(self, tables: Iterable[tuple[tuple[str, str], int]]) -> list[str]:
         """Those of the tables, each with the rows that were copied to it, that are not there, or are empty and should not be."""
         lost = (name for name, rows in tables if not self.is_there(*name) or (rows and is_empty(self._session, *name)))
@@ -127,6 +131,10 @@ class TargetTables:
         """Those that are there and have rows."""
         found = (name for name in tables if self.is_there(*name) and not is_empty(self._session, *name))
         return [f"{schema}.{table}" for schema, table in found]
+
+    def has_database(self, schema: str) -> bool:
+        """Whether there is a database of this name."""
+        return bool(self._session.query("SELECT 1 FROM information_schema.schemata WHERE LOWER(schema_name) = LOWER(%s)", [schema]))
 
     def make_database(self, schema: str, info: DbInfo | None) -> None:
         """The database is there."""
