@@ -349,13 +349,13 @@ class Bootstrap:
 
     def _require_dropped(self, old: CopiedTable, session: Session) -> None:
         schema, name = place_of(old)
-        if self._target_tables(session).is_there(schema, name):
+        if self._target_tables(session).is_listed(schema, name):
             raise copy_record.lost(f"{schema}.{name} is there, although it was dropped")
 
     def _note_all_done(self, session: Session, head: CopyHead, record: CopyRecord, made: Sequence[WantedTable]) -> None:
         """``made``: the views and sequences that the target has accepted."""
         there = self._target_tables(session)
-        missing = [w.label for w in made if not there.is_there(w.target.schema, w.target.name)]
+        missing = [w.label for w in made if not there.is_listed(w.target.schema, w.target.name)]
         if head.kind is CopyKind.FIRST:
             missing += [schema for schema, _ in self._databases() if not there.has_database(schema)]
         if missing:

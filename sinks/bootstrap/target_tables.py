@@ -67,6 +67,10 @@ class TargetTables:
         """Whether there is a table, view or sequence of this name."""
         return bool(column_names(self._session, schema, name))
 
+    def is_listed(self, schema: str, name: str) -> bool:
+        """The same, also for a view that cannot be used, which shows no column."""
+        return bool(self._kinds(schema, name))
+
     def make_ready(self, wanted: WantedTable, *, may_empty: bool) -> None:
         """The table is at the target, without a row, with every column that is copied.
 
@@ -98,9 +102,7 @@ class TargetTables:
     def drop(self, schema: str, name: str) -> None:
         """Remove a table, view or sequence that a copy has made, if it is there."""
         with self._alone():
-            sql = "SELECT table_type FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
-            kinds = [str(kind).upper() for (kind,) in self._session.query(sql, [schema, name])]
-            for kind in kinds:
+            for kind in self._kinds(schema, name):
                 what = "VIEW" if "VIEW" in kind else "SEQUENCE" if kind == "SEQUENCE" else "TABLE"
                 self._session.execute(f"DROP {what} IF EXISTS {table_name(schema, name)}")
 
@@ -140,6 +142,10 @@ class TargetTables:
         """The database is there."""
         with self._alone():
             self._make_database(schema, info)
+
+    def _kinds(self, schema: str, name: str) -> list[str]:
+        sql = "SELECT table_type FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
+        return [str(kind).upper() for (kind,) in self._session.query(sql, [schema, name])]
 
     def _make_database(self, schema: str, info: DbInfo | None) -> None:
         found = self._dialect.charset(info.charset, info.collate) if info else self._dialect.charset("", "")

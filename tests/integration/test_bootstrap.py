@@ -631,9 +631,7 @@ def test_a_first_load_whose_end_is_lost_when_the_checkpoint_is_made(
     assert run_sql(mariadb, "SELECT DISTINCT b FROM shop.log") == [("stays",)]
 
 
-def test_a_first_load_that_is_half_done_behind_the_checkpoint(
-    run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB
-) -> None:
+def test_a_first_load_half_done_behind_the_checkpoint(run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
     run.begin(ALL)
     more_changes(run, 1)
     run.apply()
