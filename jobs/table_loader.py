@@ -91,6 +91,7 @@ class TableLoader:
         self._looked = False
         self._begins = begins
         self._running: Bootstrap | None = None
+        self._loaded_ts: int | None = None
         self._is_server = config.apply.db_type in ("mysql", "tidb")
         if request and not self._is_server:
             raise ConfigError(f"--bootstrap: syncer.db-type = {config.apply.db_type!r} has no tables to be filled; remove the flag")
@@ -166,25 +167,20 @@ class TableLoader:
         """
         if not self._is_server:
             return
-        record = self._record()
-        selection = Selection.of(self._config.apply)
-        left = [(t.schema, t.name) for t in record.unfinished if selection.tables.keeps(t.schema, t.name)] if record else []
-        if record is not None and record.begun and record.head.kind is CopyKind.FIRST and not left:
-            # The target has lost the word that it was done, and the stream has begun behind it.
-            mine = [t for t in record.tables if selection.tables.keeps(t.schema, t.name)]
-            self._transact(held, lambda session: copy_record.note_all_done(session, held.cluster_id, held.schema, mine))
-            record = self._record()
+        record, selection = self._settled(held, stand), Selection.of(self._config.apply)
         begun = record is not None and record.begun
+        left = self._left(record)
         wanted = self._named(selection, stand)
         if left and record is not None and begun and record.head.kind is CopyKind.FIRST and not self._request.restart:
             raise BootstrapRefused(
-                f"a first load at {record.head.ts} ({as_time(record.head.ts)}) is half done, but the target has a checkpoint, {stand.commit_ts}. To copy its tables at "
-                f"the checkpoint, start with --bootstrap-restart. Only if somebody has filled the target otherwise, with all rows as of the checkpoint: DELETE FROM "
-                f"{held.schema}.{copy_record.TABLE} WHERE cluster_id = {held.cluster_id}"
+                f"a first load at {record.head.ts} ({as_time(record.head.ts)}) is half done, but the target has a checkpoint, {stand.commit_ts}. Start with "
+                "--bootstrap-restart: every table of that load is emptied and copied again, at the checkpoint (views and sequences that are missing are to be made by hand). "
+                "Only where somebody else has filled all of them up to that checkpoint: delete the cluster's rows from "
+                f"{held.schema}.{copy_record.TABLE} instead"
             )
-        if record is not None and record.head.state is CopyState.DONE:
-            self._transact(held, lambda session: copy_record.note_joined(session, held.cluster_id, held.schema))
         if not left and not wanted:
+            if record is not None and record.head.state is CopyState.DONE:
+                self._transact(held, lambda session: copy_record.note_joined(session, held.cluster_id, held.schema))
             if self._request.restart:
                 _log.warning(
                     "--bootstrap-restart: nothing is half done, so nothing is copied; tables of a stream are copied by --bootstrap DB.TABLE"
@@ -203,9 +199,55 @@ class TableLoader:
         self._run(held, head, everything, (), stand.history, stand.version)
         self._transact(held, lambda session: copy_record.note_joined(session, held.cluster_id, held.schema))
 
+    def _settled(self, held: Lease, stand: StreamStand) -> CopyRecord | None:
+        """The record, after what the target has lost of a first load while its checkpoint was made (it crashed, or a replica took its place) was copied again."""
+        record = self._record()
+        first = record if record is not None and record.head.kind is CopyKind.FIRST else None
+        left = self._left(first)
+        if first is not None and first.head.ts == stand.commit_ts:
+            lost = first.begun and not self._request.restart and (bool(left) or self._can_read())
+        else:
+            lost = self._loaded_ts == stand.commit_ts
+        if lost and self._is_whole(held, stand):
+            self._require_source(left)
+            _log.warning(
+                "the target has the checkpoint of the first load at %d (%s), but not all of that load: it has lost transactions that it had committed, and the load "
+                "goes on where the target is",
+                *(stand.commit_ts, as_time(stand.commit_ts)),
+            )
+            self._load_all(held, stand.commit_ts, stand.history)
+            return self._record()
+        if first is None or not first.begun or left:
+            return record
+        _log.warning(
+            "the first load at %d (%s) has copied all its tables, but the target has not recorded that it was completed; look whether its views and sequences are there",
+            *(first.head.ts, as_time(first.head.ts)),
+        )
+        done = [t for t in first.tables if t.state is CopyState.DONE]
+        self._transact(held, lambda session: copy_record.note_all_done(session, held.cluster_id, held.schema, done))
+        return self._record()
+
+    def _left(self, record: CopyRecord | None) -> list[tuple[str, str]]:
+        """The tables that are replicated and not copied completely."""
+        keeps = Selection.of(self._config.apply).tables.keeps
+        return [(t.schema, t.name) for t in record.unfinished if keeps(t.schema, t.name)] if record else []
+
+    def _can_read(self) -> bool:
+        try:
+            self._source()
+        except ConfigError:
+            return False
+        return True
+
     # A first load.
 
     def _load_all(self, held: Lease, ts: int, history: SchemaHistory) -> int:
+        self._loaded_ts = None
+        self._load_all_at(held, ts, history)
+        self._loaded_ts = ts
+        return ts
+
+    def _load_all_at(self, held: Lease, ts: int, history: SchemaHistory) -> None:
         version = history.version_at(ts)
         selection = Selection.of(self._config.apply)
         live = selection.live(history, version)
@@ -219,9 +261,8 @@ class TableLoader:
         elif not record.begun and {(t.schema, t.name) for t in tables} <= {(t.schema, t.name) for t in record.tables}:
             wanted = {(t.schema, t.name) for t in tables}
             require_still_there(self._asked, self._config.apply, held, [t for t in record.tables if (t.schema, t.name) in wanted])
-            return ts
+            return
         self._run(held, head, tables, others, history, version)
-        return ts
 
     def _require_same_tables(self, ts: int, selection: Selection, live: Sequence[TableAt]) -> None:
         with self._source().at(ts) as session:
@@ -282,10 +323,13 @@ class TableLoader:
                 f"To finish: {error}; to go on without: syncer.ignore-table"
             ) from error
 
-    def _require_whole(self, held: Lease, stand: StreamStand) -> None:
+    def _is_whole(self, held: Lease, stand: StreamStand) -> bool:
         table = table_in_target(self._config)
         found = self._asked(lambda session: progress.load_checkpoint(session, held.cluster_id, held.schema, table))
-        if found is None or not found.consistent or found.commit_ts != stand.commit_ts:
+        return found is not None and found.consistent and found.commit_ts == stand.commit_ts
+
+    def _require_whole(self, held: Lease, stand: StreamStand) -> None:
+        if not self._is_whole(held, stand):
             raise BootstrapRefused(
                 f"the target is not consistent at its checkpoint {stand.commit_ts}: an earlier life, or another Drainer, has applied a part of what follows. Start "
                 'without --bootstrap until the checkpoint says "consistent":true, stop, and start with it again'

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo
 from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
@@ -30,11 +31,12 @@ from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopiedRange, CopiedT
 from pyspark_tidb_binlog.sinks.bootstrap.passed_ddls import require_up_to_date
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
 from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlace, CopyPlan, copy_range
-from pyspark_tidb_binlog.sinks.bootstrap.target_tables import Other, TargetTables, WantedTable, not_empty
+from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, WantedTable, not_empty
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of, shows
 from pyspark_tidb_binlog.sinks.engine.column_pairs import visible
 from pyspark_tidb_binlog.sinks.engine.conditions import Condition, hidden_places, require
 from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_type
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions, kept_sessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.leased_target import run_leased
@@ -135,7 +137,7 @@ class Bootstrap:
                     self._copy_group(head, [(t, by_name[t.schema, t.name]) for t in group])
                 made = self._make_others(head, others)
             failpoints.point("before-bootstrap-record")
-            self._transact(partial(self._note_all_done, record.tables, made))
+            self._transact(lambda session: self._note_all_done(session, head, record, made))
             rows = sum(t.rows for t in self._load().tables if (t.schema, t.name) in by_name)
             return Copied(len(record.tables), rows, time.monotonic() - begun)
         finally:
@@ -315,8 +317,11 @@ class Bootstrap:
             if copied.made and copied.state is CopyState.AGAIN:
                 # It is as it was at the snapshot of the copy that was given up, and no DDL since then will come.
                 self._with_tables(lambda tables: tables.drop(*name))
+                self._transact(partial(self._note_dropped, copied))
+                copied = replace(copied, state=CopyState.PLANNED)
             elif not copied.made and not self._with_tables(lambda tables: tables.is_there(*name)):
                 self._transact(lambda session: copy_record.note_made(session, cluster_id, schema, copied))
+                copied = replace(copied, made=True)
             try:
                 self._with_tables(lambda tables: tables.make_ready(wanted, may_empty=empties))
             except ApplyError:
@@ -325,23 +330,37 @@ class Bootstrap:
                     self._transact(lambda session: copy_record.note_refused(session, cluster_id, schema, copied))
                 raise
 
-            def note(session: Session) -> None:
-                if not plan.source.info.temp_table_type:
-                    self._require_ready(session, wanted)
+            def note_empty(session: Session) -> None:
+                # In its transaction: what the server has of the record, it also has of the DDLs before.
+                if not plan.source.info.temp_table_type and not is_empty(session, *name):
+                    raise copy_record.lost(f"{wanted.label} is not there without rows, although it was made or emptied")
                 copy_record.note_empty(session, cluster_id, schema, copied, head.ts, head.kind, ranges)
 
-            self._transact(note)
+            self._transact(note_empty)
         return run_retried(self._sessions.use, lambda session: copy_record.load_ranges(session, cluster_id, schema, copied), self._policy)
 
-    def _require_ready(self, session: Session, wanted: WantedTable) -> None:
-        """In the transaction that relies on it: the table is there without a row.
+    def _note_dropped(self, copied: CopiedTable, session: Session) -> None:
+        self._require_dropped(copied, session)
+        copy_record.note_dropped(session, self._lease.cluster_id, self._schema, copied)
 
-        Raises:
-            ApplyError: what made it so is lost.
-        """
-        name, tables = (wanted.target.schema, wanted.target.name), self._target_tables(session)
-        if not tables.is_there(*name) or tables.rows_in([name]):
-            raise ApplyError(f"{wanted.label} was made, or emptied, and is not so: {copy_record.LOST}")
+    def _note_removed(self, old: CopiedTable, session: Session) -> None:
+        self._require_dropped(old, session)
+        copy_record.forget(session, self._lease.cluster_id, self._schema, old)
+
+    def _require_dropped(self, old: CopiedTable, session: Session) -> None:
+        schema, name = place_of(old)
+        if self._target_tables(session).is_listed(schema, name):
+            raise copy_record.lost(f"{schema}.{name} is there, although it was dropped")
+
+    def _note_all_done(self, session: Session, head: CopyHead, record: CopyRecord, made: Sequence[WantedTable]) -> None:
+        """``made``: the views and sequences that the target has accepted."""
+        there = self._target_tables(session)
+        missing = [w.label for w in made if not there.is_listed(w.target.schema, w.target.name)]
+        if head.kind is CopyKind.FIRST:
+            missing += [schema for schema, _ in self._databases() if not there.has_database(schema)]
+        if missing:
+            raise copy_record.lost(f"{', '.join(missing[:5])}: not at the target, although it was made there")
+        copy_record.note_all_done(session, self._lease.cluster_id, self._schema, record.tables)
 
     def _note_done(self, copied: CopiedTable, session: Session) -> int:
         return copy_record.note_done(session, self._lease.cluster_id, self._schema, copied)
@@ -352,11 +371,13 @@ class Bootstrap:
 
     def _make_databases(self) -> None:
         """Also those without a table: DDLs will come for them."""
+        for schema, info in self._databases():
+            self._with_tables(lambda tables, schema=schema, info=info: tables.make_database(schema, info))  # type: ignore[misc]
+
+    def _databases(self) -> Sequence[tuple[str, DbInfo]]:
+        """Those that are replicated, by their names at the target."""
         infos = [self._history.schema_at(schema_id, self._version) for schema_id in self._history.schemas]
-        for info in infos:
-            if info is not None and self._selection.tables.keeps(info.name):
-                schema = self._selection.routes.database(info.name)
-                self._with_tables(lambda tables, schema=schema, info=info: tables.make_database(schema, info))  # type: ignore[misc]
+        return [(self._selection.routes.database(i.name), i) for i in infos if i is not None and self._selection.tables.keeps(i.name)]
 
     def _drop_stale(self, record: CopyRecord) -> None:
         """Remove what a copy that was given up has made, and this one does not make again in its place."""
@@ -364,23 +385,12 @@ class Bootstrap:
             if old.state is CopyState.STALE:
                 self._with_tables(lambda tables, old=old: tables.drop(*place_of(old)))  # type: ignore[misc]
                 _log.info("%s.%s, made by the copy that was given up, is removed", *place_of(old))
-                self._transact(partial(self._forget_dropped, old))
+                self._transact(partial(self._note_removed, old))
 
-    def _forget_dropped(self, old: CopiedTable, session: Session) -> None:
-        if self._target_tables(session).is_there(*place_of(old)):
-            raise ApplyError("{}.{} was dropped, and is there: {}".format(*place_of(old), copy_record.LOST))
-        copy_record.forget(session, self._lease.cluster_id, self._schema, old)
-
-    def _note_all_done(self, copied: Sequence[CopiedTable], made: Sequence[WantedTable], session: Session) -> None:
-        tables = self._target_tables(session)
-        if gone := [w.label for w in made if not tables.is_there(w.target.schema, w.target.name)]:
-            raise ApplyError(f"{', '.join(gone[:5])}: made, and not there: {copy_record.LOST}")
-        copy_record.note_all_done(session, self._lease.cluster_id, self._schema, copied)
-
-    def _make_others(self, head: CopyHead, others: Sequence[TableAt]) -> list[WantedTable]:
-        """Views and sequences, as often as it takes: one view may need another. Those that are there."""
+    def _make_others(self, head: CopyHead, others: Sequence[TableAt]) -> Sequence[WantedTable]:
+        """Views and sequences, as often as it takes: one view may need another. Those that the target has then."""
         if not others:
-            return []
+            return ()
         made_before = {(t.schema, t.name) for t in self._load().others}
         with self._at(head) as source:
             waiting = [self._wanted(source, table) for table in others]
@@ -396,20 +406,22 @@ class Bootstrap:
             self._transact(
                 partial(copy_record.add_tables, cluster_id=self._lease.cluster_id, schema=self._schema, head=head, tables=[recorded])
             )
-        there: list[WantedTable] = []
+        accepted: list[WantedTable] = []
         while waiting:
-            found = [(w, self._with_tables(lambda tables, wanted=w: tables.make_other(wanted))) for w in waiting]  # type: ignore[misc]
-            there += [wanted for wanted, how in found if how is Other.THERE]
-            left = [wanted for wanted, how in found if how is Other.WAITS]
-            moves, waiting = len(left) < len(waiting), left
-            if not moves:
+            made: list[WantedTable] = []
+            for wanted in waiting:
+                if self._with_tables(lambda tables, wanted=wanted: tables.make_other(wanted)):  # type: ignore[misc]
+                    made.append(wanted)
+            waiting = [w for w in waiting if w not in made]
+            accepted += [w for w in made if self._with_tables(lambda tables, wanted=w: tables.has_statement(wanted))]  # type: ignore[misc]
+            if not made:
                 names = ", ".join(w.label for w in waiting)
                 _log.warning("views or sequences that the target refuses, to be made there by hand: %s", names)
                 for wanted in waiting:
                     refused = CopiedTable(wanted.source.schema, wanted.source.name, CopyState.MADE)
                     self._transact(partial(copy_record.forget, cluster_id=self._lease.cluster_id, schema=self._schema, table=refused))
                 break
-        return there
+        return accepted
 
     def _copy_by_executors(self, head: CopyHead, work: Sequence[tuple[CopyPlan, CopiedRange]]) -> None:
         if not work:

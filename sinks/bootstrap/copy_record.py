@@ -21,7 +21,7 @@ _ABSENT = frozenset({1049, 1146})
 _NO_COLUMN = 1054
 _WHOLE = -1
 """``unit`` of the rows that are about a table, or everything."""
-LOST = (
+_LOST = (
     "the target has lost transactions that it had committed (it crashed without having written them, or a replica has taken its place); start again, the "
     "copy goes on where the target is"
 )
@@ -190,7 +190,15 @@ def give_up(session: Session, cluster_id: int, schema: str) -> None:
 def note_empty(
     session: Session, cluster_id: int, schema: str, table: CopiedTable, ts: int, kind: CopyKind, ranges: Sequence[KeyRange]
 ) -> None:
-    """The table is at the target without a row, and is copied in these ranges."""
+    """The table is at the target without a row, and is copied in these ranges; its row says what ``table`` does, if the target has not lost that.
+
+    Raises:
+        ApplyError: it has.
+    """
+    state, _ = _state(session, cluster_id, schema, (table.schema, table.name))
+    if state not in (table.state, CopyState.EMPTY):
+        raise lost(f"{table.schema}.{table.name}: its state is {state} in {schema}.{TABLE}, although it was {table.state}")
+    _set_made(session, cluster_id, schema, table, int(table.made))
     _forget_ranges(session, cluster_id, schema, table)
     for unit, within in enumerate(ranges):
         _insert(session, schema, [cluster_id, table.schema, table.name, unit, "open", str(kind), ts, within.to_json(), None, 0, 0])
@@ -200,6 +208,11 @@ def note_empty(
 def note_made(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> None:
     """The copy is about to make the table."""
     _set_made(session, cluster_id, schema, table, 1)
+
+
+def note_dropped(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> None:
+    """What an earlier copy had made is gone, so that nothing of the name is at the target."""
+    _set_state(session, cluster_id, schema, (table.schema, table.name), CopyState.PLANNED)
 
 
 def note_refused(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> None:
@@ -268,7 +281,7 @@ def note_done(session: Session, cluster_id: int, schema: str, table: CopiedTable
     ((count, left),) = session.query(f"SELECT COALESCE(SUM(copied), 0), COALESCE(SUM(state <> 'done'), 0) {where}", values)
     if int(left) or state is not CopyState.EMPTY:
         what = f"{left} ranges are not copied" if state is CopyState.EMPTY else f"its state is {state}"
-        raise ApplyError(f"{table.schema}.{table.name}: {what} in {schema}.{TABLE}, although all was copied: {LOST}")
+        raise lost(f"{table.schema}.{table.name}: {what} in {schema}.{TABLE}, although all was copied")
     _forget_ranges(session, cluster_id, schema, table)
     _set_state(session, cluster_id, schema, (table.schema, table.name), CopyState.DONE, int(count))
     return int(count)
@@ -292,7 +305,7 @@ def note_all_done(session: Session, cluster_id: int, schema: str, tables: Iterab
     left = sorted({(t.schema, t.name) for t in tables} - set(found))
     if left:
         shown = ", ".join(f"{database}.{name}" for database, name in left[:5])
-        raise ApplyError(f"{shown}: not copied by {schema}.{TABLE}, although it was: {LOST}")
+        raise lost(f"{shown}: not copied by {schema}.{TABLE}, although it was")
     _set_state(session, cluster_id, schema, ("", ""), CopyState.DONE)
 
 
@@ -304,8 +317,13 @@ def note_joined(session: Session, cluster_id: int, schema: str) -> None:
     """
     state, _ = _state(session, cluster_id, schema, ("", ""))
     if state not in (CopyState.DONE, CopyState.JOINED):
-        raise ApplyError(f"the copy is not recorded as done in {schema}.{TABLE}, although it was: {LOST}")
+        raise lost(f"the copy is not recorded as done in {schema}.{TABLE}, although it was")
     _set_state(session, cluster_id, schema, ("", ""), CopyState.JOINED)
+
+
+def lost(words: str) -> ApplyError:
+    """The error of a target that has not what it has answered; ``words``: what it lacks."""
+    return ApplyError(f"{words}: {_LOST}")
 
 
 def counted(session: Session, cluster_id: int, schema: str) -> tuple[int, int]:

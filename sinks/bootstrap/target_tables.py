@@ -6,7 +6,6 @@ tables; where the target refuses that, from the columns and keys. Everything run
 repeated.
 """
 
-import enum
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -56,16 +55,6 @@ class WantedTable:
         return f"{self.target.schema}.{self.target.name}"
 
 
-class Other(enum.Enum):
-    """What a view or a sequence is at the target."""
-
-    THERE = "there"
-    WAITS = "waits"
-    """The target refuses it as long as others are missing."""
-    LEFT_OUT = "left out"
-    """The target has nothing of its kind."""
-
-
 class TargetTables:
     """Makes and empties tables, one after the other, on the caller's session."""
 
@@ -77,6 +66,10 @@ class TargetTables:
     def is_there(self, schema: str, name: str) -> bool:
         """Whether there is a table, view or sequence of this name."""
         return bool(column_names(self._session, schema, name))
+
+    def is_listed(self, schema: str, name: str) -> bool:
+        """The same, also for a view that cannot be used, which shows no column."""
+        return bool(self._kinds(schema, name))
 
     def make_ready(self, wanted: WantedTable, *, may_empty: bool) -> None:
         """The table is at the target, without a row, with every column that is copied.
@@ -109,25 +102,27 @@ class TargetTables:
     def drop(self, schema: str, name: str) -> None:
         """Remove a table, view or sequence that a copy has made, if it is there."""
         with self._alone():
-            sql = "SELECT table_type FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
-            kinds = [str(kind).upper() for (kind,) in self._session.query(sql, [schema, name])]
-            for kind in kinds:
+            for kind in self._kinds(schema, name):
                 what = "VIEW" if "VIEW" in kind else "SEQUENCE" if kind == "SEQUENCE" else "TABLE"
                 self._session.execute(f"DROP {what} IF EXISTS {table_name(schema, name)}")
 
-    def make_other(self, wanted: WantedTable) -> Other:
-        """Make a view or a sequence unless it is there."""
+    def make_other(self, wanted: WantedTable) -> bool:
+        """Make a view or a sequence unless it is there; False: the target refuses it as long as others are missing."""
         with self._alone():
             if self.is_there(wanted.target.schema, wanted.target.name):
-                return Other.THERE
+                return True
             try:
                 self._make(wanted)
             except RetryableApplyError:
                 raise
             except ApplyError as error:
                 _log.info("%s cannot be made yet: %s", wanted.label, error)
-                return Other.WAITS
-            return Other.THERE if self.is_there(wanted.target.schema, wanted.target.name) else Other.LEFT_OUT
+                return False
+            return True
+
+    def has_statement(self, wanted: WantedTable) -> bool:
+        """Whether a statement makes it there; where none does, what is lost was said in the log."""
+        return bool(statement_of(wanted, self._dialect, Routes.of(self._apply)).sql)
 
     def without_rows(self, tables: Iterable[tuple[tuple[str, str], int]]) -> list[str]:
         """Those of the tables, each with the rows that were copied to it, that are not there, or are empty and should not be."""
@@ -139,10 +134,18 @@ class TargetTables:
         found = (name for name in tables if self.is_there(*name) and not is_empty(self._session, *name))
         return [f"{schema}.{table}" for schema, table in found]
 
+    def has_database(self, schema: str) -> bool:
+        """Whether there is a database of this name."""
+        return bool(self._session.query("SELECT 1 FROM information_schema.schemata WHERE LOWER(schema_name) = LOWER(%s)", [schema]))
+
     def make_database(self, schema: str, info: DbInfo | None) -> None:
         """The database is there."""
         with self._alone():
             self._make_database(schema, info)
+
+    def _kinds(self, schema: str, name: str) -> list[str]:
+        sql = "SELECT table_type FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
+        return [str(kind).upper() for (kind,) in self._session.query(sql, [schema, name])]
 
     def _make_database(self, schema: str, info: DbInfo | None) -> None:
         found = self._dialect.charset(info.charset, info.collate) if info else self._dialect.charset("", "")

@@ -18,10 +18,12 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TableName
 from pyspark_tidb_binlog.jobs.drainer_options import BootstrapRequest
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, LeaseHeld, SnapshotCollected
+from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, WantedTable
 from tests.support.bootstrap_life import run_life
 from tests.support.bootstrapped_stream import BootstrappedStream
 from tests.support.ddl_target import dying
+from tests.support.lost_answers import losing
 from tests.support.private_mysql import RealMariaDB
 from tests.support.target_rows import rows_of, run_sql
 
@@ -318,14 +320,20 @@ def test_killed_at_every_step_it_goes_on_exactly(
     assert [r.findings for r in run.reports if r.findings] == []
 
 
-def test_a_first_load_is_begun_again(run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
+def test_a_first_load_is_begun_again(
+    run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with dying("after-bootstrap-empty"):
         run.begin(ALL)
     more_changes(run, 1)
     run.mirror.collect(run.mirror.tick())
     with pytest.raises(SnapshotCollected, match="--bootstrap-restart"):
         run.begin()
-    assert run.begin(BootstrapRequest(restart=True)) > 0
+    again, former = BootstrapRequest(restart=True), "CREATE TABLE shop.item (id BIGINT UNSIGNED, v INT, f FLOAT, t VARCHAR(20))"
+    with monkeypatch.context() as patch, pytest.raises(ApplyError, match=r"shop\.item is there, although it was dropped: .* lost"):
+        losing(patch, TargetTables, "drop", lambda: run_sql(mariadb, former))
+        run.begin(again)
+    assert run.begin(again) > 0 and run_sql(mariadb, "SHOW KEYS FROM shop.item")
     more_changes(run, 2)
     run.apply()
     same(run, source, mariadb, *SMALL)
@@ -512,59 +520,6 @@ def test_a_first_load_whose_checkpoint_is_lost(run: BootstrappedStream, mariadb:
     same(run, source, mariadb, *SMALL)
 
 
-def once_undone(monkeypatch: pytest.MonkeyPatch, method: str, undo: Callable[[WantedTable], bool]) -> None:
-    """What the target did in ``method`` is lost, once, although it had answered."""
-    work, done = getattr(TargetTables, method), list[bool]()
-
-    def lost(tables: TargetTables, wanted: WantedTable, **more: Any) -> Any:
-        found = work(tables, wanted, **more)
-        if not done and undo(wanted):
-            done.append(True)
-        return found
-
-    monkeypatch.setattr(TargetTables, method, lost)
-
-
-def test_what_the_target_has_lost_of_an_empty_table_is_done_again(
-    run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its CREATE or TRUNCATE: the server has crashed without having written it, or a replica that was behind has taken its place."""
-    run.mirror.create_table("shop", LOOSE)
-
-    def drop(wanted: WantedTable) -> bool:
-        if wanted.source.name == "loose":
-            run_sql(mariadb, "DROP TABLE shop.loose")
-        return wanted.source.name == "loose"
-
-    with monkeypatch.context() as patch:
-        once_undone(patch, "make_ready", drop)
-        with pytest.raises(ApplyError, match=r"shop\.loose was made, or emptied, and is not so: the target has lost transactions"):
-            run.begin(ALL)
-    run.begin()
-    assert ("loose",) in run_sql(mariadb, "SHOW TABLES FROM shop")
-
-    def fill(wanted: WantedTable) -> bool:
-        run_sql(mariadb, "INSERT INTO shop.log VALUES (1, 'old')")
-        return True
-
-    log = BootstrapRequest(tables=(("shop", "log"),))
-    with monkeypatch.context() as patch:
-        once_undone(patch, "make_ready", fill)
-        with pytest.raises(ApplyError, match=r"shop\.log was made, or emptied, and is not so: the target has lost transactions"):
-            run.begin(log)
-    run.begin()
-    same(run, source, mariadb, *SMALL)
-
-
-def test_a_first_load_whose_end_the_target_has_lost_is_not_copied_again(run: BootstrappedStream, mariadb: PrivateMariaDB) -> None:
-    """The stream has begun behind it: of the tables of a later copy none is added."""
-    run.begin(ALL)
-    run.restart()
-    run_sql(mariadb, f"UPDATE {MARKS}.spark_bootstrap SET state = 'planned' WHERE table_name = ''")
-    run.begin(BootstrapRequest(tables=(("shop", "item"),)))
-    assert run_sql(mariadb, f"SELECT table_name, kind FROM {MARKS}.spark_bootstrap WHERE table_name <> ''") == [("item", "tables")]
-
-
 def test_a_target_that_is_emptied_in_the_middle_of_its_copy(
     run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB
 ) -> None:
@@ -630,3 +585,66 @@ def test_tables_that_are_renamed_dropped_and_truncated_after_the_snapshot(run: B
     assert sorted(run_sql(mariadb, "SHOW TABLES FROM shop")) == [("named",), ("thing",)]
     assert run_sql(mariadb, "SELECT COUNT(*), MAX(t = 'new') FROM shop.thing") == [(41, 1)]
     assert run_sql(mariadb, "SELECT k FROM shop.named") == [("new",)]
+
+
+def test_a_table_that_is_not_there_empty_although_the_target_has_answered_so(
+    run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        losing(patch, TargetTables, "make_ready", lambda: run_sql(mariadb, "DROP TABLE IF EXISTS shop.item, shop.log, shop.named"))
+        with pytest.raises(ApplyError, match="is not there without rows, .* lost transactions"):
+            run.begin(ALL)
+    run.begin()
+    same(run, source, mariadb, *SMALL)
+    with monkeypatch.context() as patch:
+        losing(patch, TargetTables, "make_ready", lambda: run_sql(mariadb, "INSERT INTO shop.log VALUES (5, 'before')"))
+        with pytest.raises(ApplyError, match=r"shop\.log is not there without rows, .* lost transactions"):
+            run.begin(BootstrapRequest(tables=(("shop", "log"),)))
+    run.begin()
+    same(run, source, mariadb, *SMALL)
+
+
+@pytest.mark.parametrize("lost", ["its end", "a table", "everything"])
+def test_a_first_load_whose_end_is_lost_when_the_checkpoint_is_made(
+    lost: str, run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose() -> None:
+        run_sql(mariadb, f"UPDATE {MARKS}.spark_bootstrap SET state = 'planned' WHERE table_name = ''")
+        if lost == "a table":
+            run_sql(mariadb, "DROP TABLE shop.log")
+            run_sql(mariadb, f"UPDATE {MARKS}.spark_bootstrap SET state = 'planned', made = 0 WHERE table_name = 'log'")
+        if lost == "everything":
+            run_sql(mariadb, "DROP DATABASE shop")
+            run_sql(mariadb, f"DELETE FROM {MARKS}.spark_bootstrap")
+
+    with monkeypatch.context() as patch:
+        losing(patch, Bootstrap, "run", lose)
+        run.begin(ALL)
+    assert state(mariadb) == "joined"
+    same(run, source, mariadb, *SMALL)
+    more_changes(run, 1)
+    run.apply()
+    run.mirror.tick()
+    run_sql(mariadb, "UPDATE shop.log SET b = 'stays'")
+    run.begin(BootstrapRequest(tables=(("shop", "item"),)))
+    same(run, source, mariadb, "shop.item")
+    assert run_sql(mariadb, "SELECT DISTINCT b FROM shop.log") == [("stays",)]
+
+
+def test_a_first_load_half_done_behind_the_checkpoint(run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
+    run.begin(ALL)
+    more_changes(run, 1)
+    run.apply()
+    run.mirror.tick()
+    run.restart()
+    run_sql(mariadb, f"UPDATE {MARKS}.spark_bootstrap SET state = 'planned' WHERE table_name IN ('', 'log')")
+    with pytest.raises(BootstrapRefused, match=r"Start with --bootstrap-restart: .* Only where somebody else has filled"):
+        run.begin()
+    run.begin(BootstrapRequest(restart=True))
+    assert state(mariadb) == "joined"
+    same(run, source, mariadb, *SMALL)
+    run.restart()
+    run_sql(mariadb, f"UPDATE {MARKS}.spark_bootstrap SET state = 'planned', kind = 'first', snapshot_ts = 5 WHERE table_name = ''")
+    run.begin()  # every table is copied, and the record is behind
+    assert state(mariadb) == "joined"
+    same(run, source, mariadb, *SMALL)

@@ -12,7 +12,9 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceCon
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError
-from pyspark_tidb_binlog.sinks.bootstrap.target_tables import Other, TargetTables, WantedTable
+from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap
+from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables
+from tests.support.lost_answers import losing
 from tests.support.private_mysql import MYSQLD, RealMariaDB
 from tests.support.still_upstream import StillTable, copied, other_at, texts
 from tests.support.target_rows import run_sql
@@ -212,18 +214,9 @@ def test_views_and_sequences(
     views = [other_at(510 + i, "seen", name, "view") for i, name in enumerate(("a_first", "above", "theirs", "by_hand"))]
     others = [*views, other_at(520, "seen", "numbers", "sequence")]
     config = config_of(servers, 36)
-    make = TargetTables.make_other
-
-    def lost(tables: TargetTables, wanted: WantedTable) -> Other:
-        found = make(tables, wanted)
-        if wanted.source.name == "a_first" and found is Other.THERE:
-            run_sql(servers.target, "DROP VIEW seen.a_first")
-        return found
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TargetTables, "make_other", lost)
-        with pytest.raises(ApplyError, match="a_first: made, and not there: the target has lost transactions"):
-            copied(spark, config, servers.source.target(), [table.at(500), kept.at(501)], others)
+    with monkeypatch.context() as patch, pytest.raises(ApplyError, match=r"seen\.above: not at the target, .* lost transactions"):
+        losing(patch, Bootstrap, "_make_others", lambda: run_sql(servers.target, "DROP VIEW seen.above"))
+        copied(spark, config, servers.source.target(), [table.at(500)], others)
     with caplog.at_level("WARNING"):
         copied(spark, config, servers.source.target(), [table.at(500), kept.at(501)], others)
     assert (
@@ -241,6 +234,12 @@ def test_views_and_sequences(
     run_sql(servers.source, "CREATE OR REPLACE VIEW seen.above AS SELECT v * 10 AS v FROM seen.base")
     run_sql(servers.source, "DROP SEQUENCE seen.numbers")
     run_sql(servers.target, "INSERT INTO seen.base VALUES (7, 7)")
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(ApplyError, match=r"seen\.a_first is there, although it was dropped: .* lost transactions"),
+    ):
+        losing(patch, TargetTables, "drop", lambda: run_sql(servers.target, "CREATE VIEW seen.a_first AS SELECT 1 AS w"))
+        copied(spark, config, servers.source.target(), [table.at(500), kept.at(501)], views, again=True)
     copied(spark, config, servers.source.target(), [table.at(500), kept.at(501)], views, again=True)
     assert run_sql(servers.target, "SELECT w, two FROM seen.a_first, seen.theirs") == [(21, 2)]
     assert run_sql(servers.target, "SELECT three FROM seen.by_hand") == [(3,)]
