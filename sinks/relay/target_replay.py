@@ -38,7 +38,7 @@ from pyspark_tidb_binlog.sinks.engine.causality import keys_of
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowOp, operations_named
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
-from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import CommitsLost, execute_text
+from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import CommitsLost, TextRecord, execute_text
 from pyspark_tidb_binlog.sinks.mysql.opening import LEAST_OPEN, Doubt
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
 from pyspark_tidb_binlog.sinks.mysql.rows.file_tables import FileTables
@@ -375,7 +375,9 @@ class RelayReplay(RowSink):
 
         database = binlog.ddl_data.schema_name
         try:
-            record = _DdlRecord(self, commit_ts, done)
+            record = TextRecord(
+                lambda session: self._has_executed(session, commit_ts), lambda session, _: self._note_executed(session, commit_ts, done)
+            )
             already_so = execute_text(self._ddl_sessions.use, self._retry_policy, database, query, self._flavour, record)
         except (LeaseLost, CommitsLost):
             raise
@@ -426,13 +428,13 @@ class RelayReplay(RowSink):
         self._end = None
         self._record.commit_ts, self._record.consistent, self._open_lanes = commit_ts, commit_ts == done.commit_ts, None
 
-    def note_executed(self, session: Session, commit_ts: int, done: Replayed) -> None:
+    def _note_executed(self, session: Session, commit_ts: int, done: Replayed) -> None:
         """In the transaction that is open: the DDL of ``commit_ts``, before which the target stands, was executed."""
         lease.check(session, self._leased.lease)
         failpoints.point("after-relayed-ddl")
         self._note(session, commit_ts, done)
 
-    def has_executed(self, session: Session, commit_ts: int) -> bool:
+    def _has_executed(self, session: Session, commit_ts: int) -> bool:
         """Whether the record says that the DDL of ``commit_ts`` was executed.
 
         Raises:
@@ -454,23 +456,6 @@ class RelayReplay(RowSink):
                 "taken its place? Start the recovery again; it continues from what the target has"
             )
         return False
-
-
-@dataclass(frozen=True, slots=True)
-class _DdlRecord:
-    """The record of a replay's DDL (``TextRecord``)."""
-
-    replay: RelayReplay
-    commit_ts: int
-    done: Replayed
-
-    def executed(self, session: Session) -> bool:
-        """As ``RelayReplay.has_executed``."""
-        return self.replay.has_executed(session, self.commit_ts)
-
-    def note(self, session: Session, already: ApplyError | None) -> None:
-        """As ``RelayReplay.note_executed``."""
-        self.replay.note_executed(session, self.commit_ts, self.done)
 
 
 def _named(schema: str, table: str) -> tuple[str, str]:

@@ -37,7 +37,7 @@ from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, RowOp, operations
 from pyspark_tidb_binlog.sinks.file.event_rows import FileColumn, columns_in, operation_of
 from pyspark_tidb_binlog.sinks.file.replayed import ColumnChange, DdlParts, columns_of, ddl_parts
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import CLIENT_ERRORS, CommitsLost, execute_text
+from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import CLIENT_ERRORS, CommitsLost, TextRecord, execute_text
 from pyspark_tidb_binlog.sinks.mysql.ddl.repeated import undoes_itself
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
@@ -105,14 +105,6 @@ class _KnownTable:
     def written(self) -> frozenset[str]:
         """The columns that are written, in lower case."""
         return frozenset(c.name.lower() for c in self.there.columns if not c.generated)
-
-
-@dataclass(frozen=True, slots=True)
-class _DdlRecord:
-    """The record of a DDL that was begun, which says when it was executed (``TextRecord``)."""
-
-    executed: Callable[[Session], bool]
-    note: Callable[[Session, ApplyError | None], None]
 
 
 class MySQLReplay:
@@ -487,7 +479,7 @@ class MySQLReplay:
         self._leased.transact(begin)
         self._ends, self._written = None, (*span, plan)
 
-    def _record_of(self, upto_ts: int, plan: str, parts: DdlParts) -> _DdlRecord:
+    def _record_of(self, upto_ts: int, plan: str, parts: DdlParts) -> TextRecord:
         """That of the DDL that was begun last; ``plan``: what it says when that was executed."""
         last, schema = (self._done_ts, upto_ts, plan), self._apply.checkpoint_schema
 
@@ -507,7 +499,7 @@ class MySQLReplay:
                 row_progress.begin(session, CLUSTER, last[:2], plan, 1, schema, safe=False)
             failpoints.point("after-ddl")
 
-        return _DdlRecord(executed, note)
+        return TextRecord(executed, note)
 
     def _says(self, session: Session, what: tuple[int, int, str]) -> bool:
         """Whether the record is of this span and plan."""

@@ -9,11 +9,11 @@ import pytest
 
 from pyspark_tidb_binlog.conf.model import TableRoute
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
+from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import DdlOutcome
-from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import execute_text
+from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import TextRecord, execute_text
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
@@ -574,16 +574,6 @@ def test_a_foreign_key_without_a_name_is_dropped_under_the_targets_name(session:
     assert shown(session).count("FOREIGN KEY") == 2
 
 
-class NotRecorded:
-    """A ``TextRecord`` that is none."""
-
-    def executed(self, session: Session) -> bool:
-        return False
-
-    def note(self, session: Session, already: ApplyError | None) -> None:
-        """Nothing."""
-
-
 def test_a_condition_in_a_text_that_is_all_that_is_known(session: Session, mariadb: PrivateMariaDB) -> None:
     """MySQL has none in ALTER TABLE and of indexes; a second time it is so already."""
     session.execute("CREATE DATABASE d")
@@ -595,6 +585,8 @@ def test_a_condition_in_a_text_that_is_all_that_is_known(session: Session, maria
         "ALTER TABLE `t` DROP COLUMN IF EXISTS `gone`",
     )
     for text in (*texts, *texts, "DROP INDEX IF EXISTS `i` ON `t`"):
-        execute_text(lambda: connect(mariadb.target(), CONFIG), FEW, "d", text, session.flavour, NotRecorded())
+        execute_text(
+            lambda: connect(mariadb.target(), CONFIG), FEW, "d", text, session.flavour, TextRecord(lambda _: False, lambda *_: None)
+        )
     assert column_names(session, "d", "t") == ("id", "n")
     assert "KEY `i`" not in shown(session)

@@ -8,7 +8,7 @@ import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TargetConfig, UpstreamConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
 from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded_keys
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
@@ -146,6 +146,48 @@ def test_a_key_that_is_too_long_in_utf8mb4_keeps_its_charset(session: Session) -
     assert at is not None
     folded = folded_keys(at.info, there, OLD)
     assert ("k (utf8mb3_bin), l (utf8mb3_bin), s (utf8mb3_bin)" in folded.words) if folded else not MYSQLD
+
+
+@pytest.mark.skipif(not MYSQLD, reason="only at a MySQL long keys change charsets")
+def test_a_long_key_changes_no_character(session: Session) -> None:
+    """TiDB has taken a character that the column's charset does not have (tidb_skip_ascii_check)."""
+    ascii_text = VARCHAR | {"Charset": "ascii", "Collate": "ascii_bin", "Flen": 1000}
+    columns = [column(1, "id", {**INT, "Flag": 4099}), column(2, "w", ascii_text)]
+    h = history(
+        database(1), job(2, 3, table(10, "t", columns)), job(3, 7, table(10, "t", columns, index_info=[index(1, "k", ("w", 1), ("id", 0))]))
+    )
+    texts = {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY,`w` VARCHAR(1000));", 3: "CREATE INDEX `k` ON `t` (`w`,`id`);"}
+    *first, added = steps_of(h, texts)
+    for step in first:
+        apply(session, step, h, OLD)
+    session.execute("INSERT INTO d.t VALUES (1, 'é')")
+    session.commit()
+    with pytest.raises(DdlRefused, match="Incorrect string value"):
+        apply(session, added, h, OLD)
+    session.rollback()
+    assert session.query("SELECT w FROM d.t") == [("é",)]
+    session.execute("UPDATE d.t SET w = 'e'")
+    session.commit()
+    assert apply(session, added, h, OLD).how == "derived" and collations(session) == {"w": "ascii_bin"}
+
+
+@pytest.mark.skipif(not MYSQLD, reason="only a MySQL has an index that needs more than rows of 767 bytes in such a charset")
+def test_short_rows_say_what_to_do(session: Session) -> None:
+    key = VARCHAR | {"Flen": 255, "Flag": 4099}
+    primary = index(1, "PRIMARY", ("k", 0), unique=True, primary=True)
+    h = history(
+        database(1), job(2, 3, table(10, "t", [column(1, "k", key)], index_info=[primary], pk_is_handle=False, is_common_handle=True))
+    )
+    steps = steps_of(h, {2: "CREATE TABLE `t` (`k` VARCHAR(255) PRIMARY KEY);"})
+    apply(session, steps[0], h, OLD)
+    session.execute("SET GLOBAL innodb_default_row_format = COMPACT")
+    try:
+        with pytest.raises(DdlRefused, match="SET GLOBAL innodb_default_row_format = DYNAMIC there"):
+            apply(session, steps[1], h, OLD)
+    finally:
+        session.execute("SET GLOBAL innodb_default_row_format = DYNAMIC")
+    session.rollback()
+    assert apply(session, steps[1], h, OLD).how == "text"
 
 
 def test_a_table_from_before_the_setting_stays_as_it_is(session: Session) -> None:

@@ -5,8 +5,8 @@ none. What the target says is so already is no error (drainer.md 5.6), if that i
 there already executes none of them.
 """
 
-from dataclasses import replace
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, text_of, tokenize
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
@@ -30,24 +30,18 @@ class CommitsLost(ApplyError):
     """The target lacks what it had answered: a server that crashed without having written it, or a replica in its place that was behind."""
 
 
-class TextRecord(Protocol):
-    """Where the target records that a DDL was executed."""
+@dataclass(frozen=True, slots=True)
+class TextRecord:
+    """Where the target records that a DDL was executed. Both raise ``LeaseLost`` where nothing may be written any more, and ``CommitsLost`` where the
+    record is not as it was when the DDL was begun.
+    """
 
-    def executed(self, session: Session) -> bool:
-        """Whether it says so, as when the answer to ``note`` was lost; called before each attempt.
-
-        Raises:
-            LeaseLost: nothing may be written any more.
-            CommitsLost: the record is not where it was when the DDL was begun.
-        """
-        ...
-
-    def note(self, session: Session, already: ApplyError | None) -> None:
-        """Say so, in the transaction that is open; a second time it changes nothing. Raises as ``executed``.
-
-        ``already``: the error by which the target says that it is so already; may be raised, where it says something else.
-        """
-        ...
+    executed: Callable[[Session], bool]
+    """Whether it says so, as when the answer to ``note`` was lost; called before each attempt."""
+    note: Callable[[Session, ApplyError | None], None]
+    """Says so, in the transaction that is open; a second time it changes nothing. Called with the error by which the target says that it is so already, which
+    it may raise where that says something else.
+    """
 
 
 def execute_text(
