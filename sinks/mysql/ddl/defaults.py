@@ -230,10 +230,14 @@ def _default_at(definition: Tokens) -> int:
 
 
 def _is_rewritten(definition: Tokens, column: ColumnInfo) -> bool:
-    """Whether a text has a number as its default, which TiDB and the target may write differently: 1e20."""
+    """Whether TiDB has stored the text of the default otherwise than it is written, as the target may not: a text 1e20, a DATE with a time."""
     at = next_solid(definition, _default_at(definition) + 1)
-    of_text = column.tp in _TEXTS and not is_bytes(column) and column.origin_default is not None
-    return of_text and 1 < at < len(definition) and (definition[at].kind is TokenKind.NUMBER or definition[at].text in ("+", "-"))
+    if at < 2 or at >= len(definition) or column.origin_default is None or column.tp in _AS_WRITTEN or is_bytes(column):
+        return False
+    token = definition[at]
+    if token.kind is TokenKind.STRING:
+        return token.text != quote_string(str(column.default))
+    return column.tp in _TEXTS and (token.kind is TokenKind.NUMBER or token.text in ("+", "-"))
 
 
 def _default_ends(tokens: Tokens, at: int) -> int:
