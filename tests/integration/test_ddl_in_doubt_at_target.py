@@ -1,10 +1,12 @@
 """Whether a DDL was executed before a crash, where other tables have nearly its names, and where what was recorded looks otherwise now."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
 
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
@@ -158,3 +160,70 @@ def test_other_bounds_under_the_same_names_are_made_whatever_else_has_changed(se
     apply(session, divide, h)
     apply(session, empty, h)
     assert session.query("SELECT * FROM d.t") == [(60, 60)]
+
+
+def as_recorded_by_another_server(session: Session) -> None:
+    """The open intent's picture is of a server with other ids, which by chance are those that the tables would have if they had changed places."""
+    ((text,),) = session.query("SELECT picture FROM ddl_marks.spark_ddl WHERE state = 'intent'")
+    picture = json.loads(text)
+    ids = [(one["ids"], part) for _, one in sorted(picture["objects"].items()) for part in sorted(one["ids"])]
+    (first, a), (second, b) = ids[-2], ids[-1]
+    first[a], second[b] = second[b], first[a]
+    assert picture["server"]
+    picture["server"] = "another"
+    session.execute("UPDATE ddl_marks.spark_ddl SET picture = %s WHERE state = 'intent'", [json.dumps(picture)])
+    session.commit()
+
+
+def test_ids_of_another_server_do_not_say_that_a_partition_was_exchanged(session: Session) -> None:
+    """A replica that is behind has taken the place of the server, and gives ids of its own."""
+    made = table(20, "t", partition=partitions((21, "p0"), (22, "p1")))
+    h = history(
+        database(1),
+        job(2, 3, made),
+        job(3, 3, table(11, "x")),
+        job(4, 42, table(20, "t", partition=partitions((21, "p0"), (11, "p1"))), table_id=11),
+    )
+    bounds = "(PARTITION `p0` VALUES LESS THAN (9),PARTITION `p1` VALUES LESS THAN (99))"
+    texts = {
+        2: f"CREATE TABLE `t` (`id` INT PRIMARY KEY) PARTITION BY RANGE (`id`) {bounds}",
+        3: "CREATE TABLE `x` (`id` INT PRIMARY KEY)",
+        4: "ALTER TABLE `t` EXCHANGE PARTITION `p1` WITH TABLE `x`",
+    }
+    *first, exchange = steps_of(h, texts)
+    for step in first:
+        apply(session, step, h)
+    session.execute("INSERT INTO d.t VALUES (15)")
+    session.execute("INSERT INTO d.x VALUES (16)")
+    session.commit()
+    with dying("after-ddl-intent"):
+        apply(session, exchange, h)
+    session.rollback()
+    as_recorded_by_another_server(session)
+    with pytest.raises(ApplyError, match="the target is another server than that where it was begun"):
+        apply(session, exchange, h)
+    session.rollback()
+    assert (session.query("SELECT id FROM d.t"), session.query("SELECT id FROM d.x")) == ([(15,)], [(16,)])
+    session.execute("DELETE FROM ddl_marks.spark_ddl WHERE state = 'intent'")
+    session.commit()
+    assert apply(session, exchange, h).how == "text"
+    assert (session.query("SELECT id FROM d.t"), session.query("SELECT id FROM d.x")) == ([(16,)], [(15,)])
+
+
+@pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl"])
+def test_at_another_server_the_names_say_whether_tables_were_renamed(session: Session, point: str) -> None:
+    more = table(11, "b", [column(1, "id"), column(2, "n")])
+    h = history(database(1), job(2, 3, table(10, "a")), job(3, 3, more), job(4, 14, table(10, "c")))
+    texts = {2: "CREATE TABLE `a` (`id` INT)", 3: "CREATE TABLE `b` (`id` INT, `n` INT)", 4: "ALTER TABLE `a` RENAME TO `c`"}
+    *first, rename = steps_of(h, texts)
+    for step in first:
+        apply(session, step, h)
+    with dying(point):
+        apply(session, rename, h)
+    session.rollback()
+    session.execute(
+        "UPDATE ddl_marks.spark_ddl SET picture = REPLACE(picture, '\"server\": \"', '\"server\": \"not ') WHERE state = 'intent'"
+    )
+    session.commit()
+    assert apply(session, rename, h).how == ("found" if point == "after-ddl" else "text")
+    assert session.query("SHOW TABLES FROM d") == [("b",), ("c",)]

@@ -148,20 +148,23 @@ class ExecutionCheck:
     def _moved(self, earlier: EarlierTry, now: SchemaSnapshot) -> bool:
         before = earlier.snapshot
         if before.same_as(now):
-            if not earlier.refused and not self._shows(before) and not (before.ids_known and now.ids_known):
+            if not earlier.refused and not self._shows(before) and not before.ids_comparable(now):
                 raise self._undecided(
-                    "its effect is not visible in the structure, and the server's table ids cannot be read. Grant PROCESS to the "
+                    "its effect is not visible in the structure, and the target is another server than that where it was begun, whose table ids would show it"
+                    if before.of_another_server(now)
+                    else "its effect is not visible in the structure, and the server's table ids cannot be read. Grant PROCESS to the "
                     "target's user if it lacks it"
                 )
             return False
-        if before.ids_known and now.ids_known:
+        if before.ids_comparable(now):
             moves = self._moves()
             if moves and all(_which(now, to) == _which(before, of) != frozenset() for of, to in moves):
                 return True
             if self._subject.job.type == JobType.EXCHANGE_PARTITION and self._exchanged(before, now):
                 return True
-            # Another server gives other ids: only where this one has refused it, an id that stays says that nothing was exchanged.
-            if self._subject.job.type == JobType.EXCHANGE_PARTITION and earlier.refused and self._in_place(before, now):
+            # Only if it is the same server, or this one has refused it, an id that stays says that nothing was exchanged.
+            certain = earlier.refused or before.server == now.server != ""
+            if self._subject.job.type == JobType.EXCHANGE_PARTITION and certain and self._in_place(before, now):
                 return False
         elif self._shows(before) and not lacks(self._session, self._subject, self._dialect):
             return True

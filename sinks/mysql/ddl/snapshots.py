@@ -3,7 +3,8 @@
 Promises: reads only. A snapshot holds, for each table name that a DDL affects, the server's description (``SHOW CREATE``, without the
 AUTO_INCREMENT counter) and the server's ids of the table and of each partition, which change when a table is recreated. The ids come from
 ``information_schema.innodb_sys_tables`` (MySQL 8: ``innodb_tables``, TiDB: ``tables`` and ``partitions``) and need the PROCESS privilege.
-If they cannot be read, ``ids_known`` is False, and a DDL without a visible effect on the structure cannot be checked.
+If they cannot be read, ``ids_known`` is False, and a DDL without a visible effect on the structure cannot be checked. Ids of two servers, as before
+and after a failover, say nothing about each other, so that a snapshot names the server, too.
 """
 
 import json
@@ -12,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
@@ -60,29 +62,40 @@ class SchemaSnapshot:
 
     objects: Mapping[str, ObjectSnapshot]
     ids_known: bool
+    server: str = ""
+    """What tells the server from all others; empty if it has nothing of that kind, or there are no ids."""
 
     def to_json(self) -> str:
         """The text for the intent row."""
         objects = {name: {"create": t.create, "ids": dict(sorted(t.ids.items()))} for name, t in self.objects.items()}
-        return json.dumps({"version": 1, "ids_known": self.ids_known, "objects": objects}, ensure_ascii=False, sort_keys=True)
+        found = {"version": 1, "ids_known": self.ids_known, "server": self.server, "objects": objects}
+        return json.dumps(found, ensure_ascii=False, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "SchemaSnapshot":
         """Parse the text of an intent row."""
         parsed = json.loads(text)
         objects = {name: ObjectSnapshot(t["create"], t["ids"]) for name, t in parsed["objects"].items()}
-        return cls(objects, parsed["ids_known"])
+        return cls(objects, parsed["ids_known"], parsed.get("server", ""))
 
     def holds(self, schema: str, table: str) -> bool:
         """Whether the table existed, or is not part of the snapshot."""
         found = self.objects.get(f"{schema}.{table}")
         return found is None or bool(found.create)
 
+    def of_another_server(self, other: "SchemaSnapshot") -> bool:
+        """Whether they are of two servers; False if one of them does not say."""
+        return "" not in (self.server, other.server) and self.server != other.server
+
+    def ids_comparable(self, other: "SchemaSnapshot") -> bool:
+        """Whether both have ids, of one server."""
+        return self.ids_known and other.ids_known and not self.of_another_server(other)
+
     def same_as(self, other: "SchemaSnapshot") -> bool:
-        """Whether both show the same; ids are compared only if both have them."""
+        """Whether both show the same; ids are compared only if they are comparable."""
         if self.objects.keys() != other.objects.keys():
             return False
-        with_ids = self.ids_known and other.ids_known
+        with_ids = self.ids_comparable(other)
         return all(
             one.definition == other.objects[name].definition and (not with_ids or one.which == other.objects[name].which)
             for name, one in self.objects.items()
@@ -99,7 +112,7 @@ def take_snapshot(session: Target, databases: Iterable[str], tables: Iterable[tu
         # A table without an id was not found: its engine is another one, or its tablespace does not have its name.
         known = known and (bool(ids) or not create.startswith(_TABLE))
         objects[f"{schema}.{table}"] = ObjectSnapshot(create, ids or {})
-    return SchemaSnapshot(objects, known)
+    return SchemaSnapshot(objects, known, _server(session) if any(one.ids for one in objects.values()) else "")
 
 
 def take_names(session: Target, tables: Iterable[tuple[str, str]]) -> SchemaSnapshot:
@@ -151,6 +164,30 @@ def is_empty(session: Target, schema: str, table: str, partition: str = "") -> b
     except ApplyError as error:
         _log.debug("cannot read %s.%s: %s", schema, table, error)
         return False
+
+
+def _server(session: Target) -> str:
+    """What tells the server, with its data, from all others: MySQL's UUID, which is in the data directory.
+
+    A MariaDB has none. ``server_uid`` (not in older ones) is of its host's network card and its port, ``server_id`` differs between replicas, and
+    the tables of the database ``mysql`` have the time at which the data directory was made, also in a copy of it.
+    """
+    if session.flavour is Flavour.TIDB:
+        return ""
+    if session in _servers:
+        return _servers[session]
+    mysql = session.flavour is Flavour.MYSQL
+    names = ("server_uuid",) if mysql else ("server_id", "server_uid")
+    rows = session.query(f"SHOW GLOBAL VARIABLES WHERE variable_name IN ({', '.join(['%s'] * len(names))})", names)
+    found = sorted(f"{as_text(name)}={as_text(value)}" for name, value in rows)
+    if not mysql:
+        sql = "SELECT UNIX_TIMESTAMP(create_time) FROM information_schema.tables WHERE table_schema = 'mysql' AND table_name = 'db'"
+        found += [f"made={made}" for (made,) in session.query(sql) if made is not None]
+    return _servers.setdefault(session, " ".join(found))
+
+
+_servers: WeakKeyDictionary[Target, str] = WeakKeyDictionary()
+"""By session, which stays with its server."""
 
 
 def _show(session: Target, statement: str, column: int) -> str:
