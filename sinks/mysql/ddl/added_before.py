@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import origin_literal
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import filling
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, match_condition
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_text, match_condition
 from pyspark_tidb_binlog.sinks.mysql.exactness import OTHER_KIND, changed
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.target import Target
@@ -33,7 +33,7 @@ def other_values(session: Target, subject: Subject) -> tuple[str, ...]:
     found = []
     for table, column in _added(subject):
         name, value = quoted(table.schema, table.name), origin_literal(column, session.flavour)
-        same = _holds(column, value, session.flavour)
+        same = _holds(column, _stored(column, value), session.flavour)
         try:
             if not session.query(f"SELECT 1 FROM {name} WHERE NOT ({same}) LIMIT 1"):
                 continue
@@ -71,11 +71,20 @@ def _added(subject: Subject) -> Iterator[tuple[TableAt, ColumnInfo]]:
             yield from ((after, c) for c in fresh if not c.generated and not c.flag & ColumnFlag.AUTO_INCREMENT)
 
 
+def _stored(column: ColumnInfo, literal: str) -> str:
+    """``literal`` as a row of the target shows it: a CHAR has no blanks at its end."""
+    if column.tp != ColumnType.STRING or not is_text(column) or not literal.endswith(" '"):
+        return literal
+    return f"{literal[:-1].rstrip(' ')}'"
+
+
 def _holds(column: ColumnInfo, literal: str, flavour: Flavour) -> str:
     """The condition that the column is ``literal``."""
     shown = quote_name(column.name)
     if literal == "NULL":
         return f"{shown} IS NULL"
+    if column.tp in (ColumnType.FLOAT, ColumnType.DOUBLE) and column.decimal >= 0:
+        return f"{shown} IS NOT NULL AND ABS({shown} - {literal}) <= {0.5 * 10.0**-column.decimal * (1 + _FLOAT_DIGITS)!r}"
     if column.tp == ColumnType.FLOAT:
         return f"{shown} IS NOT NULL AND ABS({shown} - {literal}) <= ABS({literal}) * {_FLOAT_DIGITS}"
     if column.tp == ColumnType.SET:
