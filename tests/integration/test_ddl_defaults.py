@@ -404,3 +404,15 @@ def test_a_float_is_what_its_literal_means(session: Session) -> None:
     session.execute("UPDATE d.t SET c = 0.1")
     session.commit()
     assert apply(session, step, h).losses == ()
+
+
+@pytest.mark.parametrize("own", ["INT AS (id + 1)", "VARCHAR(9)"])
+def test_somebody_s_own_column_that_cannot_hold_the_upstream_s_is_not_taken_for_it(session: Session, own: str) -> None:
+    """With sync-mode = 2 the rows would be written without it, and without a word."""
+    h, step = to_alter(session, [column(2, "c", INT)], "ALTER TABLE `t` ADD COLUMN `c` INT;")
+    session.execute(f"ALTER TABLE d.t ADD COLUMN c {own}")
+    with pytest.raises(DdlRefused, match="Duplicate column name"):
+        apply(session, step, h)
+    session.rollback()
+    session.execute("ALTER TABLE d.t CHANGE c ours VARCHAR(9)" if own == "VARCHAR(9)" else "ALTER TABLE d.t DROP COLUMN c")
+    assert apply(session, step, h).how == "text"

@@ -473,7 +473,7 @@ class _Run:
             return error.errno == _EXISTS_DATABASE
         if job.type == JobType.CREATE_TABLE and error.errno == EXISTS_TABLE and subject.new is not None:
             return not self._in_the_way(subject.new)
-        return shows(self._session, subject, self._dialect)
+        return shows(self._session, subject, self._dialect) and not of_another_kind(self._session, subject)
 
     def _other_values(self) -> tuple[str, ...]:
         """What is wrong in rows of columns that the job adds and somebody else has added. Frozen, the table would lack them: so it is a loss then.
