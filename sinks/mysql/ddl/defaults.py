@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from pyspark_tidb_binlog.schemas.arrowtypes import missing_value, zero_value
 from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, quote_name, quote_string, tokenize
+from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnInfo, ColumnType, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Tokens, closing, is_index, next_solid, split_commas, with_depth, words
 from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, is_now
@@ -74,7 +75,10 @@ def _is_cast(column: ColumnInfo) -> bool:
     """Whether TiDB makes another value of the declared default than its text says; a target may make yet another one."""
     if column.tp in _AS_WRITTEN or is_bytes(column):
         return False
-    value = missing_value(column, None)
+    try:
+        value = missing_value(column, None)
+    except Corruption:
+        return False  # rows that lack the column say so
     return (value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)) != str(column.default)
 
 

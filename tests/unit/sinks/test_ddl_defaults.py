@@ -96,3 +96,8 @@ def test_a_nullable_timestamp_says_so(definition: str, wanted: str) -> None:
 def test_a_timestamp_that_may_not_be_null_does_not() -> None:
     text = "ALTER TABLE `t` MODIFY COLUMN `c` TIMESTAMP NOT NULL"
     assert settled(text, column(2, "c", {**TIMESTAMP, "Flag": 129}))[0] == text
+
+
+def test_a_default_that_does_not_fit_is_left_to_the_rows_that_lack_the_column() -> None:
+    text = "ALTER TABLE `t` ADD COLUMN `c` INT DEFAULT 7"
+    assert settled(text, column(2, "c", default="what", origin_default="what")) == (text, ())
