@@ -151,8 +151,11 @@ class Scene:
             return {node.node_id: node.state.value for node in registry.listing(DRAINERS).nodes}
 
     def recorded(self) -> int:
-        """The newest resolved_ts in Delta."""
-        tables = [parquet.read_table(path, columns=["resolved_ts"]) for path in (self.work_dir / "delta").glob("*.parquet")]
+        """The newest resolved_ts in Delta, of the files that are committed: a write that a signal has ended leaves a part of one."""
+        delta = self.work_dir / "delta"
+        actions = [json.loads(line) for log in (delta / "_delta_log").glob("*.json") for line in log.read_text().splitlines()]
+        paths = [delta / action["add"]["path"] for action in actions if "add" in action]
+        tables = [parquet.read_table(path, columns=["resolved_ts"]) for path in paths if path.exists()]
         return max((ts for table in tables for ts in table.column(0).to_pylist()), default=0)
 
     def standing(self) -> int:
