@@ -102,6 +102,16 @@ def passing(errno: int, words: str) -> str:
     return next((text for numbers, text in _WORDS if errno in numbers), "")
 
 
+def connection_lost(errno: int) -> bool:
+    """Whether a transient error ends the connection, so that its session's locks and open transaction are gone."""
+    return errno in _LOST or errno in _UNREACHABLE
+
+
+def read_only(error: RetryableApplyError) -> bool:
+    """Whether the target takes no writes at present, as amid a switch-over."""
+    return error.errno in _READ_ONLY or error.errno == _SOME_OPTION
+
+
 @dataclass(frozen=True, slots=True)
 class TransientError:
     """A transient error that is being retried."""

@@ -424,14 +424,16 @@ def run_retried(
     return retried(once, retry_policy)
 
 
-def retried(work: Callable[[], T], retry_policy: RetryPolicy) -> T:
-    """Call ``work`` and retry it after a transient error; the last error is raised."""
+def retried(
+    work: Callable[[], T], retry_policy: RetryPolicy, in_vain: Callable[[RetryableApplyError], bool] = lambda error: False
+) -> T:
+    """Call ``work`` and retry it after a transient error, if that is not ``in_vain``; the last error is raised."""
     begun, began_at = time.monotonic(), time.time()
     for attempt in itertools.count():
         try:
             result = work()
         except RetryableApplyError as error:
-            if retry_policy.gives_up(attempt, time.monotonic() - begun):
+            if in_vain(error) or retry_policy.gives_up(attempt, time.monotonic() - begun):
                 raise
             wait = BACKOFF.pause(attempt)
             _log.warning("attempt %d on the target failed, retrying in %.2f s: %s", attempt + 1, wait, error)

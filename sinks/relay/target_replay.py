@@ -38,7 +38,7 @@ from pyspark_tidb_binlog.sinks.engine.causality import keys_of
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowOp, operations_named
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
-from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import CommitsLost, TextRecord, execute_text
+from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import CommitsLost, DdlUnrecorded, TextRecord, execute_text
 from pyspark_tidb_binlog.sinks.mysql.opening import LEAST_OPEN, Doubt
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
 from pyspark_tidb_binlog.sinks.mysql.rows.file_tables import FileTables
@@ -379,8 +379,10 @@ class RelayReplay(RowSink):
                 lambda session: self._has_executed(session, commit_ts), lambda session, _: self._note_executed(session, commit_ts, done)
             )
             already_so = execute_text(self._ddl_sessions.use, self._retry_policy, database, query, self._flavour, record)
-        except (LeaseLost, CommitsLost):
+        except (LeaseLost, CommitsLost, RetryableApplyError):
             raise
+        except DdlUnrecorded as error:
+            raise self._left_to_a_person(commit_ts, query, str(error)) from error
         except ApplyError as error:
             raise DdlRefused(
                 f"the target refuses the DDL of commit_ts {binlog.commit_ts} in the relay log: {error}. Execute it by hand in a form that the target "

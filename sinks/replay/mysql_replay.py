@@ -37,7 +37,7 @@ from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, RowOp, operations
 from pyspark_tidb_binlog.sinks.file.event_rows import FileColumn, columns_in, operation_of
 from pyspark_tidb_binlog.sinks.file.replayed import ColumnChange, DdlParts, columns_of, ddl_parts
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import CLIENT_ERRORS, CommitsLost, TextRecord, execute_text
+from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import CommitsLost, DdlUnrecorded, TextRecord, execute_text
 from pyspark_tidb_binlog.sinks.mysql.ddl.repeated import undoes_itself
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
@@ -424,19 +424,17 @@ class MySQLReplay:
             return
         # A range in safe mode may have begun before it, also because the target was made anew.
         if known is not None and known.state is not DdlState.REFUSED and undoes_itself(parts.statement):
-            raise DdlRefused(
-                f"the DDL of commit_ts {binlog.commit_ts} ({as_time(binlog.commit_ts)}) was executed, or being executed, when a replay before ended, and a "
-                f"second time it would undo itself: {parts.statement}. Look at its tables; if it was not executed, execute it by hand; then go on with "
-                f"-start-tso {binlog.commit_ts + 1}"
-            )
+            raise _left_to_a_person(binlog, parts, "it was being executed when a replay before ended, and a second time it would undo itself")
         try:
             record = self._record_of(upto_ts, executed, parts)
             already = execute_text(self._ddl_sessions.use, self._retry_policy, parts.database, parts.statement, self._flavour, record)
             self._written = (self._done_ts, upto_ts, executed)
-        except (LeaseLost, CommitsLost):
+        except (LeaseLost, CommitsLost, RetryableApplyError):
             raise
+        except DdlUnrecorded as error:
+            raise _left_to_a_person(binlog, parts, str(error)) from error
         except ApplyError as error:
-            if not isinstance(error, RetryableApplyError) and error.errno and error.errno not in CLIENT_ERRORS:
+            if error.errno:
                 self._begin(upto_ts, mark.but(DdlState.REFUSED).plan, 1, safe=False)
             raise DdlRefused(
                 f"the target refuses the DDL of commit_ts {binlog.commit_ts} ({as_time(binlog.commit_ts)}): {error}. Execute it by hand in a form that the "
@@ -525,3 +523,10 @@ class MySQLReplay:
         if self._ends is not None:
             record, ends = self._ends
             record.require_done(session, ends)
+
+
+def _left_to_a_person(binlog: pb.Binlog, parts: DdlParts, why: str) -> DdlRefused:
+    return DdlRefused(
+        f"the DDL of commit_ts {binlog.commit_ts} ({as_time(binlog.commit_ts)}) was executed, or may have been: {why}: {parts.statement}. Look at its "
+        f"tables; if it was not executed, execute it by hand; then go on with -start-tso {binlog.commit_ts + 1}"
+    )

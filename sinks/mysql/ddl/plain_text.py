@@ -9,25 +9,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, text_of, tokenize
-from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost, RetryableApplyError
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Losses, without_conditions, words
 from pyspark_tidb_binlog.sinks.mysql.ddl.repeated import has_all_of, undoes_itself
 from pyspark_tidb_binlog.sinks.mysql.ddl.reserved_names import quote_reserved
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
 from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import in_transaction, with_autocommit
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
-from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_retried
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, connection_lost, read_only
+from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, retried, run_retried
 from pyspark_tidb_binlog.sinks.translate.binlog_format import creates_database
 
-CLIENT_ERRORS = range(2000, 3000)
-"""Errors of the connection, not of the server: whether a statement was executed is not known."""
 _ALREADY_SO = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})
 """Errors of a DDL that was executed before, as the original takes them (drainer.md 5.6)."""
+_DONE_BEFORE = _ALREADY_SO | {1022, 1068, 1493, 1505, 1507, 1508, 1517, 1735, 1826, 3821, 3822}
+"""The same of a DDL that this target has answered: keys, constraints and partitions that are there, or no longer."""
 
 
 class CommitsLost(ApplyError):
     """The target lacks what it had answered: a server that crashed without having written it, or a replica in its place that was behind."""
+
+
+class DdlUnrecorded(ApplyError):
+    """The DDL was executed, or may have been, and the target has no record of it; executing it again could undo it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,51 +53,82 @@ def execute_text(
 ) -> ApplyError | None:
     """Execute ``query`` in ``database`` (empty: in none), and record it; the error by which the target says that it is so already, else None.
 
-    It is recorded on the connection that has executed it: a server that loses the DDL loses the connection first, and the DDL is executed again.
+    It is recorded on the connection that has answered it, however often that takes, as long as the connection is there: a server that loses the DDL
+    loses the connection first, and the DDL is executed again, unless that could undo it.
 
     Raises:
         ApplyError: the target refuses it, or has a part of it already.
+        DdlUnrecorded: it was executed, or may have been, and that could not be recorded.
     """
+    once = undoes_itself(query)
+    answered, unheard = False, ""
 
-    def note(session: Session, already: ApplyError | None = None) -> None:
+    def answer(session: Session) -> ApplyError | None:
+        nonlocal answered, unheard
+        try:
+            session.execute(_text_for(flavour, query))
+        except RetryableApplyError as error:
+            if connection_lost(error.errno):
+                unheard = str(error)
+            raise
+        except ApplyError as error:
+            if answered and error.errno in _DONE_BEFORE:
+                return error
+            if error.errno not in _ALREADY_SO:
+                raise
+            if not has_all_of(session, database, query, error.errno):
+                raise _part_of_it(error) from error
+            return error
+        answered = True
+        return None
+
+    def note(session: Session, already: ApplyError | None) -> None:
         with in_transaction(session):
             record.note(session, already)
 
-    def run(session: Session) -> None:
+    def run(session: Session) -> ApplyError | None:
+        nonlocal unheard
         if record.executed(session):
             session.rollback()
-            return
+            return None
+        if once and unheard:
+            raise DdlUnrecorded(f"the connection was lost before it was recorded ({unheard}), and a second time it would undo itself")
         if database and not creates_database(query):
             session.use(database)
         with with_autocommit(session):
+            already = answer(session)
             try:
-                session.execute(_text_for(flavour, query))
-                note(session)
+                # A server that is read-only now may no longer be the one that the address leads to.
+                retried(lambda: note(session, already), retry_policy, lambda e: connection_lost(e.errno) or (not once and read_only(e)))
             except RetryableApplyError as error:
-                if error.errno in CLIENT_ERRORS and undoes_itself(query):
-                    raise ApplyError(
-                        f"the answer to it was lost ({error}), and a second time it would undo itself. Look at its tables before anything else"
-                    ) from error
+                unheard = str(error)
                 raise
+            except (LeaseLost, CommitsLost):
+                raise
+            except ApplyError as error:
+                if error is already:
+                    raise
+                raise DdlUnrecorded(f"it was executed, but its record was refused: {error}", error.errno, error.words) from error
+        return already
 
     try:
-        run_retried(sessions, run, retry_policy)
+        return run_retried(sessions, run, retry_policy)
+    except (LeaseLost, CommitsLost, DdlUnrecorded):
+        raise
+    except RetryableApplyError as error:
+        if once and unheard:
+            raise DdlUnrecorded(f"it was not recorded ({error}), and a second time it would undo itself", error.errno, error.words) from error
+        raise
     except ApplyError as error:
-        refused = error
-    else:
-        return None
-    if refused.errno not in _ALREADY_SO:
-        raise refused
+        if unheard:
+            raise DdlUnrecorded(
+                f"the connection was lost before it was recorded ({unheard}), and a second time the target says: {error}", error.errno, error.words
+            ) from error
+        raise
 
-    def is_so(session: Session) -> bool:
-        so = has_all_of(session, database, query, refused.errno)
-        if so:
-            note(session, refused)
-        return so
 
-    if run_retried(sessions, is_so, retry_policy):
-        return refused
-    raise ApplyError(
+def _part_of_it(refused: ApplyError) -> ApplyError:
+    return ApplyError(
         f"{refused}. Nothing of it was executed, and it has more than one clause, not each of which is so already (or its names do not tell)",
         refused.errno,
         refused.words,

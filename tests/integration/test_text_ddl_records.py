@@ -1,0 +1,231 @@
+"""A DDL of a replay or of the relay log is executed once, whatever happens to its record: a lock, a killed connection, a refusal, a lost answer."""
+
+import datetime
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.errors import DdlRefused, RetryableApplyError
+from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
+from pyspark_tidb_binlog.sinks.mysql.ddl import plain_text
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.relay import target_replay
+from pyspark_tidb_binlog.sinks.replay import mysql_replay
+from pyspark_tidb_binlog.sinks.replay.mysql_replay import FilesReplayed, MySQLReplay
+from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
+from tests.integration.test_lost_commits import Pair, inserts_into, pair
+from tests.support.crashed_site import CrashedSite, ddl_record, inserted, records
+
+pytestmark = pytest.mark.mysql
+__all__ = ["pair"]
+
+EXCHANGE = "ALTER TABLE `p` EXCHANGE PARTITION `p0` WITH TABLE `q`"
+SWAP = "RENAME TABLE `a` TO `tmp`, `b` TO `a`, `tmp` TO `b`"
+PLAIN = {
+    "ALTER TABLE `p` DROP PARTITION `p0`": {"PRIMARY"},
+    "ALTER TABLE `p` ADD PARTITION (PARTITION `p2` VALUES LESS THAN (300))": {"PRIMARY"},
+    "ALTER TABLE `a` ADD COLUMN `m` INT, ADD INDEX (`m`)": {"PRIMARY", "m"},
+    "ALTER TABLE `a` ADD COLUMN `m` INT, MODIFY COLUMN `id` BIGINT": {"PRIMARY"},
+    "ALTER TABLE `a` ADD CONSTRAINT `c` CHECK (`id` > 0)": {"PRIMARY"},
+    "ALTER TABLE `keyless` ADD PRIMARY KEY (`id`)": {"PRIMARY"},
+}
+"""With the indexes that the table has afterwards."""
+UNNAMED = {"ALTER TABLE `a` ADD INDEX (`id`)": {"PRIMARY", "id"}}
+
+
+@pytest.fixture
+def tables(pair: Pair) -> Pair:
+    pair.query(
+        "CREATE TABLE d.p (id INT PRIMARY KEY) PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (100), PARTITION p1 VALUES LESS THAN (200))"
+    )
+    for name, row in (("q", 2), ("a", 1), ("b", 2)):
+        pair.query(f"CREATE TABLE d.{name} (id INT PRIMARY KEY)")
+        pair.query(f"INSERT INTO d.{name} VALUES ({row})")
+    pair.query("INSERT INTO d.p VALUES (1)")
+    pair.query("CREATE TABLE d.keyless (id INT NOT NULL)")
+    pair.query("SET GLOBAL innodb_lock_wait_timeout = 1")
+    return pair
+
+
+def behind(monkeypatch: pytest.MonkeyPatch, words: str, happens: Callable[[Session], None]) -> list[str]:
+    """Once the first statement that begins with ``words`` is answered, something happens; gives those that were answered."""
+    execute, sent = Session.execute, list[str]()
+
+    def executed(self: Session, sql: bytes | str, args: Any = None) -> int:
+        found = execute(self, sql, args)
+        if isinstance(sql, str) and sql.startswith(words):
+            sent.append(sql)
+            if len(sent) == 1:
+                happens(self)
+        return found
+
+    monkeypatch.setattr(Session, "execute", executed)
+    return sent
+
+
+def locked(pair: Pair, table: str) -> Callable[[Session], None]:
+    """Somebody else holds our record for longer than a statement waits."""
+
+    def lock(_: Session) -> None:
+        other = pair.server.connect()
+        with other.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute(f"SELECT * FROM tidb_binlog.{table} FOR UPDATE")
+        threading.Timer(1.6, other.close).start()
+
+    return lock
+
+
+def killed(pair: Pair) -> Callable[[Session], None]:
+    def kill(session: Session) -> None:
+        connection: Any = session._connection
+        pair.query(f"KILL CONNECTION {connection.thread_id()}")
+
+    return kill
+
+
+def replayed(pair: Pair, *binlogs: pb.Binlog) -> FilesReplayed:
+    replay = MySQLReplay(pair.server.target(), ApplyConfig(lease_timeout=30.0, retries=20), 0, ReadBack(datetime.UTC))
+    try:
+        replay.take_all(binlogs)
+        return replay.done
+    finally:
+        replay.close()
+
+
+def ddl(statement: str) -> pb.Binlog:
+    return pb.Binlog(tp=pb.DDL, commit_ts=15, ddl_query=f"use `d`; {statement};;".encode())
+
+
+def indexes(pair: Pair, statement: str) -> set[str]:
+    sql = "SELECT DISTINCT index_name FROM information_schema.statistics WHERE table_schema = 'd' AND table_name = '{}'"
+    return {str(name) for (name,) in pair.query(sql.format(statement.split("`")[1]))}
+
+
+@pytest.mark.parametrize("statement", [EXCHANGE, SWAP])
+def test_a_ddl_that_a_second_time_undoes_itself_waits_for_its_record(tables: Pair, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
+    sent = behind(monkeypatch, statement[:11], locked(tables, "spark_rows"))
+    assert replayed(tables, ddl(statement)).ddls == 1
+    assert len(sent) == 1
+    assert tables.query(f"SELECT id FROM d.{'p' if statement is EXCHANGE else 'a'}") == [(2,)]
+
+
+@pytest.mark.parametrize(("statement", "left"), [*PLAIN.items(), *UNNAMED.items()])
+def test_a_ddl_is_executed_once_though_its_record_waits(
+    tables: Pair, monkeypatch: pytest.MonkeyPatch, statement: str, left: set[str]
+) -> None:
+    behind(monkeypatch, "ALTER TABLE", locked(tables, "spark_rows"))
+    done = replayed(tables, ddl(statement))
+    assert (done.ddls, done.so_already) == (1, 0)
+    assert indexes(tables, statement) == left
+
+
+@pytest.mark.parametrize(("statement", "left"), PLAIN.items())
+def test_a_ddl_that_was_answered_before_its_connection_was_killed_is_there(
+    tables: Pair, monkeypatch: pytest.MonkeyPatch, statement: str, left: set[str]
+) -> None:
+    behind(monkeypatch, "ALTER TABLE", killed(tables))
+    done = replayed(tables, ddl(statement))
+    assert (done.ddls, done.so_already) == (1, 1)
+    assert indexes(tables, statement) == left
+
+
+@pytest.mark.parametrize("statement", [EXCHANGE, SWAP])
+def test_one_that_would_undo_itself_is_left_to_a_person(tables: Pair, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
+    sent = behind(monkeypatch, statement[:11], killed(tables))
+    for _ in range(2):
+        with pytest.raises(
+            DdlRefused, match=r"was executed, or may have been: .* would undo itself.* if it was not executed, execute it by hand"
+        ):
+            replayed(tables, ddl(statement))
+    assert len(sent) == 1
+
+
+@pytest.mark.parametrize("statement", [EXCHANGE, "ALTER TABLE `p` DROP PARTITION `p0`"])
+def test_a_ddl_whose_record_is_refused_is_no_refused_ddl(tables: Pair, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
+    """A CHECK stands for a full disk."""
+    full = "ALTER TABLE tidb_binlog.spark_rows ADD CONSTRAINT full CHECK (plan NOT LIKE 'ddl-executed%')"
+    sent = behind(monkeypatch, statement[:11], lambda _: tables.query(full) and None)
+    with pytest.raises(DdlRefused, match="was executed, or may have been: it was executed, but its record was refused"):
+        replayed(tables, ddl(statement))
+    assert [plan.startswith("ddl-15-") for (plan,) in tables.query("SELECT plan FROM tidb_binlog.spark_rows")] == [True]
+    tables.query("ALTER TABLE tidb_binlog.spark_rows DROP CONSTRAINT full")
+    with pytest.raises(DdlRefused):
+        replayed(tables, ddl(statement))
+    assert len(sent) == 1
+
+
+def test_the_answer_to_the_record_is_lost(tables: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, armed = Session.commit, list[Session]()
+
+    def lost(self: Session) -> None:
+        commit(self)
+        if self in armed:
+            armed.clear()
+            self.abandon()
+            raise RetryableApplyError("the answer was lost", 2013, "Lost connection")
+
+    sent = behind(monkeypatch, "ALTER TABLE", armed.append)
+    monkeypatch.setattr(Session, "commit", lost)
+    assert replayed(tables, ddl(EXCHANGE)).ddls == 1
+    assert len(sent) == 1
+    assert tables.query("SELECT id FROM d.p") == [(2,)]
+
+
+def lost_once_it_is_so(pair: Pair, monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
+    """A replica is behind from before the DDL, and takes the server's place when that has said that the DDL is so already."""
+    execute, has_all_of, fails = module.execute_text, plain_text.has_all_of, iter([pair.fail_over])
+
+    def begun(*arguments: Any) -> Any:
+        monkeypatch.setattr(module, "execute_text", execute)
+        pair.replicate()
+        return execute(*arguments)
+
+    def so(*arguments: Any) -> bool:
+        next(fails, lambda: None)()
+        return has_all_of(*arguments)
+
+    monkeypatch.setattr(module, "execute_text", begun)
+    monkeypatch.setattr(plain_text, "has_all_of", so)
+    monkeypatch.setattr(plain_text, "_DONE_BEFORE", frozenset())
+    behind(monkeypatch, "ALTER TABLE", killed(pair))
+
+
+def test_what_a_lost_server_said_of_a_ddl_of_a_replay_is_asked_again(tables: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost_once_it_is_so(tables, monkeypatch, mysql_replay)
+    tables.query("CREATE TABLE d.k (id INT PRIMARY KEY)")
+    done = replayed(tables, ddl("ALTER TABLE `k` ADD COLUMN `u` INT"), inserts_into("k", 20, 7))
+    assert tables.query("SELECT * FROM d.k") == [(7, 7)]
+    assert not done.left_out
+
+
+def test_what_a_lost_server_said_of_a_ddl_of_the_relay_log_is_asked_again(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    site = CrashedSite(pair.server, tmp_path)
+    site.checkpoint(5)
+    pair.query("ALTER TABLE d.c1 DROP COLUMN n")
+    first, last = records([inserted(10, "y", (1, "a", 1)), inserted(30, "c1", (7, "val", 77))])
+    site.log([first, ddl_record(20, "c1", "ALTER TABLE c1 ADD COLUMN n BIGINT"), last])
+    lost_once_it_is_so(pair, monkeypatch, target_replay)
+    site.recover()
+    assert site.query("SELECT * FROM d.c1") == [(7, "val", 77)]
+
+
+@pytest.mark.parametrize("table", ["checkpoint", "spark_progress"])
+def test_a_swap_of_the_relay_log_is_executed_once(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, table: str) -> None:
+    site = CrashedSite(pair.server, tmp_path)
+    pair.query("CREATE TABLE d.y2 LIKE d.y")
+    pair.query("SET GLOBAL innodb_lock_wait_timeout = 1")
+    site.checkpoint(5)
+    first, last = records([inserted(10, "y", (1, "y", 1)), inserted(30, "y", (9, "new", 9))])
+    swap = "RENAME TABLE y TO tmp, y2 TO y, tmp TO y2"
+    site.log([first, ddl_record(15, "c1", "ALTER TABLE c1 ADD INDEX i (n)"), ddl_record(20, "y", swap), last])
+    sent = behind(monkeypatch, "RENAME", locked(pair, table))
+    assert site.recover().commit_ts == 30
+    assert len(sent) == 1
+    assert (site.query("SELECT id FROM d.y"), site.query("SELECT id FROM d.y2")) == ([(9,)], [(1,)])
