@@ -424,9 +424,7 @@ def run_retried(
     return retried(once, retry_policy)
 
 
-def retried(
-    work: Callable[[], T], retry_policy: RetryPolicy, in_vain: Callable[[RetryableApplyError], bool] = lambda error: False
-) -> T:
+def retried(work: Callable[[], T], retry_policy: RetryPolicy, in_vain: Callable[[RetryableApplyError], bool] = lambda error: False) -> T:
     """Call ``work`` and retry it after a transient error, if that is not ``in_vain``; the last error is raised."""
     begun, began_at = time.monotonic(), time.time()
     for attempt in itertools.count():

@@ -424,7 +424,9 @@ class MySQLReplay:
             return
         # A range in safe mode may have begun before it, also because the target was made anew.
         if known is not None and known.state is not DdlState.REFUSED and undoes_itself(parts.statement):
-            raise _left_to_a_person(binlog, parts, "it was being executed when a replay before ended, and a second time it would undo itself")
+            raise _left_to_a_person(
+                binlog, parts, "it was being executed when a replay before ended, and a second time it would undo itself"
+            )
         try:
             record = self._record_of(upto_ts, executed, parts)
             already = execute_text(self._ddl_sessions.use, self._retry_policy, parts.database, parts.statement, self._flavour, record)

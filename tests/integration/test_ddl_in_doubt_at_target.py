@@ -1,5 +1,6 @@
 """Whether a DDL was executed before a crash, where other tables have nearly its names, and where what was recorded looks otherwise now."""
 
+import dataclasses
 import json
 from collections.abc import Iterator
 
@@ -7,12 +8,14 @@ import pytest
 
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
-from pyspark_tidb_binlog.schemas.history import JobType
+from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import ensure_ddl_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.ddl_jobs import INT, column, database, history, job, partitions, steps_of, table
-from tests.support.ddl_target import apply, ddl_session, dying
+from tests.support.ddl_target import CONFIG, apply, ddl_session, dying
 from tests.support.private_mysql import MYSQLD
 
 pytestmark = pytest.mark.mysql
@@ -163,20 +166,22 @@ def test_other_bounds_under_the_same_names_are_made_whatever_else_has_changed(se
 
 
 def as_recorded_by_another_server(session: Session) -> None:
-    """The open intent's picture is of a server with other ids, which by chance are those that the tables would have if they had changed places."""
+    """The open intent's picture is of a server with other ids, which by chance are those that two tables would have if they had changed places."""
     ((text,),) = session.query("SELECT picture FROM ddl_marks.spark_ddl WHERE state = 'intent'")
     picture = json.loads(text)
-    ids = [(one["ids"], part) for _, one in sorted(picture["objects"].items()) for part in sorted(one["ids"])]
-    (first, a), (second, b) = ids[-2], ids[-1]
-    first[a], second[b] = second[b], first[a]
+    *_, (first, a), (second, b) = [
+        ({}, ""),
+        *((one["ids"], part) for _, one in sorted(picture["objects"].items()) for part in sorted(one["ids"])),
+    ]
+    first[a], second[b] = second[b], first.get(a, 1)
     assert picture["server"]
-    picture["server"] = "another"
+    picture["server"] = dict.fromkeys(picture["server"], "another")
     session.execute("UPDATE ddl_marks.spark_ddl SET picture = %s WHERE state = 'intent'", [json.dumps(picture)])
     session.commit()
 
 
-def test_ids_of_another_server_do_not_say_that_a_partition_was_exchanged(session: Session) -> None:
-    """A replica that is behind has taken the place of the server, and gives ids of its own."""
+def exchange_of(session: Session) -> tuple[DdlStep, SchemaHistory]:
+    """A partition and a table with a row each, and the EXCHANGE of them, which is still to be done."""
     made = table(20, "t", partition=partitions((21, "p0"), (22, "p1")))
     h = history(
         database(1),
@@ -196,6 +201,12 @@ def test_ids_of_another_server_do_not_say_that_a_partition_was_exchanged(session
     session.execute("INSERT INTO d.t VALUES (15)")
     session.execute("INSERT INTO d.x VALUES (16)")
     session.commit()
+    return exchange, h
+
+
+def test_ids_of_another_server_do_not_say_that_a_partition_was_exchanged(session: Session) -> None:
+    """A replica that is behind has taken the place of the server, and gives ids of its own."""
+    exchange, h = exchange_of(session)
     with dying("after-ddl-intent"):
         apply(session, exchange, h)
     session.rollback()
@@ -221,9 +232,36 @@ def test_at_another_server_the_names_say_whether_tables_were_renamed(session: Se
     with dying(point):
         apply(session, rename, h)
     session.rollback()
-    session.execute(
-        "UPDATE ddl_marks.spark_ddl SET picture = REPLACE(picture, '\"server\": \"', '\"server\": \"not ') WHERE state = 'intent'"
-    )
-    session.commit()
+    as_recorded_by_another_server(session)
     assert apply(session, rename, h).how == ("found" if point == "after-ddl" else "text")
     assert session.query("SHOW TABLES FROM d") == [("b",), ("c",)]
+
+
+@pytest.mark.skipif(bool(MYSQLD), reason="a MySQL has its UUID in its data directory")
+@pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl"])
+def test_the_same_server_in_a_new_container_has_the_same_ids(point: str) -> None:
+    """``server_uid`` is of the network card and the port; a privilege that is granted meanwhile shows when the data directory was made."""
+    with PrivateMariaDB(options={"port": "13306"}) as server:
+        with server.connect() as connection, connection.cursor() as root:
+            root.execute("CREATE USER drainer@localhost IDENTIFIED BY 'a password'")
+            root.execute("GRANT ALL ON d.* TO drainer@localhost")
+            root.execute("GRANT ALL ON ddl_marks.* TO drainer@localhost")
+            root.execute("GRANT PROCESS, SUPER ON *.* TO drainer@localhost")
+        account = dataclasses.replace(server.target(), user="drainer", password="a password")
+        uids = []
+        with connect(account, CONFIG) as session:
+            ensure_ddl_table(session, CONFIG)
+            uids += session.query("SELECT @@GLOBAL.server_uid")
+            exchange, h = exchange_of(session)
+            with dying(point):
+                apply(session, exchange, h)
+        with server.connect() as connection, connection.cursor() as root:
+            root.execute("GRANT SELECT ON *.* TO drainer@localhost")
+        server.kill()
+        server._options["port"] = "13307"
+        server.restart()
+        with connect(account, CONFIG) as session:
+            uids += session.query("SELECT @@GLOBAL.server_uid")
+            assert apply(session, exchange, h).how == ("found" if point == "after-ddl" else "text")
+            assert (session.query("SELECT id FROM d.t"), session.query("SELECT id FROM d.x")) == ([(16,)], [(15,)])
+        assert uids[0] != uids[1]

@@ -117,12 +117,16 @@ def execute_text(
         raise
     except RetryableApplyError as error:
         if once and unheard:
-            raise DdlUnrecorded(f"it was not recorded ({error}), and a second time it would undo itself", error.errno, error.words) from error
+            raise DdlUnrecorded(
+                f"it was not recorded ({error}), and a second time it would undo itself", error.errno, error.words
+            ) from error
         raise
     except ApplyError as error:
         if unheard:
             raise DdlUnrecorded(
-                f"the connection was lost before it was recorded ({unheard}), and a second time the target says: {error}", error.errno, error.words
+                f"the connection was lost before it was recorded ({unheard}), and a second time the target says: {error}",
+                error.errno,
+                error.words,
             ) from error
         raise
 

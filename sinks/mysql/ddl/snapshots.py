@@ -62,13 +62,13 @@ class SchemaSnapshot:
 
     objects: Mapping[str, ObjectSnapshot]
     ids_known: bool
-    server: str = ""
-    """What tells the server from all others; empty if it has nothing of that kind, or there are no ids."""
+    server: Mapping[str, str] = field(default_factory=dict)
+    """What tells the server from others, by name; empty if it has nothing of that kind, or there are no ids."""
 
     def to_json(self) -> str:
         """The text for the intent row."""
         objects = {name: {"create": t.create, "ids": dict(sorted(t.ids.items()))} for name, t in self.objects.items()}
-        found = {"version": 1, "ids_known": self.ids_known, "server": self.server, "objects": objects}
+        found = {"version": 1, "ids_known": self.ids_known, "server": dict(self.server), "objects": objects}
         return json.dumps(found, ensure_ascii=False, sort_keys=True)
 
     @classmethod
@@ -76,7 +76,7 @@ class SchemaSnapshot:
         """Parse the text of an intent row."""
         parsed = json.loads(text)
         objects = {name: ObjectSnapshot(t["create"], t["ids"]) for name, t in parsed["objects"].items()}
-        return cls(objects, parsed["ids_known"], parsed.get("server", ""))
+        return cls(objects, parsed["ids_known"], parsed.get("server", {}))
 
     def holds(self, schema: str, table: str) -> bool:
         """Whether the table existed, or is not part of the snapshot."""
@@ -84,8 +84,8 @@ class SchemaSnapshot:
         return found is None or bool(found.create)
 
     def of_another_server(self, other: "SchemaSnapshot") -> bool:
-        """Whether they are of two servers; False if one of them does not say."""
-        return "" not in (self.server, other.server) and self.server != other.server
+        """Whether they are of two servers, as far as both say what they are of."""
+        return any(self.server[name] != other.server[name] for name in self.server.keys() & other.server.keys())
 
     def ids_comparable(self, other: "SchemaSnapshot") -> bool:
         """Whether both have ids, of one server."""
@@ -112,7 +112,7 @@ def take_snapshot(session: Target, databases: Iterable[str], tables: Iterable[tu
         # A table without an id was not found: its engine is another one, or its tablespace does not have its name.
         known = known and (bool(ids) or not create.startswith(_TABLE))
         objects[f"{schema}.{table}"] = ObjectSnapshot(create, ids or {})
-    return SchemaSnapshot(objects, known, _server(session) if any(one.ids for one in objects.values()) else "")
+    return SchemaSnapshot(objects, known, _server(session) if any(one.ids for one in objects.values()) else {})
 
 
 def take_names(session: Target, tables: Iterable[tuple[str, str]]) -> SchemaSnapshot:
@@ -166,27 +166,29 @@ def is_empty(session: Target, schema: str, table: str, partition: str = "") -> b
         return False
 
 
-def _server(session: Target) -> str:
-    """What tells the server, with its data, from all others: MySQL's UUID, which is in the data directory.
+def _server(session: Target) -> Mapping[str, str]:
+    """What tells the server, with its data, from others: MySQL's UUID, which is in the data directory.
 
-    A MariaDB has none. ``server_uid`` (not in older ones) is of its host's network card and its port, ``server_id`` differs between replicas, and
-    the tables of the database ``mysql`` have the time at which the data directory was made, also in a copy of it.
+    A MariaDB has none: replicas have different ``server_id``, nodes of Galera different names, and the tables of the database ``mysql`` have the time at
+    which the data directory was made (visible with a privilege on it). Its ``server_uid`` is of the host's network card: another one in a new container.
     """
     if session.flavour is Flavour.TIDB:
-        return ""
+        return {}
     if session in _servers:
         return _servers[session]
     mysql = session.flavour is Flavour.MYSQL
-    names = ("server_uuid",) if mysql else ("server_id", "server_uid")
+    names = ("server_uuid",) if mysql else ("server_id", "wsrep_on", "wsrep_node_name")
     rows = session.query(f"SHOW GLOBAL VARIABLES WHERE variable_name IN ({', '.join(['%s'] * len(names))})", names)
-    found = sorted(f"{as_text(name)}={as_text(value)}" for name, value in rows)
+    found = {as_text(name): as_text(value) for name, value in rows}
+    if not mysql and found.pop("wsrep_on", "OFF") != "ON":
+        found.pop("wsrep_node_name", None)
     if not mysql:
         sql = "SELECT UNIX_TIMESTAMP(create_time) FROM information_schema.tables WHERE table_schema = 'mysql' AND table_name = 'db'"
-        found += [f"made={made}" for (made,) in session.query(sql) if made is not None]
-    return _servers.setdefault(session, " ".join(found))
+        found |= dict(("made", str(made)) for (made,) in session.query(sql) if made is not None)
+    return _servers.setdefault(session, found)
 
 
-_servers: WeakKeyDictionary[Target, str] = WeakKeyDictionary()
+_servers: WeakKeyDictionary[Target, Mapping[str, str]] = WeakKeyDictionary()
 """By session, which stays with its server."""
 
 
