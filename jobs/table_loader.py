@@ -91,7 +91,7 @@ class TableLoader:
         self._looked = False
         self._begins = begins
         self._running: Bootstrap | None = None
-        self._loaded_ts: int | None = None
+        self._loaded: tuple[int, frozenset[tuple[str, str]]] | None = None
         self._is_server = config.apply.db_type in ("mysql", "tidb")
         if request and not self._is_server:
             raise ConfigError(f"--bootstrap: syncer.db-type = {config.apply.db_type!r} has no tables to be filled; remove the flag")
@@ -205,9 +205,11 @@ class TableLoader:
         first = record if record is not None and record.head.kind is CopyKind.FIRST else None
         left = self._left(first)
         if first is not None and first.head.ts == stand.commit_ts:
-            lost = first.begun and not self._request.restart and (bool(left) or self._can_read())
+            known = {(t.schema, t.name) for t in first.tables}
+            lost = self._loaded is not None and not self._loaded[1] <= known
+            lost = lost or (first.begun and not self._request.restart and (bool(left) or self._can_read()))
         else:
-            lost = self._loaded_ts == stand.commit_ts
+            lost = self._loaded is not None and self._loaded[0] == stand.commit_ts
         if lost and self._is_whole(held, stand):
             self._require_source(left)
             _log.warning(
@@ -242,12 +244,12 @@ class TableLoader:
     # A first load.
 
     def _load_all(self, held: Lease, ts: int, history: SchemaHistory) -> int:
-        self._loaded_ts = None
-        self._load_all_at(held, ts, history)
-        self._loaded_ts = ts
+        self._loaded = None
+        self._loaded = ts, self._load_all_at(held, ts, history)
         return ts
 
-    def _load_all_at(self, held: Lease, ts: int, history: SchemaHistory) -> None:
+    def _load_all_at(self, held: Lease, ts: int, history: SchemaHistory) -> frozenset[tuple[str, str]]:
+        """The tables that the target now has."""
         version = history.version_at(ts)
         selection = Selection.of(self._config.apply)
         live = selection.live(history, version)
@@ -256,13 +258,14 @@ class TableLoader:
         record, head = self._record(), CopyHead(CopyKind.FIRST, ts, CopyState.PLANNED)
         tables = [t for t in live if not t.info.is_view and not t.info.is_sequence]
         others = [t for t in live if t.info.is_view or t.info.is_sequence]
+        names = frozenset((t.schema, t.name) for t in tables)
         if record is None or self._request.restart or not goes_on_at(record, head):
             self._require_same_tables(ts, selection, live)
-        elif not record.begun and {(t.schema, t.name) for t in tables} <= {(t.schema, t.name) for t in record.tables}:
-            wanted = {(t.schema, t.name) for t in tables}
-            require_still_there(self._asked, self._config.apply, held, [t for t in record.tables if (t.schema, t.name) in wanted])
-            return
+        elif not record.begun and names <= {(t.schema, t.name) for t in record.tables}:
+            require_still_there(self._asked, self._config.apply, held, [t for t in record.tables if (t.schema, t.name) in names])
+            return names
         self._run(held, head, tables, others, history, version)
+        return names
 
     def _require_same_tables(self, ts: int, selection: Selection, live: Sequence[TableAt]) -> None:
         with self._source().at(ts) as session:
