@@ -163,7 +163,7 @@ class ExecutionCheck:
             if self._subject.job.type == JobType.EXCHANGE_PARTITION and self._exchanged(before, now):
                 return True
             # Only if it is the same server, or this one has refused it, an id that stays says that nothing was exchanged.
-            certain = earlier.refused or before.server == now.server != ""
+            certain = earlier.refused or before.surely_of_the_server(now)
             if self._subject.job.type == JobType.EXCHANGE_PARTITION and certain and self._in_place(before, now):
                 return False
         elif self._shows(before) and not lacks(self._session, self._subject, self._dialect):

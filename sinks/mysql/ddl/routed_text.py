@@ -2,7 +2,7 @@
 
 Promises: pure. Names of tables are replaced where a statement has them: after ALTER TABLE and its RENAME, CREATE TABLE, LIKE, REFERENCES, and ON of
 an index. Everything else stays as it is. TiDB takes a name however it is spelled; a server with lower_case_table_names = 0 takes ``Orders`` and
-``orders`` for two.
+``orders`` for two. Of a view the tables of FROM and JOIN are spelled as they were made, and go on by the view's own spelling in its columns.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +12,12 @@ from pyspark_tidb_binlog.sinks.routing.routes import Routes, TargetName
 
 _SKIPPED = frozenset({"IF", "NOT", "EXISTS", "IGNORE", "("})
 _NO_TABLE = frozenset({"COLUMN", "INDEX", "KEY"})
+_TAKE_FROM = frozenset({"EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "MID"})
+"""Functions with a FROM in their parentheses."""
+_BEHIND_TABLE = frozenset(
+    "ON USING WHERE GROUP HAVING ORDER LIMIT UNION EXCEPT INTERSECT WINDOW FOR LOCK WITH JOIN INNER CROSS LEFT RIGHT NATURAL STRAIGHT_JOIN".split()
+)
+"""Words that follow a table without an alias."""
 
 
 def routed_text(query: str, routes: Routes, home: str, *, restored: bool) -> str:
@@ -60,18 +66,60 @@ def _renamed(query: str, to: Callable[[QualifiedName], str], *, restored: bool) 
     tokens = tokenize(query, backslash_escapes=not restored)
     solid = [place for place, token in enumerate(tokens) if not token.blank]
     words = [tokens[place] for place in solid]
+    view = _makes_view(words)
     out: list[Token] = []
     done = 0
-    for at in _places(words):
+    for at in _of_view(words) if view else _places(words):
         if at >= len(words) or solid[at] < done or not _is_name(words[at]):
             continue
         name, end = read_name(words, at)
         if not (written := to(name)):
             continue
         out += tokens[done : solid[at]]
-        out.append(Token(TokenKind.NAME, written))
+        out.append(Token(TokenKind.NAME, f"{written} AS {quote_name(name.name)}" if view and not _has_alias(words, end) else written))
         done = solid[end - 1] + 1
     return text_of([*out, *tokens[done:]])
+
+
+def _makes_view(words: Sequence[Token]) -> bool:
+    head = [t.word for t in words[:20]]
+    return head[:1] == ["CREATE"] and "VIEW" in head and "TABLE" not in head[: head.index("VIEW")]
+
+
+def _of_view(words: Sequence[Token]) -> Iterator[int]:
+    """Where the tables of a view begin, ascending; none if it names results of its own (WITH), or columns by database and table."""
+    spoken = [t.word for t in words]
+    own = any(word == "WITH" and spoken[at + 1] not in ("CHECK", "CASCADED", "LOCAL", "ROLLUP") for at, word in enumerate(spoken[:-1]))
+    if own or any(token.text == "." == after.text for token, after in zip(words, words[2:], strict=False)):
+        return
+    opened: list[str] = []
+    for at, word in enumerate(spoken):
+        if word == "(":
+            opened.append(spoken[at - 1])
+        elif word == ")" and opened:
+            opened.pop()
+        elif word in ("FROM", "JOIN", "STRAIGHT_JOIN") and not (word == "FROM" and opened and opened[-1] in _TAKE_FROM):
+            yield from _listed(words, at + 1)
+
+
+def _listed(words: Sequence[Token], at: int) -> Iterator[int]:
+    """A table, and those behind commas."""
+    while at < len(words):
+        while at < len(words) and words[at].word == "(":
+            at += 1
+        if at >= len(words) or not _is_name(words[at]) or words[at].word == "SELECT":
+            return
+        yield at
+        _, at = read_name(words, at)
+        if _has_alias(words, at):
+            at += 1 + (words[at].word == "AS")
+        if at >= len(words) or words[at].word != ",":
+            return
+        at += 1
+
+
+def _has_alias(words: Sequence[Token], at: int) -> bool:
+    return at < len(words) and (words[at].word == "AS" or (_is_name(words[at]) and words[at].word not in _BEHIND_TABLE))
 
 
 def _places(words: Sequence[Token]) -> Iterator[int]:

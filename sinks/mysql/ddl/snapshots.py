@@ -87,6 +87,10 @@ class SchemaSnapshot:
         """Whether they are of two servers, as far as both say what they are of."""
         return any(self.server[name] != other.server[name] for name in self.server.keys() & other.server.keys())
 
+    def surely_of_the_server(self, other: "SchemaSnapshot") -> bool:
+        """Whether they are of one server; False if what tells the data directory is not known of both."""
+        return self.server == other.server and bool(self.server.keys() & {"server_uuid", "made"})
+
     def ids_comparable(self, other: "SchemaSnapshot") -> bool:
         """Whether both have ids, of one server."""
         return self.ids_known and other.ids_known and not self.of_another_server(other)

@@ -404,6 +404,28 @@ def test_tables_are_spelled_as_they_were_made(query: str, kind: int, info: dict[
     assert on(history(database(1), job(2, 3, ORDERS), job(3, 3, ITEMS), job(4, kind, info, query="raw")), query).sql == wanted
 
 
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ("SELECT `id` FROM `ORDERS`", "SELECT `id` FROM `orders` AS `ORDERS`"),
+        ("SELECT ORDERS.id FROM ORDERS, items x", "SELECT ORDERS.id FROM `orders` AS `ORDERS`, `Items` x"),
+        (
+            "SELECT o.id FROM (D.Orders o LEFT JOIN items ON items.id = o.id) WHERE EXISTS (SELECT 1 FROM Orders) WITH CHECK OPTION",
+            "SELECT o.id FROM (`d`.`orders` o LEFT JOIN `Items` AS `items` ON items.id = o.id) WHERE EXISTS "
+            "(SELECT 1 FROM `orders` AS `Orders`) WITH CHECK OPTION",
+        ),
+        ("SELECT EXTRACT(YEAR FROM items) AS y FROM orders", "SELECT EXTRACT(YEAR FROM items) AS y FROM orders"),
+        ("WITH Orders AS (SELECT 1) SELECT * FROM Orders", "WITH Orders AS (SELECT 1) SELECT * FROM Orders"),
+        ("SELECT D.Orders.id FROM D.Orders", "SELECT D.Orders.id FROM D.Orders"),
+    ],
+)
+def test_tables_of_a_view_are_spelled_as_they_were_made(query: str, wanted: str) -> None:
+    """Its columns keep their spelling; with results of its own, or columns by database and table, it stays as it is."""
+    last = job(4, 21, table(12, "v", [ID], pk_is_handle=False), query="raw")
+    made = history(database(1), job(2, 3, ORDERS), job(3, 3, ITEMS), last)
+    assert on(made, f"CREATE VIEW v AS {query}").sql == f"CREATE VIEW v AS {wanted}"
+
+
 def test_names_in_pairs_are_spelled_as_they_were_made() -> None:
     made = history(
         database(1),
