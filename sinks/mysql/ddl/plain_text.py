@@ -60,75 +60,94 @@ def execute_text(
         ApplyError: the target refuses it, or has a part of it already.
         DdlUnrecorded: it was executed, or may have been, and that could not be recorded.
     """
-    once = undoes_itself(query)
-    answered, unheard = False, ""
-
-    def answer(session: Session) -> ApplyError | None:
-        nonlocal answered, unheard
-        try:
-            session.execute(_text_for(flavour, query))
-        except RetryableApplyError as error:
-            if connection_lost(error.errno):
-                unheard = str(error)
-            raise
-        except ApplyError as error:
-            if answered and error.errno in _DONE_BEFORE:
-                return error
-            if error.errno not in _ALREADY_SO:
-                raise
-            if not has_all_of(session, database, query, error.errno):
-                raise _part_of_it(error) from error
-            return error
-        answered = True
-        return None
-
-    def note(session: Session, already: ApplyError | None) -> None:
-        with in_transaction(session):
-            record.note(session, already)
-
-    def run(session: Session) -> ApplyError | None:
-        nonlocal unheard
-        if record.executed(session):
-            session.rollback()
-            return None
-        if once and unheard:
-            raise DdlUnrecorded(f"the connection was lost before it was recorded ({unheard}), and a second time it would undo itself")
-        if database and not creates_database(query):
-            session.use(database)
-        with with_autocommit(session):
-            already = answer(session)
-            try:
-                # A server that is read-only now may no longer be the one that the address leads to.
-                retried(lambda: note(session, already), retry_policy, lambda e: connection_lost(e.errno) or (not once and read_only(e)))
-            except RetryableApplyError as error:
-                unheard = str(error)
-                raise
-            except (LeaseLost, CommitsLost):
-                raise
-            except ApplyError as error:
-                if error is already:
-                    raise
-                raise DdlUnrecorded(f"it was executed, but its record was refused: {error}", error.errno, error.words) from error
-        return already
-
+    ddl = _TextDdl(retry_policy, database, query, flavour, record)
     try:
-        return run_retried(sessions, run, retry_policy)
+        return run_retried(sessions, ddl.run, retry_policy)
     except (LeaseLost, CommitsLost, DdlUnrecorded):
         raise
     except RetryableApplyError as error:
-        if once and unheard:
+        if ddl.once and ddl.unheard:
             raise DdlUnrecorded(
                 f"it was not recorded ({error}), and a second time it would undo itself", error.errno, error.words
             ) from error
         raise
     except ApplyError as error:
-        if unheard:
+        if ddl.unheard:
             raise DdlUnrecorded(
-                f"the connection was lost before it was recorded ({unheard}), and a second time the target says: {error}",
+                f"the connection was lost before it was recorded ({ddl.unheard}), and a second time the target says: {error}",
                 error.errno,
                 error.words,
             ) from error
         raise
+
+
+class _TextDdl:
+    """One DDL over all its attempts."""
+
+    def __init__(self, retry_policy: RetryPolicy, database: str, query: str, flavour: Flavour, record: TextRecord) -> None:
+        self._retry_policy = retry_policy
+        self._database = database
+        self._query = query
+        self._flavour = flavour
+        self._record = record
+        self._answered = False
+        self.once = undoes_itself(query)
+        """It may not be executed twice."""
+        self.unheard = ""
+        """The error of a connection that was lost behind the DDL, or amid it."""
+
+    def run(self, session: Session) -> ApplyError | None:
+        """One attempt; the error by which the target says that it is so already."""
+        if self._record.executed(session):
+            session.rollback()
+            return None
+        if self.once and self.unheard:
+            raise DdlUnrecorded(f"the connection was lost before it was recorded ({self.unheard}), and a second time it would undo itself")
+        if self._database and not creates_database(self._query):
+            session.use(self._database)
+        with with_autocommit(session):
+            already = self._execute(session)
+            self._note(session, already)
+        return already
+
+    def _execute(self, session: Session) -> ApplyError | None:
+        try:
+            session.execute(_text_for(self._flavour, self._query))
+        except RetryableApplyError as error:
+            if connection_lost(error.errno):
+                self.unheard = str(error)
+            raise
+        except ApplyError as error:
+            if self._answered and error.errno in _DONE_BEFORE:
+                return error
+            if error.errno not in _ALREADY_SO:
+                raise
+            if not has_all_of(session, self._database, self._query, error.errno):
+                raise _part_of_it(error) from error
+            return error
+        self._answered = True
+        return None
+
+    def _note(self, session: Session, already: ApplyError | None) -> None:
+        def note() -> None:
+            with in_transaction(session):
+                self._record.note(session, already)
+
+        def in_vain(error: RetryableApplyError) -> bool:
+            # A server that is read-only now may no longer be the one that the address leads to.
+            return connection_lost(error.errno) or (not self.once and read_only(error))
+
+        try:
+            retried(note, self._retry_policy, in_vain)
+        except (LeaseLost, CommitsLost):
+            raise
+        except ApplyError as error:
+            if error is already:
+                raise
+            if isinstance(error, RetryableApplyError) and in_vain(error):
+                self.unheard = str(error)
+                raise
+            raise DdlUnrecorded(f"it was executed, but its record was refused: {error}", error.errno, error.words) from error
 
 
 def _part_of_it(refused: ApplyError) -> ApplyError:
