@@ -20,6 +20,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, TableInfo
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import create_table
+from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import comparing_as_upstream
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, Subject, rewrite
@@ -170,7 +171,8 @@ class TargetTables:
             _log.warning("%s", loss)
         if statement.sql:
             self._session.use(wanted.target.schema)
-            self._session.execute(statement.sql)
+            with comparing_as_upstream(self._session, (), (wanted.source,), self._dialect):
+                self._session.execute(statement.sql)
 
     def _require_columns(self, wanted: WantedTable, there: TargetTable | None) -> None:
         found = as_found(wanted.target, there, partial=True, keyed=False) if there is not None else wanted.target

@@ -302,3 +302,21 @@ def test_texts_of_an_expression_compare_as_upstream(session: Session, text: str)
     assert session.query("SELECT @@collation_connection") == before
     assert indexes(session) == ({"uk"} if session.flavour is Flavour.MYSQL else set())
     session.execute("INSERT INTO d.t VALUES (1, 'a'), (2, 'A'), (3, 'a '), (4, 'á')")
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("added", [False, True])
+def test_texts_in_a_generated_column_compare_as_upstream(session: Session, added: bool) -> None:
+    """A MariaDB stores the collation of the session that makes the column."""
+    first = [ID, column(2, "n", VARCHAR | {"Flen": 100})]
+    small = {**column(3, "small", INT), "generated_expr_string": "cast(`n` as char) = _utf8mb4'a'"}
+    text = "small INT AS (CAST(n AS CHAR) = 'a')"
+    made = table(10, "t", [*first, small])
+    if added:
+        plain = (3, table(10, "t", first), "CREATE TABLE t (id INT PRIMARY KEY, n VARCHAR(100))")
+        run(session, plain, (5, made, f"ALTER TABLE t ADD COLUMN {text}"))
+    else:
+        run(session, (3, made, f"CREATE TABLE t (id INT PRIMARY KEY, n VARCHAR(100), {text})"))
+    session.execute("ALTER TABLE d.t MODIFY n VARBINARY(100)")
+    session.execute("INSERT INTO d.t (id, n) VALUES (1, 'a'), (2, 'A')")
+    assert session.query("SELECT small FROM d.t ORDER BY id") == [(1,), (0,)]

@@ -451,7 +451,11 @@ class _Run:
         if self._subject.schema and self._subject.job.type not in (JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA):
             self._use()
         exactly = keeping_characters(self._session, self._subject, self._dialect)
-        with in_clock(self._session, self._clock), comparing_as_upstream(self._session, self._subject, self._dialect), exactly:
+        with (
+            in_clock(self._session, self._clock),
+            comparing_as_upstream(self._session, self._subject.before, self._subject.after, self._dialect),
+            exactly,
+        ):
             execute_ddl(self._session, sql)
 
     def _use(self) -> None:

@@ -4,12 +4,12 @@
     DROP, RENAME or ALTER of one that it does not have     left out
 
 Its texts compare as in the session that makes it, where the expression is none of columns alone (``CAST(c AS CHAR(20))``); a later ALTER TABLE of
-another session keeps that.
+another session keeps that. So do those of a generated column at a MariaDB.
 
 Promises: reads only, and sets only ``collation_connection``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -69,9 +69,9 @@ def only_left_out(subject: Subject, dialect: Dialect, refused: ApplyError) -> tu
 
 
 @contextmanager
-def comparing_as_upstream(session: Target, subject: Subject, dialect: Dialect) -> Iterator[None]:
-    """Run the block, which may make expression indexes, with the session in the collation that their texts have upstream."""
-    collation = _collation(subject, dialect)
+def comparing_as_upstream(session: Target, before: Sequence[TableAt], after: Sequence[TableAt], dialect: Dialect) -> Iterator[None]:
+    """Run the block, which may make expressions of the tables ``after``, with the session in the collation that their texts have upstream."""
+    collation = _collation(before, after, dialect)
     if not collation:
         yield
         return
@@ -83,14 +83,19 @@ def comparing_as_upstream(session: Target, subject: Subject, dialect: Dialect) -
         session.execute("SET SESSION collation_connection = %s", [as_text(own)])
 
 
-def _collation(subject: Subject, dialect: Dialect) -> str:
-    """That of the texts of the indexes that the job makes; empty if there is none. Of several it is the one that tells all texts apart."""
+def _collation(before: Sequence[TableAt], after: Sequence[TableAt], dialect: Dialect) -> str:
+    """That of the texts of the indexes that are made; empty if there is none. Of several it is the one that tells all texts apart.
+
+    A MariaDB, which has no such indexes, stores it in generated columns.
+    """
+    plain = dialect.charset(UPSTREAM_DEFAULT.charset, UPSTREAM_DEFAULT.collate)
+    if dialect.flavour is Flavour.MARIADB and any(c.generated for table in after for c in table.info.columns):
+        return plain.collate
     if dialect.flavour is not Flavour.MYSQL:
         return ""
-    there = {c.id for table in subject.before for c in table.info.columns}
-    texts = [c for table in subject.after for c in table.info.columns if c.hidden and c.id not in there and is_text_or_words(c)]
+    there = {c.id for table in before for c in table.info.columns}
+    texts = [c for table in after for c in table.info.columns if c.hidden and c.id not in there and is_text_or_words(c)]
     found = {dialect.charset(c.charset, c.collate) for c in texts}
-    plain = dialect.charset(UPSTREAM_DEFAULT.charset, UPSTREAM_DEFAULT.collate)
     chosen = found.pop() if len(found) == 1 else plain
     # The session's texts are utf8mb4, and with a collation of another charset they would be converted.
     return "" if not texts else (chosen if chosen.charset == plain.charset else plain).collate
