@@ -13,6 +13,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, partitions, steps_of, table
 from tests.support.ddl_target import apply, ddl_session, dying
+from tests.support.private_mysql import MYSQLD
 
 pytestmark = pytest.mark.mysql
 
@@ -320,3 +321,31 @@ def test_texts_in_a_generated_column_compare_as_upstream(session: Session, added
     session.execute("ALTER TABLE d.t MODIFY n VARBINARY(100)")
     session.execute("INSERT INTO d.t (id, n) VALUES (1, 'a'), (2, 'A')")
     assert session.query("SELECT small FROM d.t ORDER BY id") == [(1,), (0,)]
+
+
+@pytest.mark.skipif(not MYSQLD, reason="only a MySQL has indexes over expressions")
+@pytest.mark.parametrize("drops", [False, True])
+def test_half_of_a_ddl_that_a_person_has_executed_is_not_all_of_it(session: Session, drops: bool) -> None:
+    """It died before it was executed; the column was added by hand, the expression index was not."""
+    bare, more = table(10, "t", [ID, column(2, "b")]), table(10, "t", [ID, column(2, "b"), column(4, "c")])
+    keyed = over(LOWER)
+    wider = {**keyed, "cols": [*keyed["cols"], {**column(4, "c"), "offset": 3}]}
+    key = "UNIQUE INDEX uk((b + 1), b)"
+    before, change, after = (keyed, "DROP INDEX uk", more) if drops else (bare, f"ADD {key}", wider)
+    h = history(
+        database(1),
+        job(2, 3, before, query=f"CREATE TABLE t (id INT PRIMARY KEY, b INT{', ' + key if drops else ''})"),
+        job(3, 61, after, query=f"ALTER TABLE t {change}, ADD COLUMN c INT"),
+    )
+    *made, changed = steps_of(h, {})
+    for step in made:
+        apply(session, step, h)
+    with dying("after-ddl-intent"):
+        apply(session, changed, h)
+    session.rollback()
+    session.execute("ALTER TABLE d.t ADD COLUMN c INT")
+    with pytest.raises(DdlRefused, match="Duplicate column name 'c'.* Repair the target"):
+        apply(session, changed, h)
+    session.execute(f"ALTER TABLE d.t {change}")
+    assert apply(session, changed, h).state == "done"
+    assert indexes(session) == (set() if drops else {"uk"})
