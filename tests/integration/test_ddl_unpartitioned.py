@@ -158,3 +158,25 @@ def test_a_partition_by_that_fails_for_want_of_a_right_is_no_loss(session: Sessi
     subject = subject_of(last, h)
     assert unpartitioned.instead_of(session, subject, error) is None
     assert unpartitioned.instead_of(session, subject, ApplyError("syntax", 1064)) is not None
+
+
+@pytest.mark.parametrize("end", ["250", "300", "MAXVALUE"])
+@pytest.mark.parametrize("point", ["", "after-ddl-intent"])
+def test_somebodys_own_partition_is_that_of_the_job_only_if_it_ends_there(session: Session, end: str, point: str) -> None:
+    """A later DROP PARTITION would remove other rows than upstream."""
+    bounds = "(PARTITION `p0` VALUES LESS THAN (100),PARTITION `p1` VALUES LESS THAN (200))"
+    h = history(database(1), job(3, 3, parted(P0, P1)), job(4, 19, parted(P0, P1, P2), query="add"))
+    create = f"CREATE TABLE `t` (`id` INT PRIMARY KEY,`n` INT) PARTITION BY RANGE COLUMNS (`id`) {bounds};"
+    *made, added = steps_of(h, {3: create, 4: "ALTER TABLE `t` ADD PARTITION (PARTITION `p2` VALUES LESS THAN (300));"})
+    for step in made:
+        apply(session, step, h)
+    if point:
+        with dying(point):
+            apply(session, added, h)
+        session.rollback()
+    session.execute(f"ALTER TABLE d.t ADD PARTITION (PARTITION p2 VALUES LESS THAN ({end}))")
+    if end == "300":
+        assert apply(session, added, h).state == "done"
+        return
+    with pytest.raises(DdlRefused, match=r"Duplicate partition name p2.* Repair the target"):
+        apply(session, added, h)

@@ -35,6 +35,15 @@ def rows_of(info: TableInfo, names: Collection[str]) -> str:
     return " OR ".join(parts) if all(parts) else ""
 
 
+def limit_of(info: TableInfo, name: str) -> str:
+    """The upper bound of a RANGE partition as each server shows it: a whole number, a DATE or MAXVALUE; empty for all others."""
+    column = _column(info)
+    if column is None or info.partition_type != PartitionType.RANGE or column.tp == ColumnType.DATETIME:
+        return ""
+    limits = next(p.less_than for p in info.partitions if p.name == name)
+    return limits[0] if len(limits) == 1 and (limits[0] == _NO_LIMIT or _is_value(limits[0], column)) else ""
+
+
 def _column(info: TableInfo) -> ColumnInfo | None:
     """The one column that decides; None if it is not one alone."""
     if info.partition_columns:

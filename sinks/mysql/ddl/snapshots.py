@@ -148,14 +148,19 @@ def partition_method(session: Target, schema: str, table: str) -> str:
     return str(rows[0][0]) if rows else ""
 
 
-def partition_names(session: Target, schema: str, table: str) -> tuple[str, ...]:
-    """The names of the table's partitions on the target; empty if it has none."""
+def partition_bounds(session: Target, schema: str, table: str) -> dict[str, str]:
+    """The partitions of the table on the target by name, each with what it says of its values; empty if it has none."""
     rows = session.query(
-        "SELECT DISTINCT partition_name FROM information_schema.partitions "
+        "SELECT DISTINCT partition_name, partition_description FROM information_schema.partitions "
         "WHERE table_schema = %s AND table_name = %s AND partition_name IS NOT NULL",
         [schema, table],
     )
-    return tuple(as_text(name) for (name,) in rows)
+    return {as_text(name): "" if bound is None else as_text(bound) for name, bound in rows}
+
+
+def partition_names(session: Target, schema: str, table: str) -> tuple[str, ...]:
+    """The names of the table's partitions on the target; empty if it has none."""
+    return tuple(partition_bounds(session, schema, table))
 
 
 def is_empty(session: Target, schema: str, table: str, partition: str = "") -> bool:

@@ -5,7 +5,7 @@ keys, partitions, foreign keys, table names. Other differences on the target are
 compared, since each server formats them differently: ``unseen`` returns the columns in which a job changes them. Comments are ignored.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID
@@ -25,7 +25,8 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, is_text_or_words
 from pyspark_tidb_binlog.sinks.mysql.ddl.fit import Shown, differs, misfit, spelled
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import ForeignKeys
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.partition_bounds import limit_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_bounds
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
@@ -114,7 +115,9 @@ def _table_lacks(
         return
     was, now = [p.name for p in old.partitions], [p.name for p in after.info.partitions]
     if set(was) != set(now):
-        yield from _name_lacks("partition", label, was, now, partition_names(session, after.schema, after.name))
+        bounds = partition_bounds(session, after.schema, after.name)
+        yield from _name_lacks("partition", label, was, now, bounds)
+        yield from _bound_lacks(label, set(now) - set(was), after.info, bounds)
     if set(old.foreign_keys) != set(after.info.foreign_keys):
         yield from _foreign_key_lacks(session, label, old, after)
 
@@ -126,6 +129,15 @@ def _name_lacks(kind: str, label: str, was: Iterable[str], now: Iterable[str], t
         yield None if name in found else MissingChange(f"{label}: {kind} {name} missing", kind)
     for name in sorted(before - after):
         yield MissingChange(f"{label}: {kind} {name} still there", kind) if name in found else None
+
+
+def _bound_lacks(label: str, added: Collection[str], info: TableInfo, bounds: Mapping[str, str]) -> Iterator[MissingChange | None]:
+    """A partition of somebody's own may have the name of one that the job adds."""
+    there = {name.lower(): bound for name, bound in bounds.items()}
+    for name in sorted(added):
+        wanted, found = limit_of(info, name), there.get(name.lower(), "")
+        if wanted and found and wanted.upper() != found.upper():
+            yield MissingChange(f"{label}: partition {name} ends at {found} instead of {wanted}", "partition")
 
 
 def _column_lacks(
