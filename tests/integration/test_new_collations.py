@@ -171,6 +171,35 @@ def test_a_long_key_changes_no_character(session: Session) -> None:
     assert apply(session, added, h, OLD).how == "derived" and collations(session) == {"w": "ascii_bin"}
 
 
+@pytest.mark.skipif(not MYSQLD, reason="only at a MySQL long keys change charsets")
+@pytest.mark.parametrize("order", ["unique last", "unique first", "instead of the long one"])
+def test_a_unique_key_beside_a_long_one_that_is_not_unique_does_not_pad(session: Session, order: str) -> None:
+    """A column's charset is that of the keys that the table has, whichever of them was made first."""
+    text = VARCHAR | {"Charset": "utf8", "Collate": "utf8_bin"}
+    columns = [column(1, "id", {**INT, "Flag": 4099}), column(2, "l", text | {"Flen": 900}), column(3, "s", text | {"Flen": 20})]
+    long, unique = index(2, "ls", ("l", 1), ("s", 2)), index(4, "us", ("s", 2), unique=True)
+
+    def info(*keys: dict[str, object]) -> dict[str, object]:
+        return table(10, "t", columns, index_info=list(keys), charset="utf8", collate="utf8_bin")
+
+    create = "CREATE TABLE `t` (`id` INT PRIMARY KEY,`l` VARCHAR(900),`s` VARCHAR(20),{}) CHARSET=utf8;"
+    add_unique = "ALTER TABLE `t` ADD UNIQUE INDEX `us`(`s`);"
+    with_long, with_unique = (info(long), create.format("KEY `ls`(`l`,`s`)")), (info(unique), create.format("UNIQUE KEY `us`(`s`)"))
+    ddls = {
+        "unique last": [(3, *with_long), (7, info(long, unique), add_unique)],
+        "unique first": [(3, *with_unique), (7, info(unique, long), "ALTER TABLE `t` ADD INDEX `ls`(`l`,`s`);")],
+        "instead of the long one": [(3, *with_long), (8, info(), "ALTER TABLE `t` DROP INDEX `ls`;"), (7, info(unique), add_unique)],
+    }[order]
+    h = history(database(1), *(job(n, kind, after) for n, (kind, after, _) in enumerate(ddls, 2)))
+    for step in steps_of(h, {n: query for n, (*_, query) in enumerate(ddls, 2)}):
+        with dying("after-ddl-intent"):
+            apply(session, step, h, OLD)
+        session.rollback()
+        apply(session, step, h, OLD)
+    session.execute("INSERT INTO d.t (id, s) VALUES (1, 'x'), (2, 'x ')")
+    assert collations(session)["s"] == NO_PAD_BIN
+
+
 @pytest.mark.skipif(not MYSQLD, reason="only a MySQL has an index that needs more than rows of 767 bytes in such a charset")
 def test_short_rows_say_what_to_do(session: Session) -> None:
     key = VARCHAR | {"Flen": 255, "Flag": 4099}

@@ -43,7 +43,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.server_keys import execute_ddl, taking_
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, RENAMES, left_with_rows, way_out
-from pyspark_tidb_binlog.sinks.mysql.ddl.strict_conversions import keeping_characters
+from pyspark_tidb_binlog.sinks.mysql.ddl.strict_conversions import converts, keeping_characters
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, rewrite, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import in_transaction, with_autocommit
@@ -366,6 +366,8 @@ class _Run:
             return self._derived(self._step.query, given.why)
         if job.type == JobType.CREATE_TABLES:
             return self._derived(text.sql, "a batched CREATE TABLE has no statement text")
+        if converts(self._subject, self._dialect):
+            return self._derived(text.sql, "columns get another charset, by the length of the keys")
         if not text.sql:
             return DdlOutcome(DONE, "nothing", "", text.losses)
         filled = self._fill_nulls()
