@@ -134,6 +134,17 @@ def test_a_ddl_that_was_answered_before_its_connection_was_killed_is_there(
     assert indexes(tables, statement) == left
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_database_that_is_gone_was_dropped(tables: Pair, monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
+    """It was dropped by a connection that was killed before the record, or by a replay before."""
+    if there:
+        tables.query("CREATE DATABASE gone")
+    behind(monkeypatch, "DROP DATABASE", killed(tables))
+    dropped = pb.Binlog(tp=pb.DDL, commit_ts=15, ddl_query=b"use `gone`; DROP DATABASE `gone`;;")
+    for _ in range(2):
+        assert replayed(tables, dropped).so_already == 1
+
+
 @pytest.mark.parametrize("statement", [EXCHANGE, SWAP])
 def test_one_that_would_undo_itself_is_left_to_a_person(tables: Pair, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
     sent = behind(monkeypatch, statement[:11], killed(tables))

@@ -103,18 +103,20 @@ class _TextDdl:
             return None
         if self.once and self.unheard:
             raise DdlUnrecorded(f"the connection was lost before it was recorded ({self.unheard}), and a second time it would undo itself")
-        if self._database and not creates_database(self._query):
-            session.use(self._database)
         with with_autocommit(session):
             already = self._execute(session)
             self._note(session, already)
         return already
 
     def _execute(self, session: Session) -> ApplyError | None:
+        sent = False
         try:
+            if self._database and not creates_database(self._query):
+                session.use(self._database)
+            sent = True
             session.execute(_text_for(self._flavour, self._query))
         except RetryableApplyError as error:
-            if connection_lost(error.errno):
+            if sent and connection_lost(error.errno):
                 self.unheard = str(error)
             raise
         except ApplyError as error:

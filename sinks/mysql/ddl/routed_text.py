@@ -28,13 +28,15 @@ def routed_text(query: str, routes: Routes, home: str, *, restored: bool) -> str
         routes: those of the settings.
         home: the database upstream of names without one.
         restored: TiDB's parser wrote the text.
+
+    A view stays as it is: one that names what has a route is refused.
     """
 
     def to(name: QualifiedName) -> str:
         found = routes.target(name.schema or home, name.name)
         return f"{quote_name(found.schema)}.{quote_name(found.name)}"
 
-    return _renamed(query, to, restored=restored)
+    return query if _makes_view(_solid(query, restored=restored)) else _renamed(query, to, restored=restored)
 
 
 def spelled_text(query: str, spelled: Mapping[tuple[str, str], TargetName], home: str, *, restored: bool) -> str:
@@ -81,6 +83,10 @@ def _renamed(query: str, to: Callable[[QualifiedName], str], *, restored: bool) 
     return text_of([*out, *tokens[done:]])
 
 
+def _solid(query: str, *, restored: bool) -> list[Token]:
+    return [token for token in tokenize(query, backslash_escapes=not restored) if not token.blank]
+
+
 def _makes_view(words: Sequence[Token]) -> bool:
     head = [t.word for t in words[:20]]
     return head[:1] == ["CREATE"] and "VIEW" in head and "TABLE" not in head[: head.index("VIEW")]
@@ -107,7 +113,7 @@ def _listed(words: Sequence[Token], at: int) -> Iterator[int]:
     while at < len(words):
         while at < len(words) and words[at].word == "(":
             at += 1
-        if at >= len(words) or not _is_name(words[at]) or words[at].word == "SELECT":
+        if at >= len(words) or not _is_name(words[at]) or words[at].word in ("SELECT", "DUAL"):
             return
         yield at
         _, at = read_name(words, at)

@@ -417,6 +417,7 @@ def test_tables_are_spelled_as_they_were_made(query: str, kind: int, info: dict[
         ("SELECT EXTRACT(YEAR FROM items) AS y FROM orders", "SELECT EXTRACT(YEAR FROM items) AS y FROM orders"),
         ("WITH Orders AS (SELECT 1) SELECT * FROM Orders", "WITH Orders AS (SELECT 1) SELECT * FROM Orders"),
         ("SELECT D.Orders.id FROM D.Orders", "SELECT D.Orders.id FROM D.Orders"),
+        ("SELECT 1 FROM DUAL WHERE EXISTS (SELECT 1 FROM ITEMS)", "SELECT 1 FROM DUAL WHERE EXISTS (SELECT 1 FROM `Items` AS `ITEMS`)"),
     ],
 )
 def test_tables_of_a_view_are_spelled_as_they_were_made(query: str, wanted: str) -> None:
