@@ -12,6 +12,7 @@ from pyspark_tidb_binlog.sinks.routing.routes import Routes, TargetName
 
 _SKIPPED = frozenset({"IF", "NOT", "EXISTS", "IGNORE", "("})
 _NO_TABLE = frozenset({"COLUMN", "INDEX", "KEY"})
+_MADE = frozenset({"VIEW", "TABLE", "INDEX", "SEQUENCE", "DATABASE", "SCHEMA"})
 _TAKE_FROM = frozenset({"EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "MID"})
 """Functions with a FROM in their parentheses."""
 _BEHIND_TABLE = frozenset(
@@ -88,8 +89,8 @@ def _solid(query: str, *, restored: bool) -> list[Token]:
 
 
 def _makes_view(words: Sequence[Token]) -> bool:
-    head = [t.word for t in words[:20]]
-    return head[:1] == ["CREATE"] and "VIEW" in head and "TABLE" not in head[: head.index("VIEW")]
+    spoken = [t.word for t in words]
+    return spoken[:1] == ["CREATE"] and next((word for word in spoken if word in _MADE), "") == "VIEW"
 
 
 def _of_view(words: Sequence[Token]) -> Iterator[int]:

@@ -76,7 +76,8 @@ class SchemaSnapshot:
         """Parse the text of an intent row."""
         parsed = json.loads(text)
         objects = {name: ObjectSnapshot(t["create"], t["ids"]) for name, t in parsed["objects"].items()}
-        return cls(objects, parsed["ids_known"], parsed.get("server", {}))
+        server = parsed.get("server", {})
+        return cls(objects, parsed["ids_known"], server if isinstance(server, dict) else {})
 
     def holds(self, schema: str, table: str) -> bool:
         """Whether the table existed, or is not part of the snapshot."""

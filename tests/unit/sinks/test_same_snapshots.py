@@ -29,3 +29,8 @@ def test_the_key_that_the_server_has_made_is_no_difference() -> None:
     assert picture(KEYED).same_as(picture(BARE)) and picture(BARE).same_as(picture(KEYED))
     assert not picture(KEYED).same_as(picture(BARE.replace("int", "bigint")))
     assert not picture(KEYED.replace("(`my_row_id`)", "(`my_row_id`,`a`)")).same_as(picture(BARE))
+
+
+def test_what_a_build_before_has_recorded_of_the_server_is_not_known() -> None:
+    text = picture(a=1).to_json().replace('"server": {}', '"server": "server_id=1"')
+    assert SchemaSnapshot.from_json(text).server == {} and "server_id=1" in text
