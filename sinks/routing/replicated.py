@@ -113,7 +113,7 @@ class Selection:
         Args:
             job: its job.
             schema: the database that it is about.
-            before: the tables that it changes, before it; that RECOVER TABLE restores, as it was dropped.
+            before: the tables that it changes, before it; of RECOVER TABLE the restored one, as it was dropped.
             after: the same after it.
             others: with routes, all other tables that are replicated.
             known: with lists of columns, ``routes.column_names`` of the tables after it.

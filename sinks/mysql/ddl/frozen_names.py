@@ -113,11 +113,9 @@ def _restores_another(job: Job, history: SchemaHistory, refused: RefusedJobs, ro
             )
     after = history.table_at(was.table_id, job.version)
     to = routes.target(after.schema, after.name) if after is not None else name
-    return (
-        ""
-        if to.schema == name.schema
-        else f"it is restored as {to.schema}.{to.name}, and TiDB restores a table of {name.schema} only there"
-    )
+    if to.schema != name.schema:
+        return f"it is restored as {to.schema}.{to.name}, and TiDB restores a table of {name.schema} only there"
+    return ""
 
 
 def _folded(name: TargetName) -> tuple[str, str]:

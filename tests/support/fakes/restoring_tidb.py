@@ -21,6 +21,8 @@ class RestoringTidb:
         self.version = "8.0.11-TiDB-v7.1.0"
         self.restored: list[str] = []
         """The statements that restore a table, as they came."""
+        self.refusal = (1105, "Can't find dropped/truncated table 't' in GC safe point 2026-01-01 00:00:00 +0000 UTC")
+        """How it refuses to restore what it does not have."""
         self._gone: list[tuple[QualifiedName, str]] = []
         session.execute(f"CREATE DATABASE {DROPPED}")
 
@@ -61,8 +63,8 @@ class RestoringTidb:
     def _restore(self, name: QualifiedName, new: str) -> int:
         last = next((at for at in reversed(range(len(self._gone))) if self._gone[at][0] == name), None)
         if last is None:
-            words = f"Can't find dropped/truncated table '{name.name}' in GC safe point 2026-01-01 00:00:00 +0000 UTC"
-            raise ApplyError(f"DDL: error 1105, {words}", 1105, words)
+            errno, words = self.refusal
+            raise ApplyError(f"DDL: error {errno}, {words}", errno, words)
         changed = self.session.execute(f"RENAME TABLE {self._gone[last][1]} TO {_quoted(QualifiedName(name.schema, new))}")
         del self._gone[last]
         return changed
