@@ -218,6 +218,18 @@ class SchemaHistory:
         end = bisect_right(track.versions, upto)
         return tuple(self.jobs[i] for i in track.job_ids[begin:end] if i in self.jobs)
 
+    def restored_by(self, job: Job) -> tuple[TableAt, Job] | None:
+        """The table that a RECOVER TABLE restores, as it was when it was dropped (or truncated), and the job that did so.
+
+        None for a job of another type, or if the history does not hold the drop.
+        """
+        for table_id in self.tables_of_job(job) if job.type == JobType.RECOVER_TABLE else ():
+            earlier = self.jobs_of_table(table_id, -1, job.version - 1)[-1:]
+            was = self.table_at(table_id, earlier[0].version - 1) if earlier else None
+            if was is not None:
+                return was, earlier[0]
+        return None
+
     def tables_of_job(self, job: Job) -> tuple[int, ...]:
         """The table ids that this job changed: for DROP DATABASE all of its tables."""
         return self.touched.get(job.id, ())

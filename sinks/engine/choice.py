@@ -75,6 +75,8 @@ def decided(step: DdlStep, history: SchemaHistory, selection: Selection) -> DdlS
     ids = history.tables_of_job(job)
     before = [t for i in ids if (t := step.before.table(i, history)) is not None]
     after = [t for i in ids if (t := history.table_at(i, job.version)) is not None]
+    if (restored := history.restored_by(job)) is not None:
+        before = [restored[0]]
     others: tuple[TableAt, ...] = ()
     if selection.routes:
         others = tuple(

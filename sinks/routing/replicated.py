@@ -113,7 +113,7 @@ class Selection:
         Args:
             job: its job.
             schema: the database that it is about.
-            before: the tables that it changes, before it.
+            before: the tables that it changes, before it; of RECOVER TABLE the restored one, as it was dropped.
             after: the same after it.
             others: with routes, all other tables that are replicated.
             known: with lists of columns, ``routes.column_names`` of the tables after it.
@@ -197,7 +197,7 @@ class Selection:
         if job.type in SCHEMA_JOBS or not (before or after):
             return APPLIED if self.tables.keeps(schema) else DdlDecision(DdlFate.FILTERED)
         kept_before, kept_after = ({t.table_id for t in tables if self.keeps(t)} for tables in (before, after))
-        if not kept_before and not kept_after:
+        if not kept_after and (not kept_before or job.type == JobType.RECOVER_TABLE):
             return DdlDecision(DdlFate.FILTERED)
         coming = [t for t in after if t.table_id in kept_after and t.table_id not in kept_before]
         old = {t.table_id: t for t in before}

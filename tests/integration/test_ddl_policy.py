@@ -67,6 +67,8 @@ def test_rows_that_nobody_sends_again_stop_the_stream(session: Session) -> None:
     with pytest.raises(DdlRefused, match=r"commit_ts 40 refused: 'RECOVER TABLE `t`;'.*syncer.ignore-txn-commit-ts = \[40\]"):
         run(session, recovered(), TEXTS)
     assert session.query("SELECT state FROM tidb_binlog.spark_ddl ORDER BY job_id")[-1] == ("refused",)
+    session.execute("CREATE TABLE d.t (id INT PRIMARY KEY)")
+    assert run(session, recovered(), TEXTS)[-1].how == "found", "somebody has made it, with its rows"
 
 
 @pytest.mark.parametrize(("policy", "state"), [("skip", "skipped"), ("quarantine", "quarantined")])

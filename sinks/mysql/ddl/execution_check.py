@@ -69,7 +69,7 @@ def shows(session: Target, subject: Subject, dialect: Dialect) -> bool:
     """Whether the target already has all changes of the job, whatever the reason for which it refused the statement."""
     kind = subject.job.type
     return (
-        kind not in DROPS | _MOVES | _EMPTIES | _MAKES | _OF_PARTITIONS
+        kind not in DROPS | _MOVES | _EMPTIES | _MAKES | _OF_PARTITIONS | {JobType.RECOVER_TABLE}
         and not unseen(subject)
         and lacks(session, subject, dialect) == ()
         and not unlike_the_job(session, subject)
@@ -100,6 +100,9 @@ class ExecutionCheck:
             return self._gone(now)
         if kind in _MOVES:
             return self._moved(earlier, now)
+        if kind == JobType.RECOVER_TABLE and not earlier.was_refused_before:
+            # With the columns that the target had. After a refusal a person may have made it: then it must have the upstream's.
+            return any(not earlier.snapshot.holds(t.schema, t.name) and now.holds(t.schema, t.name) for t in self._subject.after)
         if earlier.snapshot.same_as(now) or (kind in _MAKES and (earlier.was_refused_before or self._stood(earlier.snapshot))):
             return False
         if kind in _EMPTIES:

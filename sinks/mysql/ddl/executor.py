@@ -25,7 +25,7 @@ from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, RetryableApplyError
-from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.column_pairs import visible
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
@@ -66,8 +66,7 @@ _EXISTS_DATABASE = 1007
 _GONE = frozenset({1008, 1051, 4091, 4092, 1049})
 """No such database, table, sequence or view: a DROP has nothing left to do."""
 
-UNDERIVABLE = frozenset({JobType.RECOVER_TABLE, JobType.RECOVER_SCHEMA, JobType.FLASHBACK_CLUSTER})
-"""These restore rows that the target no longer has and that no binlog contains."""
+_RESTORES = frozenset({JobType.RECOVER_TABLE, JobType.RECOVER_SCHEMA, JobType.FLASHBACK_CLUSTER})
 
 _MOST_TRIES = 20
 """Number of refusals kept per DDL, the newest ones."""
@@ -102,6 +101,13 @@ class _Record(NamedTuple):
     losses: str | None
     picture: str | None
     tries: str | None
+
+
+def why_not_restored(job: Job, flavour: Flavour) -> str:
+    """Why a job that restores rows cannot be replicated; empty for all others, and where the target is a TiDB, which keeps dropped tables for a while."""
+    if job.type not in _RESTORES or (job.type == JobType.RECOVER_TABLE and flavour is Flavour.TIDB):
+        return ""
+    return f"{job.type_name} cannot be replicated: it restores rows that the target no longer has and that no binlog contains"
 
 
 def ensure_ddl_table(session: Target, config: ApplyConfig) -> None:
@@ -216,6 +222,7 @@ class _Run:
         self._dialect = keeping_padding(session, dialect_of(session, config), self._subject.before)
         if self._subject.job.type in RENAMES:
             self._dialect = replace(self._dialect, folds_names=folds_names(session))
+        self._never = why_not_restored(self._subject.job, self._dialect.flavour)
         self._handed_over = None if safe_from is None else HandedOver(session, self._subject, self._dialect, history)
         self._safe_from = safe_from or 0
         self._clock = DdlClock(self._subject)
@@ -286,7 +293,7 @@ class _Run:
             others = self._other_values()
             losses = self._declare(text.then or next((d.then for d in derive(self._clock.subject, self._dialect)), ""))
             return self._finish(DdlOutcome(DONE, "found", self._step.query, (*text.losses, *others, *losses, *self._converted())))
-        if earlier is None and self._handed_over and (found := self._by_another(text)):
+        if earlier is None and self._handed_over and not self._never and (found := self._by_another(text)):
             return found
         if earlier is None or earlier.refused:
             now = now if scattered else self._rebuilt(now)
@@ -328,7 +335,7 @@ class _Run:
         failpoints.point(f"{name}-{self._subject.job.type_name.replace(' ', '-')}")
 
     def _text(self) -> Rewritten:
-        if self._subject.job.type in UNDERIVABLE:
+        if self._never:
             return Rewritten("")
         restored = not self._step.early and self._step.query != self._subject.job.query
         return rewrite(self._clock.subject, self._dialect, restored=restored)
@@ -353,9 +360,8 @@ class _Run:
 
     def _execute(self, text: Rewritten, now: SchemaSnapshot) -> DdlOutcome:
         job = self._subject.job
-        if job.type in UNDERIVABLE:
-            words = f"{job.type_name} cannot be replicated: it restores rows that the target no longer has and that no binlog contains"
-            return self._pass_by("policy", self._step.query, words)
+        if self._never:
+            return self._pass_by("policy", self._step.query, self._never)
         if self._clock.why_not:
             return self._pass_by("time zone", text.sql, self._clock.why_not)
         given = self._subject.given

@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, Ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import clock_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive
-from pyspark_tidb_binlog.sinks.mysql.ddl.executor import UNDERIVABLE
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import why_not_restored
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
@@ -151,10 +151,10 @@ class _Look:
         step, subject = self._step, self._subject
         if step.decision.fate is DdlFate.REFUSED:
             return step.decision.why
+        if why := why_not_restored(step.job, self._dialect.flavour):
+            return why
         if subject.given.form is DdlForm.REFUSED:
             return subject.given.why
-        if step.job.type in UNDERIVABLE:
-            return f"{step.job.type_name} restores rows that the target no longer has and that no binlog contains"
         old = subject.old
         if old is not None and self._dialect.flavour is not Flavour.TIDB and on_single_partitions(subject):
             return holds_other_rows(subject, partition_method(self._session, old.schema, old.name))
@@ -168,6 +168,8 @@ class _Look:
         if subject.job.type not in _NEEDS_NOTHING:
             lacking = [t for t in subject.before if (t.schema.lower(), t.name.lower()) not in seen.tables]
             return f"the target has no table {lacking[0].schema}.{lacking[0].name}" if lacking else ""
+        if subject.job.type == JobType.RECOVER_TABLE and any((t.schema.lower(), t.name.lower()) in seen.tables for t in subject.after):
+            return f"the target has a table {subject.label}"
         if subject.job.type not in (JobType.CREATE_TABLE, JobType.CREATE_TABLES):
             return ""
         for table in subject.after:

@@ -12,6 +12,7 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID, VISIBLE_IN_INFO
 from pyspark_tidb_binlog.schemas.ddl_tokens import significant
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenShape, RefusedJobs, on_target, renamed_columns, shape_of
+from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes, TargetName
 
 
 class DdlForm(StrEnum):
@@ -46,6 +47,7 @@ NAMED_BY_INFOS = frozenset(
         JobType.RENAME_TABLE,
         JobType.EXCHANGE_PARTITION,
         JobType.RENAME_TABLES,
+        JobType.RECOVER_TABLE,
     }
 )
 """Statements without column names that are built with the target's table names; RENAME_TABLES takes them from the text."""
@@ -55,16 +57,21 @@ _MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES, JobType.CREATE_
 _VISIBLE_IN_INFO = VISIBLE_IN_INFO | {JobType.RENAME_TABLE}
 """Jobs whose changes are all visible in the table infos and their names."""
 
+_LEAVE_ROWS = frozenset({JobType.DROP_TABLE, JobType.TRUNCATE_TABLE})
+"""Jobs that leave a table which TiDB can restore, until its GC removes it."""
+
 _NEW_IDS = NEW_TABLE_ID | {JobType.EXCHANGE_PARTITION}
 
 
-def given(job: Job, query: str, history: SchemaHistory, refused: RefusedJobs) -> DdlDelivery:
+def given(job: Job, query: str, history: SchemaHistory, refused: RefusedJobs, routes: Routes = NO_ROUTES) -> DdlDelivery:
     """What may be sent for ``job`` after the ``refused`` ones; ``query``: the text that would be sent."""
+    if job.type == JobType.RECOVER_TABLE and (why := _restores_another(job, history, refused, routes)):
+        return DdlDelivery(DdlForm.REFUSED, why)
     if not refused:
         return _TEXT
     if job.type == JobType.DROP_SCHEMA:
         return _dropped_schema(job, history, refused)
-    if job.type in _MAKES:
+    if job.type in _MAKES | {JobType.RECOVER_TABLE}:
         return _made(job, query, history, refused)
     changed = [t for i in history.tables_of_job(job) if (t := history.table_at(i, job.version - 1)) is not None]
     frozen = [(t, s) for t in changed if (s := shape_of(history, refused, t.table_id, t.version)) is not None]
@@ -83,6 +90,36 @@ def frozen_tables(history: SchemaHistory, refused: RefusedJobs, version: int) ->
         table, shape = history.table_at(table_id, version), shape_of(history, refused, table_id, version)
         if table is not None and shape is not None:
             yield table, shape
+
+
+def _restores_another(job: Job, history: SchemaHistory, refused: RefusedJobs, routes: Routes) -> str:
+    """Why a TiDB would not restore the table that the upstream restored; empty if it would.
+
+    It restores the table that was last dropped or truncated under a name. The upstream's job may have named an older one, by the number of its job.
+    """
+    restored = history.restored_by(job)
+    if restored is None:
+        return "the DDL history does not hold the DROP or TRUNCATE of the table"
+    was, drop = restored
+    name = routes.target(was.schema, was.name)
+    if drop.id in refused or shape_of(history, refused, was.table_id, drop.version - 1) is not None:
+        return f"{name.schema}.{name.name} was frozen on the target when the upstream dropped it in job {drop.id}"
+    for later in history.jobs_between(drop.version, job.version - 1):
+        other = history.table_at(later.table_id, later.version - 1) if later.type in _LEAVE_ROWS else None
+        if other is not None and _folded(routes.target(other.schema, other.name)) == _folded(name):
+            return (
+                f"job {drop.id} dropped it, and job {later.id} another table {name.schema}.{name.name} later, which the target would restore instead. "
+                "Restore it there by hand, by the number of the target's own job"
+            )
+    after = history.table_at(was.table_id, job.version)
+    to = routes.target(after.schema, after.name) if after is not None else name
+    if to.schema != name.schema:
+        return f"it is restored as {to.schema}.{to.name}, and TiDB restores a table of {name.schema} only there"
+    return ""
+
+
+def _folded(name: TargetName) -> tuple[str, str]:
+    return name.schema.lower(), name.name.lower()
 
 
 def _dropped_schema(job: Job, history: SchemaHistory, refused: RefusedJobs) -> DdlDelivery:

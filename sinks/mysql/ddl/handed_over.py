@@ -6,6 +6,7 @@ statement was (drainer.md 5.6). Here these numbers are accepted only in this spa
     EXCHANGE PARTITION        cannot be told: executed again it would put the rows back
     RENAME                    executed if the old names are gone and the new ones are there; to be executed if it is the reverse; else it cannot be
                               told, unless the old tables were made in this span, which has just made them again: they are dropped
+    RECOVER TABLE             executed if the table is there; else it cannot be told which table the target would restore: the span may have dropped another
     ADD INDEX, FOREIGN KEY    executed if the table has it: without a name of its own, a second one would be made
     CREATE TABLE              an existing table is accepted if it is equal, or if a later DDL of the history explains the difference
     all others                executed; an error of the kind "already so" is accepted
@@ -62,6 +63,8 @@ class HandedOver:
             return f"another Drainer may have executed it before it crashed, and a second time would put the rows back: {way_out}"
         if kind in _RENAMES and self._renamed() is None:
             return f"another Drainer may have executed it before it crashed, and the names on the target do not show it: {way_out}"
+        if kind == JobType.RECOVER_TABLE and not self._restored():
+            return f"another Drainer may have dropped or truncated a later table of that name, which the target would restore instead: {way_out}"
         return ""
 
     def executed(self) -> bool:
@@ -69,6 +72,8 @@ class HandedOver:
         kind = self._subject.job.type
         if kind in _RENAMES:
             return bool(self._renamed())
+        if kind == JobType.RECOVER_TABLE:
+            return self._restored()
         return kind in _TWICE and shows(self._session, self._subject, self._dialect)
 
     def already_so(self, error: ApplyError) -> bool:
@@ -83,6 +88,10 @@ class HandedOver:
         if self._history.jobs_of_table(table.table_id, self._subject.job.version, self._history.newest_version):
             return True
         return not unlike(self._session, self._subject, self._dialect, table)
+
+    def _restored(self) -> bool:
+        new = self._subject.new
+        return new is not None and bool(column_names(self._session, new.schema, new.name))
 
     def _renamed(self) -> bool | None:
         """Whether the tables have their new names; None: some have, or old and new names are the same ones."""

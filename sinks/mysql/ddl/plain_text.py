@@ -2,13 +2,13 @@
 
 Promises: the text goes to the target as it is, without TiDB's feature comments where the target is not TiDB, and without IF EXISTS where MySQL has
 none. What the target says is so already is no error (drainer.md 5.6), if that is so of each of its clauses: an ALTER TABLE of which one clause is
-there already executes none of them.
+there already executes none of them. RECOVER TABLE BY JOB is refused: its number is of the upstream.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, text_of, tokenize
+from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, significant, text_of, tokenize
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost, RetryableApplyError
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Losses, without_conditions, words
 from pyspark_tidb_binlog.sinks.mysql.ddl.repeated import has_all_of, undoes_itself
@@ -165,6 +165,8 @@ def _alters(spoken: list[str]) -> bool:
 
 
 def _text_for(flavour: Flavour, query: str) -> str:
+    if [t.word for t in significant(query)[:4]] == ["RECOVER", "TABLE", "BY", "JOB"]:
+        raise ApplyError("it names a job of the upstream, whose number is another job's at the target: restore the table by its name")
     if flavour is Flavour.TIDB:
         return query
     tokens = without_features(tokenize(query, backslash_escapes=False), Losses("plain text"))

@@ -17,14 +17,26 @@ _MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES})
 
 _SHORT_ROWS = 1709
 """Index column size too large: of a table with ROW_FORMAT COMPACT or REDUNDANT."""
+_SNAPSHOT_TOO_OLD = 8055
+"""TiDB: the GC has passed the DROP. By name it says so in words only, as error 1105."""
 
 
 def way_out(job: Job, error: ApplyError) -> str:
-    """What to do where the name is taken to which the job makes or renames a table, or the server's rows are too short for a key; empty otherwise."""
+    """What to do where the name is taken to which the job makes or renames a table, a TiDB cannot restore one, or the server's rows are too short for a key;
+    empty otherwise.
+    """
     if error.errno == _SHORT_ROWS:
         return (
             "The target makes tables whose keys hold 767 bytes: SET GLOBAL innodb_default_row_format = DYNAMIC there, ALTER TABLE ... ROW_FORMAT = DYNAMIC for a "
             "table that is there already, and start again"
+        )
+    if job.type == JobType.RECOVER_TABLE and error.errno == EXISTS_TABLE:
+        return "Drop the table of that name at the target, or rename it away, and start again; if its DROP was left out, so that it is this table, skip the DDL"
+    if job.type == JobType.RECOVER_TABLE and (error.errno == _SNAPSHOT_TOO_OLD or "dropped/truncated" in error.words):
+        return (
+            "The target cannot restore the table, because its GC has passed the DROP or TRUNCATE, or it never had the table: make it there by hand, with the rows "
+            "that it had upstream at this commit_ts (dumpling --snapshot), and start again. For the next time, give the target a longer tidb_gc_life_time than "
+            "the upstream's, by as much as the stream may lag"
         )
     if job.type not in RENAMES | _MAKES or error.errno != EXISTS_TABLE:
         return ""

@@ -62,6 +62,8 @@ class Subject:
     """With routes: the database upstream to which names without one belong."""
     spelled: Mapping[tuple[str, str], TargetName] = field(default_factory=dict)
     """By database and name in lower case: tables that the text spells otherwise than they were made. Upstream's names."""
+    dropped: TableAt | None = None
+    """Of RECOVER TABLE: the table as it was when it was dropped, under its name on the target."""
     lacking: frozenset[str] = frozenset()
     """Lower-case names of the expression indexes that ``old`` has upstream and the target's table is known to lack."""
 
@@ -109,10 +111,13 @@ def subject_of(step: DdlStep, history: SchemaHistory, refused: RefusedJobs = fro
     before = tuple(t for f in found if (t := on_target(history, refused, f, f.version)) is not None)
     coming = [t for i in ids if (t := history.table_at(i, job.version)) is not None]
     after = tuple(t for f in coming if (t := on_target(history, refused, f, job.version)) is not None)
-    delivery = _delivery(step, history, refused)
+    restored = history.restored_by(job)
+    delivery = _delivery(step, history, refused, routes)
     schema = schema_of(step, history)
     spelled = {} if job.type in _RENAMING else _spelled_otherwise(step.query, schema, (*found, *coming), history, job.version)
-    subject = Subject(job, step.query, schema, _name_of(job, before), before, after, delivery, spelled=spelled)
+    subject = Subject(
+        job, step.query, schema, _name_of(job, before), before, after, delivery, spelled=spelled, dropped=restored and restored[0]
+    )
     return _routed(subject, routes) if routes else subject
 
 
@@ -143,7 +148,10 @@ def _routed(subject: Subject, routes: Routes) -> Subject:
         delivery = DdlDelivery(DdlForm.NOTHING, "both names are one at the target")
     if delivery.form is DdlForm.TEXT and any(map(routes.columns_of, (*subject.before, *subject.after))):
         delivery = _narrowed_delivery(subject.job, before, after)
-    return replace(subject, schema=schema, name=name, before=before, after=after, given=delivery, routes=routes, home=subject.schema)
+    found = replace(
+        subject, schema=schema, name=name, before=before, after=after, dropped=subject.dropped and routes.moved(subject.dropped)
+    )
+    return replace(found, given=delivery, routes=routes, home=subject.schema)
 
 
 def _narrowed_delivery(job: Job, before: Sequence[TableAt], after: Sequence[TableAt]) -> DdlDelivery:
@@ -155,8 +163,8 @@ def _narrowed_delivery(job: Job, before: Sequence[TableAt], after: Sequence[Tabl
     return DdlDelivery(DdlForm.INFOS, "only some columns of the table are replicated")
 
 
-def _delivery(step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> DdlDelivery:
-    found, decision = given(step.job, step.query, history, refused), step.decision
+def _delivery(step: DdlStep, history: SchemaHistory, refused: RefusedJobs, routes: Routes) -> DdlDelivery:
+    found, decision = given(step.job, step.query, history, refused, routes), step.decision
     if decision.fate is DdlFate.DERIVED and found.form is DdlForm.TEXT:
         return DdlDelivery(DdlForm.INFOS, decision.why)
     if found.form is DdlForm.TEXT and step.job.type == JobType.CREATE_TABLE and _likes_unplaced(step.query):
@@ -175,7 +183,7 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
     losses = Losses(subject.label)
     subject = with_routed_text(subject, restored=restored)
     if dialect.flavour is Flavour.TIDB:
-        named = _certain(subject, dialect) if subject.routes else None
+        named = _certain(subject, dialect) if subject.routes or subject.job.type == JobType.RECOVER_TABLE else None
         if named is not None:
             return Rewritten(named)
         tokens = settle_boundaries(tidb_tokens(subject.query, restored=restored), subject.info)
@@ -235,7 +243,18 @@ def _certain(subject: Subject, dialect: Dialect) -> str | None:
             return _rename(subject, dialect)
         case JobType.EXCHANGE_PARTITION:
             return _exchange(subject)
+        case JobType.RECOVER_TABLE:
+            return _recover(subject)
     return None
+
+
+def _recover(subject: Subject) -> str:
+    """By the table's name: RECOVER TABLE BY JOB has the number of an upstream job. Only FLASHBACK takes a new name."""
+    old, new = subject.dropped, subject.new
+    if old is None or new is None:
+        return ""
+    name = quoted(old.schema, old.name)
+    return f"RECOVER TABLE {name}" if old.name == new.name else f"FLASHBACK TABLE {name} TO {quote_name(new.name)}"
 
 
 def _exchange(subject: Subject) -> str | None:

@@ -139,6 +139,10 @@ def test_batch_create_and_recover() -> None:
     h = history(database(1), job(2, 60, None, many=[table(10, "a"), table(11, "b")]), job(3, 4, table_id=10), job(4, 25, table(10, "a2")))
     assert [t.name for t in h.tables_in("d", 2)] == ["a", "b"]
     assert [t.name for t in h.tables_in("d", 4)] == ["a2", "b"]
+    restored = h.restored_by(h.jobs[4])
+    assert restored is not None and (restored[0].name, restored[1].id) == ("a", 3) and h.restored_by(h.jobs[3]) is None
+    unknown = history(database(1), job(4, 25, table(10, "a2")))
+    assert unknown.restored_by(unknown.jobs[4]) is None
 
 
 def test_a_history_that_begins_in_the_middle_is_taken_as_it_stands() -> None:
