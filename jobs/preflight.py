@@ -35,6 +35,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.begun import begun
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import load_refused
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded_keys
@@ -275,7 +276,7 @@ class _Check:
         return hinders(name, what, "add them there, or leave the table out")
 
     def _tables(self, stand: _Stand, there: Inventory, apply: ApplyConfig) -> Iterator[Remark]:
-        lacking, keyless = [], []
+        lacking, keyless, dialect = [], [], dialect_of(self._session, apply)
         wanted = [t for t in map(self._selection.routes.moved, stand.tables) if not (t.info.is_view or t.info.is_sequence)]
         found = read_tables(self._session, ((t.schema, t.name) for t in wanted))
         for table in wanted:
@@ -289,8 +290,8 @@ class _Check:
                 yield self._lacking_columns(table, gone)
             for one in inexact(table, at):
                 yield (hinders if one.key else note)(name, one.words, "or leave the column out")
-            if (keys := folded_keys(table.info, at, apply)) is not None:
-                yield note(name, keys.words, "or be sure of it")
+            if (keys := folded_keys(table.info, at, apply, dialect)) is not None:
+                yield note(name, keys.what, keys.todo)
             if strange := [c.name for c in table.info.target_columns() if (there_as := at.column(c.name)) and other_words(c, there_as)]:
                 yield hinders(
                     name, f"the words of {', '.join(strange)} are others than upstream", "give it the upstream's, in the same order"

@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.schemas.history_fold import Dropped, Fold, TableSnapsho
 from pyspark_tidb_binlog.schemas.layered import Layered
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 
-__all__ = ["UNSUPPORTED", "DbInfo", "FrozenAs", "Job", "JobReader", "JobType", "SchemaHistory", "TableAt", "TableSnapshot"]
+__all__ = ["UNSUPPORTED", "DbInfo", "FoldedKeys", "FrozenAs", "Job", "JobReader", "JobType", "SchemaHistory", "TableAt", "TableSnapshot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,24 @@ class OtherColumn:
 
 
 @dataclass(frozen=True, slots=True)
+class FoldedKeys:
+    """Unique keys of a target's table that take, or may take, rows for one which the upstream keeps apart."""
+
+    keys: tuple[str, ...]
+    """Their names."""
+    what: str
+    """What they take for one, in words without a value."""
+    todo: str
+    known: bool
+    """Whether the upstream is known to keep those rows apart."""
+
+    @property
+    def words(self) -> str:
+        """What is wrong, and what to do."""
+        return f"{self.what}; {self.todo}"
+
+
+@dataclass(frozen=True, slots=True)
 class TableAt:
     """One table as it is on the target at a point of the stream."""
 
@@ -64,6 +82,8 @@ class TableAt:
     """The columns that only the target has, as far as its structure was read. A row keeps them, also when its unique keys change."""
     own_keys: tuple[str, ...] = ()
     """Names of the unique keys by which the target may take two rows of the upstream for one, as far as its structure was read."""
+    folded: FoldedKeys | None = None
+    """What its unique keys take for one beyond the upstream's, as far as its structure was read."""
     recoded: frozenset[str] = frozenset()
     """Names of the text columns that are UTF-8 upstream and in another charset at the target, as far as its structure was read."""
 

@@ -15,7 +15,15 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.effects import NO_PARTITION, StatementResult, changed_values, finding, judge, matched, removed_another
+from pyspark_tidb_binlog.sinks.mysql.effects import (
+    NO_PARTITION,
+    StatementResult,
+    changed_values,
+    finding,
+    judge,
+    matched,
+    refused_by_another,
+)
 from pyspark_tidb_binlog.sinks.mysql.moves import HeldValues, RowMove
 from pyspark_tidb_binlog.sinks.mysql.sent_statements import DUPLICATE, NOT_COMPARABLE, StatementSender, stop_at_findings
 from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, Session
@@ -217,8 +225,7 @@ class Effects:
                 words = "a row that was deleted before its transaction was skipped was not inserted again, another one is in its way"
                 return (finding(statement, FindingKind.ROWS, f"{words}: {error.words}", 0),)
             answer = self._send(statement, statement.as_replace())
-            removed = removed_another(statement, error.words, answer.affected - 1)
-            words = removed or f"a row that the binlogs insert already existed: {error.words}"
+            words = refused_by_another(statement, "a row that the binlogs insert already existed", error.words, answer.affected - 1)
             return (finding(statement, FindingKind.ROWS, words, 0), *changed_values(statement, answer))
 
     def _passed_over(self, statement: Statement, error: ApplyError) -> bool:

@@ -115,15 +115,25 @@ def removed_another(statement: Statement, words: str, rows: int = 1) -> str:
 
     Args:
         statement: of one row.
-        words: the server's, of the refused INSERT or UPDATE: the key's name ends them, in MySQL 8 behind the table's.
+        words: the server's, of the refused INSERT or UPDATE.
         rows: how many rows were removed.
     """
-    if not statement.origin.own_keys or not (
-        rows > 1 or any(words.endswith((f"'{name}'", f".{name}'")) for name in statement.origin.own_keys)
-    ):
+    if not statement.origin.own_keys or not (rows > 1 or _names_one_of(statement.origin.own_keys, words)):
         return ""
     names = ", ".join(statement.origin.own_keys)
     return f"another row of the target was removed, by a unique key that the upstream does not have ({names}): {words}"
+
+
+def refused_by_another(statement: Statement, ours: str, words: str, rows: int = 1) -> str:
+    """Why the row of ``statement`` was refused: as ``removed_another``, or ``ours`` and what the key takes for one that the upstream keeps apart."""
+    folded = statement.origin.folded
+    taken = f", or {folded.words}" if folded is not None and _names_one_of(folded.keys, words) else ""
+    return removed_another(statement, words, rows) or f"{ours}{taken}: {words}"
+
+
+def _names_one_of(keys: Sequence[str], words: str) -> bool:
+    """Whether the server's words of a duplicate name one of ``keys``, which ends them, in MySQL 8 behind the table's."""
+    return any(words.endswith((f"'{name}'", f".{name}'")) for name in keys)
 
 
 def key_text(statement: Statement) -> str:

@@ -1,59 +1,110 @@
-"""Unique keys of the target that take several texts for one which an upstream with old collations keeps apart. Pure.
+"""Unique keys of the target that take several texts for one which the upstream keeps apart. Pure.
 
-TiDB with ``new_collation_enabled = false`` compares every text as bytes, whatever its collation is called: 'a' and 'A' are two keys of
-utf8mb4_general_ci there, and one at the target. So are 'a' and 'a ' where the target's collation pads, as utf8mb4_bin does; but not of a CHAR, in
-which TiDB keeps no spaces at the end. A row is then replaced, or removed, by another one without an error.
+    a table made without a named collation  it has the server's: 'a' and 'A' are one key of utf8mb4_general_ci, and two of the upstream's utf8mb4_bin
+    an upstream with old collations         it compares bytes, whatever their collation is called (``new_collation_enabled = false``)
+    padding                                 'a' and 'a ' are one key where the target's collation pads; but not of a CHAR, in which TiDB keeps no such spaces
+
+A row is then replaced, or removed, by another one without an error.
 """
 
-from dataclasses import dataclass
-
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnType, TableInfo
+from pyspark_tidb_binlog.schemas.history import FoldedKeys
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
+from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset, target_charset
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes, is_text, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
 
+LETTERS, BLANKS = "case or accents", "blanks at the end"
+"""What a collation may take for no difference."""
+_BYTES = "binary"
 _NUMBERED = frozenset({"enum", "set"})
 """Compared by their numbers."""
-_BYTES = ("binary", "_nopad_bin", "_0900_bin")
-"""How the names of collations end that compare all bytes; other ``_bin`` pad."""
+_UNPADDED = frozenset({"nopad", "0900"})
+_UCA = frozenset({"0900", "uca1400"})
+"""Versions of one order; where MariaDB lacks the first, the second stands for it."""
+_SENSITIVE = frozenset({"as", "cs", "ks"})
 
 
-def folded(info: TableInfo, there: TargetTable, exact: tuple[str, ...] = ("bin", "binary")) -> tuple[str, ...]:
-    """The columns of unique keys of ``there``, as ``name (collation)``, that rows of ``info`` write and whose collation does not end like one of ``exact``."""
-    written = {c.name.lower(): c for c in info.target_columns()}
-    names = dict.fromkeys(name.lower() for key in there.unique_keys for name, _ in key.columns if name.lower() in written)
-    found = []
-    for name in names:
-        column = there.column(name)
-        if column is not None and column.kind not in _NUMBERED and column.collation:
-            char = written[name].tp == ColumnType.STRING and not written[name].is_binary
-            found += [] if column.collation.endswith((*exact, "_bin") if char else exact) else [column]
-    return tuple(f"{c.name} ({c.collation})" for c in found)
+def taken_for_one(there: str, upstream: str) -> frozenset[str]:
+    """What the collation ``there`` takes for no difference (``LETTERS``, ``BLANKS``) and ``upstream`` does not, by their names."""
+    order, own = _order(there), _order(upstream)
+    coarser = bool(order[0]) and (order[0] != own[0] or not order[1] >= own[1])
+    return frozenset(([LETTERS] if coarser else []) + ([BLANKS] if _pads(there) and not _pads(upstream) else []))
 
 
-@dataclass(frozen=True, slots=True)
-class FoldedKeys:
-    """What may be wrong with the unique keys of a table, in words, and what to do."""
+def _order(collation: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The name of the order of letters, empty for that of their bytes, and what it is sensitive to."""
+    words = frozenset(collation.lower().split("_")[1:])
+    if not words or "bin" in words:
+        return frozenset(), _SENSITIVE
+    named = words - _SENSITIVE - _UCA - {"nopad", "ai", "ci"}
+    return named | ({"uca"} if words & _UCA else set()), words & _SENSITIVE
 
-    words: str
-    known: bool
-    """Whether the upstream is known to keep apart what they take for one."""
+
+def _pads(collation: str) -> bool:
+    return collation.lower() != _BYTES and _UNPADDED.isdisjoint(collation.lower().split("_"))
 
 
-def folded_keys(info: TableInfo, there: TargetTable, apply: ApplyConfig) -> FoldedKeys | None:
-    """The unique keys of ``there`` that take, or may take, rows of the upstream for one; None: none does."""
-    setting = apply.upstream_new_collations
-    known = setting == "false"
-    if setting == "true" or apply.db_type != "mysql" or not (columns := folded(info, there, _BYTES) if known else folded(info, there)):
+def folded_keys(info: TableInfo, there: TargetTable, apply: ApplyConfig, dialect: Dialect) -> FoldedKeys | None:
+    """The unique keys of ``there`` that take, or may take, rows of the upstream for one; None: none does.
+
+    Args:
+        info: the upstream's table.
+        there: the target's.
+        apply: whether the upstream has new collations, and its default.
+        dialect: of the target, whose collations mend a key.
+    """
+    if apply.db_type != "mysql":
         return None
-    what = f"the target's unique keys over {', '.join(columns)} take texts for one that differ only in case or accents"
-    if known:
-        return FoldedKeys(
-            f"{what}, or in spaces at their ends, and the upstream, which has old collations, keeps them apart: rows replace or remove each other. MODIFY these columns to a "
-            "NO PAD _bin collation (docs/charset-mapping.md), or set spark.upstream-new-collations = true if it has new ones",
-            known=True,
-        )
-    return FoldedKeys(
-        f"{what}, which is right only if the upstream has new collations (new_collation_enabled in mysql.tidb), and that is not known: set "
-        "spark.upstream-new-collations to true or false",
-        known=False,
+    upstream = {c.name.lower(): c for c in info.public_columns() if not c.hidden and (is_text(c) or is_bytes(c))}
+    names = dict.fromkeys(name.lower() for key in there.unique_keys for name, _ in key.columns)
+    columns = [(upstream[n], c) for n in names if n in upstream and (c := there.column(n)) and c.collation and c.kind not in _NUMBERED]
+    found, known = [(own, c, folded) for own, c in columns if (folded := _folded(own, c.collation, apply))], True
+    if not found and apply.upstream_new_collations == "auto":
+        # Of blanks nothing is said: an upstream that nobody has asked most likely pads, too.
+        old = [(own, c, taken_for_one(c.collation, _BYTES) & {LETTERS}) for own, c in columns]
+        found, known = [one for one in old if one[2]], False
+    if not found:
+        return None
+    hit = {c.name.lower() for _, c, _ in found}
+    keys = tuple(key.name for key in there.unique_keys if any(name.lower() in hit for name, _ in key.columns))
+    shown = ", ".join(f"{c.name} ({c.collation} there, {_shown(own, apply)} upstream)" for own, c, _ in found)
+    what = (
+        f"a unique key of the target ({', '.join(keys)}) takes more texts for equal than {'the' if known else 'an'} upstream"
+        f"{'' if known else ' with old collations'}, in {shown}. Rows that differ only in "
+        f"{' or in '.join(sorted(frozenset().union(*(folded for *_, folded in found)), reverse=True))} replace or remove each other"
     )
+    if known:
+        return FoldedKeys(keys, what, _mended(info, there, [own for own, *_ in found], apply, dialect), known)
+    return FoldedKeys(
+        keys, what, "whether the upstream has old collations is not known, set spark.upstream-new-collations to true or false", known
+    )
+
+
+def _collation(column: ColumnInfo, apply: ApplyConfig) -> str:
+    """By which the upstream compares the texts of ``column``."""
+    if apply.upstream_new_collations == "false":
+        return _BYTES
+    default = Charset(apply.upstream_charset, apply.upstream_collation)
+    return target_charset(column.charset, column.collate, Flavour.TIDB, default).collate
+
+
+def _shown(column: ColumnInfo, apply: ApplyConfig) -> str:
+    return "bytes" if apply.upstream_new_collations == "false" else _collation(column, apply)
+
+
+def _folded(column: ColumnInfo, there: str, apply: ApplyConfig) -> frozenset[str]:
+    without_blanks = column.tp == ColumnType.STRING and is_text(column)
+    return taken_for_one(there, _collation(column, apply)) - ({BLANKS} if without_blanks else set())
+
+
+def _mended(info: TableInfo, there: TargetTable, columns: list[ColumnInfo], apply: ApplyConfig, dialect: Dialect) -> str:
+    if any(_folded(c, dialect.column_charset(c, info).collate, apply) for c in columns):
+        return "this server has no collation for such a key that keeps them apart (docs/charset-mapping.md)"
+    changes = ", ".join(f"MODIFY {column_definition(c, info, dialect, explicit=True)}" for c in columns)
+    setting = (
+        ", or set spark.upstream-new-collations = true if the upstream has new ones" if apply.upstream_new_collations == "false" else ""
+    )
+    return f"ALTER TABLE {table_name(there.schema, there.name)} {changes}, and copy the table again with --bootstrap if rows may be gone{setting}"

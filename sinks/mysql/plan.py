@@ -558,7 +558,8 @@ class TableBuilder:
         # A frozen table may have unique keys that the upstream lacks: a conflicting row is then reported with all columns, and replaced.
         key = key or (unique[0] if unique else columns if self.table.frozen else ())
         table = table_name(self.table.schema, self.table.name)
-        origin = Origin(table, int(self.table.version), tuple(c.name for c in columns), tuple(c.name for c in key), self.table.own_keys)
+        names = tuple(c.name for c in columns), tuple(c.name for c in key)
+        origin = Origin(table, int(self.table.version), *names, self.table.own_keys, self.table.folded)
         return Statement(head, 0, Phase.DELETE if effect is Effect.REMOVES else Phase.WRITE, effect, origin)
 
     def _by_key(self, key: Sequence[ColumnInfo], old: OldRows, source: RowSource) -> list[Statement]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pyspark_tidb_binlog.schemas.history import FoldedKeys
 from pyspark_tidb_binlog.sinks.engine.fold import Mask
 from pyspark_tidb_binlog.sinks.mysql.literals import row_ends, text_of
 
@@ -55,6 +56,8 @@ class Origin:
     """The columns that identify a row; empty = the table has no unique key."""
     own_keys: tuple[str, ...] = ()
     """See ``TableAt.own_keys``."""
+    folded: FoldedKeys | None = None
+    """See ``TableAt.folded``."""
 
 
 @dataclass(frozen=True, slots=True)

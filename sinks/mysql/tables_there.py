@@ -18,11 +18,13 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
-from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.history import FoldedKeys, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
-from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.exactness import Inexact, inexact
 from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded_keys
 from pyspark_tidb_binlog.sinks.mysql.session import Session
@@ -31,8 +33,10 @@ from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, holds_r
 
 _log = logging.getLogger(__name__)
 
-Asked = tuple[dict[TableName, TargetTable], frozenset[TableName]]
-"""The tables that there are, and the names of those that there are not."""
+Asked = tuple[dict[TableName, TargetTable], frozenset[TableName], Dialect]
+"""The tables that there are, the names of those that there are not, and the server's dialect."""
+Met = tuple[tuple[Inexact, ...], FoldedKeys | None]
+"""What was found of a table: columns that change values, and unique keys."""
 
 _BAD_FIELD = 1054
 
@@ -59,7 +63,9 @@ class TablesThere:
         """What was logged: tables and the columns that are left out, the unique keys of their own, or the columns of keys that may be folded."""
         self._told: set[tuple[str, str]] = set()
         """Tables, and what was a finding of their columns."""
-        self._asked: dict[TableName, tuple[TableInfo, TargetTable, tuple[Inexact, ...]]] = {}
+        self._dialect = Dialect(Flavour.MARIADB)
+        """Set by the first answer."""
+        self._asked: dict[TableName, tuple[TableInfo, TargetTable, Met]] = {}
         """What was found of a table with this info and this structure."""
 
     def forget(self) -> None:
@@ -130,16 +136,18 @@ class TablesThere:
         gone = step.gone | (step.tables.keys() - tables.keys())
         return replace(step, tables=tables, gone=gone), tuple(findings), tuple(inexactly)
 
-    def _known(self, names: Sequence[TableName]) -> Asked:
+    def _known(self, names: Sequence[TableName]) -> tuple[dict[TableName, TargetTable], frozenset[TableName]]:
         kept = self._structures.kept(names)
         if kept is not None:
             return kept, frozenset()
 
         def ask(session: Session) -> Asked:
             found = self._structures.of(session, names)
-            return found, frozenset(name for name in names if name not in found and is_absent(session, *name))
+            absent = frozenset(name for name in names if name not in found and is_absent(session, *name))
+            return found, absent, dialect_of(session, self._settings)
 
-        return self._ask(ask)
+        found, absent, self._dialect = self._ask(ask)
+        return found, absent
 
     def _fitting(self, one: _Concerned, known: Mapping[TableName, TargetTable], keyed: bool) -> TableAt:
         table = one.table
@@ -150,34 +158,35 @@ class TablesThere:
         if isinstance(found, Misfit):
             raise _refused(one, found.why)
         self._say(found, left_out(table, found))
-        return found
+        folded = self._looked(table, there)[1]
+        return found if folded == found.folded else replace(found, folded=folded)
+
+    def _looked(self, table: TableAt, there: TargetTable) -> Met:
+        asked = self._asked.get(_name(table))
+        if asked is None or asked[0] is not table.info or asked[1] is not there:
+            met = inexact(table, there), folded_keys(table.info, there, self._settings, self._dialect)
+            asked = self._asked[_name(table)] = table.info, there, met
+        return asked[2]
 
     def _inexact(self, one: _Concerned, known: Mapping[TableName, TargetTable]) -> list[Finding]:
         """Columns of a table that change values in silence, and that nothing was said of yet. A frozen one is as the refused DDL left it."""
         there, label = known.get(_name(one.table)), table_name(one.table.schema, one.table.name)
         if there is None:
             return []
-        asked = self._asked.get(_name(one.table))
-        if asked is None or asked[0] is not one.table.info or asked[1] is not there:
-            asked = self._asked[_name(one.table)] = one.table.info, there, inexact(one.table, there)
-        found = asked[2]
+        found, folded = self._looked(one.table, there)
         if one.table.frozen is None and (keys := [column.words for column in found if column.key]):
             raise _refused(one, f"rows are found by its key, and {keys[0]}")
-        new = [
-            words for words in (*(column.words for column in found), *self._folded(one.table, there)) if (label, words) not in self._told
-        ]
+        new = [words for words in (*(column.words for column in found), *self._folded(label, folded)) if (label, words) not in self._told]
         for words in new:
             _log.warning("%s: %s", label, words)
         return [Finding(FindingKind.VALUE, words, label, one.first_ts) for words in new]
 
-    def _folded(self, table: TableAt, there: TargetTable) -> tuple[str, ...]:
+    def _folded(self, label: str, keys: FoldedKeys | None) -> tuple[str, ...]:
         """Keys that are known to take rows of the upstream for one, in words. Where that is not known it is only logged."""
-        keys = folded_keys(table.info, there, self._settings)
         if keys is None:
             return ()
         if keys.known:
             return (keys.words,)
-        label = table_name(table.schema, table.name)
         if (label, (keys.words,)) not in self._said:
             self._said.add((label, (keys.words,)))
             _log.warning("%s: %s", label, keys.words)

@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.executor import ensure_ddl_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint, ensure_tables
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
-from tests.support.ddl_jobs import INT, VARCHAR, column, database, job, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, index, job, table
 from tests.support.ddl_target import CONFIG, ddl_session
 
 pytestmark = pytest.mark.mysql
@@ -134,6 +134,18 @@ def test_columns_that_change_values(check: Checks, session: Session) -> None:
     found = check()
     assert found.line("column k is char(20)").startswith("note") and "cuts off blanks" in found.line("column k is")
     assert found.code == 1 and "column id is float instead of INT" in found.hindering[0] and len(found.hindering) == 1
+
+
+def test_a_key_under_another_collation(check: Checks, session: Session) -> None:
+    session.execute("ALTER TABLE d.t MODIFY k VARCHAR(20) COLLATE utf8mb4_general_ci, ADD UNIQUE u (k)")
+    keyed = {**KEYED, "index_info": [index(1, "u", ("k", 1), unique=True)]}
+    found = check(
+        [JOBS[0], job(2, 3, keyed, query="create table t (id int primary key, k varchar(20), unique u (k))")],
+        spark__upstream_new_collations="true",
+    )
+    line = found.line("k (utf8mb4_general_ci there, utf8mb4_bin upstream)")
+    assert line.startswith("note     d.t: ") and "MODIFY `k` VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL" in line
+    assert found.code == 0
 
 
 def test_an_account_with_too_few_rights(check: Checks, session: Session, server: PrivateMariaDB) -> None:

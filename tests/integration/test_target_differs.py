@@ -46,6 +46,7 @@ SCHEMA = "differs_marks"
 ENUM = {**VARCHAR, "Tp": 247, "Elems": ["x", "y", "z"]}
 ID, V, E = column(1, "id", {**INT, "Flag": 4099}), column(2, "v", INT), column(3, "e", ENUM)
 UNIQUE = [index(1, "v", ("v", 1), unique=True)]
+A, NAMELESS = column(1, "a", {**VARCHAR, "Flen": 30}), "CREATE TABLE `c` (`a` VARCHAR(30) UNIQUE)"
 HISTORY = history(
     database(1, "d"),
     job(
@@ -56,6 +57,7 @@ HISTORY = history(
     ),
     job(3, 5, table(10, "t", [ID, V, E, column(4, "w", INT)], index_info=UNIQUE), query="ALTER TABLE `t` ADD COLUMN `w` INT"),
     job(4, 3, table(11, "u", [ID, V]), query="CREATE TABLE `u` (`id` INT PRIMARY KEY, `v` INT)"),
+    job(5, 3, table(12, "c", [A], index_info=[index(1, "a", ("a", 0), unique=True)], pk_is_handle=False), query=NAMELESS),
 )
 BEGIN = 100
 
@@ -92,7 +94,7 @@ class Target:
         assert at is not None
         rows = []
         for seq, (old, new) in enumerate(changes):
-            op, row = (Op.UPDATE, encode_update(at.info, old, new)) if old else (Op.INSERT, encode_insert(at.info, new))
+            op, row = (Op.UPDATE, encode_update(at.info, old, new)) if old else (Op.INSERT, encode_insert(at.info, new, seq + 1))
             rows.append(
                 {"commit_ts": after_ts + 5, "seq": seq, "op": int(op), "table_id": table_id, "schema_version": self.version, "row": row}
             )
@@ -270,6 +272,30 @@ def test_a_unique_key_of_the_targets_own_is_named_where_it_removes_a_row(
     assert [text for text in words if "another row of the target was removed, by a unique key that the upstream does not have (w)" in text]
     assert target.rows("id, v, w") == [(2, 20, 7)]
     assert caplog.text.count("the target's unique key w is not one upstream") == 1
+
+
+@by_row
+def test_a_key_under_another_collation_is_named_before_and_where_it_removes_a_row(
+    target: Target, by_row: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A real Drainer has sent a text without a collation, which is utf8mb4_bin upstream, to a server with another default."""
+    target.session.execute("ALTER DATABASE d COLLATE utf8mb4_general_ci")
+    target.session.execute("USE d")
+    target.session.execute(NAMELESS)
+    target.life(by_row=by_row, version=5, upstream_new_collations="true", log_row_data=True)
+    before, met = target.write((None, {1: "Q1"}), (None, {1: "q1"}), table_id=12).findings
+    assert (before.kind, met.kind, target.rows("a", "c")) == (FindingKind.VALUE, FindingKind.ROWS, [("q1",)])
+    mend = "ALTER TABLE `d`.`c` MODIFY `a` VARCHAR(30) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL"
+    for finding in (before, met):
+        assert (
+            finding.table == "`d`.`c`" and "a (utf8mb4_general_ci there, utf8mb4_bin upstream)" in finding.words and mend in finding.words
+        )
+    assert "already existed" in met.words or "another row has a key" in met.words
+    assert before.words in caplog.text and met.words.endswith(("for key 'a'", "for key 'c.a'"))
+    target.session.execute(mend)
+    target.life(by_row=by_row, version=5, upstream_new_collations="true", on_finding="stop")
+    assert target.write((None, {1: "Q1"}), table_id=12).findings == ()
+    assert target.rows("a", "c") == [("Q1",), ("q1",)]
 
 
 @by_row

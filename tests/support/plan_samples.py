@@ -32,7 +32,9 @@ def column(name: str, tp: int = ColumnType.BIGINT, flag: int = 0, flen: int = 20
 
 
 def text(name: str, flag: int = 0, charset: str = "utf8mb4") -> ColumnInfo:
-    return column(name, ColumnType.VARCHAR, flag, 100, 0, charset)
+    """In the collation of ``PrivateMariaDB``, which a table made by hand has."""
+    made = column(name, ColumnType.VARCHAR, flag, 100, 0, charset)
+    return dataclasses.replace(made, collate=made.collate if charset == "binary" else f"{charset}_general_ci")
 
 
 NOT_NULL = int(ColumnFlag.NOT_NULL)

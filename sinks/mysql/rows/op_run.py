@@ -12,7 +12,15 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
-from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, changed_values, finding, judge, matched, removed_another
+from pyspark_tidb_binlog.sinks.mysql.effects import (
+    StatementResult,
+    changed_values,
+    finding,
+    judge,
+    matched,
+    refused_by_another,
+    removed_another,
+)
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import JoinedOps, OpStatements, OpText
 from pyspark_tidb_binlog.sinks.mysql.sent_statements import DUPLICATE, NOT_COMPARABLE, StatementSender, stop_at_findings
 from pyspark_tidb_binlog.sinks.mysql.session import Session
@@ -105,7 +113,7 @@ class _Closely:
             words = f"the target has no such table, the row is not written: {error.words}"
         elif error.errno == DUPLICATE and op is not Op.DELETE and one.form.effect is not None:
             verb = "insert" if op is Op.INSERT else "change"
-            words = removed_another(statement, error.words) or f"another row has a key of one that the binlogs {verb}: {error.words}"
+            words = refused_by_another(statement, f"another row has a key of one that the binlogs {verb}", error.words)
             self._mend(place, statement)
         else:
             raise self._refusal(statement, error) from (error if self._settings.log_row_data else None)

@@ -1,4 +1,4 @@
-"""Keys of the target that take texts for one: a finding where the upstream is known to keep them apart, a warning where that is not known."""
+"""Keys of the target that take more texts for one than the upstream: a finding where the upstream is known to keep them apart, a warning where that is not known."""
 
 from dataclasses import replace
 
@@ -6,15 +6,28 @@ import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import FindingError
+from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
-from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded, folded_keys
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.folded_keys import BLANKS, LETTERS, folded_keys, taken_for_one
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
 from pyspark_tidb_binlog.sinks.mysql.tables_there import TablesThere
 from tests.support.plan_samples import NOT_NULL, TABLE_ID, column, index, table, text
 
-UPSTREAM = table([text("k", NOT_NULL), text("v"), column("n")], [index("PRIMARY", ("k", -1), primary=True)], handle="common")
+
+def upstream(collate: str) -> TableAt:
+    key = replace(text("k", NOT_NULL), collate=collate)
+    return table([key, text("v"), column("n")], [index("PRIMARY", ("k", -1), primary=True)], handle="common")
+
+
+UPSTREAM = upstream("utf8mb4_bin")
+GENERAL = upstream("utf8mb4_general_ci")
+HERE = Dialect(Flavour.MARIADB)
+TIDB_HAS = ["utf8mb4_bin", "utf8mb4_general_ci", "utf8mb4_unicode_ci", "utf8mb4_0900_ai_ci", "utf8mb4_0900_bin", "latin1_bin", "ascii_bin"]
+TIDB_HAS += ["utf8_bin", "utf8_general_ci", "utf8_unicode_ci", "gbk_bin", "gbk_chinese_ci", "binary"]
 
 
 def there(collation: str, kind: str = "varchar(100)", keyed: str = "K") -> TargetTable:
@@ -23,39 +36,98 @@ def there(collation: str, kind: str = "varchar(100)", keyed: str = "K") -> Targe
     return TargetTable("d", "t", (*columns, number), (TargetKey("PRIMARY", ((keyed, -1), ("n", -1))),))
 
 
+BOTH, LETTER, BLANK, NONE = {LETTERS, BLANKS}, {LETTERS}, {BLANKS}, set[str]()
+
+
+@pytest.mark.parametrize(
+    ("there", "upstream", "wanted"),
+    [
+        ("utf8mb4_general_ci", "utf8mb4_bin", LETTER),
+        ("utf8mb4_bin", "utf8mb4_general_ci", NONE),
+        ("utf8mb4_general_ci", "utf8mb4_general_ci", NONE),
+        ("utf8mb3_general_ci", "utf8_general_ci", NONE),
+        ("utf8mb4_unicode_ci", "utf8mb4_general_ci", LETTER),
+        ("utf8mb4_unicode_520_ci", "utf8mb4_unicode_ci", LETTER),
+        ("utf8mb4_general_nopad_ci", "utf8mb4_general_ci", NONE),
+        ("utf8mb4_uca1400_ai_ci", "utf8mb4_bin", LETTER),
+        ("utf8mb4_uca1400_ai_ci", "utf8mb4_0900_ai_ci", BLANK),
+        ("utf8mb4_uca1400_nopad_ai_ci", "utf8mb4_0900_ai_ci", NONE),
+        ("utf8mb4_uca1400_nopad_as_cs", "utf8mb4_0900_ai_ci", NONE),
+        ("utf8mb4_0900_as_ci", "utf8mb4_0900_as_cs", LETTER),
+        ("utf8mb4_de_pb_0900_ai_ci", "utf8mb4_0900_ai_ci", LETTER),
+        ("utf8mb4_0900_as_cs", "utf8mb4_bin", LETTER),
+        ("utf8mb4_0900_ai_ci", "binary", LETTER),
+        ("utf8mb4_general_ci", "binary", BOTH),
+        ("utf8mb4_bin", "binary", BLANK),
+        ("latin1_bin", "binary", BLANK),
+        ("gbk_bin", "gbk_bin", NONE),
+        ("gbk_chinese_ci", "gbk_bin", LETTER),
+        ("latin1_swedish_ci", "latin1_bin", LETTER),
+        ("latin1_bin", "utf8mb4_bin", NONE),
+        ("utf8mb4_bin", "utf8mb4_0900_bin", BLANK),
+        ("utf8mb4_0900_bin", "binary", NONE),
+        ("utf8mb4_nopad_bin", "binary", NONE),
+        ("binary", "utf8mb4_bin", NONE),
+    ],
+)
+def test_what_a_collation_takes_for_one(there: str, upstream: str, wanted: set[str]) -> None:
+    assert taken_for_one(there, upstream) == wanted
+
+
+@pytest.mark.parametrize("own", [Flavour.MARIADB, Flavour.MYSQL])
+@pytest.mark.parametrize("setting", ["true", "false", "auto"])
+@pytest.mark.parametrize("collate", TIDB_HAS)
+def test_no_key_of_a_table_that_ours_makes_is_named(collate: str, setting: str, own: Flavour) -> None:
+    dialect = Dialect(own, nopad=setting != "true", binary=setting == "false")
+    made = dialect.charset(collate.partition("_")[0], collate).collate
+    found = folded_keys(upstream(collate).info, there(made), ApplyConfig(upstream_new_collations=setting), dialect)
+    assert found is None or not found.known and not collate.endswith("bin")
+
+
 @pytest.mark.parametrize(
     ("found", "wanted"),
     [
-        (there("utf8mb4_general_ci"), ("K (utf8mb4_general_ci)",)),
-        (there("utf8mb4_uca1400_nopad_as_cs"), ("K (utf8mb4_uca1400_nopad_as_cs)",)),
-        (there("utf8mb4_nopad_bin"), ()),
-        (there("utf8mb4_0900_bin"), ()),
-        (there("utf8mb4_general_ci", "enum('a')"), ()),
-        (there("utf8mb4_general_ci", keyed=""), ()),
-        (there("", "varbinary(100)"), ()),
+        (there("utf8mb4_general_ci"), "K (utf8mb4_general_ci there, utf8mb4_bin upstream)"),
+        (there("utf8mb4_uca1400_nopad_as_cs"), "K (utf8mb4_uca1400_nopad_as_cs there, utf8mb4_bin upstream)"),
+        (there("utf8mb4_nopad_bin"), ""),
+        (there("utf8mb4_general_ci", "enum('a')"), ""),
+        (there("utf8mb4_general_ci", keyed=""), ""),
+        (there("utf8mb4_general_ci", keyed="n"), ""),
+        (there("", "varbinary(100)"), ""),
     ],
 )
-def test_which_columns(found: TargetTable, wanted: tuple[str, ...]) -> None:
-    assert folded(UPSTREAM.info, found) == wanted
+def test_which_columns(found: TargetTable, wanted: str) -> None:
+    keys = folded_keys(UPSTREAM.info, found, ApplyConfig(upstream_new_collations="true"), HERE)
+    assert wanted in keys.what and keys.keys == ("PRIMARY",) if keys else not wanted
 
 
 @pytest.mark.parametrize(
-    ("setting", "collation", "wanted"),
+    ("setting", "collation", "at", "wanted"),
     [
-        ("false", "utf8mb4_bin", True),
-        ("false", "gbk_bin", True),
-        ("false", "latin1_bin", True),
-        ("false", "utf8mb4_nopad_bin", None),
-        ("false", "utf8mb4_0900_bin", None),
-        ("false", "binary", None),
-        ("auto", "utf8mb4_bin", None),
-        ("auto", "utf8mb4_0900_ai_ci", False),
-        ("true", "utf8mb4_general_ci", None),
+        ("true", "utf8mb4_general_ci", UPSTREAM, True),
+        ("true", "utf8mb4_general_ci", GENERAL, None),
+        ("true", "utf8mb4_bin", UPSTREAM, None),
+        ("false", "utf8mb4_general_ci", GENERAL, True),
+        ("false", "utf8mb4_bin", UPSTREAM, True),
+        ("false", "utf8mb4_nopad_bin", UPSTREAM, None),
+        ("auto", "utf8mb4_bin", UPSTREAM, None),
+        ("auto", "utf8mb4_general_ci", UPSTREAM, True),
+        ("auto", "utf8mb4_general_ci", GENERAL, False),
     ],
 )
-def test_spaces_at_the_end_count_where_the_upstream_compares_bytes(setting: str, collation: str, wanted: bool | None) -> None:
-    keys = folded_keys(UPSTREAM.info, there(collation), ApplyConfig(upstream_new_collations=setting))
+def test_what_is_known_of_the_upstream(setting: str, collation: str, at: TableAt, wanted: bool | None) -> None:
+    keys = folded_keys(at.info, there(collation), ApplyConfig(upstream_new_collations=setting), HERE)
     assert (keys and keys.known) == wanted
+
+
+def test_what_to_do() -> None:
+    own, old = Dialect(Flavour.MARIADB, nopad=False), ApplyConfig(upstream_new_collations="false")
+    mended = folded_keys(UPSTREAM.info, there("utf8mb4_general_ci"), ApplyConfig(upstream_new_collations="true"), own)
+    assert mended and mended.todo == (
+        "ALTER TABLE `d`.`t` MODIFY `k` VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, and copy the table again with --bootstrap if rows may be gone"
+    )
+    hopeless = folded_keys(UPSTREAM.info, there("utf8mb4_bin"), old, own)  # a MySQL before 8.0.17
+    assert hopeless and hopeless.todo.startswith("this server has no collation")
 
 
 @pytest.mark.parametrize(("kind", "named"), [(ColumnType.STRING, False), (ColumnType.VARCHAR, True)])
@@ -63,25 +135,27 @@ def test_a_char_has_no_spaces_at_its_end(kind: int, named: bool) -> None:
     """TiDB keeps none, whatever type the target's column has; case and accents count as ever."""
     info = table([column("k", kind, NOT_NULL, 10, charset="utf8mb4")], [index("PRIMARY", ("k", -1), primary=True)], handle="common").info
     config = ApplyConfig(upstream_new_collations="false")
-    assert [bool(folded_keys(info, there("utf8mb4_bin", f"{own}(10)"), config)) for own in ("char", "varchar")] == [named, named]
-    assert folded_keys(info, there("utf8mb4_general_ci", "char(10)"), config)
+    assert [bool(folded_keys(info, there("utf8mb4_bin", f"{own}(10)"), config, HERE)) for own in ("char", "varchar")] == [named, named]
+    assert folded_keys(info, there("utf8mb4_general_ci", "char(10)"), config, HERE)
 
 
-@pytest.mark.parametrize(("setting", "findings", "logged"), [("false", 1, 1), ("auto", 0, 1), ("true", 0, 0)])
-def test_it_is_told_once(caplog: pytest.LogCaptureFixture, setting: str, findings: int, logged: int) -> None:
+@pytest.mark.parametrize(
+    ("setting", "at", "findings", "logged"), [("true", UPSTREAM, 1, 1), ("auto", GENERAL, 0, 1), ("true", GENERAL, 0, 0)]
+)
+def test_it_is_told_once(caplog: pytest.LogCaptureFixture, setting: str, at: TableAt, findings: int, logged: int) -> None:
     config = ApplyConfig(upstream_new_collations=setting, on_finding="record")
-    tables = TablesThere(config, lambda _: ({("d", "t"): there("utf8mb4_general_ci")}, frozenset()))
-    step = RowsStep(1, 9, 1, {TABLE_ID: UPSTREAM}, applied=AppliedJobs(0))
+    tables = TablesThere(config, lambda _: ({("d", "t"): there("utf8mb4_general_ci")}, frozenset(), HERE))
+    step = RowsStep(1, 9, 1, {TABLE_ID: at}, applied=AppliedJobs(0))
     told = [f.words for _ in range(3) for f in tables.as_they_are(step, None, lambda _: Written()).findings]
-    assert len(told) == findings and all("K (utf8mb4_general_ci)" in words and "keeps them apart" in words for words in told)
-    said = [r.getMessage() for r in caplog.records if "K (utf8mb4_general_ci)" in r.getMessage()]
+    assert len(told) == findings and all("K (utf8mb4_general_ci" in words and "ALTER TABLE" in words for words in told)
+    said = [r.getMessage() for r in caplog.records if "K (utf8mb4_general_ci" in r.getMessage()]
     assert len(said) == logged and all("spark.upstream-new-collations" in words for words in said if setting == "auto")
 
 
 def test_a_stream_that_stops_at_findings_stops() -> None:
     config = ApplyConfig(upstream_new_collations="false", on_finding="stop")
-    tables = TablesThere(config, lambda _: ({("d", "t"): there("utf8mb4_general_ci")}, frozenset()))
-    with pytest.raises(FindingError, match="keeps them apart"):
+    tables = TablesThere(config, lambda _: ({("d", "t"): there("utf8mb4_general_ci")}, frozenset(), HERE))
+    with pytest.raises(FindingError, match=r"K \(utf8mb4_general_ci there, bytes upstream\)"):
         tables.as_they_are(RowsStep(1, 9, 1, {TABLE_ID: UPSTREAM}, applied=AppliedJobs(0)), None, lambda _: Written())
-    tables = TablesThere(replace(config, db_type="tidb"), lambda _: ({("d", "t"): there("utf8mb4_general_ci")}, frozenset()))
+    tables = TablesThere(replace(config, db_type="tidb"), lambda _: ({("d", "t"): there("utf8mb4_general_ci")}, frozenset(), HERE))
     assert tables.as_they_are(RowsStep(1, 9, 1, {TABLE_ID: UPSTREAM}, applied=AppliedJobs(0)), None, lambda _: Written()).findings == ()
