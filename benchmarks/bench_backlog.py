@@ -23,7 +23,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase, feed, load
-from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig, TargetConfig
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import compare, prepare_target, settings_for, staged
 from pyspark_tidb_binlog.jobs.replication import Replication
@@ -54,7 +54,7 @@ def main() -> None:
     options.add_argument("--delivery", choices=("sorted", "raw"), default="sorted")
     options.add_argument("--repeat", type=int, default=5)
     arguments = options.parse_args()
-    config = DrainerConfig(source=SourceConfig(delivery=arguments.delivery))
+    config = DrainerConfig(apply=ApplyConfig(on_finding="stop"), source=SourceConfig(delivery=arguments.delivery))
     case = load(arguments.case)
     with PrivateMariaDB() as server:
         spark = build_session("bench backlog", master="local[2]")

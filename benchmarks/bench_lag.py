@@ -88,7 +88,9 @@ def measure(spark: SparkSession, delivery: str, load: WorkloadConfig, warm: floa
     """Measure one delivery; returns whether it met its goals."""
     with contextlib.ExitStack() as stack:
         target = stack.enter_context(PrivateMariaDB()).target()
-        run = under_load(spark, DrainerConfig(source=SourceConfig(delivery=delivery)), target, load, warm, seconds)
+        run = under_load(
+            spark, DrainerConfig(apply=ApplyConfig(on_finding="stop"), source=SourceConfig(delivery=delivery)), target, load, warm, seconds
+        )
     p50, p99 = percentile(run.lags, 0.5), percentile(run.lags, 0.99)
     goals = GOALS[delivery]
     print(
@@ -151,7 +153,12 @@ def measure_idle(spark: SparkSession, wake: str, every: float, seconds: float) -
         # one transaction at the beginning, and no other
         load = WorkloadConfig(rate=0.001, sessions=1, ddl_every=0, probe_interval=every)
         workload = stack.enter_context(upstream(work_dir, load, module=plain_pump.__name__, fake_interval=REAL_FAKE_INTERVAL))
-        config = settings_for(workload, DrainerConfig(source=SourceConfig(delivery="sorted", wake_idle_pumps=wake)), target, work_dir)
+        config = settings_for(
+            workload,
+            DrainerConfig(apply=ApplyConfig(on_finding="stop"), source=SourceConfig(delivery="sorted", wake_idle_pumps=wake)),
+            target,
+            work_dir,
+        )
         opened = workload.open(PUMPS)
         with Replication(spark, config) as replication, ProbeWatch(target, config.apply, PROBE) as watch:
             catch_up(replication, opened.upto_ts)

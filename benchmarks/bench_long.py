@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from benchmarks.bench_backlog import ROOT, Run, be_frugal, bulk_limit, memory_samples, one, print_settings
 from benchmarks.made_cases import KEYS, play, played
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase, feed, load
-from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig, TargetConfig
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import prepare_target, settings_for, staged
 from pyspark_tidb_binlog.jobs.replication import Replication
@@ -60,7 +60,9 @@ def main() -> int:
     faster = []
     case = load(given.case)
     for delivery in given.deliveries:
-        config = DrainerConfig(source=SourceConfig(delivery=delivery, max_bytes_per_trigger=given.max_bytes))
+        config = DrainerConfig(
+            apply=ApplyConfig(on_finding="stop"), source=SourceConfig(delivery=delivery, max_bytes_per_trigger=given.max_bytes)
+        )
         with PrivateMariaDB(options=memory) as server:
             spark = build_session("bench long", master="local[2]")
             target = server.target()

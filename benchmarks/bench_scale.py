@@ -70,7 +70,7 @@ class Point:
     def config(self) -> DrainerConfig:
         """The Drainer's."""
         source = SourceConfig(delivery=self.delivery, max_bytes_per_trigger=self.max_bytes, pairing_buckets=self.buckets)
-        return DrainerConfig(source=source, apply=ApplyConfig(parts=self.parts, atomic_rows=self.atomic_rows))
+        return DrainerConfig(source=source, apply=ApplyConfig(on_finding="stop", parts=self.parts, atomic_rows=self.atomic_rows))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -367,7 +367,9 @@ def commit_seconds(target: TargetConfig) -> float:
 
 def lag(spark: SparkSession, wanted: Load, given: argparse.Namespace) -> Lag:
     """The steady load into a target of its own: all on the cores of this process."""
-    config = DrainerConfig(source=SourceConfig(delivery=wanted.delivery, pairing_buckets=wanted.buckets))
+    config = DrainerConfig(
+        apply=ApplyConfig(on_finding="stop"), source=SourceConfig(delivery=wanted.delivery, pairing_buckets=wanted.buckets)
+    )
     spark.conf.set(_TASKS, wanted.buckets)
     steady = WorkloadConfig(rate=given.rate, sessions=16, gather=0.02, ddl_every=0)
     with PrivateMariaDB() as server:

@@ -25,7 +25,7 @@ from benchmarks.bench_backlog import bulk_limit
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed, load
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter
-from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig, TargetConfig
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import RehearsalUpstream, compare, prepare_target, settings_for, staged
 from pyspark_tidb_binlog.schemas.errors import ApplyError
@@ -60,7 +60,10 @@ def main() -> None:
     options.add_argument("--delivery", choices=("sorted", "raw"), default="sorted")
     options.add_argument("--repeat", type=int, default=3)
     arguments = options.parse_args()
-    case, config = load(arguments.case), DrainerConfig(source=SourceConfig(delivery="raw" if arguments.delivery == "raw" else ""))
+    case, config = (
+        load(arguments.case),
+        DrainerConfig(apply=ApplyConfig(on_finding="stop"), source=SourceConfig(delivery="raw" if arguments.delivery == "raw" else "")),
+    )
     module = "pyspark_tidb_binlog.jobs.pump" if arguments.delivery == "raw" else "benchmarks.plain_pump"
     java = [_timed(["java", "-version"]) for _ in range(3)]
     bare = [_timed([sys.executable, "-c", _BARE_SESSION]) for _ in range(3)]

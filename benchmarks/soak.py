@@ -20,7 +20,7 @@ from benchmarks.processes import JVM, PYTHON, Holding, holdings
 from benchmarks.soak_bounds import MIB, Look, allowed, verdicts
 from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
 from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
-from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.demo import PUMPS, catch_up, settings_for, upstream
 from pyspark_tidb_binlog.jobs.lab.compare import compare
@@ -51,7 +51,9 @@ def main(argv: Sequence[str]) -> int:
         stack.callback(spark.stop)
         target = stack.enter_context(PrivateMariaDB()).target()
         workload = stack.enter_context(upstream(work_dir, load))
-        config = DrainerConfig(source=SourceConfig(delivery=given.delivery), delta_retention=given.retention)
+        config = DrainerConfig(
+            apply=ApplyConfig(on_finding="stop"), source=SourceConfig(delivery=given.delivery), delta_retention=given.retention
+        )
         return _soak(spark, workload, settings_for(workload, config, target, work_dir), work_dir, given.minutes * 60)
 
 

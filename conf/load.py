@@ -19,6 +19,7 @@ import tomllib
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from pyspark_tidb_binlog.conf.kafka_options import holds_encrypted, revealed
 from pyspark_tidb_binlog.conf.kinds import WrongItem, leaves, text_of, typed, unknown
@@ -42,6 +43,7 @@ DISPATCH, NET_CHANGE = "syncer.enable-dispatch", "spark.net-change"
 _MYSQL = GivenValue("mysql", "")
 _FILLS: dict[type, Callable[[Values, Mapping[str, str]], list[str]]] = {DrainerConfig: fill_drainer, PumpConfig: fill_pump}
 
+NOTHING: Mapping[str, object] = MappingProxyType({})
 Say = Callable[[str], object]
 """Takes each line that the log is to have about the settings."""
 
@@ -51,11 +53,23 @@ def _say(note: str) -> None:
 
 
 def load_drainer(
-    file: Path | None = None, environ: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None, say: Say = _say
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, object] | None = None,
+    say: Say = _say,
+    otherwise: Mapping[str, object] = NOTHING,
 ) -> DrainerConfig:
-    """The Drainer's settings. ``flags``: by path, as text or already of the right type. ``environ`` None: the process's own."""
+    """The Drainer's settings.
+
+    Args:
+        file: in TOML; None: without one.
+        environ: None: the process's own.
+        flags: by path, as text or already of the right type.
+        say: takes each line about the settings.
+        otherwise: by path, what counts instead of a default.
+    """
     environ = os.environ if environ is None else environ
-    config = _with_password(_load(DrainerConfig, file, environ, flags, say), environ, say)
+    config = _with_password(_load(DrainerConfig, file, environ, flags, say, otherwise), environ, say)
     return _with_kafka_options(_with_upstream_password(config, environ, say), environ, say)
 
 
@@ -147,7 +161,14 @@ def _decrypted(text: str, environ: Mapping[str, str], say: Say, path: str = "syn
     return password
 
 
-def _load(model: type[C], file: Path | None, environ: Mapping[str, str] | None, flags: Mapping[str, object] | None, say: Say) -> C:
+def _load(
+    model: type[C],
+    file: Path | None,
+    environ: Mapping[str, str] | None,
+    flags: Mapping[str, object] | None,
+    say: Say,
+    otherwise: Mapping[str, object] = NOTHING,
+) -> C:
     settings = {setting.path: setting for setting in settings_of(model)}
     environ = os.environ if environ is None else environ
     in_file = _from_file(file, model, settings) if file is not None else {}
@@ -155,7 +176,7 @@ def _load(model: type[C], file: Path | None, environ: Mapping[str, str] | None, 
     given = in_file | above
     if model is DrainerConfig:
         _adjust_switches(given, above, in_file)
-    values: Values = {path: one.value for path, one in given.items()}
+    values: Values = {**otherwise, **{path: one.value for path, one in given.items()}}
     for note in (*_FILLS[model](values, environ), *_kept_transactions(above, in_file, given), *notes_on(given, settings)):
         say(note)
     return _build(model, {settings[path].fields: value for path, value in values.items() if settings[path].fields})

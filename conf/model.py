@@ -420,7 +420,8 @@ class DrainerConfig:
     upstream: UpstreamConfig = nested("spark.upstream", UpstreamConfig)
     apply: ApplyConfig = nested("syncer", ApplyConfig)
     ddl_history: str = ours(
-        "", "status ports that serve /ddl/history, or a recorded .json[.gz] file; empty = spark.tidb-status, or those that PD knows"
+        "",
+        "status ports that serve /ddl/history, or a recorded .json[.gz] file; empty = spark.tidb-status, or those that PD knows, or the registry",
     )
     checkpoint_dir: str = ours("var/drainer/spark", "Spark's checkpoint directory", unset="<data-dir>/spark")
     delta_dir: str = ours("var/drainer/delta", "where the Delta table checkpoint lives; findings is next to it", unset="<data-dir>/delta")

@@ -7,6 +7,7 @@ Exit codes: 0 done; 1 the replication failed, a start may succeed later, or a co
 """
 
 import argparse
+import dataclasses
 import logging
 import os
 import platform
@@ -22,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark_tidb_binlog.conf.entry import IN_CHECKOUT, PROGRAM
 from pyspark_tidb_binlog.conf.kinds import SWITCHES, nearest
-from pyspark_tidb_binlog.conf.load import PASSWORD, Say, load_drainer, load_pump, variable_of
+from pyspark_tidb_binlog.conf.load import NOTHING, PASSWORD, Say, load_drainer, load_pump, variable_of
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SecurityConfig, TargetConfig, settings_of
 from pyspark_tidb_binlog.conf.moved import MOVED
 from pyspark_tidb_binlog.conf.reference import default_of, help_of
@@ -37,6 +38,7 @@ EXIT_DEFECT = 70
 EXIT_INTERRUPTED = 130
 
 _FLAG = "setting "
+_OTHERWISE = "otherwise "
 SWITCH = "[=BOOL]"
 """Shown as the value of a flag that needs none."""
 
@@ -200,8 +202,11 @@ def no_command(name: str, known: Iterable[str], of: str) -> ConfigError:
     return ConfigError(f"{of} has no command {name!r}" + (f"; did you mean {near[0]}?" if near else f"; {of} --help lists them"))
 
 
-def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig]) -> None:
-    """``--config FILE``, and flags for each setting: the real program's, its path, and its name where that is unique."""
+def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig], otherwise: Mapping[str, object] = NOTHING) -> None:
+    """``--config FILE``, and flags for each setting: the real program's, its path, and its name where that is unique.
+
+    ``otherwise``: by path, the defaults of this job that are not the model's.
+    """
     to.model = model
     # not the list of all flags, which is what follows
     to.usage = " ".join([to.prog, *(str(action.metavar) for action in to._get_positional_actions()), "[FLAG ...]"])
@@ -209,7 +214,10 @@ def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig]) -
     group = to.add_argument_group("settings", "each wins over the environment and the file; one dash or two, a switch needs no value")
     settings = settings_of(model)
     names = [setting.name for setting in settings] + [setting.flag for setting in settings if setting.flag != setting.name]
+    to.set_defaults(**{_OTHERWISE + path: value for path, value in otherwise.items()})
     for setting in settings:
+        if setting.path in otherwise:
+            setting = dataclasses.replace(setting, default=otherwise[setting.path])
         flags = {f"-{setting.flag}" if len(setting.flag) == 1 else f"--{setting.flag}": None} if setting.flag else {}
         flags[f"--{setting.path}"] = None
         if names.count(setting.name) == 1 and f"--{setting.name}" not in to._option_string_actions:
@@ -258,16 +266,16 @@ def drainer_config(arguments: argparse.Namespace, tell: Say | None = None) -> Dr
 
     ``tell``: of who only looks at them; it gets what is said about them, and ``log-file``, which is the Drainer's, is left alone.
     """
-    flags = _flags(arguments)
+    flags, otherwise = _named(arguments, _FLAG), _named(arguments, _OTHERWISE)
     for setting in settings_of(DrainerConfig):
         if setting.secret and flags.get(setting.path):
             _warn_of_password(f"--{setting.path}")
-    return _loaded(lambda say: load_drainer(arguments.config, flags=flags, say=say), tell)
+    return _loaded(lambda say: load_drainer(arguments.config, flags=flags, say=say, otherwise=otherwise), tell)
 
 
 def pump_config(arguments: argparse.Namespace) -> PumpConfig:
     """A Pump's settings, from the same sources."""
-    return _loaded(lambda say: load_pump(arguments.config, flags=_flags(arguments), say=say))
+    return _loaded(lambda say: load_pump(arguments.config, flags=_named(arguments, _FLAG), say=say))
 
 
 def _loaded(load: Callable[[Say], C], tell: Say | None = None) -> C:
@@ -321,8 +329,8 @@ def _warn_of_password(flag: str) -> None:
     )
 
 
-def _flags(arguments: argparse.Namespace) -> dict[str, object]:
-    return {name.removeprefix(_FLAG): value for name, value in vars(arguments).items() if name.startswith(_FLAG)}
+def _named(arguments: argparse.Namespace, prefix: str) -> dict[str, object]:
+    return {name.removeprefix(prefix): value for name, value in vars(arguments).items() if name.startswith(prefix)}
 
 
 def _names(root: type[Exception]) -> Iterator[str]:

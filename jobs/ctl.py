@@ -22,6 +22,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.conf.entry import PROGRAM
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.cli import (
     EXIT_FAILED,
@@ -78,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
     given = _options().parsed(argv)
     name = given.command or given.cmd or "pumps"
     if name not in COMMANDS:
-        raise no_command(name, COMMANDS, "spark-submit.sh ctl")
+        raise no_command(name, COMMANDS, f"{PROGRAM} ctl")
     return COMMANDS[name].run(given)
 
 

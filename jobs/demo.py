@@ -37,6 +37,8 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 
 PUMPS = 2
+ENDS_AT_A_FINDING = {"spark.on-finding": "stop"}
+"""What counts where nothing else is given: there should be none."""
 FAKE_INTERVAL = 0.2
 """Seconds without a write after which a demo Pump writes a fake binlog: an idle one must not hold the others back."""
 _POLL_SECONDS = 0.02
@@ -85,7 +87,6 @@ def settings_for(workload: WorkloadProcess, config: DrainerConfig, target: Targe
         source=source,
         pair=pair,
         target=target,
-        apply=dataclasses.replace(config.apply, on_finding="stop"),
         ddl_history=workload.url,
         pd_urls="",
         addr="127.0.0.1:0",
@@ -116,7 +117,7 @@ def main(argv: Sequence[str]) -> int:
     options.add_argument("--rate", type=float, default=200.0, metavar="N", help="transactions a second (default: 200)")
     options.add_argument("--seed", type=int, default=1, metavar="N", help="the workload's seed, which determines its content (default: 1)")
     options.add_argument("--to", metavar="URL", default="", help="mysql://user:password@host:port (default: a private MariaDB)")
-    add_settings(options, DrainerConfig)
+    add_settings(options, DrainerConfig, ENDS_AT_A_FINDING)
     arguments = options.parsed(argv)
     if arguments.seconds <= 0 or arguments.rate <= 0:
         raise ConfigError("--seconds and --rate must be above 0")

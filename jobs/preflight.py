@@ -1,6 +1,6 @@
 """``./spark-submit.sh drainer --check``: whether a stream with these settings would run, without starting one. No JVM is started.
 
-Reports a line for each thing: what, where, what to do. It reads the settings; Pumps, registry and DDL history; the account of ``[spark.upstream]``; and of a MySQL-protocol
+Reports a line for each thing: what, where, what to do. It reads the settings; registry and DDL history; asks each Pump what a start asks; the account of ``[spark.upstream]``; and of a MySQL-protocol
 target the account's rights, the server's variables, databases and tables, and the DDLs that wait between the checkpoint and now.
 
 Promises: nothing is applied, registered or created: no lease (one lock of its own name is tried and given back at once), no table, no database; the target's session is in a READ ONLY transaction where
@@ -14,6 +14,7 @@ from functools import partial
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
 from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
+from pyspark_tidb_binlog.binlog_source.source.delivery import unfit
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, drainer_config
 from pyspark_tidb_binlog.jobs.drainer_options import NOTHING, BootstrapRequest, drainer_options
@@ -57,6 +58,8 @@ _ABSENT = frozenset({1049, 1146, 1142, 1044})
 """No such database or table, or no right to read it, which has its own remark."""
 _MORE_CONNECTIONS = 4
 """For the lease, the driver and a DDL, beside those of parts or workers."""
+_ASK_SECONDS = 5.0
+"""What the Pumps may take to answer."""
 _FIRST = "test"
 """The database that TiDB has from the start, without a DDL."""
 _SHOWN = 20
@@ -107,6 +110,7 @@ class _Upstream:
         self._config = config
         self._closing = closing
         self.cluster_id = config.source.cluster_id
+        self._unfit: list[str] = []
         self.history: SchemaHistory | None = None
         self.servers: StreamServers = dict
 
@@ -118,6 +122,10 @@ class _Upstream:
         yield from self._tried(
             "Pumps", lambda: self._ask_cluster(), "start PD, the registry or the Pumps, or correct pd-urls or spark.pumps"
         )
+        for what in self._unfit:
+            yield hinders(
+                "Pumps", what, "start this Pump, or correct where it is registered, the settings in [security], or spark.cluster-id"
+            )
         yield from self._tried("DDL history", lambda: self._read_history(tls), "start a TiDB server, or correct spark.tidb-status")
 
     def _tried(self, where: str, act: Callable[[], None], todo: str) -> Iterator[Remark]:
@@ -130,7 +138,7 @@ class _Upstream:
         discovery = discovery_of(self._config.source)
         self._closing.callback(discovery.close)
         self.cluster_id = self.cluster_id or discovery.cluster_id()
-        discovery.pumps()
+        self._unfit = unfit(self._config.source, discovery, _ASK_SECONDS)
 
     def _read_history(self, tls: TlsSettings | None) -> None:
         where = history_at(self._config.ddl_history, self._config.source, tls, self._closing)

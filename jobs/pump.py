@@ -27,7 +27,7 @@ from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import parse
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import THREADS, Store, StoreSettings
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import write_binlog
-from pyspark_tidb_binlog.conf.entry import COMMAND
+from pyspark_tidb_binlog.conf.entry import COMMAND, PROGRAM
 from pyspark_tidb_binlog.conf.model import PumpConfig
 from pyspark_tidb_binlog.jobs.cli import (
     EXIT_DEFECT,
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     if argv and argv[0] in _COMMANDS:
         return _COMMANDS[argv[0]][0](argv[1:])
     if argv and not argv[0].startswith("-"):
-        raise no_command(argv[0], _COMMANDS, "spark-submit.sh pump")
+        raise no_command(argv[0], _COMMANDS, f"{PROGRAM} pump")
     what = {name: words for name, (_, words) in _COMMANDS.items()}
     options = parser("pump", "A Pump server: a durable log of binlogs that a Drainer reads.", what)
     add_settings(options, PumpConfig)

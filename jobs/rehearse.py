@@ -1,6 +1,6 @@
 """``./spark-submit.sh rehearse CASE``: a recorded case of a real TiDB, written to embedded Pumps and replicated by the Drainer job. [spark]
 
-Promises: the stream is the one that ``drainer`` runs, but any finding ends it (``on-finding = stop``). A target that already has the case's
+Promises: the stream is the one that ``drainer`` runs, but any finding ends it unless ``on-finding = record`` is given. A target that already has the case's
 databases is refused unless ``--drop`` is given, and one with the records of another stream in any case. The oracle starts above the last
 recorded ts, GC is off, the cluster id is the case's. If there is a ``compare.py`` next to the case's folder, the target is compared at the
 end; exit code 0 means equal, 1 different.
@@ -21,6 +21,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase, feed, load, schedule
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, add_settings, add_switch, drainer_config, parser, target_of
+from pyspark_tidb_binlog.jobs.demo import ENDS_AT_A_FINDING
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PUMP, PumpProcess
 from pyspark_tidb_binlog.jobs.recorded_cases import case_of
@@ -88,7 +89,6 @@ def settings_for(stage: RehearsalUpstream, config: DrainerConfig, target: Target
         config,
         source=source,
         target=target,
-        apply=dataclasses.replace(config.apply, on_finding="stop"),
         ddl_history=str(stage.case.history),
         pd_urls="",
         addr="127.0.0.1:0",
@@ -140,7 +140,7 @@ def main(argv: Sequence[str]) -> int:
         "--move-back", type=int, default=None, metavar="SEED", help="write each Prewrite a random distance earlier than recorded"
     )
     options.add_argument("--work-dir", type=Path, default=None, metavar="DIR", help="keep the Pumps' logs and the checkpoints here")
-    add_settings(options, DrainerConfig)
+    add_settings(options, DrainerConfig, ENDS_AT_A_FINDING)
     arguments = options.parsed(argv)
     config = require_server(drainer_config(arguments))
     case = load(case_of(arguments.case))

@@ -1,11 +1,12 @@
 """What a job shows while it runs: one line of progress a second, and a summary at the end.
 
 Promises: rendering is pure (``Progress`` in, text out); ``Reporter`` is the thin shell with the thread and the terminal.
-On a terminal the line is redrawn in place; elsewhere every line is one JSON object, for machines and logs.
+On a terminal the line, or the lines that it takes, is redrawn in place; elsewhere every line is one JSON object, for machines and logs.
 """
 
 import json
 import shutil
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +18,9 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
 from pyspark_tidb_binlog.schemas.errors import Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
 
-_RENEW = "\r\x1b[K"
+_CLEAR = "\x1b[J"
+_MOST_LINES = 8
+"""Of one progress: the cursor cannot go back to what has left the screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +71,9 @@ def held_by(reported: Mapping[str, Any]) -> str:
 
 
 def render_line(progress: Progress, width: int = 0) -> str:
-    """One line for a terminal of ``width`` columns (0: unlimited)."""
+    """One line; where a terminal of ``width`` columns (0: unlimited) is too narrow for it, what does not fit is below."""
     if progress.bootstrap:
-        return _cut(progress.bootstrap, width)
+        return _wrapped(progress.bootstrap, width)
     at = as_time(progress.resolved_ts) if progress.resolved_ts else "nothing yet"
     parts = [
         f"lag {_seconds(progress.lag_seconds)}" if progress.resolved_ts else "lag -",
@@ -84,11 +87,14 @@ def render_line(progress: Progress, width: int = 0) -> str:
         parts.append(f"{progress.findings:,} FINDINGS")
     if progress.holding:
         parts.append(f"held by {progress.holding}")
-    return _cut(" | ".join(parts), width)
+    return _wrapped(" | ".join(parts), width)
 
 
-def _cut(line: str, width: int) -> str:
-    return line if not width or len(line) < width else line[: width - 2] + "…"
+def _wrapped(line: str, width: int) -> str:
+    if not width or len(line) < width:
+        return line
+    # one column less than there are: a full one moves some terminals to the next line
+    return textwrap.fill(line, width - 1, subsequent_indent="  ", break_on_hyphens=False, max_lines=_MOST_LINES, placeholder=" …")
 
 
 def as_json(progress: Progress) -> dict[str, Any]:
@@ -129,6 +135,8 @@ class Reporter:
         self._out = out
         self._interval = interval
         self._terminal = out.isatty()
+        self._below = 0
+        """How many lines the progress on the terminal has below its first."""
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
@@ -138,7 +146,7 @@ class Reporter:
         """Print a permanent line above the progress line."""
         with self._lock:
             if self._terminal:
-                self._write(f"{_RENEW}{text}\n")
+                self._renew(f"{text}\n")
             else:
                 self._write(json.dumps({"message": text}, ensure_ascii=False) + "\n")
 
@@ -149,7 +157,7 @@ class Reporter:
             self._close()
             seconds = time.monotonic() - self._started
             if self._terminal:
-                self._write(f"{_RENEW}{render_summary(last, seconds)}\n")
+                self._renew(f"{render_summary(last, seconds)}\n")
             else:
                 self._write(json.dumps({"summary": asdict(last) | {"seconds": round(seconds, 3)}}, ensure_ascii=False) + "\n")
         return last
@@ -167,7 +175,7 @@ class Reporter:
         elif not self._stop.is_set():
             self._close()
             if self._terminal:
-                self._write(_RENEW)
+                self._renew("")
 
     def _close(self) -> None:
         self._stop.set()
@@ -179,9 +187,17 @@ class Reporter:
             progress = self._read()
             with self._lock:
                 if self._terminal:
-                    self._write(_RENEW + render_line(progress, shutil.get_terminal_size().columns))
+                    line = render_line(progress, shutil.get_terminal_size().columns)
+                    self._renew(line)
+                    self._below = line.count("\n")
                 else:
                     self._write(render_json(progress) + "\n")
+
+    def _renew(self, text: str) -> None:
+        """Write ``text`` in the place of the progress that is shown."""
+        up = f"\x1b[{self._below}A" if self._below else ""
+        self._write(f"\r{up}{_CLEAR}{text}")
+        self._below = 0
 
     def _write(self, text: str) -> None:
         self._out.write(text)

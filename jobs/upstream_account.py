@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.drainer_options import BootstrapRequest
 from pyspark_tidb_binlog.jobs.upstream_cluster import StreamServers, unverified
-from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, ConfigError, SnapshotCollected
+from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, ConfigError
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
@@ -19,6 +19,7 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
 _SHOWN = 5
+_LET_IT = "let the account run this statement; it is what a copy begins with"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,10 @@ class _Account:
                     return
                 yield from self._rights(session)
                 yield from self._collection(session)
-            yield from self._snapshot()
         except (ApplyError, ConfigError) as error:
             yield hinders(where, str(error), "correct spark.upstream.host, port, user or password, or start the server")
             return
+        yield from self._snapshot()
         yield from self._cluster()
 
     def _tables(self) -> Sequence[TableAt]:
@@ -116,8 +117,8 @@ class _Account:
         try:
             with self._source.at(self._source.now()) as session:
                 self._source.tables(session)
-        except SnapshotCollected as error:
-            yield hinders(self._where, str(error), "raise tidb_gc_life_time")
+        except (BootstrapRefused, ApplyError) as error:
+            yield hinders(self._where, f"no snapshot can be read: {error}", "" if isinstance(error, BootstrapRefused) else _LET_IT)
 
     def _cluster(self) -> Iterator[Remark]:
         try:

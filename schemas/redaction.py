@@ -15,7 +15,7 @@ _NAMES_ONLY = re.compile(
 )
 _OF_A_DEFINITION = re.compile(
     r"(?:Variable|Can't DROP|Key column|Incorrect column specifier for column|BLOB/TEXT column|BLOB, TEXT, GEOMETRY or JSON column|Cannot drop (?:index|column)"
-    r"|This version of MySQL doesn't yet support|Failed to generate invisible primary key\. Column|Unknown collation:|Unknown character set:|Non matching attribute|Unable to create or change a table without a primary key, when the system variable)"
+    r"|This version of MySQL doesn't yet support|Failed to generate invisible primary key\. Column|can not get|Unknown collation:|Unknown character set:|Non matching attribute|Unable to create or change a table without a primary key, when the system variable)"
     r" '[^']*'(?:[^'\"]|n't|'[^']*')*"
 )
 _AROUND_A_VALUE = (

@@ -163,6 +163,19 @@ def test_no_file_names_the_machine_it_was_written_on() -> None:
     assert [name(path) for path in texts if re.search(r"/work/|/home/|/root/|/tmp/prompts", path.read_text())] == []
 
 
+def test_no_message_names_the_entry_of_a_checkout() -> None:
+    """``conf/entry.py`` has the words. The generated samples and pages name both entries; a checkout only is set up by ``setup``."""
+    named = [
+        f"{file}:{node.lineno}"
+        for file, tree in trees()
+        if file not in ("conf/entry.py", "conf/reference.py", "jobs/setup.py")
+        for bare in [{id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "spark-submit.sh" in node.value and id(node) not in bare
+    ]
+    assert named == []
+
+
 def test_every_job_is_offered_and_documented() -> None:
     documented = re.findall(r"^\| `\./spark-submit\.sh ([a-z]+)", (ROOT / "README.md").read_text(), re.M)
     installed = re.findall(r"^\| `tidb-binlog ([a-z]+)", (ROOT / "docs" / "installed.md").read_text(), re.M)

@@ -5,9 +5,10 @@ They read as those of the protocol do (``source.readers``), sorted delivery, and
 """
 
 import logging
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
 from pyspark_tidb_binlog.binlog_source.source.options import source_of, stream_options_of
 from pyspark_tidb_binlog.binlog_source.source.readers import BinlogReader, BinlogStreamReader
 from pyspark_tidb_binlog.conf.model import SourceConfig
-from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
+from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery, as_time, physical_ms
 
 _SOON_SECONDS = 60
@@ -46,6 +47,23 @@ def change_reading(options: Mapping[str, str], shape: TableShape | None) -> Chan
     asked = change_options_of(options)
     known_history(source_of(reading), asked.ddl_history)
     return ChangeReading(source_of(reading), stream_options_of(reading), DecodedAs(asked, shape))
+
+
+def require_known_host(pumps: str) -> None:
+    """Refuse Pumps, or a registry, whose names nobody knows: a typing error would be reported only after the patience for an outage.
+
+    Raises:
+        NotUsableYet: no name in option ``pumps`` is found.
+    """
+    parts = (part.strip().rpartition(":")[0].strip("[]") for part in (pumps.partition("://")[2] or pumps).split(","))
+    names = [name for name in parts if name]
+    for name in names:
+        with suppress(OSError, UnicodeError):
+            socket.getaddrinfo(name, None)
+            return
+    if names:
+        found = f"this machine finds no host of the name {' or '.join(names)}"
+        raise NotUsableYet(f"option pumps: {found}: correct it, or this machine's name resolution")
 
 
 def asked_shape(options: Mapping[str, str]) -> TableShape | None:

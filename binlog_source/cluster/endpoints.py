@@ -48,6 +48,10 @@ def servers_of(urls: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f"{part.scheme}://{part.netloc}" for part in parts))
 
 
+class RequestRefused(PumpUnavailable):
+    """A server has answered, with an error of its own: it will say the same a moment later."""
+
+
 class Endpoints:
     """The servers behind comma separated URLs, and a channel to each that was used. ``name``: their name in messages."""
 
@@ -113,6 +117,10 @@ class Endpoints:
         return PumpUnavailable(
             f"{self._name} {self.url} does not answer ({why}); check that it runs and is reachable from this machine{hint}"
         )
+
+    def refused(self, request: str, words: str) -> RequestRefused:
+        """The error for a request that is answered with the error ``words``."""
+        return RequestRefused(f"{self._name} {self.url} refuses {request}: {words}")
 
     def close(self) -> None:
         """Close every channel; calls in progress end with an error."""

@@ -3,7 +3,7 @@
 Only with ``load-schema-snapshot``, and only where PD is the registry: the others have no GC. As in a real Drainer: the safe point of a
 service ``drainer_<unix nanoseconds>`` in PD, for 300 s, renewed every 150 s, up to 11 attempts a second apart.
 
-Promises: PD that does not answer is logged and asked again, never an error. ``stop`` removes the service; after a kill -9 it ends with its
+Promises: PD that does not answer, or refuses (it then has no TiKV yet), is logged and asked again, never an error. ``stop`` removes the service; after a kill -9 it ends with its
 300 s.
 """
 
@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from pyspark_tidb_binlog.binlog_source.cluster.endpoints import RequestRefused
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
@@ -48,7 +49,7 @@ class GcHold:
         try:
             self._registry.hold_gc(self.service_id, self._safe_point(), 0)
         except PumpUnavailable as error:
-            _log.warning("GC is kept back for at most %d s more, because PD does not answer: %s", HOLD_SECONDS, error)
+            _log.warning("GC may be kept back for %d s more: %s", HOLD_SECONDS, error)
         self._registry.close()
 
     def _renew(self) -> None:
@@ -56,8 +57,8 @@ class GcHold:
             wanted = self._safe_point()
             try:
                 lowest = self._registry.hold_gc(self.service_id, wanted, HOLD_SECONDS)
-            except PumpUnavailable:
-                if attempt == _ATTEMPTS:
+            except PumpUnavailable as error:
+                if attempt == _ATTEMPTS or isinstance(error, RequestRefused):
                     raise
                 if self._stopped.wait(self._pause):
                     return

@@ -14,11 +14,11 @@ from pyspark_tidb_binlog.schemas.tls import TlsSettings
 def history_at(
     named: str, source: SourceConfig, tls: TlsSettings | None, closing: contextlib.ExitStack, setting: str = "spark.tidb-status"
 ) -> str | Callable[[], Sequence[str]]:
-    """As ``named`` says, else the status ports of the TiDB servers that PD knows; for ``HistoryFeed``.
+    """As ``named`` says, else the standalone registry, else the status ports of the TiDB servers that PD knows; for ``HistoryFeed``.
 
     Args:
-        named: status ports or the path of a recorded history; empty = PD knows.
-        source: the Pumps, whose registry may be PD.
+        named: status ports or the path of a recorded history; empty = the registry serves or knows it.
+        source: the Pumps, whose registry may be either.
         tls: the cluster's; None: without TLS.
         closing: closes what is opened for it.
         setting: what the user can set to name it.
@@ -28,8 +28,10 @@ def history_at(
     """
     if named:
         return named
-    if not source.pumps.startswith(PD_SCHEME):
+    if "://" not in source.pumps:
         raise ConfigError(f"{setting} is not set: name TiDB's status port (http://host:10080) or a recorded history file")
+    if not source.pumps.startswith(PD_SCHEME):
+        return source.pumps
     registry = open_registry(source.pumps, tls)
     closing.callback(registry.close)
     return TidbServers(partial(tidb_status_ports, registry), scheme="https" if tls else "http").urls

@@ -52,7 +52,7 @@ class PdRegistry:
         request = pd_pb2.GetGCSafePointRequest(header=pd_pb2.RequestHeader(cluster_id=self.cluster_id()))
         answer = self._endpoints.ask("/pdpb.PD/GetGCSafePoint", request, pd_pb2.GetGCSafePointResponse)
         if answer.header.error.type:
-            raise self._endpoints.unavailable(f"GetGCSafePoint: {answer.header.error.message}")
+            raise self._endpoints.refused("GetGCSafePoint", answer.header.error.message)
         return int(answer.safe_point)
 
     def hold_gc(self, service_id: str, safe_point: int, seconds: int) -> int:
@@ -65,7 +65,7 @@ class PdRegistry:
         )
         answer = self._endpoints.ask("/pdpb.PD/UpdateServiceGCSafePoint", request, pd_pb2.UpdateServiceGCSafePointResponse)
         if answer.header.error.type:
-            raise self._endpoints.unavailable(f"UpdateServiceGCSafePoint: {answer.header.error.message}")
+            raise self._endpoints.refused("UpdateServiceGCSafePoint", answer.header.error.message)
         return int(answer.min_safe_point)
 
     def listing(self, kind: str) -> Listing:

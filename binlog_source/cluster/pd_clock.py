@@ -98,7 +98,7 @@ class PdClock:
     def _members(self) -> pd_pb2.GetMembersResponse:
         members = self._endpoints.ask(_MEMBERS, pd_pb2.GetMembersRequest(header=pd_pb2.RequestHeader()), pd_pb2.GetMembersResponse)
         if members.header.error.type:
-            raise self._endpoints.unavailable(f"GetMembers: {members.header.error.message}")
+            raise self._endpoints.refused("GetMembers", members.header.error.message)
         if self._cluster_id is None:
             self._cluster_id = members.header.cluster_id
         elif self._cluster_id != members.header.cluster_id:

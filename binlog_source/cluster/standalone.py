@@ -13,10 +13,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService, no_history
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import BadRequest, ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 
 _LOOK_EVERY = 0.05
@@ -27,6 +28,10 @@ def recorded_history(path: Path) -> list[dict[str, Any]]:
     data = path.read_bytes()
     jobs: list[dict[str, Any]] = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
     return jobs
+
+
+def _not_served() -> NoReturn:
+    raise BadRequest("this registry serves no DDL history: start it with --history, or name TiDB's status port", HTTPStatus.NOT_FOUND)
 
 
 def until_signalled() -> Callable[[], None]:
@@ -56,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     jobs = recorded_history(given.history) if given.history else None
     wait = until_signalled()
     oracle = Oracle(given.data_dir / "oracle", given.floor)
-    history = no_history if jobs is None else lambda: jobs
+    history = _not_served if jobs is None else lambda: jobs
     service = ClusterService(oracle, given.cluster_id, addr=given.addr, data_dir=given.data_dir, history=history).start()
     print(f"serving {service.address}", flush=True)
     wait()

@@ -23,6 +23,7 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.index import Entry
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, parse, read
 from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_ALLOWED, NOT_FOUND, HttpRequest, HttpResponse, json_answer
 from pyspark_tidb_binlog.binlog_source.wire.prometheus_text import CONTENT_TYPE
+from pyspark_tidb_binlog.conf.entry import COMMAND
 from pyspark_tidb_binlog.schemas.errors import ReplicationError
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 
@@ -169,7 +170,7 @@ class StatusPages:
         """How many changes a binlog has of each table."""
         lines = [_head(entry)]
         if entry.length > _COUNTED:
-            return [*lines, "too large to be counted here: ./spark-submit.sh pump inspect DATA_DIR"]
+            return [*lines, f"too large to be counted here: {COMMAND} pump inspect DATA_DIR"]
         binlog = parse(self._service.store.payload(entry))
         counts: Counter[int] = Counter()
         for mutation in binlog_pb2.PrewriteValue.FromString(binlog.prewrite_value).mutations:

@@ -2,12 +2,18 @@
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import PumpDiscovery, Waiting, discovery_of, log_waiting, names_registry, patiently
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, offers_raw
+from pyspark_tidb_binlog.binlog_source.source.span_read import refusal
 from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.schemas.errors import ReplicationError
 from pyspark_tidb_binlog.schemas.events import Delivery
+
+_REFUSES_SECONDS = 1.0
+"""A real Pump that takes a pull is silent; one that refuses it says so at once."""
 
 
 def endpoints_of(config: SourceConfig, discovery: PumpDiscovery, pumps: Mapping[str, str]) -> dict[str, Endpoint]:
@@ -37,3 +43,32 @@ def resolve_delivery(config: SourceConfig, patience: float = 60.0, waiting: Wait
     until = time.monotonic() + patience
     raw = all(offers_raw(endpoint, max(0.0, until - time.monotonic()), waiting) for endpoint in endpoints.values())
     return Delivery.RAW if raw else Delivery.SORTED
+
+
+def unfit(config: SourceConfig, discovery: PumpDiscovery, seconds: float) -> list[str]:
+    """What is wrong with each Pump that a start would call and that does not serve this stream, by its id and address.
+
+    All are asked at once; ``seconds``: after which a Pump does not answer.
+
+    Raises:
+        PumpUnavailable: the registry does not answer.
+    """
+    endpoints = endpoints_of(config, discovery, _serving(discovery)).values()
+    pool = ThreadPoolExecutor(len(endpoints), "asks a Pump")
+    asked = {pool.submit(_unfit, endpoint): endpoint for endpoint in endpoints}
+    done, _ = wait(asked, seconds)
+    pool.shutdown(wait=False)
+    late = f"did not answer within {seconds:.0f} s"
+    return [
+        text
+        for answer, pump in asked.items()
+        if (text := answer.result() if answer in done else f"Pump {pump.pump} at {pump.address} {late}")
+    ]
+
+
+def _unfit(endpoint: Endpoint) -> str:
+    try:
+        refused = "" if offers_raw(endpoint, 0, lambda why: None) else refusal(endpoint, _REFUSES_SECONDS)
+    except ReplicationError as error:
+        return str(error)
+    return refused and f"Pump {endpoint.pump} at {endpoint.address} refuses what it is asked: {refused}"

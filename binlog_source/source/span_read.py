@@ -20,6 +20,7 @@ import numpy as np
 from pyspark_tidb_binlog.binlog_source.source.framing import Records, parse
 from pyspark_tidb_binlog.binlog_source.source.pull import (
     BARE_ENDS,
+    FAR_FUTURE,
     Endpoint,
     OnDamage,
     Pull,
@@ -130,6 +131,18 @@ def read_sorted(endpoint: Endpoint, after_ts: int, upto_ts: int, terms: ReadTerm
     if after_ts < upto_ts:
         read = _SortedRead(after_ts, upto_ts, terms)
         yield from _patiently(read.attempt, endpoint, read.mark, after_ts, lambda: read.done, read.go_on, terms)
+
+
+def refusal(endpoint: Endpoint, seconds: float) -> str:
+    """Why a real Pump refuses a pull, such as one of another cluster; empty: it takes it, and is silent for ``seconds`` or sends something."""
+    try:
+        with _opened(endpoint, Delivery.SORTED, Position(0, FAR_FUTURE), seconds, (), None) as pull:
+            next(iter(pull), None)
+    except _Silent:
+        return ""
+    except grpc.RpcError as error:
+        return reason(error)
+    return ""
 
 
 class _SortedRead:

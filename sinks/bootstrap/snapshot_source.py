@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig, UpstreamConfig
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, RetryableApplyError, SnapshotCollected
+from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, ConfigError, RetryableApplyError, SnapshotCollected
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 _COLLECTED = frozenset({8055, 9006})
 """TiDB: the snapshot is older than the GC safe point; TiKV: the same, met while reading."""
+_NO_SAFE_POINT = "tikv_gc_safe_point"
+"""In TiDB's error 1105 where ``tidb_snapshot`` is set and GC has never run."""
 _ABSENT = frozenset({1049, 1146})
 _NO_COLUMN = 1054
 _SECONDS = 300.0
@@ -109,6 +111,7 @@ class SnapshotSource:
 
         Raises:
             SnapshotCollected: GC has passed ``ts``, or passes it while the block reads.
+            BootstrapRefused: GC has never run, and TiDB reads no snapshot before.
         """
         with self._of_upstream(ts), sessions.use() if sessions is not None else self._open_at(ts) as session:
             yield session
@@ -253,6 +256,11 @@ class SnapshotSource:
                 raise
             if error.errno in _COLLECTED:
                 raise SnapshotCollected(collected_words(ts, self.where)) from error
+            if _NO_SAFE_POINT in error.words:
+                raise BootstrapRefused(
+                    f"TiDB at {self.where} reads no snapshot, because it has no {_NO_SAFE_POINT} yet: GC has not run since the cluster was made. Start again "
+                    "after its first run (tidb_gc_run_interval, 10 minutes); a TiDB without TiKV, as of a playground with unistore, never has one"
+                ) from error
             said = str(error).replace(f"target {self.where}", f"upstream TiDB {self.where}", 1)
             raise type(error)(said, error.errno, error.words, error.where) from error
 

@@ -233,3 +233,14 @@ def test_gc_that_is_ahead_of_the_checkpoint_is_told_once(pd_site: PdSite, caplog
     eventually(lambda: len(pd.holds) >= 4, seconds=LONG)
     hold.stop()
     assert pd.held == {} and caplog.text.count("PD does not keep GC back at the checkpoint 1000") == 1
+
+
+def test_pd_that_refuses_to_keep_gc_back_is_quoted_and_asked_once(pd_site: PdSite, caplog: pytest.LogCaptureFixture) -> None:
+    pd = pd_site.pd
+    pd.bootstrapped, pd.holds = False, []
+    hold = GcHold(PdRegistry(pd.urls), lambda: 1000, pause=0.0)
+    assert len(pd.holds) == 1, "the answer will be the same a second later"
+    hold.stop()
+    pd.bootstrapped = True
+    assert f"PD {pd.urls} refuses UpdateServiceGCSafePoint: cluster is not bootstrapped" in caplog.text
+    assert "does not answer" not in caplog.text

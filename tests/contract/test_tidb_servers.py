@@ -4,18 +4,21 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
+from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry, tidb_status_ports
 from pyspark_tidb_binlog.binlog_source.cluster.tidb_servers import TidbServers
 from pyspark_tidb_binlog.binlog_source.emulator.mvcc import Mvcc
+from pyspark_tidb_binlog.binlog_source.emulator.process import UpstreamProcess
 from pyspark_tidb_binlog.binlog_source.pairing.resolver import outcomes_of
 from pyspark_tidb_binlog.binlog_source.pairing.transitions import MissingOutcome, Orphan
 from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
-from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
+from pyspark_tidb_binlog.schemas.errors import ConfigError, HistoryUnavailable
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from tests.support.binlogs import payload
 from tests.support.ddl_jobs import database, job, table
@@ -107,6 +110,19 @@ def test_a_pd_that_is_away_is_named(pd_site: PdSite, feed: HistoryFeed) -> None:
     pd_site.pd.stop()
     with pytest.raises(HistoryUnavailable, match=r"no status port to read the DDL history from: PD .* does not answer"):
         feed.snapshot()
+
+
+def test_a_standalone_registry_serves_the_history_itself(tmp_path: Path) -> None:
+    (file := tmp_path / "history.json").write_text(json.dumps(JOBS))
+    with contextlib.ExitStack() as stack:
+        for name, served, said in (("with", file, ""), ("without", None, "answered 404: .*start it with --history")):
+            process = stack.enter_context(UpstreamProcess(tmp_path / name, CLUSTER, history=served))
+            assert isinstance(process, UpstreamProcess)
+            feed = HistoryFeed(history_at("", SourceConfig(pumps=process.url), None, stack))
+            with pytest.raises(HistoryUnavailable, match=said) if said else contextlib.nullcontext():
+                assert len(feed.snapshot()) == 2
+    with pytest.raises(ConfigError, match=r"tidb-status is not set: name TiDB's status port"):
+        history_at("", SourceConfig(pumps="10.0.0.1:8250"), None, contextlib.ExitStack())
 
 
 def test_orphans_are_resolved_by_any_server(pd_site: PdSite, tidb: Tidb) -> None:

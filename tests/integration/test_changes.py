@@ -332,6 +332,7 @@ def test_a_window_closes_while_the_table_is_idle(spark: SparkSession, scene: Cha
         ({"table": "shop.item", "tables": "a.b"}, "either table .* or tables"),
         ({"ops": "upsert"}, "option ops is 'upsert'"),
         ({"delivery": "raw"}, "changes are read from complete transactions"),
+        ({"pumps": ""}, "needs the option pumps"),
         ({"ddlHistory": ""}, "option ddlHistory is not set"),
         ({"startingTimestamp": "2026-11-20"}, "either startingCommitTs or startingTimestamp"),
         ({"schemaEvolution": "merge"}, "option schemaEvolution is 'merge': give fail or ignore"),
@@ -341,6 +342,15 @@ def test_errors_say_what_to_do(scene: ChangeScene, options: dict[str, str], word
     scene.write(lambda txn: txn.insert("shop.item", {"id": 1}))
     with pytest.raises(PySparkException, match=words):
         scene.read(**options).collect()
+
+
+@pytest.mark.parametrize("named", ["pd://nosuch.invalid:2379", "http://nosuch.invalid:8249", "nosuch.invalid:8250,also.invalid:8250"])
+def test_a_name_that_no_host_has_is_said_by_load(scene: ChangeScene, named: str) -> None:
+    with pytest.raises(
+        PySparkException, match=r"option pumps: this machine finds no host of the name nosuch\.invalid.*: correct it"
+    ) as refused:
+        scene.read(pumps=named, ddlHistory="")
+    assert len(str(refused.value).splitlines()) < 10, "the reason is not below a trace"
 
 
 def test_a_span_by_time(scene: ChangeScene) -> None:

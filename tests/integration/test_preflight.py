@@ -1,5 +1,6 @@
 """``drainer --check`` on a real MariaDB: what it names, and that it changes nothing."""
 
+import contextlib
 import json
 import re
 import subprocess
@@ -10,6 +11,12 @@ from typing import Any
 
 import pytest
 
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal
 from pyspark_tidb_binlog.jobs import preflight
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ConfigError
@@ -17,8 +24,11 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.executor import ensure_ddl_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint, ensure_tables
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from tests.support.certificates import Authority, table_of
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, index, job, table
 from tests.support.ddl_target import CONFIG, ddl_session
+from tests.support.fakes.scripted_pump import Asked, ScriptedPump
+from tests.support.pump_writes import config_of
 
 pytestmark = pytest.mark.mysql
 
@@ -37,6 +47,13 @@ JOBS = [
 def server() -> Iterator[PrivateMariaDB]:
     with PrivateMariaDB(options={"max-allowed-packet": "64M"}) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def pump(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPump]:
+    pump = EmbeddedPump(config_of(tmp_path_factory.mktemp("pump"), 1, cluster_id=1)).start()
+    yield pump
+    pump.stop()
 
 
 @pytest.fixture
@@ -71,15 +88,16 @@ class Checked:
 class Checks:
     """Runs checks of one target over one DDL history."""
 
-    def __init__(self, server: PrivateMariaDB, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, server: PrivateMariaDB, pump: EmbeddedPump, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self._server = server
+        self._pump = pump
         self._history = place / "history.json"
         self._capsys = capsys
 
     def flags(self, jobs: list[dict[str, Any]], more: dict[str, str]) -> list[str]:
         self._history.write_text(json.dumps(jobs))
         given = {
-            "spark.pumps": "127.0.0.1:1",
+            "spark.pumps": self._pump.address,
             "spark.cluster-id": "1",
             "spark.socket": str(self._server.socket),
             "syncer.to.user": self._server.target().user,
@@ -96,8 +114,8 @@ class Checks:
 
 
 @pytest.fixture
-def check(server: PrivateMariaDB, session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Checks:
-    return Checks(server, tmp_path, capsys)
+def check(server: PrivateMariaDB, pump: EmbeddedPump, session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Checks:
+    return Checks(server, pump, tmp_path, capsys)
 
 
 def test_a_target_that_is_ready(check: Checks) -> None:
@@ -277,6 +295,42 @@ def test_it_goes_by_the_checkpoint(check: Checks, session: Session) -> None:
 def test_without_a_history(check: Checks) -> None:
     found = check(spark__ddl_history="no/such/file")
     assert found.code == 1 and "no/such/file" in found.hindering[0]
+
+
+def test_pumps_that_do_not_serve_the_stream(check: Checks, pump: EmbeddedPump) -> None:
+    def of_another_cluster(asked: Asked) -> Iterator[bytes]:
+        raise Refusal(UNKNOWN, "cluster ID are mismatch, 1 vs 9")
+
+    greeting = {"tidb-binlog-delivery": "tip", "tidb-binlog-pump": "another"}
+    service = ClusterService(Oracle(), 1).start()
+    with (
+        ScriptedPump(of_another_cluster) as real,
+        ScriptedPump(lambda asked: iter(()), greeting) as another,
+        contextlib.ExitStack() as stack,
+    ):
+        stack.callback(service.stop)
+        stack.enter_context(contextlib.closing(registry := RegistryClient(service.url)))
+        addresses = {"pump-1": pump.address, "gone": "127.0.0.1:1", "real": real.address, "moved": another.address}
+        for name, address in addresses.items():
+            registry.put_status(PUMPS, NodeStatus(name, address))
+        registry.put_status(PUMPS, NodeStatus("offline", "127.0.0.1:2", NodeState.OFFLINE))
+        found = check(spark__pumps=service.url)
+    assert found.code == 1 and len(found.hindering) == 3, found.lines
+    assert "Pump gone at 127.0.0.1:1 " in found.line("UNAVAILABLE")
+    assert f"Pump real at {real.address} " in found.line("cluster ID are mismatch, 1 vs 9")
+    assert another.address in found.line("is the address of Pump another, not moved")
+    other_cluster = check(spark__cluster_id="2")
+    assert pump.address in other_cluster.line("cluster ID are mismatch, 2 vs 1") and other_cluster.code == 1
+
+
+def test_a_pump_whose_certificate_is_refused(check: Checks, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    tls = Authority(tmp_path / "ca").settings("node", "node")
+    settings = {"security__ssl_ca": tls.ca, "security__ssl_cert": tls.cert, "security__ssl_key": tls.key}
+    pump = EmbeddedPump(config_of(tmp_path, 2, cluster_id=1, security=table_of(tls))).start()
+    request.addfinalizer(pump.stop)
+    assert check(spark__pumps=pump.address, **settings).hindering == []
+    found = check(spark__pumps=pump.address, security__cert_allowed_cn="drainer", **settings)
+    assert found.code == 1 and pump.address in found.line("the certificate's Common Names are 'node'")
 
 
 def contents(session: Session) -> list[tuple[Any, ...]]:

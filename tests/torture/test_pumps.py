@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
 from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
-from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.demo import catch_up, settings_for
 from pyspark_tidb_binlog.jobs.lab.compare import compare
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
@@ -77,7 +77,12 @@ def test_pumps_come_and_go_under_load(
         Herd(tmp_path / "pumps", workload.url, DEMO_CLUSTER) as herd,
     ):
         assert isinstance(workload, WorkloadProcess)
-        settings = settings_for(workload, DrainerConfig(source=SourceConfig(delivery=delivery)), fresh_mariadb.target(), tmp_path)
+        settings = settings_for(
+            workload,
+            DrainerConfig(apply=ApplyConfig(on_finding="stop"), source=SourceConfig(delivery=delivery)),
+            fresh_mariadb.target(),
+            tmp_path,
+        )
         opened = workload.open(len(herd.addresses))
         with Replication(spark, settings) as replication:
             catch_up(replication, opened.upto_ts)

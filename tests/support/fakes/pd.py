@@ -80,6 +80,10 @@ class FakePdMember:
     ) -> pd_pb2.UpdateServiceGCSafePointResponse:
         """As PD: a safe point below the lowest of all services is not taken; a TTL of 0 or less removes the service."""
         self._require_leader(request.header, context)
+        if not self._pd.bootstrapped:
+            self._pd.holds.append((request.service_id.decode(), request.TTL, request.safe_point))
+            error = pd_pb2.Error(type=2, message="cluster is not bootstrapped")
+            return pd_pb2.UpdateServiceGCSafePointResponse(header=pd_pb2.ResponseHeader(cluster_id=self._pd.cluster_id, error=error))
         held, service = self._pd.held, request.service_id.decode()
         if request.TTL <= 0:
             held.pop(service, None)
@@ -129,6 +133,8 @@ class FakePd:
         """Safe points of the other services."""
         self.holds: list[tuple[str, int, int]] = []
         """Every request for one: service, seconds, safe point."""
+        self.bootstrapped = True
+        """Whether a TiKV has joined; without one PD knows nothing about GC."""
         self.members = [FakePdMember(self, f"pd-{number}") for number in range(size)]
         self.leader: FakePdMember | None = self.members[0]
 

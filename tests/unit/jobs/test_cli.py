@@ -3,14 +3,17 @@
 import json
 import logging
 import pickle
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig, settings_of
-from pyspark_tidb_binlog.jobs import cli, ctl, logs, preflight
+from pyspark_tidb_binlog.jobs import cli, ctl, demo, logs, preflight, rehearse
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, DdlRefused, NotUsableYet, Stopped
 
 WORKER_TRACE = """\
@@ -229,6 +232,28 @@ def test_options_and_arguments_of_a_job_stand_beside_settings() -> None:
     cli.add_settings(parser, DrainerConfig)
     given = parser.parsed(["-drop", "folder", "-addr", "h:1"])
     assert (given.case, given.drop, cli.drainer_config(given).addr) == ("folder", True, "h:1")
+
+
+@pytest.mark.parametrize(("given", "counts"), [("", "stop"), ("flag", "record"), ("file", "record"), ("environment", "record")])
+@pytest.mark.parametrize("job", [demo, rehearse], ids=["demo", "rehearse"])
+def test_demo_and_rehearse_end_at_a_finding_unless_told_otherwise(
+    job: Any, given: str, counts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file := tmp_path / "d.toml").write_text('[spark]\non-finding = "record"\n')
+    if given == "environment":
+        monkeypatch.setenv("TIDB_BINLOG__SPARK__ON_FINDING", "record")
+    argv = ["case"] * (job is rehearse) + {"flag": ["-on-finding=record"], "file": [f"--config={file}"]}.get(given, [])
+    loaded: list[DrainerConfig] = []
+    monkeypatch.setattr(job, "require_server", lambda config: loaded.append(config) or sys.exit())
+    with pytest.raises(SystemExit):
+        job.main(argv)
+    monkeypatch.setattr(demo, "RegistryClient", lambda url: SimpleNamespace(tso=lambda: 1, close=lambda: None))
+    case = SimpleNamespace(cluster_id=1, start_ts=1, end_ts=2, history="h")
+    upstream = SimpleNamespace(url="http://r:1", service=SimpleNamespace(url="http://r:1"), case=case)
+    assert job.settings_for(upstream, loaded[0], TargetConfig(), tmp_path).apply.on_finding == counts
+    with pytest.raises(SystemExit):
+        job.main(["--help"])
+    assert 'do not match the binlogs [default: "stop"]' in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_settings_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,7 @@ def test_an_account_that_is_ready() -> None:
     assert "tidb_gc_life_time is 10m0s; PD keeps GC behind the snapshot" in found[1] and len(found) == 2
 
 
+NO_SAFE_POINT = ApplyError("target tidb:4000 refused", 1105, "can not get 'tikv_gc_safe_point'", "tidb:4000")
 REFUSED = ApplyError("target tidb:4000 refused", 1142, "SELECT command denied", "tidb:4000")
 
 
@@ -51,7 +52,9 @@ REFUSED = ApplyError("target tidb:4000 refused", 1142, "SELECT command denied", 
     [
         ({"SHOW GRANTS": [("GRANT USAGE ON *.* TO 'drainer'@'%'",)], "`secret`": REFUSED}, "may not read d.secret: they cannot be copied"),
         ({"tidb_snapshot": ApplyError("target tidb:4000 refused", 8055, "GC", "tidb:4000")}, "GC has passed it"),
-        ({"tidb_snapshot": REFUSED}, "upstream TiDB tidb:4000 refused"),
+        ({"tidb_snapshot": REFUSED}, "no snapshot can be read: upstream TiDB tidb:4000 refused"),
+        ({"tidb_snapshot": NO_SAFE_POINT}, "has no tikv_gc_safe_point yet: GC has not run"),
+        ({"CURRENT_USER": REFUSED}, "correct spark.upstream.host, port, user or password"),
         ({"tidb_servers_info": [("other", "10.9.9.9", 4000, "On")]}, r"another cluster than 7"),
         (
             {"tidb_servers_info": [("one", "10.0.0.1", 4000, "Skipping")]},
@@ -62,6 +65,7 @@ REFUSED = ApplyError("target tidb:4000 refused", 1142, "SELECT command denied", 
 def test_what_hinders(answers: dict[str, Any], words: str) -> None:
     hindering = [line for line in said(answers) if line.startswith("hinders")]
     assert len(hindering) == 1 and words in hindering[0]
+    assert "password" in words or "password" not in hindering[0], "only where no account is let in"
     assert [line for line in said(answers, NOTHING) if line.startswith("hinders")] == [], "nothing is to be copied"
 
 

@@ -14,6 +14,7 @@ from pyspark_tidb_binlog.schemas.redaction import statement_head, without_values
         ("Truncated incorrect DOUBLE value: 'secret'", "Truncated incorrect DOUBLE value: '…'"),
         ("Out of range value for column 'n' at row 3", "Out of range value for column 'n' at row 3"),
         ("Data too long for column 'v' at row 1", "Data too long for column 'v' at row 1"),
+        ("can not get 'tikv_gc_safe_point'", "can not get 'tikv_gc_safe_point'"),
         ("Table 'd.t' doesn't exist", "Table 'd.t' doesn't exist"),
         ("Check constraint 't_chk_1' is violated.", "Check constraint 't_chk_1' is violated."),
         ("Cannot convert string 'secret' from utf8mb4 to latin1", "Cannot convert string '…' from utf8mb4 to latin1"),
