@@ -27,8 +27,7 @@ find_python() {
   if [[ $EUID == 0 && -z ${TIDB_BINLOG_NO_APT:-} ]] && command -v apt-get >/dev/null; then
     echo "setup: no Python 3.11 or later was found: apt-get install python3 python3-venv" >&2
     local printed
-    printed=$({ apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends python3 python3-venv; } 2>&1) ||
-      printf '%s\n' "$printed" >&2
+    printed=$("$root/jobs/apt-install" python3 python3-venv 2>&1) || printf '%s\n' "$printed" >&2
     command -v python3 && return
   fi
   die "Python 3.11 or later is needed: install it (Debian: apt-get install python3 python3-venv) or name it with PYTHON=/path/to/python3"

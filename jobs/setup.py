@@ -249,9 +249,7 @@ def apt_install(packages: Sequence[str], why: str) -> None:
     if os.geteuid() != 0 or "TIDB_BINLOG_NO_APT" in os.environ:
         raise SetupError(f"{why}: run `{command}` as root and start again")
     say(f"{why}: {command}")
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    run(["apt-get", "-qq", "update"], "apt-get update", env=env)
-    run(["apt-get", "-qq", "install", "-y", "--no-install-recommends", *packages], command, env=env)
+    run([str(Path(__file__).resolve().with_name("apt-install")), *packages], command)
 
 
 def spark_of_venv() -> SparkOfMachine:

@@ -59,7 +59,8 @@ def build_session(app_name: str, *, master: str | None = None, delta: bool = Tru
     _quiet_console()
     with contextlib.ExitStack() as until_started:
         if not submitted and SparkContext._gateway is None:
-            until_started.callback(os.environ.setdefault, "PYSPARK_PYTHON", sys.executable)
+            if jvm.is_local(chosen):
+                os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             until_started.enter_context(_workers_as_forks(chosen))
             SparkContext._ensure_initialized(gateway=_jvm_of_our_own(conf))
         session: SparkSession = SparkSession.builder.appName(app_name).config(conf=conf).getOrCreate()
@@ -111,7 +112,8 @@ def _require_java_to_start() -> None:
 
 
 def _spark_home() -> Path:
-    return Path(os.environ.get("SPARK_HOME") or pyspark.__path__[0])
+    """As PySpark takes it to start the JVM: behind all links, unless ``SPARK_HOME`` names it."""
+    return Path(os.environ.get("SPARK_HOME") or os.path.realpath(pyspark.__path__[0]))
 
 
 def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]:
@@ -181,14 +183,14 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
 
 @contextlib.contextmanager
 def _workers_as_forks(master: str) -> Iterator[None]:
-    """Have the JVM and the context that are started meanwhile take forks for Spark's Python processes, unless ``PYSPARK_PYTHON`` is set.
+    """Have the JVM and the context that are started meanwhile take forks for Spark's Python processes, where ``PYSPARK_PYTHON`` is this interpreter.
 
     The environment is then as before: other programs that this one starts have workers of their own.
     """
     before = {name: os.environ.get(name) for name in FORKED_BY}
     forks: WorkerForks | None = None
     try:
-        if before["PYSPARK_PYTHON"] is None and jvm.is_local(master) and os.access(PYTHON, os.X_OK):
+        if before["PYSPARK_PYTHON"] == sys.executable and jvm.is_local(master) and os.access(PYTHON, os.X_OK):
             with contextlib.suppress(OSError), log_file().open("ab") as out:
                 forks = WorkerForks()
                 forks.begin(out)

@@ -240,6 +240,42 @@ def test_a_program_with_threads_has_a_process_that_forks_beside_it(tmp_path: Pat
     assert list(tmp_path.glob("tbs-forks-*")) == [], "the process has ended with the program"
 
 
+@pytest.mark.parametrize("hindrance", ["a long path of sockets", "a program that may not run"])
+def test_a_program_without_forks_has_workers_of_its_own_interpreter(tmp_path: Path, hindrance: str) -> None:
+    """Not of the machine's ``python3``, which may have no PySpark."""
+    other = tmp_path / "bin" / "python3"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\necho another python3 >&2\nexit 1\n")
+    other.chmod(0o755)
+    temporary = tmp_path / ("t" * 90 if "path" in hindrance else "tmp")
+    temporary.mkdir()
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            f"""
+            from pathlib import Path
+            from pyspark_tidb_binlog.jobs import spark_session
+
+            def seen(batches):
+                import sys
+                import pyarrow as pa
+                for _ in batches:
+                    yield pa.RecordBatch.from_pydict({{"python": [sys.executable]}})
+
+            if {"program" in hindrance}:
+                spark_session.PYTHON = Path(__file__)
+            session = spark_session.build_session("program", master="local[1]", delta=False)
+            print(session.range(1).mapInArrow(seen, "python STRING").collect()[0].python)
+            """
+        )
+    )
+    environ = {name: value for name, value in os.environ.items() if name not in ("PYSPARK_PYTHON", "TIDB_BINLOG_FORKS")}
+    environ |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(temporary), "TIDB_BINLOG_LOG": str(tmp_path / "program.log")}
+    environ["PATH"] = f"{other.parent}:{environ['PATH']}"
+    done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
+    assert done.stdout == f"{sys.executable}\n", done.stderr
+
+
 def test_a_program_whose_jvm_does_not_start_keeps_its_environment_and_no_process(tmp_path: Path) -> None:
     """Whoever mends it tries again, in a notebook in the same process."""
     program = tmp_path / "program.py"
@@ -256,17 +292,20 @@ def test_a_program_whose_jvm_does_not_start_keeps_its_environment_and_no_process
                     raise ValueError
             except ValueError:
                 pass
-            print([name for name in FORKED_BY if name in os.environ], os.listdir(os.environ["TMPDIR"]))
+            print([os.environ.get(name) for name in FORKED_BY], os.listdir(os.environ["TMPDIR"]))
             """
         )
     )
-    environ = {
-        name: value for name, value in os.environ.items() if name not in ("PYSPARK_PYTHON", "TIDB_BINLOG_FORKS", "TIDB_BINLOG_PYTHON")
-    }
+    environ = {name: value for name, value in os.environ.items() if name not in ("TIDB_BINLOG_FORKS", "TIDB_BINLOG_PYTHON")}
     (tmp_path / "tmp").mkdir()
-    environ |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "tmp"), "TIDB_BINLOG_LOG": str(tmp_path / "program.log")}
+    environ |= {
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "TMPDIR": str(tmp_path / "tmp"),
+        "TIDB_BINLOG_LOG": str(tmp_path / "program.log"),
+    }
     done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
-    assert done.stdout == "[] []\n", done.stderr
+    assert done.stdout == f"[None, None, {sys.executable!r}] []\n", done.stderr
 
 
 def test_a_fork_of_the_program_ends_without_the_process_that_forks(tmp_path: Path) -> None:

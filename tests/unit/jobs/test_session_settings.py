@@ -1,14 +1,18 @@
 """Settings of the session: pure text, no JVM."""
 
+import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from pyspark_tidb_binlog.jobs.class_archive import ClassArchive
+from pyspark_tidb_binlog.jobs.fetched_jars import COMPLETE, DELTA_JARS
 from pyspark_tidb_binlog.jobs.jvm import local_cores
 from pyspark_tidb_binlog.jobs.jvm_settings import jvm_options
-from pyspark_tidb_binlog.jobs.spark_session import additions, build_session, configured, session_settings
+from pyspark_tidb_binlog.jobs.spark_session import _launch_settings, additions, build_session, configured, session_settings
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
@@ -87,3 +91,22 @@ def test_a_session_of_ones_own_says_which_java_it_lacks(tmp_path: Path, monkeypa
     assert configured(SparkSession.Builder().remote("sc://elsewhere"), delta=False) is not None
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere")
     assert configured(SparkSession.Builder(), delta=False) is not None
+
+
+def test_the_archive_of_classes_is_used_through_a_link_to_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark starts the JVM from the path behind the links, which is what the JVM compares."""
+    environment, link = tmp_path / "environment", tmp_path / "link"
+    jars, java = environment / DELTA_JARS.folder, tmp_path / "java" / "bin" / "java"
+    for place in (jars, environment / "pyspark" / "jars", java.parent):
+        place.mkdir(parents=True)
+    (jars / COMPLETE).write_text(DELTA_JARS.package)
+    (tmp_path / "made").touch()
+    java.touch(0o755)
+    link.symlink_to(environment)
+    archive = ClassArchive(jars, environment / "pyspark", java)
+    archive.replaced_by(tmp_path / "made")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setattr(sys, "prefix", str(link))
+    monkeypatch.setattr(pyspark, "__path__", [str(link / "pyspark")])
+    assert f"-XX:SharedArchiveFile={archive.file}" in _launch_settings("local[2]", delta=True)["spark.driver.extraJavaOptions"]

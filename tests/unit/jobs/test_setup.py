@@ -1,5 +1,7 @@
 """The pure parts of setting up."""
 
+import contextlib
+import os
 import zipfile
 from pathlib import Path
 
@@ -19,6 +21,26 @@ def test_elsewhere_than_on_debian_the_package_is_named(monkeypatch: pytest.Monke
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(setup.SetupError, match="install what Debian calls mariadb-server"):
         setup.apt_install(["mariadb-server"], "no server")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "calls"),
+    [("Could not get lock /var/lib/apt/lists/lock", ["update"] * 3 + ["install"]), ("Temporary failure resolving", ["update"])],
+)
+def test_another_apt_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: str, calls: list[str]) -> None:
+    """The first two updates fail. Only a lock is worth waiting for."""
+    called = tmp_path / "called"
+    fails = f"""echo "$*" >> {called}; [ $(wc -l < {called}) -gt 2 ] || {{ echo 'E: {refusal}' >&2; exit 100; }}"""
+    for name, does in (("apt-get", fails), ("sleep", "")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("TIDB_BINLOG_NO_APT", raising=False)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    with contextlib.nullcontext() if "install" in calls else pytest.raises(setup.SetupError, match=refusal):
+        setup.apt_install(["one", "two"], "they were not found")
+    assert [next(word for word in ("update", "install") if word in line.split()) for line in called.read_text().splitlines()] == calls
+    assert ("DPkg::Lock::Timeout=300 install -y --no-install-recommends one two" in called.read_text()) == ("install" in calls)
 
 
 def test_etcd_is_installed_only_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
