@@ -17,8 +17,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import BadRequest, ClusterService
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.rpc.http1 import BadRequest
 
 _LOOK_EVERY = 0.05
 
