@@ -1,17 +1,13 @@
 """Which Pump answers at an address. A Pump's successor may have its address, and a real Pump's pull does not name its node. HTTP shell.
 
 ``PUT /state/ID/who``: a Pump compares the id with its own, then its state with online, and then refuses what is no action, so that the request
-changes nothing (wire.md 8.1). A real Pump logs each of them. So a connection is kept, and the next question on it is for what is no page: who
-answers there is the process that has named itself.
+changes nothing (wire.md 8.1). A real Pump logs each of them. So a process is asked once: the time at which it was started, in its metrics, names it.
 
-Promises: while a connection is lent, the Pump at the address is the one that was asked for, or was when the answer came.
+Promises: each question goes over a connection of its own, which ends with the answer. It reaches the process that listens at the address now.
 """
 
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TypeAlias
+import re
 from urllib.parse import quote
 
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
@@ -20,73 +16,48 @@ from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 _TIMEOUT = 5.0
 _NO_ACTION = "who"
-_NO_PAGE = "/state"
-_NAMES_ITSELF = ", this pump's nodeID is "
-_Key: TypeAlias = tuple[int, str, str, TlsSettings | None]
-_kept: dict[_Key, HttpConnection] = {}
-"""Of this process alone: a fork shares the connections of its parent."""
+_STARTED = re.compile(r"^process_start_time_seconds[ \t]+(\S+)", re.MULTILINE)
+_answered: dict[tuple[str, TlsSettings | None], tuple[str, str]] = {}
+"""Of an address: when the process there was started, and its node id."""
 
 
 def named_in(message: str, pump: str) -> str:
     """The node id of the Pump whose answer to ``PUT /state/PUMP/who`` has this message; empty: it is no such answer."""
-    if _NAMES_ITSELF in message:
-        return message.rpartition(_NAMES_ITSELF)[2]
-    return pump if f"apply {_NO_ACTION} failed" in message or f"action {_NO_ACTION}" in message else ""
+    _, told, other = message.partition(f"nodeID {pump}, this pump's nodeID is ")
+    if told:
+        return other
+    return pump if message.endswith((f", apply {_NO_ACTION} failed!", f" action {_NO_ACTION}")) else ""
 
 
-@contextmanager
-def identified(pump: str, address: str, tls: TlsSettings | None = None, timeout: float = _TIMEOUT) -> Iterator[HttpConnection]:
-    """A connection to the Pump at ``address`` (``host:port``), whose node id is ``pump``; ``tls``: the cluster's;
-    ``timeout``: seconds, for a new one.
+def require_pump(pump: str, address: str, tls: TlsSettings | None = None, timeout: float = _TIMEOUT) -> str:
+    """The page of metrics of the Pump at ``address`` (``host:port``), which is ``pump``; empty: it has none.
 
-    Raises:
-        PumpUnavailable: it does not answer, or another one does.
-    """
-    key = os.getpid(), pump, address, tls
-    connection = _still_open(key) or _introduced(pump, address, tls, timeout)
-    try:
-        yield connection
-    except BaseException:
-        connection.close()
-        raise
-    if connection.is_open and _kept.setdefault(key, connection) is connection:
-        return
-    connection.close()
-
-
-def require_pump(pump: str, address: str, tls: TlsSettings | None = None, timeout: float = _TIMEOUT) -> None:
-    """Return if the Pump at ``address`` is ``pump``.
+    ``tls``: the cluster's; ``timeout``: seconds for each of at most two answers.
 
     Raises:
         PumpUnavailable: it does not answer, or another one does.
     """
-    with identified(pump, address, tls, timeout):
-        pass
-
-
-def _still_open(key: _Key) -> HttpConnection | None:
-    connection = _kept.pop(key, None)
-    if connection is None:
-        return None
-    try:
-        connection.request("GET", _NO_PAGE)
-    except FAILURES:
-        return None
-    return connection if connection.is_open else None
-
-
-def _introduced(pump: str, address: str, tls: TlsSettings | None, timeout: float) -> HttpConnection:
     path = f"/state/{quote(pump, safe=':')}/{_NO_ACTION}"
-    connection = HttpConnection.to(address, timeout, tls=tls or False)
+    named, page = "", ""
     try:
-        answer = connection.request("PUT", path)
-        named = named_in(str(json.loads(answer.body)["message"]), pump) if answer.ok else ""
-        why = f"HTTP {answer.status}, {len(answer.body)} bytes"
-    except (*FAILURES, ValueError, KeyError, TypeError) as error:
-        named, why = "", f"{type(error).__name__}: {error}"
+        with HttpConnection.to(address, timeout, tls=tls or False) as connection:
+            metrics = connection.request("GET", "/metrics")
+            page = metrics.text if metrics.ok else ""
+            found = _STARTED.search(page)
+            started = found[1] if found else ""
+            known_start, known_name = _answered.get((address, tls), ("", ""))
+            if started and started == known_start:
+                named, why = known_name, ""
+            else:
+                answer = connection.request("PUT", path)
+                why = f"HTTP {answer.status}, {len(answer.body)} bytes"
+                named = named_in(str(json.loads(answer.body)["message"]), pump) if answer.ok else ""
+                if named:
+                    _answered[address, tls] = started, named
+    except (*FAILURES, ValueError, KeyError, TypeError, RecursionError) as error:
+        why = f"{type(error).__name__}: {error}"
     if named == pump:
-        return connection
-    connection.close()
+        return page
     if named:
         raise PumpUnavailable(f"{address} is the address of Pump {named}, not {pump}")
     raise PumpUnavailable(

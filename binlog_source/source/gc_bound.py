@@ -10,7 +10,7 @@ import re
 import time
 from decimal import Decimal
 
-from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import identified
+from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import require_pump
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import TSO_LOGICAL_BITS, physical_ms
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
@@ -57,18 +57,22 @@ def gc_ts_of(pump: str, address: str, tls: TlsSettings | None = None, *, by_addr
     Raises:
         PumpUnavailable: the Pump does not report it, or another one answers.
     """
-    opened = HttpConnection.to(address, _TIMEOUT, tls=tls or False) if by_address else identified(pump, address, tls)
-    bound = None
+    page = f"{'https' if tls else 'http'}://{address}/metrics"
     try:
-        with opened as connection:
-            answer = connection.request("GET", "/metrics")
-        bound = gc_ts_in(answer.text) if answer.ok else None
-        why = f"HTTP {answer.status}, {len(answer.body)} bytes without {METRIC}"
+        text = _page_of_anyone(address, tls) if by_address else require_pump(pump, address, tls)
+        why = f"{len(text)} bytes without {METRIC}"
     except FAILURES as error:
-        why = f"{type(error).__name__}: {error}"
-    if bound is not None:
-        return bound
-    raise PumpUnavailable(
-        f"Pump {pump} does not report its gc ts at {'https' if tls else 'http'}://{address}/metrics ({why}), so a gap in its log would go "
-        "unnoticed; make that page reachable from this machine"
-    )
+        text, why = "", f"{type(error).__name__}: {error}"
+    bound = gc_ts_in(text)
+    if bound is None:
+        raise PumpUnavailable(
+            f"Pump {pump} does not report its gc ts at {page} ({why}), so a gap in its log would go unnoticed; "
+            "make that page reachable from this machine"
+        )
+    return bound
+
+
+def _page_of_anyone(address: str, tls: TlsSettings | None) -> str:
+    with HttpConnection.to(address, _TIMEOUT, tls=tls or False) as connection:
+        answer = connection.request("GET", "/metrics")
+    return answer.text if answer.ok else ""

@@ -14,9 +14,9 @@ stopped while it is idle. ``query.stop()`` during a batch may end in an error ra
 
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -71,15 +71,19 @@ class BinlogReader(DataSourceReader):
     def _members(self, discovery: PumpDiscovery, before: BinlogOffset) -> Membership:
         """The Pumps to read, as a stream decides: those that are registered as offline are asked whether they are still there."""
         listed, offline = discovery.pumps(before.resolved_ts), discovery.offline()
-        silent: dict[str, str] = {}
-        until = time.monotonic() + self._extra.patience
-        for pump in sorted(set(listed) & set(offline)):
-            given_up = pump in self._config.gone or offline[pump].successor
-            patience = 0.0 if given_up else max(0.0, until - time.monotonic())
+
+        def silence(pump: str) -> str:
             try:
-                patiently(partial(require_pump, pump, listed[pump], discovery.tls), patience)
+                patiently(lambda: require_pump(pump, listed[pump], discovery.tls), self._extra.patience)
             except PumpUnavailable as error:
-                silent[pump] = str(error)
+                return str(error)
+            return ""
+
+        left = sorted(set(listed) & set(offline))
+        silent = {pump: "it is named in spark.gone-pumps" for pump in left if pump in self._config.gone}
+        asked = [pump for pump in left if pump not in silent and not offline[pump].successor]
+        with ThreadPoolExecutor(len(asked) + 1) as at_once:
+            silent |= {pump: why for pump, why in zip(asked, at_once.map(silence, asked), strict=True) if why}
         return DepartedPumps(self._config, 0.0).membership(before, listed, offline, silent)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -118,7 +118,11 @@ class PumpWaker:
 
     def _send(self, discovery: PumpDiscovery, target: "_Target", address: str) -> "Iterator[_Sent]":
         """Start the call; nothing where the timestamp is not near the transaction that waits."""
-        pump, begun = target.pump, time.monotonic()
+        pump = target.pump
+        if (pump, address) not in self._writers:
+            require_pump(pump, address, discovery.tls, _SEND_SECONDS)
+            self._writers[pump, address] = PumpWriter(address, discovery.cluster_id(), _SEND_SECONDS, pump, tls=discovery.tls)
+        begun = time.monotonic()
         ts = discovery.now()
         if time.monotonic() - begun > _SEND_SECONDS:
             raise PumpUnavailable(f"a timestamp took {time.monotonic() - begun:.1f} s, and an old one is not sent")
@@ -128,9 +132,6 @@ class PumpWaker:
             )
         if not is_of_now(ts, target.wanted):
             return
-        if (pump, address) not in self._writers:
-            require_pump(pump, address, discovery.tls, _SEND_SECONDS)
-            self._writers[pump, address] = PumpWriter(address, discovery.cluster_id(), _SEND_SECONDS, pump, tls=discovery.tls)
         yield _Sent(pump, address, ts, begun, self._writers[pump, address].start(fake_payload(ts)))
 
     def _finish(self, sent: "_Sent") -> None:

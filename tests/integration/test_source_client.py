@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_r
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
 from pyspark_tidb_binlog.schemas.proto import pump_pb2
-from tests.support.fakes.scripted_pump import Asked, Broken, ScriptedPump, message
+from tests.support.fakes.scripted_pump import Asked, Broken, ScriptedPump, message, metrics_page
 
 pytestmark = pytest.mark.grpc
 
@@ -89,11 +89,13 @@ def test_another_pump_at_the_address_is_not_listened_to() -> None:
         commits(read_raw(endpoint(stranger), Position(0, 0), Position(0, 20), 1, ReadTerms(0.0, refuse)))
 
 
-def test_a_real_pump_is_asked_who_it_is_once_for_each_connection() -> None:
+def test_a_real_pump_is_asked_who_it_is_once_for_each_of_its_lives() -> None:
     with ScriptedPump(lambda asked: iter([message(1, 5, 9)]), node_id="p7") as pump:
         for _ in range(3):
             assert commits(read_sorted(endpoint(pump), 8, 9, ReadTerms(5, refuse))) == [9]
-        assert pump.introduced == ["p7"]
+        pump.metrics = metrics_page("0", started="1.795278e+09")
+        assert commits(read_sorted(endpoint(pump), 8, 9, ReadTerms(5, refuse))) == [9]
+        assert pump.introduced == ["p7", "p7"], "it was started again"
         for asked_as in ("p8", pump.address):
             with pytest.raises(PumpUnavailable, match=f"{pump.address} is the address of Pump p7, not {asked_as}"):
                 commits(read_sorted(Endpoint(asked_as, pump.address, 1), 8, 9, ReadTerms(0.0, refuse)))

@@ -32,7 +32,7 @@ class Broken(Exception):
 Script = Callable[[Asked], Iterator[bytes]]
 
 
-def metrics_page(gc_ms: str) -> str:
+def metrics_page(gc_ms: str, started: str = "1.795277e+09") -> str:
     """A part of a real Pump's page of metrics."""
     return (
         "# HELP binlog_pump_storage_done_gc_ts gc done ts of storage\n# TYPE binlog_pump_storage_done_gc_ts gauge\n"
@@ -41,6 +41,7 @@ def metrics_page(gc_ms: str) -> str:
         f"binlog_pump_storage_gc_ts {gc_ms}\n"
         "# HELP binlog_pump_storage_max_commit_ts max commit ts of storage\n# TYPE binlog_pump_storage_max_commit_ts gauge\n"
         "binlog_pump_storage_max_commit_ts 1.795277142123e+12\n"
+        f"process_start_time_seconds {started}\n"
     )
 
 

@@ -13,6 +13,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import named_in
         ("this pump's state is paused, apply who failed!", "p1"),
         ("invalide action who", "p1"),
         ("invalid action who", "p1"),
+        ("invalide nodeID p1, this pump's nodeID is p3, this pump's nodeID is p1", "p3, this pump's nodeID is p1"),
         ("404 page not found", ""),
         ("", ""),
     ],
