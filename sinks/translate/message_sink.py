@@ -118,9 +118,6 @@ class MessageSink(Sink):
             # A row has the version of a job only after the job's binlog has committed, so a Drainer's version is never ahead of its DDLs; but it has
             # none before the first binlog, and the jobs' FinishedTS misses one whose binlog committed just before.
             applied = AppliedJobs(max(applied.version, history().version_at(self._commit_ts)))
-        elif not found.complete:
-            # A former release did not tell a multi-schema change that it had executed early from one whose binlog is still to come.
-            applied = applied.covering(self._commit_ts, history())
         self._outlet.open(found, self._commit_ts)
         if found is None and self._settings.from_now:
             self._require_empty()
