@@ -127,9 +127,6 @@ class JobParser(argparse.ArgumentParser):
     Whatever is wrong with a command line is a ``ConfigError`` of one line, never the usage.
     """
 
-    model: type[DrainerConfig] | type[PumpConfig] | None = None
-    """Whose settings it has, by ``add_settings``."""
-
     def parsed(self, argv: Sequence[str]) -> argparse.Namespace:
         """The options in ``argv``.
 
@@ -197,7 +194,6 @@ def no_command(name: str, known: Iterable[str], of: str) -> ConfigError:
 
 def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig]) -> None:
     """``--config FILE``, and flags for each setting: the real program's, its path, and its name where that is unique."""
-    to.model = model
     # not the list of all flags, which is what follows
     to.usage = " ".join([to.prog, *(str(action.metavar) for action in to._get_positional_actions()), "[FLAG ...]"])
     to.add_argument("--config", type=lambda text: Path(text) if text else None, metavar="FILE", help="settings file in TOML")

@@ -356,12 +356,12 @@ def _is_open(session: Session, marker: Marker, schema: str) -> bool:
 
 def mark_atomic(session: Session, cluster_id: int, after_ts: int, upto_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
     """Record, in the same transaction, a span that was applied in one transaction; deletes the earlier markers."""
-    finish_span(session, cluster_id, after_ts, upto_ts, schema)
+    finish_span(session, cluster_id, upto_ts, schema)
     _mark(session, Marker(cluster_id, after_ts, upto_ts, 0, 1, Mark.ATOMIC), schema)
 
 
-def finish_span(session: Session, cluster_id: int, after_ts: int, upto_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
-    """Delete the markers of (after_ts, upto_ts] and of every earlier span; in the transaction that saves ``upto_ts`` as the checkpoint."""
+def finish_span(session: Session, cluster_id: int, upto_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
+    """Delete the markers of the span that ends at ``upto_ts`` and of every earlier one; in the transaction that saves ``upto_ts`` as the checkpoint."""
     session.execute(f"DELETE FROM {_progress(schema)} WHERE cluster_id = %s AND to_ts <= %s", [cluster_id, upto_ts])
 
 

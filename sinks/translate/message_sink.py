@@ -8,7 +8,6 @@ beyond the record at ``open`` is removed, or not put again. An error leaves the 
 * What is not replicated is left out (``sinks.engine.choice``). No DDL is refused, so no table is frozen.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +29,6 @@ from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, name
 from pyspark_tidb_binlog.sinks.translate.in_order import messages_in_order
 from pyspark_tidb_binlog.sinks.translate.local_record import SAVEPOINT, LocalRecord, Stand, TargetPlace
 from pyspark_tidb_binlog.sinks.translate.translation import Message, Translation
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def test_a_worker_that_comes_after_the_span_was_finished_writes_nothing(sessions
     old, new = sessions
     new.begin()
     assert progress.claim_part(new, *PART)
-    progress.finish_span(new, 7, 10, 20, SCHEMA)
+    progress.finish_span(new, 7, 20, SCHEMA)
     new.commit()
     old.begin()
     with pytest.raises(ApplyError, match="not open"):

@@ -385,7 +385,7 @@ def test_two_clusters_with_one_name_leave_each_others_markers(session: Session) 
         progress.write_checkpoint(session, cluster_id, progress.Checkpoint(10, False, 1), SCHEMA)
         progress.begin_span(session, cluster_id, 10, 20 + cluster_id, 2, SCHEMA)
         assert progress.claim_part(session, progress.Marker(cluster_id, 10, 20 + cluster_id, 0, 2, "write"), SCHEMA)
-    progress.finish_span(session, 2, 10, 22, SCHEMA)
+    progress.finish_span(session, 2, 22, SCHEMA)
     found = progress.load(session, 1, SCHEMA).unfinished
     assert found is not None and found.done == {(0, "write")}
     assert progress.load(session, 2, SCHEMA).unfinished is None

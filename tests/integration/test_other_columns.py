@@ -101,7 +101,7 @@ class Place:
                 done = parallel._together(pa.Table.from_batches([batch.filter(pa.compute.not_equal(batch.column("phase"), LEFT))]))
                 rows, findings = rows + done.rows, findings + done.findings
         if self.finishes:
-            progress.finish_span(self.session, 1, step.after_ts, step.upto_ts, SCHEMA)
+            progress.finish_span(self.session, 1, step.upto_ts, SCHEMA)
         self.session.commit()
         return Written(rows, findings)
 
@@ -434,7 +434,7 @@ def test_a_frozen_columns_zero_is_for_new_rows_only(make: Make) -> None:
         [column("id", flag=NOT_NULL), text("u"), column("n"), column("must", flag=NOT_NULL)],
         [index("PRIMARY", ("id", -1), primary=True), index("u", ("u", -1))],
     )
-    frozen = replace(wide, dropping=True, leaving=frozenset([4]), frozen=FrozenAs(1, frozenset(), frozenset([4])))
+    frozen = replace(wide, dropping=True, leaving=frozenset([4]), frozen=FrozenAs(frozenset(), frozenset([4])))
     events = Events(PAIR).update((1, "a", 0), (9, "a", 1), rowid=1).update((2, "b", 0), (2, "b", 5), rowid=2).insert(4, "d", 4, rowid=4)
     assert place.apply(events.table(), frozen).findings == ()
     assert place.rows() == [(2, "b", 5, "two", 22), (3, "c", 0, "three", 33), (4, "d", 4, "none", 0), (9, "a", 1, "one", 11)]

@@ -89,7 +89,7 @@ def test_a_span_in_parts_from_begin_to_end(session: Session) -> None:
     assert load(session).unfinished == UnfinishedSpan(100, 200, 2, done)
     assert load(session, cluster_id=8).unfinished is None
     save(session, 200, True)
-    progress.finish_span(session, CLUSTER, *span, SCHEMA)
+    progress.finish_span(session, CLUSTER, span[1], SCHEMA)
     assert load(session) == TargetProgress(200, True, 48, None)
     assert session.query(f"SELECT * FROM {SCHEMA}.spark_progress") == []
 
