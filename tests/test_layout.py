@@ -63,6 +63,7 @@ def test_the_owners_top_level_is_there() -> None:
         "README.md",
         "CONTRIBUTING.md",
         "CHANGELOG.md",
+        "SECURITY.md",
         "Makefile",
         ".ci/run",
     ):
