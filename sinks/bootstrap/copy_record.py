@@ -129,7 +129,12 @@ def ensure_table(session: Session, schema: str) -> None:
 
 
 def load(session: Session, cluster_id: int, schema: str) -> CopyRecord | None:
-    """What is recorded; None: nothing was ever copied for this cluster."""
+    """What is recorded; None: nothing was ever copied for this cluster.
+
+    Raises:
+        ApplyError: the table has another layout.
+    """
+    require_sound(session, schema, TABLE)
     try:
         rows = session.query(
             f"SELECT table_schema, table_name, state, kind, snapshot_ts, copied, bounds, made FROM {_table(schema)} WHERE cluster_id = %s AND unit = %s "
