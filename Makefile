@@ -190,7 +190,6 @@ wheel: setup-dev ## build dist/tidb_binlog_spark-*.whl
 .PHONY: proto
 proto: setup-dev ## regenerate the wire messages; fails if the committed ones differ
 	$(VENV)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. pyspark_tidb_binlog/schemas/proto/*.proto
-	$(VENV)/python -m grpc_tools.protoc -I. --grpc_python_out=. pyspark_tidb_binlog/schemas/proto/pump.proto pyspark_tidb_binlog/schemas/proto/cistern.proto
 	$(VENV)/ruff format --quiet --isolated --line-length 140 schemas/proto/*_pb2*.py
 	git diff --exit-code --stat schemas/proto
 

@@ -33,7 +33,6 @@ _HEADER_BLOCK = literal(
     [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/binlog.Pump/WriteBinlog"), (b":authority", b"pump"),
      (b"te", b"trailers"), (b"content-type", b"application/grpc"), (b"user-agent", b"pump_load")]
 )  # fmt: skip
-_OK = b"grpc-status"
 
 
 class Client:

@@ -1,8 +1,7 @@
 """Loads settings from TOML file < environment < flags (the later wins) into the frozen types of ``conf.model``.
 
 Promises: a file, the variables and the flags of a real Drainer or Pump are read as it reads them (drainer.md 3, pump.md 3). An unknown key
-is an error that names the key, its origin and the nearest one; a key of this project's earlier files is one that names its new place; a
-value that asks for what is not built is one too (``conf.unsupported``). Values are typed and checked once, here. Every error is a
+is an error that names the key, its origin and the nearest one; a value that asks for what is not built is one too (``conf.unsupported``). Values are typed and checked once, here. Every error is a
 ``ValueError`` (this package imports no other of the project); ``jobs.cli`` reports it as a ``ConfigError``.
 
 A setting's path is its TOML table and key: ``syncer.txn-batch``, ``spark.parts``, ``pd-urls``. In the environment it is
@@ -24,7 +23,6 @@ from types import MappingProxyType
 from pyspark_tidb_binlog.conf.kafka_options import holds_encrypted, revealed
 from pyspark_tidb_binlog.conf.kinds import WrongItem, leaves, text_of, typed, unknown
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
-from pyspark_tidb_binlog.conf.moved import MOVED, now_at
 from pyspark_tidb_binlog.conf.setting import Setting
 from pyspark_tidb_binlog.conf.unset import Values, fill_drainer, fill_pump
 from pyspark_tidb_binlog.conf.unsupported import GivenValue, notes_on
@@ -41,7 +39,7 @@ REAL_PREFIXES: dict[type, str] = {DrainerConfig: "BINLOG_SERVER_", PumpConfig: "
 PASSWORD = "syncer.to.password"
 DISPATCH, NET_CHANGE = "syncer.enable-dispatch", "spark.net-change"
 _MYSQL = GivenValue("mysql", "")
-_FILLS: dict[type, Callable[[Values, Mapping[str, str]], list[str]]] = {DrainerConfig: fill_drainer, PumpConfig: fill_pump}
+_FILLS: dict[type, Callable[[Values, Mapping[str, str]], None]] = {DrainerConfig: fill_drainer, PumpConfig: fill_pump}
 
 NOTHING: Mapping[str, object] = MappingProxyType({})
 Say = Callable[[str], object]
@@ -171,13 +169,14 @@ def _load(
 ) -> C:
     settings = {setting.path: setting for setting in settings_of(model)}
     environ = os.environ if environ is None else environ
-    in_file = _from_file(file, model, settings) if file is not None else {}
-    above = _from_environment(environ, model, settings) | _from_flags(flags or {}, model, settings)
+    in_file = _from_file(file, settings) if file is not None else {}
+    above = _from_environment(environ, model, settings) | _from_flags(flags or {}, settings)
     given = in_file | above
     if model is DrainerConfig:
         _adjust_switches(given, above, in_file)
     values: Values = {**otherwise, **{path: one.value for path, one in given.items()}}
-    for note in (*_FILLS[model](values, environ), *_kept_transactions(above, in_file, given), *notes_on(given, settings)):
+    _FILLS[model](values, environ)
+    for note in (*_kept_transactions(above, in_file, given), *notes_on(given, settings)):
         say(note)
     return _build(model, {settings[path].fields: value for path, value in values.items() if settings[path].fields})
 
@@ -207,20 +206,19 @@ def _kept_transactions(above: Layer, in_file: Layer, given: Layer) -> list[str]:
     return [f"{given[NET_CHANGE].origin}: the upstream's transactions are kept, so {NET_CHANGE} is false"]
 
 
-def _from_file(file: Path, model: type, settings: Mapping[str, Setting]) -> Layer:
+def _from_file(file: Path, settings: Mapping[str, Setting]) -> Layer:
     try:
         document = tomllib.loads(file.read_text("utf-8-sig"))
     except OSError as error:
         raise ValueError(f"cannot read the settings file {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} is not valid TOML: {error}") from error
-    moved = MOVED[model]
-    lowered = {path.lower(): path for path in (*moved, *settings)}
+    lowered = {path.lower(): path for path in settings}
     found: Layer = {}
     try:
         for written, value in leaves(document, "", lowered):
             path = lowered.get(written.lower(), written)
-            setting = _known(path, model, settings, str(file))
+            setting = _known(path, settings, str(file))
             if not setting.in_file:
                 raise ValueError(f"{file}: {path!r} is no key of the file, only a flag: -{setting.flag}")
             if path in found:
@@ -233,7 +231,7 @@ def _from_file(file: Path, model: type, settings: Mapping[str, Setting]) -> Laye
 
 
 def _from_environment(environ: Mapping[str, str], model: type, settings: Mapping[str, Setting]) -> Layer:
-    ours = {variable_of(path): path for path in (*MOVED[model], *settings)}
+    ours = {variable_of(path): path for path in settings}
     theirs = {REAL_PREFIXES[model] + setting.flag.upper().replace("-", "_"): path for path, setting in settings.items() if setting.flag}
     found: Layer = {}
     for variable in sorted(environ):
@@ -242,32 +240,26 @@ def _from_environment(environ: Mapping[str, str], model: type, settings: Mapping
             path = theirs[variable]
         elif variable in ours:
             path = ours[variable]
-        elif variable in _FORMER_VARIABLES:
-            other, path = _FORMER_VARIABLES[variable]
-            job = "Drainer" if other is DrainerConfig else "Pump"
-            raise now_at(f"{origin} (a {job}'s)", path, MOVED[other][path])
         elif variable.startswith(ENVIRONMENT_PREFIX) and variable not in _ALL_VARIABLES:
             path = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".").replace("_", "-")
         else:
             continue
-        found[path] = GivenValue(typed(_known(path, model, settings, origin), environ[variable], origin, text=True), origin)
+        found[path] = GivenValue(typed(_known(path, settings, origin), environ[variable], origin, text=True), origin)
     return found
 
 
-def _from_flags(flags: Mapping[str, object], model: type, settings: Mapping[str, Setting]) -> Layer:
+def _from_flags(flags: Mapping[str, object], settings: Mapping[str, Setting]) -> Layer:
     found: Layer = {}
     for path, value in flags.items():
-        origin, setting = f"flag --{path}", _known(path, model, settings, "flags")
+        origin, setting = f"flag --{path}", _known(path, settings, "flags")
         text = value if isinstance(value, str) else text_of(setting.kind, value)
         found[path] = GivenValue(typed(setting, text, origin, text=True), origin)
     return found
 
 
-def _known(path: str, model: type, settings: Mapping[str, Setting], origin: str) -> Setting:
+def _known(path: str, settings: Mapping[str, Setting], origin: str) -> Setting:
     if path in settings:
         return settings[path]
-    if path in MOVED[model]:
-        raise now_at(origin, path, MOVED[model][path])
     raise unknown(origin, path, settings)
 
 
@@ -285,5 +277,3 @@ def _build(model: type[C], values: Mapping[tuple[str, ...], object]) -> C:
 
 _ALL_VARIABLES = frozenset(variable_of(setting.path) for model in (DrainerConfig, PumpConfig) for setting in settings_of(model))
 """A demo runs Pumps and Drainer in one environment, so variables of the other kind are not an error."""
-_FORMER_VARIABLES = {variable_of(path): (model, path) for model, moved in MOVED.items() for path in moved}
-"""What a variable of an earlier release was, of either kind."""

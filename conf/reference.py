@@ -151,8 +151,7 @@ _PREFACE = """\
 Generated from `conf/model.py` by `make settings`; `./spark-submit.sh drainer --help` and `pump --help` show the same (installed: `tidb-binlog drainer --help`).
 
 - **Files.** A `drainer.toml` or `pump.toml` of TiDB Binlog is read as it is: names, types, defaults, keys in any case. What only this project
-  has stands in the table `[spark]`. An unknown key is an error that names the nearest one; a key of this project's earlier files is an error
-  that names its new place.
+  has stands in the table `[spark]`. An unknown key is an error that names the nearest one.
 - **Order.** Flag, then environment, then file, then default.
 - **Flags.** As in Go: `-config FILE`, `--config=FILE`; a switch needs no value (`-safe-mode`, `-sync-ddl=false`). Each setting also has its path
   as a flag (`--syncer.to.host db1`, `--spark.parts 4`), and its name alone where no other setting has it (`--parts 4`).
@@ -160,10 +159,7 @@ Generated from `conf/model.py` by `make settings`; `./spark-submit.sh drainer --
   `TIDB_BINLOG__` and its path, with `__` for the dot and `_` for the dash: `TIDB_BINLOG__SYNCER__TO__HOST`. If both are set, the latter counts.
   `MYSQL_HOST`, `MYSQL_PORT`, `MYSQL_USER`, `MYSQL_PSWD` and `KAFKA_ADDRS` are used where nothing else says it.
 - **Durations**: `90s`, `1m30s`, `8h`. A number without a unit is days for `gc`, as in TiDB Binlog. For `syncer.to.read-timeout` it is refused:
-  TiDB Binlog reads days, earlier releases of this project read seconds.
-- **Directories of earlier releases.** While `data-dir` is not set, or is its default, and the default place is not there, `var/drainer/spark`,
-  `var/drainer/delta` and `var/pump` are used where they are, and a line in the log says so. A Drainer without `node-id` keeps the name that
-  it had with this checkpoint directory, `drainer` if an earlier release made it.
+  TiDB Binlog reads days.
 - **Lists of tables** as a flag or in the environment: as TOML, `'[{db-name = "a", tbl-name = "b"}]'`.
 - **What will not be built** (Oracle, ZooKeeper) is refused with an error that names the alternative. What has no meaning here is accepted, and a line
   in the log says so."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 T = typing.TypeVar("T")
 
-DURATION = "a duration with its unit, such as 90s, 1m or 48h (a number alone is days in TiDB Binlog, and was seconds here before)"
+DURATION = "a duration with its unit, such as 90s, 1m or 48h (a number alone is days in TiDB Binlog)"
 """Read as seconds (float); a number alone is refused, whatever was meant by it."""
 DAYS = "whole days, or a duration such as 8h"
 """Kept as text; a whole number is taken too."""

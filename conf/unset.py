@@ -1,8 +1,7 @@
 """What the settings are where nothing is set and the default is no constant: addresses of this machine, variables, other settings.
 
 Promises: as the real programs (``adjustConfig``, ``flags``): an empty text and 0 count as not set, except that ``pd-urls = ""`` means no PD.
-What a former release wrote where its defaults pointed to is used where it is, as long as nothing is set and nothing is at the new place: its
-value log, checkpoints and name in the registry are not left behind. A field of ``conf.model`` has a constant instead, for programs that
+A field of ``conf.model`` has a constant instead, for programs that
 make their own settings.
 """
 
@@ -13,7 +12,6 @@ import re
 import socket
 import struct
 from collections.abc import Callable, Mapping, MutableMapping
-from functools import partial
 from pathlib import Path
 
 Values = MutableMapping[str, object]
@@ -25,10 +23,7 @@ PUMP_DIR = "data.pump"
 KEPT = "tidb-binlog.json"
 """The file in Spark's checkpoint directory with what must not change, or is remembered, from one start to the next (JSON)."""
 KEPT_NODE_ID = "node_id"
-"""The key in it of the name that the Drainer registered with; absent in those of releases whose default was ``FORMER_NODE_ID``."""
-FORMER_NODE_ID = "drainer"
-_FORMER_DRAINER_DIR = "var/drainer"
-_FORMER_PUMP_DIR = "var/pump"
+"""The key in it of the name that the Drainer registered with."""
 _HOST_AND_PORT = re.compile(r"([^\s:/]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 _SIOCGIFADDR = 0x8915
 
@@ -81,19 +76,16 @@ def registry_url(pd_urls: str, secure: bool) -> str:
     return "pd://" + ",".join(hosts)
 
 
-def fill_drainer(values: Values, environ: Mapping[str, str]) -> list[str]:
-    """Set what is not set and has no constant default; what the log is to say about it.
+def fill_drainer(values: Values, environ: Mapping[str, str]) -> None:
+    """Set what is not set and has no constant default.
 
     Raises:
         ValueError: no value can be found.
     """
-    notes: list[str] = []
     _fill(values, "log-level", lambda: "info")
     _fill(values, "data-dir", lambda: DRAINER_DIR)
-    data_dir = str(values["data-dir"])
-    former = _FORMER_DRAINER_DIR if data_dir == DRAINER_DIR else data_dir
-    for path, name in (("spark.checkpoint-dir", "spark"), ("spark.delta-dir", "delta")):
-        _fill(values, path, partial(_place, path, f"{data_dir}/{name}", f"{former}/{name}", notes))
+    _fill(values, "spark.checkpoint-dir", lambda: f"{values['data-dir']}/spark")
+    _fill(values, "spark.delta-dir", lambda: f"{values['data-dir']}/delta")
     _fill(values, "syncer.to.host", lambda: environ.get("MYSQL_HOST") or "localhost")
     _fill(values, "syncer.to.port", lambda: _port(environ.get("MYSQL_PORT", "")))
     _fill(values, "syncer.to.user", lambda: environ.get("MYSQL_USER") or "root")
@@ -108,39 +100,17 @@ def fill_drainer(values: Values, environ: Mapping[str, str]) -> list[str]:
     _fill(values, "node-id", lambda: _node_id(values))
     for path in ("spark.ddl-history", "spark.orphan-resolver"):
         _fill(values, path, lambda: values.get("spark.tidb-status", ""))
-    return notes
 
 
-def fill_pump(values: Values, environ: Mapping[str, str]) -> list[str]:
-    """Set what is not set and has no constant default; what the log is to say about it."""
-    notes: list[str] = []
+def fill_pump(values: Values, environ: Mapping[str, str]) -> None:
+    """Set what is not set and has no constant default."""
     _fill(values, "log-level", lambda: "info")
     _fill(values, "heartbeat-interval", lambda: 2.0)
-    if values.get("data-dir") == PUMP_DIR:
-        values["data-dir"] = ""
-    _fill(values, "data-dir", lambda: _place("data-dir", PUMP_DIR, _FORMER_PUMP_DIR, notes))
+    _fill(values, "data-dir", lambda: PUMP_DIR)
     _one_registry(values, "spark.registry")
     if values["pd-urls"]:
         registry_url(str(values["pd-urls"]), bool(values.get("security.ssl-ca")))
     _fill(values, "addr", lambda: f"{_own_host(str(values['pd-urls'] or values.get('spark.registry', '')))}:8250")
-    return notes
-
-
-def _place(path: str, place: str, former: str, notes: list[str]) -> str:
-    """``place``, or where a former release kept the same, if only that is there."""
-    if former == place or Path(place).exists() or not _holds_something(Path(former)):
-        return place
-    notes.append(f"{path}: {former}, the default of earlier releases, is there and is used; to end this line, set {path} to it")
-    return former
-
-
-def _holds_something(directory: Path) -> bool:
-    try:
-        return any(directory.iterdir())
-    except PermissionError:
-        return True  # whoever opens it says so
-    except OSError:
-        return False
 
 
 def _node_id(values: Values) -> str:
@@ -157,7 +127,7 @@ def _name_kept(checkpoint_dir: str) -> str:
         kept = json.loads((Path(checkpoint_dir.removeprefix("file:")) / KEPT).read_text("utf-8"))
     except (OSError, ValueError):
         return ""
-    return str(kept.get(KEPT_NODE_ID, FORMER_NODE_ID)) if isinstance(kept, dict) else ""
+    return str(kept.get(KEPT_NODE_ID, "")) if isinstance(kept, dict) else ""
 
 
 def _one_registry(values: Values, other: str) -> None:

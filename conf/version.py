@@ -1,3 +1,3 @@
-"""The version of this project, as ``-V`` prints it; a test keeps it equal to that of ``setup.cfg``."""
+"""The version of this project, as ``-V`` prints it and ``setup.cfg`` reads it."""
 
 VERSION = "0.1.0"

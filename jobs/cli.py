@@ -25,7 +25,6 @@ from pyspark_tidb_binlog.conf.entry import IN_CHECKOUT, PROGRAM
 from pyspark_tidb_binlog.conf.kinds import SWITCHES, nearest
 from pyspark_tidb_binlog.conf.load import NOTHING, PASSWORD, Say, load_drainer, load_pump, variable_of
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SecurityConfig, TargetConfig, settings_of
-from pyspark_tidb_binlog.conf.moved import MOVED
 from pyspark_tidb_binlog.conf.reference import default_of, help_of
 from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs.logs import log_file, log_to_file, move_log, set_format, set_level
@@ -130,9 +129,6 @@ class JobParser(argparse.ArgumentParser):
     Whatever is wrong with a command line is a ``ConfigError`` of one line, never the usage.
     """
 
-    model: type[DrainerConfig] | type[PumpConfig] | None = None
-    """Whose settings it has, by ``add_settings``."""
-
     def parsed(self, argv: Sequence[str]) -> argparse.Namespace:
         """The options in ``argv``.
 
@@ -176,10 +172,6 @@ class JobParser(argparse.ArgumentParser):
         return word
 
     def _unknown(self, flag: str, name: str) -> ConfigError:
-        moved = MOVED[self.model] if self.model else {}
-        new = moved.get(name) or next((moved[old] for old in moved if old.rpartition(".")[2] == name), None)
-        if new is not None:
-            return ConfigError(f"unknown flag {flag}: it is now --{new}")
         near = " or ".join(f"--{one}" for one in nearest(name, (option.lstrip("-") for option in self._option_string_actions)))
         return ConfigError(f"unknown flag {flag}" + (f"; did you mean {near}?" if near else "; --help lists them"))
 
@@ -207,7 +199,6 @@ def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig], o
 
     ``otherwise``: by path, the defaults of this job that are not the model's.
     """
-    to.model = model
     # not the list of all flags, which is what follows
     to.usage = " ".join([to.prog, *(str(action.metavar) for action in to._get_positional_actions()), "[FLAG ...]"])
     to.add_argument("--config", type=lambda text: Path(text) if text else None, metavar="FILE", help="settings file in TOML")

@@ -81,7 +81,7 @@ def check_spark(places: ResumeState, kept_for: str | None, target: str, commit_t
 
     Args:
         places: for the messages.
-        kept_for: identity of the target that it belongs to; empty = written by a release without identities; None = no checkpoint.
+        kept_for: identity of the target that it belongs to; None = no checkpoint.
         target: identity of the target.
         commit_ts: that of its row; None = it has none.
 
@@ -95,7 +95,7 @@ def check_spark(places: ResumeState, kept_for: str | None, target: str, commit_t
             f"the target {places.target.where} has no checkpoint of cluster {places.cluster_id}, but Spark's checkpoint {places.checkpoint_dir} shows that this "
             f"stream has run: the target was rebuilt or emptied, its row was deleted, or syncer.to names another one. Choose: {_both(places, with_spark=True)}"
         )
-    if kept_for not in ("", target):
+    if kept_for != target:
         raise ConfigError(
             f"Spark's checkpoint {places.checkpoint_dir} belongs to another target than {places.target.where}, or to it before its "
             f"{places.target.home} was rebuilt. If syncer.to is right, delete the directory {places.checkpoint_dir}: the stream then resumes from "

@@ -81,7 +81,6 @@ def main(argv: Sequence[str]) -> int:
         if wanted.etcd:
             ensure_etcd()
         ensure_packages(dev=wanted.dev)
-        ensure_bytecode()
         if wanted.java:
             ensure_jars(DELTA_JARS, VENV / DELTA_JARS.folder, spark_of_venv())
             ensure_archive((VENV / DELTA_JARS.folder).resolve(), spark_of_venv())
@@ -140,16 +139,6 @@ def ensure_packages(*, dev: bool) -> None:
                 f"installing {name}",
             )
             stamp.write_text(wanted.read_text())
-
-
-def ensure_bytecode() -> None:
-    """PySpark's byte code in the archive that Spark's Python workers import it from (``jobs/bytecode.py``)."""
-    for archive in VENV.glob("lib/python3*/site-packages/pyspark/python/lib/pyspark.zip"):
-        with zipfile.ZipFile(archive) as members:
-            done = "pyspark/__init__.pyc" in members.namelist()
-        if not done:
-            say("compiling PySpark once, for quicker Python workers from now on")
-            run([str(PYTHON), str(PROJECT / "jobs" / "bytecode.py"), str(archive)], "compiling PySpark")
 
 
 def ensure_jars(jars: FetchedJars, to: Path, spark: SparkOfMachine) -> None:

@@ -28,8 +28,6 @@ _KEPT_VERSION = 3
 _NOTHING_APPLIED = "tidb-binlog-nothing-applied.json"
 _BUCKETS_EACH = 2
 """Pairing buckets of a state partition: while what one releases is decoded the next is paired; each costs a batch 10 ms."""
-_NUMBERED = 2
-"""The version whose buckets were numbered, however Spark placed them; their state has the same form."""
 
 
 class SparkCheckpoint:
@@ -50,7 +48,7 @@ class SparkCheckpoint:
         self.bucket_ids = bucket_ids(config.source.pairing_buckets or _BUCKETS_EACH * partitions, partitions)
         """The pairing buckets."""
         self.kept_for: str | None = None
-        """Identity of the target that it belongs to; empty = written by a release without identities, None = no checkpoint."""
+        """Identity of the target that it belongs to; None = no checkpoint."""
         kept = self._place.read(KEPT)
         self.delivery = (
             resolve_delivery(config.source, config.upstream_timeout, waiting)
@@ -60,19 +58,19 @@ class SparkCheckpoint:
         """The delivery that it was made with, else the one that is configured or possible."""
 
     def _kept_delivery(self, made_with: dict[str, Any], config: DrainerConfig) -> Delivery:
-        if made_with["version"] not in (_NUMBERED, _KEPT_VERSION) and made_with["delivery"] == Delivery.RAW:
+        if made_with["version"] != _KEPT_VERSION:
             raise ConfigError(
-                f"the checkpoint {config.checkpoint_dir} was made by a version with another format of the pairing state: "
+                f"the checkpoint {config.checkpoint_dir} has the format {made_with['version']}, supported is {_KEPT_VERSION}: "
                 "delete the directory (the stream resumes from the target's checkpoint row)"
             )
-        self.kept_for = made_with.get("target", "")
+        self.kept_for = made_with["target"]
         if config.source.delivery not in ("", made_with["delivery"]):
             raise ConfigError(
                 f"the checkpoint {config.checkpoint_dir} was made with delivery {made_with['delivery']}, but spark.delivery is "
                 f"{config.source.delivery}: set the former, or delete the directory (the stream resumes from the target's checkpoint row)"
             )
         count = made_with["pairing_buckets"]
-        self.bucket_ids = tuple(made_with.get("bucket_ids", range(count)))
+        self.bucket_ids = tuple(made_with["bucket_ids"])
         if config.source.pairing_buckets not in (0, count):
             raise ConfigError(
                 f"the checkpoint {config.checkpoint_dir} was made with spark.pairing-buckets = {count}: "
@@ -135,8 +133,7 @@ class SparkCheckpoint:
             ReplicationError: its disk is full.
         """
         buckets = {"pairing_buckets": len(self.bucket_ids), "bucket_ids": self.bucket_ids}
-        version = _NUMBERED if self.bucket_ids == tuple(range(len(self.bucket_ids))) else _KEPT_VERSION
-        made_with = {"version": version, "delivery": str(self.delivery), **buckets, "target": target}
+        made_with = {"version": _KEPT_VERSION, "delivery": str(self.delivery), **buckets, "target": target}
         self._write(KEPT, json.dumps(made_with | {KEPT_NODE_ID: self._node_id}))
 
     def _write(self, name: str, text: str) -> None:

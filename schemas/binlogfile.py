@@ -31,8 +31,6 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, LeaseHeld
 MAGIC = 471532804
 MAX_FILE_BYTES = 512 << 20
 """Of the file sink."""
-MAX_RELAY_BYTES = 10 << 20
-"""Of the relay log, unless ``max-file-size`` says otherwise."""
 LOCK = ".lock"
 
 _HEAD = struct.Struct("<Iq")

@@ -8,12 +8,6 @@ import datetime
 import enum
 from typing import NewType
 
-StartTs = NewType("StartTs", int)
-"""A transaction's start timestamp (TSO): ``physical milliseconds << 18 | logical``."""
-
-CommitTs = NewType("CommitTs", int)
-"""A transaction's commit timestamp (TSO). A fake binlog's T and resolved_ts are values of the same axis."""
-
 SchemaVersion = NewType("SchemaVersion", int)
 """TiDB's schema version: the ordering key of DDL jobs and the ``schema_version`` of rows."""
 

@@ -25,8 +25,6 @@ __all__ = ["UNSUPPORTED", "DbInfo", "FoldedKeys", "FrozenAs", "Job", "JobReader"
 class FrozenAs:
     """How rows are written to a table whose schema stayed behind the upstream's because one of its DDLs was refused."""
 
-    since_job: int
-    """The first job that was not applied to the target."""
     narrow: frozenset[int]
     """Ids of the columns that are nullable upstream but not on the target: a NULL becomes the type's zero value."""
     zeros: frozenset[int] = frozenset()

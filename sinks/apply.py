@@ -41,7 +41,6 @@ from pyspark_tidb_binlog.sinks.engine.batch_report import BatchCounts, BatchRepo
 from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind
 from pyspark_tidb_binlog.sinks.engine.choice import NeverKept, chosen, decided, routed, without_strangers
 from pyspark_tidb_binlog.sinks.engine.conditions import Condition, Conditions, hidden_events, hidden_rows, require, require_values
-from pyspark_tidb_binlog.sinks.engine.fold import Numbering
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, fitted
 from pyspark_tidb_binlog.sinks.engine.history_wait import WaitedFor, complete_history
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, persisted
@@ -141,7 +140,7 @@ class BatchApplier:
         self.clock.restart()
         counts = BatchCounts()
         history = self._feed.snapshot()
-        with self._keyed(transactions, history, span.parts, span.numbering) as events:
+        with self._keyed(transactions, history, span.parts) as events:
             controls = Controls(span.after_ts, span.upto_ts, ())
             found = self._summary(events, events.except_rows()[BlockKind.SUMMARIES], controls)
             with self._all_keyed(events, transactions, found, history) as every:
@@ -231,10 +230,8 @@ class BatchApplier:
                 self._apply_steps(complete, controls, found, counts)
 
     @contextmanager
-    def _keyed(
-        self, transactions: DataFrame, history: SchemaHistory, parts: int, numbering: Numbering = Numbering.BLOCKS
-    ) -> Iterator[KeyedEvents]:
-        events = keyed.keyed(transactions, self._ship(history), parts, numbering, self._unread())
+    def _keyed(self, transactions: DataFrame, history: SchemaHistory, parts: int) -> Iterator[KeyedEvents]:
+        events = keyed.keyed(transactions, self._ship(history), parts, self._unread())
         with persisted(events.frame):
             yield events
 
@@ -246,7 +243,7 @@ class BatchApplier:
         if marks_known and all(history.table_at(t.table_id, t.schema_version) is not None for t in found.tables):
             yield events
         else:
-            with self._keyed(transactions, self._feed.snapshot(), events.parts, events.numbering) as again:
+            with self._keyed(transactions, self._feed.snapshot(), events.parts) as again:
                 yield again
 
     def _apply_steps(self, events: KeyedEvents, controls: Controls, found: RowSummary, counts: BatchCounts) -> None:

@@ -22,7 +22,6 @@ import pyarrow as pa
 from pyspark_tidb_binlog.schemas.errors import LeaseLost
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
-from pyspark_tidb_binlog.sinks.engine.fold import Numbering
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
@@ -39,8 +38,6 @@ class UnfinishedSpan:
     parts: int
     done: frozenset[tuple[int, str]]
     """(part, phase) pairs that are in the target."""
-    numbering: Numbering = Numbering.BLOCKS
-    """How its rows are distributed over the parts."""
     relayed: bool = False
     """Whether a replay of the relay log has begun it: the log, which may be a real Drainer's, holds it."""
 

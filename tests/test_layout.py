@@ -10,7 +10,6 @@ import pytest
 from packaging.requirements import Requirement
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
-from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs import command
 from pyspark_tidb_binlog.schemas import errors
 
@@ -38,7 +37,7 @@ to raise it again where it belongs."""
 
 def sources() -> list[Path]:
     found = (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
-    return [path for path in found if not re.search(r"_pb2(_grpc)?\.py$", path.name)]
+    return [path for path in found if not re.search(r"_pb2\.py$", path.name)]
 
 
 def name(path: Path) -> str:
@@ -64,6 +63,7 @@ def test_the_owners_top_level_is_there() -> None:
         "README.md",
         "CONTRIBUTING.md",
         "CHANGELOG.md",
+        "SECURITY.md",
         "Makefile",
         ".ci/run",
     ):
@@ -217,7 +217,6 @@ def test_the_wheel_asks_for_what_the_jobs_are_run_with() -> None:
     }
     parser = configparser.ConfigParser(interpolation=None)
     parser.read(ROOT / "setup.cfg")
-    assert parser["metadata"]["version"] == VERSION
     extras = "\n".join(parser["options.extras_require"].values())
     asked = [
         Requirement(line) for line in f"{parser['options']['install_requires']}\n{extras}".splitlines() if line and not line.startswith("#")

@@ -40,10 +40,7 @@ def _now_by(address: str, tls: TlsSettings | None) -> int:
             answer = connection.request("GET", "/status")
             code = f"HTTP {answer.status}"
         found = json.loads(answer.text) if answer.ok else {}
-        ts, trouble = (
-            int(found["CommitTS"]),
-            found.get("ErrMsg") or "CommitTS is 0: is it of an earlier release? Upgrade Pumps before Drainers",
-        )
+        ts, trouble = int(found["CommitTS"]), found.get("ErrMsg") or "CommitTS is 0"
     except FAILURES as error:
         raise PumpUnavailable(f"{page} does not answer ({type(error).__name__}: {error})") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

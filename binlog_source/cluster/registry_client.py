@@ -8,7 +8,6 @@ that did not answer.
 import json
 import threading
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -73,13 +72,8 @@ class RegistryClient:
         self._request("PUT", f"/registry/{kind}/{quote(status.node_id, safe=':')}", status.to_json().encode())
 
     def own_state(self, kind: str, node_id: str) -> NodeState | None:
-        """The state that a node registered last itself; None also by a registry of a former release, which does not know it."""
-        path = f"/registry/{kind}/{quote(node_id, safe='')}/own"
-        with self._lock:
-            answer = self._ask("GET", path)
-        if answer.status == HTTPStatus.NOT_FOUND:
-            return None
-        said = self._parsed(path, self._checked(path, answer))
+        """The state that a node registered last itself; None: it has not."""
+        said = self._json("GET", f"/registry/{kind}/{quote(node_id, safe='')}/own")
         return NodeState(said["state"]) if said["state"] else None
 
     def mvcc(self, key: bytes) -> Any:

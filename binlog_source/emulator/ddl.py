@@ -21,7 +21,6 @@ from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC
 
 STATE_ROLLBACK_DONE = 3
-STATE_CANCELLED = 5
 
 
 @dataclass(frozen=True, slots=True)

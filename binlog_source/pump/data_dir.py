@@ -4,7 +4,7 @@
     .cluster  the id of the cluster whose binlogs are in the log; a real Pump neither writes nor minds it
 
 Promises: a data-dir is never used for a second cluster: readers would get rows of another one's tables, and the index an outcome of another
-one's transaction. One that has no ``.cluster``, a real Pump's or a former release's, is taken for the present cluster's.
+one's transaction. One that has no ``.cluster``, a real Pump's, is taken for the present cluster's.
 """
 
 import logging

@@ -106,7 +106,6 @@ class OrphanResolver:
         self._timeout_ms = timeout * 1000
         self._now_ms = now_ms
         self._alarmed_at = self._told_at = float("-inf")
-        self.alarms = 0
         """How often the outcome of a Prewrite could not be found out."""
 
     def __call__(self) -> None:
@@ -169,7 +168,6 @@ class OrphanResolver:
 
     def _tell(self, entry: Entry, text: str) -> None:
         """Log it when it is new, and again every ``_UNDECIDED_EVERY`` seconds."""
-        self.alarms += 1
         new = entry.ts not in self._undecided
         self._undecided[entry.ts] = text
         if new or time.monotonic() - self._told_at >= _UNDECIDED_EVERY:
@@ -177,7 +175,6 @@ class OrphanResolver:
             _log.error("Pump %s: %s", self._service.node_id, text)
 
     def _alarm(self, waiting: Sequence[Entry], error: PumpUnavailable) -> None:
-        self.alarms += 1
         if time.monotonic() - self._alarmed_at >= _ALARM_EVERY:
             self._alarmed_at = time.monotonic()
             _log.error(

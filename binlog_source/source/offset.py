@@ -14,7 +14,6 @@ JSON form (sorted keys, format version 2)::
                  read from there on. *sorted*: ``suffix`` 0, ``offset`` = R; the ids are the Pumps to read. ``seen_ts``: the largest
                  commit_ts of a Commit or fake in its log before the position (sorted: up to R); absent if unknown.
 ``clock_ts``     *raw*: every Pump has been read at least to a fake or Commit of this ts; the source of the query's watermark. *sorted*: 0.
-                 Version 1 has no such field and is accepted for sorted delivery only: its pairing state is not supported.
 
 ``gone_ts``      in the first offset of a stream that began at 0, if a Pump had collected up to G: transactions with
                  ``commit_ts <= G`` are left out, because some are incomplete.
@@ -35,8 +34,6 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import Delivery
 
 VERSION = 2
-_SORTED_VERSION = 1
-"""Accepted for sorted delivery, too."""
 _MAX_INT64 = (1 << 63) - 1
 
 
@@ -104,18 +101,16 @@ def from_json(value: object) -> BinlogOffset:
     """
     fields = _object(value, "the offset")
     version = fields.get("version")
-    old = version == _SORTED_VERSION and fields.get("delivery") == Delivery.SORTED
-    if not (version == VERSION or old) or isinstance(version, bool):
+    if version != VERSION or isinstance(version, bool):
         raise _refused(f"its version is {version!r}, supported is {VERSION}")
-    wanted = {"delivery", "floor", "pumps", "resolved_ts", "version"}
-    if set(fields) - {"gone_ts", "left"} != (wanted if old else wanted | {"clock_ts"}):
+    if set(fields) - {"gone_ts", "left"} != {"clock_ts", "delivery", "floor", "pumps", "resolved_ts", "version"}:
         raise _refused(f"its fields are {sorted(map(str, fields))}")
     if fields["delivery"] not in tuple(map(str, Delivery)):
         raise _refused(f"its delivery is {fields['delivery']!r}")
     resolved, floor = _count(fields["resolved_ts"], "resolved_ts"), _count(fields["floor"], "floor")
     if resolved < floor:
         raise _refused(f"its resolved_ts {resolved} is below its floor {floor}")
-    clock = 0 if old else _count(fields["clock_ts"], "clock_ts")
+    clock = _count(fields["clock_ts"], "clock_ts")
     marks = {pump: _mark(pump, mark) for pump, mark in _object(fields["pumps"], "pumps").items()}
     gone_ts = _count(fields.get("gone_ts", 0), "gone_ts")
     left = {str(pump): _count(upto_ts, f"left of Pump {pump}") for pump, upto_ts in _object(fields.get("left", {}), "left").items()}

@@ -33,8 +33,6 @@ class Flag(IntEnum):
 
 FIXED_SIZE = 8
 """Bytes of the comparable integers, floats and durations."""
-INTEGERS = frozenset({Flag.COMPARABLE_INT, Flag.COMPARABLE_UINT, Flag.DURATION, Flag.VARINT, Flag.UVARINT})
-"""Flags that datums of integer, time, ENUM, SET and BIT columns may have."""
 
 _GROUP = 8
 _GROUP_FULL = 0xFF
@@ -167,16 +165,6 @@ def encode_decimal(value: decimal.Decimal | str | int, precision: int, scale: in
 def encode_bytes(value: bytes) -> bytes:
     """A string."""
     return bytes((Flag.BYTES,)) + number.encode_varint(len(value)) + value
-
-
-def encode_comparable_bytes(value: bytes) -> bytes:
-    """A string as stored in keys: groups of 8, each followed by 0xFF minus its padding."""
-    out = bytearray((Flag.COMPARABLE_BYTES,))
-    for start in range(0, len(value) + 1, _GROUP):
-        group = value[start : start + _GROUP]
-        padding = _GROUP - len(group)
-        out += group + bytes(padding) + bytes((_GROUP_FULL - padding,))
-    return bytes(out)
 
 
 def encode_json(value: json_binary.JsonValue) -> bytes:

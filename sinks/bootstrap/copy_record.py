@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused
+from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, KeyRange, key_from_json, key_to_json
-from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
+from pyspark_tidb_binlog.sinks.mysql.own_tables import made_with, require_sound
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 
 TABLE = "spark_bootstrap"
 _ABSENT = frozenset({1049, 1146})
-_NO_COLUMN = 1054
 _WHOLE = -1
 """``unit`` of the rows that are about a table, or everything."""
 _LOST = (
@@ -124,7 +123,7 @@ def ensure_table(session: Session, schema: str) -> None:
         f"CREATE TABLE IF NOT EXISTS {_table(schema)} (cluster_id BIGINT UNSIGNED NOT NULL, table_schema VARCHAR(64) NOT NULL, "
         "table_name VARCHAR(64) NOT NULL, unit INT NOT NULL, state VARCHAR(16) NOT NULL, kind VARCHAR(16) NOT NULL, snapshot_ts BIGINT UNSIGNED NOT NULL, "
         "bounds LONGTEXT, after_key LONGTEXT, copied BIGINT NOT NULL, bytes BIGINT NOT NULL, changed_at TIMESTAMP(3) NULL, made TINYINT NOT NULL, "
-        "PRIMARY KEY (cluster_id, table_schema, table_name, unit)) ENGINE=InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin"
+        f"PRIMARY KEY (cluster_id, table_schema, table_name, unit)) {made_with(TABLE, ' DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin')}"
     )
     require_sound(session, schema, TABLE)
 
@@ -133,8 +132,9 @@ def load(session: Session, cluster_id: int, schema: str) -> CopyRecord | None:
     """What is recorded; None: nothing was ever copied for this cluster.
 
     Raises:
-        BootstrapRefused: the table is there in another form.
+        ApplyError: the table has another layout.
     """
+    require_sound(session, schema, TABLE)
     try:
         rows = session.query(
             f"SELECT table_schema, table_name, state, kind, snapshot_ts, copied, bounds, made FROM {_table(schema)} WHERE cluster_id = %s AND unit = %s "
@@ -144,12 +144,6 @@ def load(session: Session, cluster_id: int, schema: str) -> CopyRecord | None:
     except ApplyError as error:
         if error.errno in _ABSENT:
             return None
-        if error.errno == _NO_COLUMN:
-            raise BootstrapRefused(
-                f"{schema}.{TABLE} at the target has other columns than this version writes ({error.words}): a development version made it. If the stream has begun "
-                f"(a checkpoint is there), nothing needs it: DROP TABLE {_table(schema)}, and start again. If not, drop the tables that it names, too, and begin "
-                "the copy anew with --bootstrap-all"
-            ) from error
         raise
     heads = [CopyHead(CopyKind(kind), int(ts), CopyState(state)) for db, name, state, kind, ts, *_ in rows if not db and not name]
     found = [CopiedTable(db, name, CopyState(state), int(n), to or "", bool(made)) for db, name, state, _, _, n, to, made in rows if db]

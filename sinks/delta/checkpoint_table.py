@@ -404,21 +404,17 @@ def latest(spark: SparkSession, path: str) -> CheckpointRow | None:
 
 
 def places(spark: SparkSession, path: str, target: str) -> tuple[int | None, int | None]:
-    """The resolved_ts of the newest row of ``target``, and that of the newest row of another or an unnamed target; None = no such row."""
+    """The resolved_ts of the newest row of ``target``, and that of the newest row of another target; None = no such row."""
     if not is_table(spark, path):
         return None, None
-    mine = F.coalesce(F.col("target") == target, F.lit(False))
+    mine = F.col("target") == target
     row = _rows(spark, path).agg(_last_resolved(mine), _last_resolved(~mine)).toArrow().to_pylist()[0]
     of_target, of_others = row.values()
     return of_target, of_others
 
 
 def _rows(spark: SparkSession, path: str) -> DataFrame:
-    """The rows with the columns of ``SCHEMA``; ``target`` is null in a table created by a release that did not store it."""
-    rows = spark.read.format("delta").load(path)
-    if "target" not in rows.columns:
-        rows = rows.withColumn("target", F.lit(None).cast("string"))
-    return rows.select(*SCHEMA.names)
+    return spark.read.format("delta").load(path)
 
 
 def _last_resolved(which: Column) -> Column:
@@ -454,7 +450,6 @@ class DeltaTable:
         """Add rows in one commit of one file."""
         version = max(r.batch_id for r in rows)
         writer = self._spark.createDataFrame(as_table(rows, self._app_id, self._target)).coalesce(1).write.format("delta").mode("append")
-        writer = writer.option("mergeSchema", "true")  # for tables of a release that did not store the target's identity
         if version >= 0:
             writer = writer.option("txnAppId", self._app_id).option("txnVersion", str(version))
         writer.save(self._path)

@@ -188,7 +188,7 @@ class DeltaMaintenance:
                 spark.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
 
     def _agree(self, spark: SparkSession, table: JavaObject) -> None:
-        """Set the table properties if they differ: the setting was changed, or an earlier release created the table."""
+        """Set the table properties if they differ: the setting was changed."""
         # Uses the absolute location: SQL takes a relative path for a table name.
         there = DataFrame(table.detail(), spark).select("properties", "location").toArrow().to_pylist()[0]
         wanted = self._bounds.properties

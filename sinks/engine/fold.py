@@ -6,7 +6,6 @@ is an INSERT, and exists after it unless its last event is a DELETE. The first e
 the new image; events between them are dropped.
 """
 
-import enum
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -107,30 +106,17 @@ def _reborn(ops: Indexes, codes: Indexes, first: Indexes) -> Mask:
     return found
 
 
-class Numbering(enum.IntEnum):
-    """How rows are numbered into parts. A span is finished as it was begun, so its record has the value."""
-
-    ROWS = -1
-    """Each row by its key."""
-    FORMER = -2
-    """As an older release did, which took the key of an integer for a varint: by the key, but for handles of 2**40 and more."""
-    BLOCKS = -3
-    """Rows whose handle is an integer by blocks of neighbours: two connections that insert alternating keys into the same pages of a target's
-    index take a third longer."""
-
-
 def part_numbers(
     table_ids: Indexes,
     keys: pa.BinaryArray,
     keyless: Mask,
     parts: int,
     neighbours: Mask | None = None,
-    numbering: Numbering = Numbering.BLOCKS,
 ) -> np.ndarray[Any, np.dtype[np.int32]]:
     """The part, 0 to ``parts - 1``, that each row belongs to; all rows of a keyless table are in one part.
 
-    ``neighbours``: the rows whose handle is an integer, which ``numbering`` may number otherwise than by the key; their keys are the handle as
-    8 bytes, big-endian.
+    ``neighbours``: the rows whose handle is an integer; their keys are the handle as 8 bytes, big-endian. A block of them is in one part: two
+    connections that insert alternating keys into the same pages of a target's index take a third longer.
 
     The hash must never change, since a restart must find the rows of an unfinished part again. All arithmetic is modulo 2**64:
     ``h = mix(table_id)``; for each 8 key bytes as a little-endian word, the last one padded with zeros, ``h = mix(h ^ word)``;
@@ -142,7 +128,7 @@ def part_numbers(
     rows = np.flatnonzero(~keyless)
     starts, lengths, data = _binary_parts(keys)
     if len(rows):
-        first = np.full(len(rows), _WHOLE) if neighbours is None else np.where(neighbours[rows], _COUNTED[numbering], _WHOLE)
+        first = np.full(len(rows), _WHOLE) if neighbours is None else np.where(neighbours[rows], _BLOCK, _WHOLE)
         hashes[rows] = _hash_bytes(hashes[rows], starts[rows], lengths[rows], data, first)
     return np.asarray(hashes % np.uint64(parts), dtype=np.int32)
 
@@ -178,7 +164,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_B = np.uint64(0x94D049BB133111EB)
 _WHOLE = np.uint64(0xFFFFFFFFFFFFFFFF)
-_COUNTED = {Numbering.ROWS: _WHOLE, Numbering.FORMER: np.uint64(0xFFFFFFFFFFF080FF), Numbering.BLOCKS: np.uint64(0x00FCFFFFFFFFFFFF)}
+_BLOCK = np.uint64(0x00FCFFFFFFFFFFFF)
 """Which bits of an integer handle's key, a little-endian word of big-endian bytes, count."""
 
 _ONLY = np.array([(1 << (8 * n)) - 1 for n in range(9)], dtype=np.uint64)

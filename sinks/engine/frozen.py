@@ -136,7 +136,7 @@ def writable(table: TableAt, shape: FrozenShape) -> TableAt | UnwritableTable:
     info = _assembled(table.info, columns, _keys_of_both(table.info, shape.info, pairs))
     narrow = frozenset(c.id for c, t in pairs if t.not_null and not c.not_null)
     leaving = table.leaving | {c.id for c in zeros}
-    frozen = FrozenAs(shape.since.id, narrow, frozenset(c.id for c in zeros))
+    frozen = FrozenAs(narrow, frozenset(c.id for c in zeros))
     return replace(table, schema=shape.schema, name=shape.name, info=info, dropping=True, leaving=leaving, frozen=frozen)
 
 

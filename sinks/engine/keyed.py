@@ -3,7 +3,7 @@
 Promises: the part of a row is a fixed function of its table and key, so a replay with the same number of parts finds the same rows in the
 same part. Rows of clustered tables are distributed over the parts by key. All rows of a table with ``_tidb_rowid`` as its handle are in one
 part, because the table may have no key in the target, and two connections deleting from it would block each other. Rows whose handle is an
-integer are distributed by blocks of neighbours (``fold.Numbering``).
+integer are distributed by blocks of neighbours (``fold.part_numbers``).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, TRANSACTION, ddl_of
 from pyspark_tidb_binlog.sinks.engine.batch import PARTIAL, rows_between, summarise
 from pyspark_tidb_binlog.sinks.engine.blocks import BLOCK, BlockKind, cut, is_cut, pack, slices, unpack, unpack_each
 from pyspark_tidb_binlog.sinks.engine.choice import ALL_KEPT, NeverKept
-from pyspark_tidb_binlog.sinks.engine.fold import Numbering, part_numbers
+from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 
 KEYED = ROW_EVENT.append(pa.field("key", pa.binary())).append(pa.field("part", pa.int32(), nullable=False))
@@ -40,7 +40,6 @@ class KeyedEvents:
 
     frame: DataFrame
     parts: int
-    numbering: Numbering = Numbering.BLOCKS
 
     def except_rows(self) -> Mapping[BlockKind, pa.Table]:
         """The DDLs, the control rows and the summaries, on the driver; runs one Spark job."""
@@ -90,7 +89,6 @@ def keyed(
     transactions: DataFrame,
     history: Broadcast[SchemaHistory],
     parts: int,
-    numbering: Numbering = Numbering.BLOCKS,
     never_kept: NeverKept = ALL_KEPT,
 ) -> KeyedEvents:
     """``transactions`` (``TRANSACTIONS``) as events, row changes with keys and summaries, without those ``never_kept``, and with the marks apart."""
@@ -102,10 +100,10 @@ def keyed(
             marks, changes = never_kept.marks.apart(never_kept.dropped(pa.Table.from_batches([events.rows])))
             yield from pack(BlockKind.MARKS, 0, marks)
             yield from pack(BlockKind.SUMMARIES, 0, summarise(changes, ()))
-            for part, rows in by_part(with_keys(changes, history.value, parts, numbering)):
+            for part, rows in by_part(with_keys(changes, history.value, parts)):
                 yield from pack(BlockKind.ROWS, part, rows)
 
-    return KeyedEvents(transactions.mapInArrow(run, ddl_of(BLOCK)).repartitionById(parts, "part"), parts, numbering)
+    return KeyedEvents(transactions.mapInArrow(run, ddl_of(BLOCK)).repartitionById(parts, "part"), parts)
 
 
 def warm_up(spark: SparkSession, parts: int) -> None:
@@ -117,7 +115,7 @@ def warm_up(spark: SparkSession, parts: int) -> None:
         KeyedEvents(events, parts).summaries((0, 1), ())
 
 
-def with_keys(rows: pa.Table, history: SchemaHistory, parts: int, numbering: Numbering = Numbering.BLOCKS) -> pa.Table:
+def with_keys(rows: pa.Table, history: SchemaHistory, parts: int) -> pa.Table:
     """Row changes (``ROW_EVENT``) as ``KEYED``; pure. The identity of a row does not depend on the schema version."""
     versions = rows.column("schema_version").to_numpy()
     table_ids = rows.column("table_id").to_numpy()
@@ -132,7 +130,7 @@ def with_keys(rows: pa.Table, history: SchemaHistory, parts: int, numbering: Num
     unclustered = [i for i, t in tables.items() if not (t.info.pk_is_handle or t.info.is_common_handle)]
     by_integer = [i for i, t in tables.items() if t.info.pk_is_handle]
     keyless, neighbours = (np.isin(table_ids[known], ids) for ids in (unclustered, by_integer))
-    numbers = part_numbers(table_ids[known], keys, keyless, parts, neighbours, numbering)
+    numbers = part_numbers(table_ids[known], keys, keyless, parts, neighbours)
     with_key = with_key.append_column("key", keys).append_column("part", pa.array(numbers))
     nothing = pa.nulls(without.num_rows, pa.binary())
     without = without.append_column("key", nothing).append_column("part", pa.array(np.zeros(without.num_rows, np.int32)))

@@ -87,10 +87,6 @@ class RowBatch:
         """Number of operations."""
         return len(self.commit_ts)
 
-    def count_upto(self, commit_ts: int) -> int:
-        """How many of them are of transactions up to ``commit_ts``: they come first."""
-        return int(np.searchsorted(self.commit_ts, commit_ts, side="right"))
-
     @property
     def transactions(self) -> Indexes:
         """The places at which a transaction begins."""

@@ -20,7 +20,7 @@ from typing import Protocol, runtime_checkable
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
+from pyspark_tidb_binlog.sinks.mysql.own_tables import made_with, require_sound
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 _ABSENT = frozenset({1049, 1146})
@@ -93,7 +93,8 @@ def ensure_table(session: Target, schema: str) -> None:
         f"CREATE TABLE IF NOT EXISTS {_table(schema)} ("
         "cluster_id bigint unsigned NOT NULL PRIMARY KEY, epoch bigint unsigned NOT NULL, life varchar(36) CHARACTER SET ascii NOT NULL, "
         "drainer varchar(191) CHARACTER SET utf8mb4 NOT NULL, host varchar(255) CHARACTER SET utf8mb4 NOT NULL, pid bigint NOT NULL, "
-        "target varchar(36) CHARACTER SET ascii NOT NULL, taken_at timestamp(3) NULL, renewed_at timestamp(3) NULL) ENGINE=InnoDB"
+        "target varchar(36) CHARACTER SET ascii NOT NULL, taken_at timestamp(3) NULL, renewed_at timestamp(3) NULL) "
+        f"{made_with('spark_lease')}"
     )
     require_sound(session, schema, "spark_lease")
 

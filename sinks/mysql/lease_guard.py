@@ -31,8 +31,6 @@ GUARD = "lease"
 """Kind of server-side lock: held by the lease holder's dedicated connection."""
 DDL = "ddl"
 """Kind of server-side lock: held while a DDL is executed or the lease is taken."""
-LAYOUT = "layout"
-"""Kind of server-side lock: held while our own tables are changed, for all clusters (``cluster_id`` 0)."""
 _SLICE = 5
 """Seconds that one GET_LOCK waits: less than any read timeout."""
 _BEATS = 5

@@ -9,7 +9,6 @@ rows applied twice, and one that is missing would have them left out.
     the target      our own row, older                         removed
     the target      a savepoint that is newer than both        refused: a Drainer went on by it
     elsewhere       a real row that ours does not know, newer  it becomes ours; the savepoint counts only if it is newer still
-    elsewhere       the same, and a former release wrote ours  refused: ours may have been set back
     elsewhere       a real row that ours knows, or an older    left as it is
 
 Promises: the stream never begins from the older of two records unless somebody has set the one back that counts; what is moved is moved in one
@@ -86,22 +85,13 @@ def into_target(rows: TwoRecords, savepoint: int, names: tuple[str, str], path: 
 
 
 def out_of_target(rows: TwoRecords, real: Checkpoint | None, names: tuple[str, str]) -> RecordMove:
-    """The record is asked for in our own table, ``real`` trails it; ``other``: that of the target's real table. Pure.
-
-    Raises:
-        ConfigError: the other row is newer than ours, which does not say whether it knows it.
-    """
+    """The record is asked for in our own table, ``real`` trails it; ``other``: that of the target's real table. Pure."""
     ours, other = rows.asked, rows.other
     if other is None or not other.commit_ts:
         return RecordMove()
     beside = other.commit_ts
     if ours is not None and (beside == ours.beside or beside <= ours.commit_ts):
         return RecordMove(beside=beside)
-    if ours is not None and ours.beside is None:
-        raise ConfigError(
-            f"the target has two records: {names[0]} is at {ours.commit_ts} ({as_time(ours.commit_ts)}), {names[1]} at {beside} ({as_time(beside)}). Was the "
-            f"former one set back, delete the row of this cluster from {names[1]}; did a Drainer go on by the latter, delete it from {names[0]}"
-        )
     trails = (real.commit_ts,) if real is not None and real.commit_ts < beside else ()
     was = f", which was at {ours.commit_ts}" if ours is not None else ""
     old = f"; the older checkpoint {real.commit_ts} that trails it is written again" if trails and real is not None else ""

@@ -27,7 +27,7 @@ from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.hidden import marked
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
-from pyspark_tidb_binlog.sinks.mysql import lease, old_layout, parallel, progress
+from pyspark_tidb_binlog.sinks.mysql import lease, parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.checked import Effects, checked
 from pyspark_tidb_binlog.sinks.mysql.ddl import text
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import (
@@ -42,7 +42,6 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_columns import ensure_kept_table, forget_kept
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.late_record import Note
-from pyspark_tidb_binlog.sinks.mysql.lease_guard import LAYOUT, alone
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.opening import Doubt, Recorded, doubt_of, safe_until, start_of, version_on
 from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
@@ -100,7 +99,7 @@ class MySQLSink(Sink):
         identity = self._leased.take(self._cluster_id).target
         self._history, record = history, self._record
         record.move_here()
-        found, choice = record.counts(*self._leased.ask(partial(self._stand, history())))
+        found, choice = record.counts(*self._leased.ask(self._stand))
         open_upto = self._leased.ask(partial(self._open_upto, found.commit_ts)) if found.known else 0
         record.commit_ts = start_of(found, open_upto, begin(identity, found.commit_ts if found.known else None))
         doubt = self._leased.ask(partial(self._doubt, found))
@@ -167,16 +166,13 @@ class MySQLSink(Sink):
         applied = applied_at(session, self._settings, cluster_id, (self._record.commit_ts, version), self._history())
         return applied, load_refused(session, self._settings, cluster_id)
 
-    def _stand(self, history: SchemaHistory, session: Session) -> tuple[Checkpoint | None, TargetProgress]:
+    def _stand(self, session: Session) -> tuple[Checkpoint | None, TargetProgress]:
         """The row of the record, and all that is recorded."""
         schema, cluster_id, table = self._settings.checkpoint_schema, self._cluster_id, self._record.table
-        with alone(session, lease.lock_name(LAYOUT, schema, 0), self._retry_policy.pause):
-            old_layout.set_aside(session, schema)
-            progress.ensure_tables(session, schema, table)
-            ensure_ddl_table(session, self._settings)
-            session.commit()
-            old_layout.adopt(session, self._leased.lease, self._settings.drainer, history)
-        # An older release, which does not check the lease, may still have a commit in progress on the server: the lock waits for it.
+        progress.ensure_tables(session, schema, table)
+        ensure_ddl_table(session, self._settings)
+        session.commit()
+        # A real Drainer, which does not check the lease, may still have a commit in progress on the server: the lock waits for it.
         recorded = progress.locked_checkpoint(session, cluster_id, schema, table)
         return recorded, progress.progress_at(session, cluster_id, recorded, schema)
 
@@ -209,7 +205,6 @@ class MySQLSink(Sink):
         and says ``consistent``.
         """
         schema = self._settings.checkpoint_schema
-        progress.settle_safe(session, self._cluster_id, schema)
         if safe_until:
             progress.begin_safe(session, self._cluster_id, progress.SafeBounds(self._record.commit_ts, safe_until), schema)
         progress.forget_other_spans(session, self._cluster_id, self._record.commit_ts, schema)
@@ -333,7 +328,7 @@ class MySQLSink(Sink):
         def begin(session: Session) -> bool:
             if not self._record.next_is(session, step):
                 return False
-            progress.begin_span(session, cluster_id, step.after_ts, step.upto_ts, parts, schema, events.numbering, self._filters)
+            progress.begin_span(session, cluster_id, step.after_ts, step.upto_ts, parts, schema, self._filters)
             if safe is not None and not self._safe.open_at(step.after_ts):
                 # What it deletes is written by safe mode alone: a later life must go on so, whatever its setting is.
                 progress.begin_safe(session, cluster_id, progress.SafeBounds(step.after_ts, step.upto_ts, progress.Reason.PARTS), schema)

@@ -1,8 +1,8 @@
-"""Whether our tables at the target can hold what their rows promise: in an engine with transactions, one row for each key. [db]
+"""Whether our tables at the target can hold what their rows promise: of our layout, in an engine with transactions, one row for each key. [db]
 
 A table is made with ``CREATE TABLE IF NOT EXISTS``, which leaves one alone that another program, a restore or an older server has made otherwise. A row of
 a table without transactions stays where the data that it describes is rolled back, so that the retry takes it for written; without its key REPLACE
-adds a row, and the oldest one is read.
+adds a row, and the oldest one is read. The tables named ``spark_…`` share one layout, whose number is each table's COMMENT.
 
 Promises: reads only; a table that is not there, or that the account may not see, has no fault.
 """
@@ -14,10 +14,14 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import Queries, TargetTable, read_tables, with_transactions
+from pyspark_tidb_binlog.sinks.mysql.target import as_text
 from pyspark_tidb_binlog.sinks.routing.own_schemas import MARK_TABLE
 
+LAYOUT = 1
+"""The layout of our tables: columns, keys, and what is in them."""
 _CHECKPOINT = ("clusterID",)
 _KEYS = {
+    "spark_checkpoint": _CHECKPOINT,
     "spark_lease": ("cluster_id",),
     "spark_progress": ("cluster_id", "from_ts", "to_ts", "part", "parts", "phase"),
     "spark_ddl": ("cluster_id", "job_id"),
@@ -28,7 +32,7 @@ _KEYS = {
 }
 """The key of each table; any other one is a table of checkpoints."""
 MADE = tuple(name for name in _KEYS if name != MARK_TABLE)
-"""Those in the checkpoint schema that have one name everywhere."""
+"""Those in the checkpoint schema that are ours alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +42,49 @@ class TableFault:
     table: str
     what: str
     todo: str
-    """The statement that mends it."""
+    """What an operator does about it."""
+
+
+def made_with(name: str, charset: str = "") -> str:
+    """The options of the table ``name`` in its CREATE TABLE: the layout of one that is ours alone."""
+    return f"ENGINE=InnoDB{charset}" + (f" COMMENT='{_comment(LAYOUT)}'" if name in MADE else "")
 
 
 def faults(session: Queries, schema: str, names: Iterable[str]) -> Iterator[TableFault]:
     """What is wrong with those of our tables that there are."""
-    wanted = list(names)
+    wanted = list(dict.fromkeys(names))
     found = read_tables(session, ((schema, name) for name in wanted))
     for name in wanted:
         if (there := found.get((schema, name))) is not None:
-            yield from _faults(table_name(there.schema, there.name), there, _KEYS.get(name, _CHECKPOINT))
+            label = table_name(there.schema, there.name)
+            yield from _another_layout(session, label, there) if name in MADE else ()
+            yield from _faults(label, there, _KEYS.get(name, _CHECKPOINT))
 
 
 def require_sound(session: Queries, schema: str, *names: str) -> None:
     """Check tables of ours after they were made.
 
     Raises:
-        ApplyError: one of them cannot hold what its rows promise; the text has the statement that mends it.
+        ApplyError: one of them has another layout, or cannot hold what its rows promise; the text says what to do.
     """
     for fault in faults(session, schema, names):
         raise ApplyError(
-            f"{fault.table} at the target {fault.what}. Nothing is written. With every Drainer of this target stopped, execute {fault.todo}, and start again"
+            f"{fault.table} at the target {fault.what}. Nothing is written. With every Drainer of this target stopped, {fault.todo}"
         )
+
+
+def _another_layout(session: Queries, label: str, there: TargetTable) -> Iterator[TableFault]:
+    sql = "SELECT table_comment FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
+    for (comment,) in session.query(sql, [there.schema, there.name]):
+        if as_text(comment) != _comment(LAYOUT):
+            what = (
+                f"has the comment {as_text(comment)!r}, and this release reads and writes only tables with the comment {_comment(LAYOUT)!r}"
+            )
+            yield TableFault(label, what, "start the release that made the table")
+
+
+def _comment(layout: int) -> str:
+    return f"layout {layout}"
 
 
 def _faults(label: str, there: TargetTable, key: tuple[str, ...]) -> Iterator[TableFault]:
@@ -68,14 +93,14 @@ def _faults(label: str, there: TargetTable, key: tuple[str, ...]) -> Iterator[Ta
             f"is in engine {there.engine}, which has no transactions: its rows would stay where the data that they describe is rolled back, "
             "and that data would be lost"
         )
-        yield TableFault(label, what, with_transactions(label))
+        yield TableFault(label, what, f"execute {with_transactions(label)}, and start again")
     if not any(_is(k.columns, key) for k in there.unique_keys):
         names = ", ".join(map(quote_name, key))
         what = f"has no primary key ({names}): a row would be added instead of replaced, and the oldest one would count at the next start"
         yield TableFault(
             label,
             what,
-            f"ALTER TABLE {label} ADD PRIMARY KEY ({names}) (where it refuses rows with equal keys, keep the newest one of each)",
+            f"execute ALTER TABLE {label} ADD PRIMARY KEY ({names}) (where it refuses rows with equal keys, keep the newest one of each), and start again",
         )
 
 

@@ -263,11 +263,10 @@ class _PartPlans:
             for moves in plan.moves:
                 yield from moves
 
-    def corrections(self, planned: progress.PlannedWithout, findings: list[Finding]) -> Iterator[Statement]:
-        """From the deletes ``planned`` to ``deletes``; adds what stays uncertain to ``findings``. First all rows are inserted again, because
+    def corrections(self, before: frozenset[int], findings: list[Finding]) -> Iterator[Statement]:
+        """From the deletes planned without the transactions ``before`` to ``deletes``; adds what stays uncertain to ``findings``. First all rows are inserted again, because
         among equal rows without a key those are found by the deletes too.
         """
-        before = planned.commit_ts
         rows, how = self._rows, self._how
         ends = [self._births(frozenset()), *(_ends_without(rows, skipped) for skipped in (frozenset[int](), before, self.skipped))]
         numbers = _subset_numbers(rows, _touched(rows, before ^ self.skipped) & np.logical_or.reduce(ends))
@@ -276,18 +275,17 @@ class _PartPlans:
                 events, keys = marked(subset.select(ROW_EVENT.names), how.hidden), subset.column("key").combine_chunks()
                 some = DeleteCorrection(events, how.tables, how.limits, keys, before, self.skipped, flavour=how.flavour)
                 if kind is DeleteCorrection.restores:
-                    findings += some.doubts(recorded=planned.recorded)
+                    findings += some.doubts()
                 yield _NOTHING
                 yield from kind(some)
 
-    def partly_applied(self, planned: progress.PlannedWithout) -> list[Finding]:
-        """What is in the target, or missing there, because this part was written as ``planned``."""
-        before = planned.commit_ts
+    def partly_applied(self, before: frozenset[int]) -> list[Finding]:
+        """What is in the target, or missing there, because this part was written without the transactions ``before``."""
         concerned = self._rows.filter(pa.array(np.isin(self._rows.column("commit_ts").to_numpy(), list(before ^ self.skipped))))
         counted = concerned.group_by(["commit_ts", "table_id"]).aggregate([([], "count_all")]).sort_by("commit_ts").to_pylist()
         named = [(row["commit_ts"], self._how.tables.get(row["table_id"]), row["count_all"]) for row in counted]
         known = [(ts, at, n) for ts, at, n in named if at is not None]
-        return [_partly(ts, at, n, left_out=ts in before, recorded=planned.recorded) for ts, at, n in known]
+        return [_partly(ts, at, n, left_out=ts in before) for ts, at, n in known]
 
     def _births(self, skipped: frozenset[int]) -> Mask:
         """Which of the part's events insert a row into a table with columns of its own: between two others they make it another row."""
@@ -316,16 +314,15 @@ class _PartPlans:
             return SafeSpanPlan(events, how.tables, how.limits, keys, flavour=how.flavour, how=how.safe)
         return SpanPlan(events, how.tables, how.limits, keys, flavour=how.flavour)
 
-    def require_same(self, planned: progress.PlannedWithout) -> None:
+    def require_same(self, before: frozenset[int]) -> None:
         """In safe mode more is deleted than can be inserted again.
 
         Raises:
-            ApplyError: the deletes were ``planned`` without other transactions.
+            ApplyError: the deletes were planned without other transactions: ``before``.
         """
         if self._how.safe:
-            before = sorted(planned.commit_ts)
             raise ApplyError(
-                f"the span {self._how.span} was begun in safe mode with syncer.ignore-txn-commit-ts = {before}, and its deletes are committed: "
+                f"the span {self._how.span} was begun in safe mode with syncer.ignore-txn-commit-ts = {sorted(before)}, and its deletes are committed: "
                 f"start with that setting once more, until the checkpoint is at {self._how.span[1]}, and change it then"
             )
 
@@ -333,11 +330,9 @@ class _PartPlans:
 _NOTHING = Statement(b"DO 0", 0, Phase.DELETE, Effect.REMOVES, Origin("", 0, (), ()), ends=bytes(8))
 
 
-def _partly(commit_ts: int, at: TableAt, changes: int, *, left_out: bool, recorded: bool) -> Finding:
+def _partly(commit_ts: int, at: TableAt, changes: int, *, left_out: bool) -> Finding:
     how = "left out" if left_out else "written"
     words = f"the transaction is skipped in part: {changes} of its row changes were {how} before syncer.ignore-txn-commit-ts was changed"
-    if not recorded:
-        words += ", unless the older release that finished their part skipped it too, which it did not record"
     return Finding(FindingKind.ROWS, words, table_name(at.schema, at.name), commit_ts)
 
 
@@ -492,7 +487,7 @@ def _move(session: Session, effects: Effects, marker: progress.Marker, schema: s
     if marker.phase == Phase.DELETE:
         save_kept(session, marker, effects.take(moves), schema)
         return 0
-    return effects.put(moves, load_kept(session, marker, moves, schema))
+    return effects.put(moves, load_kept(session, marker, schema))
 
 
 def _corrected(
@@ -502,7 +497,7 @@ def _corrected(
     that do not come from their effects.
     """
     before = progress.planned_without(session, marker, schema) if marker.phase == Phase.DELETE else None
-    if before is None or before.commit_ts == plans.skipped:
+    if before is None or before == plans.skipped:
         return None
     plans.require_same(before)
     progress.correct_deletes(session, marker, plans.skipped, schema)

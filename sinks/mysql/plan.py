@@ -219,18 +219,11 @@ class DeleteCorrection:
                 wanted = wanted.only(~same)
             yield from self._builders[table_id].deletes(wanted, self._source)
 
-    def doubts(self, *, recorded: bool) -> Iterator[Finding]:
-        """What may be wrong after the correction, and no statement shows.
-
-        Args:
-            recorded: False: an older release committed the deletes, and may have left out some of the transactions.
-        """
+    def doubts(self) -> Iterator[Finding]:
+        """What may be wrong after the correction, and no statement shows."""
         for table_id, deleted in self._deleted.items():
             table, restored = self._builders[table_id].table, self._restored(table_id, deleted)
             yield from self._doubted(table, self._strangers(table, deleted).events, FindingKind.ROWS, _STRANGERS)
-            if not recorded:
-                keyless = key_numbers(table, restored) == NO_KEY
-                yield from self._doubted(table, restored.events[keyless], FindingKind.ROWS, _TWICE)
             if table.others:
                 words = _RESET + ", ".join(other.name for other in table.others)
                 yield from self._doubted(table, restored.events, FindingKind.VALUE, words)
@@ -295,10 +288,6 @@ class DeleteCorrection:
 _STRANGERS = (
     "other rows that are like those of this transaction may be missing: its deletes were committed while transactions before it were "
     "skipped, so they sought rows as the target never had them; it is skipped now, and what they found instead is not known"
-)
-_TWICE = (
-    "rows without a unique key were inserted again that an older release has deleted: they are there twice if it skipped their transaction "
-    "too, which it did not record"
 )
 _RESET = "rows were inserted again with the defaults of the columns that only the target has: "
 _GUESSED = "rows were inserted again with the default of columns that their images lack"

@@ -1,12 +1,12 @@
 """The stream's progress as stored on the target: the Drainer's checkpoint row and the markers of a batch applied in parts.
 
 Promises: the functions change rows only in the transaction that the caller has opened, so that data and marker commit together. The table
-``checkpoint`` is the Drainer's, byte for byte, and holds nothing else; ``spark_progress`` is ours. Where the Drainer's is kept elsewhere, a table
-of the same form is our own record.
+``checkpoint`` is the Drainer's, byte for byte, and holds nothing else; ``spark_progress`` is ours. Where the Drainer's is kept elsewhere, the table
+``spark_checkpoint``, of the same form, is our own record.
 
-How a batch (after_ts, upto_ts] is applied: at most ``atomic-rows`` events: data, ``mark_atomic`` and ``save_checkpoint(upto_ts,
-consistent=True)`` in one transaction. More: ``begin_span`` with ``save_checkpoint(after_ts, consistent=False)``, then for each part and
-phase ``claim_part`` and its data, finally ``save_checkpoint(upto_ts, consistent=True)`` with ``finish_span``. Where transactions are to be
+How a batch (after_ts, upto_ts] is applied: at most ``atomic-rows`` events: data, ``mark_atomic`` and the consistent
+checkpoint ``upto_ts`` in one transaction. More: ``begin_span`` with the inconsistent checkpoint ``after_ts``, then for each part and
+phase ``claim_part`` and its data, finally the consistent checkpoint ``upto_ts`` with ``finish_span``. Where transactions are to be
 skipped that were not when a part's deletes were committed, or the reverse, ``correct_deletes`` with the rows that this concerns.
 """
 
@@ -17,26 +17,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
-from pyspark_tidb_binlog.sinks.engine.fold import Numbering
-from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.mysql.own_tables import made_with, require_sound
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.sink import TargetProgress, UnfinishedSpan
 
 CHECKPOINT_SCHEMA = "tidb_binlog"
 CHECKPOINT_TABLE = "checkpoint"
-_COLUMN_EXISTS = 1060
 
-_SKIPPED = "skipped MEDIUMTEXT CHARACTER SET ascii NULL"
+_SKIPPED = "skipped MEDIUMTEXT CHARACTER SET ascii NOT NULL"
 """commit_ts of the transactions of the span that this part and phase was planned without, ascending, with commas; of a span the filters that it
-was begun with (``Selection.text``); of safe mode its ``Reason``, of a DDL ``Begun``. NULL = written by a release that did not record them."""
+was begun with (``Selection.text``); of safe mode its ``Reason``, of a DDL ``Begun``; else empty."""
 
 
 class Mark(enum.StrEnum):
     """What a marker row records as done."""
 
     SPAN = "span"
-    """A span was begun, with ``parts`` parts; its part is the ``Numbering``, which is negative, or one of two."""
+    """A span was begun, with ``parts`` parts."""
     ATOMIC = "atomic"
     """The whole span; the newest one shows that the checkpoint is ours."""
     SAFE = "safe"
@@ -165,52 +163,22 @@ class Marker:
         return [self.cluster_id, self.after_ts, self.upto_ts, self.part, self.parts, str(Mark(self.phase))]
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedWithout:
-    """The transactions that the statements of one part and phase were planned without."""
-
-    commit_ts: frozenset[int]
-    recorded: bool
-    """False: an older release did not record them; it may have left out some."""
-
-
 def ensure_tables(session: Session, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE) -> None:
-    """Create the database and both tables, and columns of newer releases, if missing. DDL: must not be called inside a transaction.
+    """Create the database and both tables if missing. DDL: must not be called inside a transaction.
 
     Raises:
-        ApplyError: the target refuses it, as to an account without the right to ALTER our table; or a table is not as it must be.
+        ApplyError: the target refuses it, or a table is not as it must be.
     """
     for statement in _create_statements(schema, table):
         session.execute(statement)
     require_sound(session, schema, table, "spark_progress")
-    columns = (
-        "SELECT 1 FROM information_schema.columns WHERE table_schema = %s AND table_name = 'spark_progress' AND column_name = 'skipped'"
-    )
-    if not session.query(columns, [schema]):
-        _add_column(session, f"ALTER TABLE {_progress(schema)} ADD COLUMN {_SKIPPED} AFTER phase")
 
 
 def ensure_checkpoint(session: Session, schema: str, table: str) -> None:
-    """Create the database and the Drainer's table if missing, nothing of ours. DDL: must not be called inside a transaction."""
+    """Create the database and the table of checkpoints if missing, nothing else. DDL: must not be called inside a transaction."""
     for statement in _create_statements(schema, table)[:2]:
         session.execute(statement)
     require_sound(session, schema, table)
-
-
-def _add_column(session: Session, statement: str) -> None:
-    try:
-        session.execute(statement)
-    except RetryableApplyError:
-        raise
-    except ApplyError as error:
-        if error.errno == _COLUMN_EXISTS:
-            return  # an attempt that waited for a transaction beyond the read timeout has succeeded since
-        raise ApplyError(
-            f"{error}. This release needs that column: execute the statement once with an account that may ({statement}), and start again; "
-            "or give the Drainer's account the right to ALTER this table",
-            error.errno,
-            error.words,
-        ) from None
 
 
 def load(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE) -> TargetProgress:
@@ -248,19 +216,6 @@ def only_cluster(session: Session, schema: str = CHECKPOINT_SCHEMA, table: str =
     return ids[0] if ids else 0
 
 
-def save_checkpoint(
-    session: Session,
-    cluster_id: int,
-    commit_ts: int,
-    schema_version: int,
-    consistent: bool,
-    schema: str = CHECKPOINT_SCHEMA,
-    table: str = CHECKPOINT_TABLE,
-) -> None:
-    """Write the Drainer-compatible row: everything up to ``commit_ts`` is in the target once this transaction commits."""
-    write_checkpoint(session, cluster_id, Checkpoint(commit_ts, consistent, schema_version), schema, table)
-
-
 def write_checkpoint(
     session: Session, cluster_id: int, checkpoint: Checkpoint, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE
 ) -> None:
@@ -280,21 +235,15 @@ def begin_span(
     upto_ts: int,
     parts: int,
     schema: str = CHECKPOINT_SCHEMA,
-    numbering: Numbering = Numbering.BLOCKS,
-    filters: str | None = None,
+    filters: str = "",
 ) -> None:
     """Record that (after_ts, upto_ts] is being applied in ``parts`` parts, by these ``filters``; idempotent.
-
-    A span in blocks has the marker of one in rows as well: a release without blocks finds two unfinished spans there, and refuses to finish
-    them by its own numbering.
 
     Raises:
         ApplyError: it was begun by other filters, so that its parts would not fit each other.
     """
-    if filters is not None:
-        require_same_filters(session, cluster_id, after_ts, upto_ts, schema, filters)
-    for number in {Numbering.ROWS, numbering}:
-        _mark(session, Marker(cluster_id, after_ts, upto_ts, number, parts, Mark.SPAN), schema, filters)
+    require_same_filters(session, cluster_id, after_ts, upto_ts, schema, filters)
+    _mark(session, Marker(cluster_id, after_ts, upto_ts, 0, parts, Mark.SPAN), schema, filters)
 
 
 def require_same_filters(session: Session, cluster_id: int, after_ts: int, upto_ts: int, schema: str, filters: str) -> None:
@@ -305,7 +254,7 @@ def require_same_filters(session: Session, cluster_id: int, after_ts: int, upto_
     """
     sql = f"SELECT skipped FROM {_progress(schema)} WHERE cluster_id = %s AND from_ts = %s AND to_ts = %s AND phase = %s"
     for (begun,) in session.query(sql, [cluster_id, after_ts, upto_ts, str(Mark.SPAN)]):
-        if begun not in (None, filters):
+        if begun != filters:
             raise ApplyError(
                 f"the span ({after_ts}, {upto_ts}] was begun with other filters or routes, and a part of it is in the target. Start the Drainer with them "
                 f"once more, until it has passed {upto_ts}, and change them then. They were: {begun}; now: {filters}"
@@ -338,14 +287,13 @@ def claim_part(session: Session, marker: Marker, schema: str = CHECKPOINT_SCHEMA
     return True
 
 
-def planned_without(session: Session, marker: Marker, schema: str = CHECKPOINT_SCHEMA) -> PlannedWithout | None:
+def planned_without(session: Session, marker: Marker, schema: str = CHECKPOINT_SCHEMA) -> frozenset[int] | None:
     """The transactions that one part and phase was planned without, its ``marker`` locked until this transaction ends; None: it is not done."""
     sql = f"SELECT skipped FROM {_progress(schema)} WHERE {_ONE_MARKER} FOR UPDATE"
     rows = session.query(sql, marker.values)
     if not rows:
         return None
-    ((listed,),) = rows
-    return PlannedWithout(frozenset(int(ts) for ts in (listed or "").split(",") if ts), listed is not None)
+    return frozenset(int(ts) for ts in rows[0][0].split(",") if ts)
 
 
 def correct_deletes(session: Session, marker: Marker, skipped: Iterable[int], schema: str = CHECKPOINT_SCHEMA) -> None:
@@ -366,7 +314,7 @@ def deletes_done(
     """Whether the old images of every part, without the transactions ``skipped``, are deleted, so that new ones may be written."""
     sql = (
         f"SELECT COUNT(*) FROM {_progress(schema)} WHERE cluster_id = %s AND from_ts = %s AND to_ts = %s AND parts = %s AND phase = %s "
-        "AND COALESCE(skipped, '') = %s"
+        "AND skipped = %s"
     )
     return int(session.query(sql, [cluster_id, after_ts, upto_ts, parts, str(Mark.DELETE), _listed(skipped)])[0][0]) == parts
 
@@ -408,12 +356,12 @@ def _is_open(session: Session, marker: Marker, schema: str) -> bool:
 
 def mark_atomic(session: Session, cluster_id: int, after_ts: int, upto_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
     """Record, in the same transaction, a span that was applied in one transaction; deletes the earlier markers."""
-    finish_span(session, cluster_id, after_ts, upto_ts, schema)
+    finish_span(session, cluster_id, upto_ts, schema)
     _mark(session, Marker(cluster_id, after_ts, upto_ts, 0, 1, Mark.ATOMIC), schema)
 
 
-def finish_span(session: Session, cluster_id: int, after_ts: int, upto_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
-    """Delete the markers of (after_ts, upto_ts] and of every earlier span; in the transaction that saves ``upto_ts`` as the checkpoint."""
+def finish_span(session: Session, cluster_id: int, upto_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
+    """Delete the markers of the span that ends at ``upto_ts`` and of every earlier one; in the transaction that saves ``upto_ts`` as the checkpoint."""
     session.execute(f"DELETE FROM {_progress(schema)} WHERE cluster_id = %s AND to_ts <= %s", [cluster_id, upto_ts])
 
 
@@ -440,19 +388,6 @@ def ddl_begun(session: Session, cluster_id: int, commit_ts: int, schema: str = C
     sql = f"SELECT skipped FROM {_progress(schema)} WHERE {_ONE_MARKER}"
     found = session.query(sql, Marker(cluster_id, commit_ts - 1, commit_ts, 0, 0, Mark.DDL).values)
     return Begun(found[0][0]) if found else None
-
-
-def settle_safe(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> None:
-    """Give each marker of safe mode of a release that did not record the ``Reason`` one. That release took a step with exactly its bounds for one
-    that was begun in parts, so where such a step is open it goes on as it was planned; everything else is in doubt.
-
-    Comes before anything is begun, which would make the one look like the other.
-    """
-    sql = f"SELECT from_ts, to_ts FROM {_progress(schema)} WHERE cluster_id = %s AND phase = %s AND skipped IS NULL"
-    begun = f"SELECT 1 FROM {_progress(schema)} WHERE cluster_id = %s AND from_ts = %s AND to_ts = %s AND phase = %s LIMIT 1"
-    for after_ts, until_ts in session.query(sql, [cluster_id, str(Mark.SAFE)]):
-        in_parts = session.query(begun, [cluster_id, after_ts, until_ts, str(Mark.SPAN)])
-        begin_safe(session, cluster_id, SafeBounds(int(after_ts), int(until_ts), Reason.PARTS if in_parts else Reason.DOUBT), schema)
 
 
 def safe_bounds(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA) -> SafeBounds:
@@ -495,13 +430,13 @@ def is_ours(session: Session, cluster_id: int, commit_ts: int, schema: str = CHE
 def _create_statements(schema: str, table: str) -> tuple[str, ...]:
     return (
         f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}",
-        f"CREATE TABLE IF NOT EXISTS {_checkpoint(schema, table)} (clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT) ENGINE=InnoDB",
+        f"CREATE TABLE IF NOT EXISTS {_checkpoint(schema, table)} (clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT) {made_with(table)}",
         f"CREATE TABLE IF NOT EXISTS {_progress(schema)} ("
         "cluster_id bigint unsigned NOT NULL, "
         "from_ts bigint unsigned NOT NULL, to_ts bigint unsigned NOT NULL, part int NOT NULL, parts int NOT NULL, "
         f"phase varchar(16) CHARACTER SET ascii NOT NULL, {_SKIPPED}, "
         "done_at timestamp(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), "
-        "PRIMARY KEY (cluster_id, from_ts, to_ts, part, parts, phase)) ENGINE=InnoDB",
+        f"PRIMARY KEY (cluster_id, from_ts, to_ts, part, parts, phase)) {made_with('spark_progress')}",
     )
 
 
@@ -520,7 +455,7 @@ def _progress(schema: str) -> str:
     return f"{quote_name(schema)}.`spark_progress`"
 
 
-def _mark(session: Session, marker: Marker, schema: str, note: str | None = None) -> None:
+def _mark(session: Session, marker: Marker, schema: str, note: str = "") -> None:
     sql = f"REPLACE INTO {_progress(schema)} (cluster_id, from_ts, to_ts, part, parts, phase, skipped) VALUES (%s, %s, %s, %s, %s, %s, %s)"
     session.execute(sql, [*marker.values, note])
 
@@ -547,28 +482,19 @@ def _read_checkpoint(session: Session, cluster_id: int, schema: str, table: str,
 
 
 def _load_unfinished(session: Session, cluster_id: int, commit_ts: int, schema: str) -> UnfinishedSpan | None:
-    sql = f"SELECT from_ts, to_ts, part, parts, phase FROM {_progress(schema)} WHERE cluster_id = %s AND to_ts > %s ORDER BY from_ts, to_ts, part"
+    sql = f"SELECT from_ts, to_ts, part, parts, phase FROM {_progress(schema)} WHERE cluster_id = %s AND to_ts > %s ORDER BY from_ts, to_ts"
     rows = session.query(sql, [cluster_id, commit_ts])
-    numbers: dict[tuple[int, int, int], set[int]] = {}
-    for after_ts, upto_ts, part, parts, phase in rows:
-        if phase == Mark.SPAN:
-            numbers.setdefault((after_ts, upto_ts, parts), set()).add(part)
-    spans = list(numbers)
+    spans = [(after_ts, upto_ts, parts) for after_ts, upto_ts, _, parts, phase in rows if phase == Mark.SPAN]
     if not spans:
         return None
     if len(spans) > 1:
         raise ApplyError(
-            f"{schema}.spark_progress holds {len(spans)} unfinished spans of cluster {cluster_id}: {spans}; several Drainers wrote for it "
-            "to this target before leases existed. Compare the tables with the upstream, repair them, and delete the markers of the spans "
-            "that are not to be finished"
-        )
-    if not numbers[spans[0]] <= set(Numbering):
-        raise ApplyError(
-            f"{schema}.spark_progress holds an unfinished span of cluster {cluster_id}, {spans[0]}, that a newer release has begun "
-            f"(markers {sorted(numbers[spans[0]])}): start that release, which finishes it"
+            f"{schema}.spark_progress holds {len(spans)} unfinished spans of cluster {cluster_id}: {spans}, and a Drainer begins one at a time. "
+            "Was the table edited, or filled from two targets? Compare the tables with the upstream, repair them, and delete the markers of the "
+            "spans that are not to be finished"
         )
     after_ts, upto_ts, parts = spans[0]
     if after_ts != commit_ts:
         return None  # a span begins at the checkpoint, so the data was restored, or the checkpoint set, after it was begun
     done = frozenset((part, str(phase)) for f, t, part, n, phase in rows if (f, t, n) == spans[0] and phase != Mark.SPAN)
-    return UnfinishedSpan(after_ts, upto_ts, parts, done, Numbering(min(numbers[spans[0]])))
+    return UnfinishedSpan(after_ts, upto_ts, parts, done)

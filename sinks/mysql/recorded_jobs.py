@@ -1,7 +1,7 @@
 """Which DDL jobs a target has, by its checkpoint and its record of DDLs (``spark_ddl``). [db]
 
 Promises: reads only. The checkpoint's schema version tells the jobs up to it; what it does not tell is looked up by id: jobs executed before their
-binlogs, and multi-schema changes, whose binlogs may follow those of higher versions. Needs no column that a former release did not write.
+binlogs, and multi-schema changes, whose binlogs may follow those of higher versions.
 """
 
 from dataclasses import replace

@@ -20,8 +20,8 @@ _ALL = "ALL PRIVILEGES"
 
 ROWS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 DDLS = ("CREATE", "DROP", "ALTER", "INDEX")
-_RECORDS = (*ROWS, "CREATE", "ALTER")
-_MARKS = (*ROWS, "CREATE")
+_OWN = (*ROWS, "CREATE")
+"""On the databases of our own tables."""
 _BREAKS = {
     "SELECT": "rows are read back where a statement's effect is in doubt, and a table is looked at before a DDL on it",
     "INSERT": "no row can be written",
@@ -101,11 +101,11 @@ def missing_rights(granted: Sequence[Granted], wanted: WantedRights, account: st
         return any(one.covers(right, database) for one in granted)
 
     here = f"account {account} at {where}"
-    own = tuple(right for right in _RECORDS if not has(right, wanted.record))
+    own = tuple(right for right in _OWN if not has(right, wanted.record))
     if own:
         what = f"lacks {', '.join(own)} on {wanted.record}.*, where the checkpoint, the lease and the records of DDLs are kept: no start"
         yield hinders(here, what, _grant(own, wanted.record, account))
-    if wanted.marks and (own := tuple(right for right in _MARKS if not has(right, MARK_SCHEMA))):
+    if wanted.marks and (own := tuple(right for right in _OWN if not has(right, MARK_SCHEMA))):
         what = f"lacks {', '.join(own)} on {MARK_SCHEMA}.*, where loopback-control marks each transaction: no start"
         yield hinders(here, what, _grant(own, MARK_SCHEMA, account))
     for right in _replicating(wanted):
@@ -132,9 +132,9 @@ def statements(wanted: WantedRights, account: str) -> Iterator[str]:
     """The GRANTs that give ``account`` what the stream needs, and no more, a database each."""
     for database in wanted.databases:
         yield _grant(_replicating(wanted), database, account)
-    yield _grant(_RECORDS, wanted.record, account)
+    yield _grant(_OWN, wanted.record, account)
     if wanted.marks:
-        yield _grant(_MARKS, MARK_SCHEMA, account)
+        yield _grant(_OWN, MARK_SCHEMA, account)
     yield f"GRANT PROCESS{', REPLICATION CLIENT' if wanted.asks_timestamp else ''} ON *.* TO {account}"
 
 

@@ -90,11 +90,6 @@ class Statement:
         return int(_ints(self.commit_ts).max(initial=0))
 
     @property
-    def oldest_ts(self) -> int:
-        """The commit_ts of the oldest transaction among its rows; 0 = unknown."""
-        return int(_ints(self.commit_ts).min()) if self.commit_ts else 0
-
-    @property
     def single(self) -> bool:
         """Whether it cannot be split any further."""
         return self.rows == 1 or len(self.ends) != 8 * self.rows

@@ -88,11 +88,6 @@ class TargetColumn:
         """The elements of an ENUM or SET."""
         return tuple(word.replace("''", "'") for word in _WORDS.findall(self.type)) if self.kind in ("enum", "set") else ()
 
-    @property
-    def needs_value(self) -> bool:
-        """Whether a row without a value for it is refused by a strict server."""
-        return not (self.nullable or self.generated or self.auto_increment) and self.default is None
-
 
 @dataclass(frozen=True, slots=True)
 class TargetKey:

@@ -235,12 +235,19 @@ class RelayLog:
 
 
 def noted_cover(directory: Path) -> Cover | None:
-    """What ``relay.spark`` says; None also for a text that no release has written."""
+    """What ``relay.spark`` says; None also for a text that is not ours.
+
+    Raises:
+        ApplyError: it has another layout.
+    """
     try:
         found = json.loads((directory / COVER).read_text())
-        return Cover.of_json(found) if found["layout"] == _LAYOUT else None
+        layout, cover = found["layout"], Cover.of_json(found)
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None
+    if layout != _LAYOUT:
+        raise ApplyError(f"{directory / COVER} has layout {layout}, this release reads {_LAYOUT}: use the release that wrote it")
+    return cover
 
 
 def read_cover(directory: Path) -> Cover | None:

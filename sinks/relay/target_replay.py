@@ -275,7 +275,7 @@ class RelayReplay(RowSink):
     def _mark(self, session: Session, point: int) -> None:
         """Forget the marks of what is replayed; until it is, whoever comes next does not know what of the log up to ``point`` is in the target."""
         schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
-        progress.finish_span(session, cluster_id, self.commit_ts, point, schema)
+        progress.finish_span(session, cluster_id, point, schema)
         progress.begin_safe(session, cluster_id, progress.SafeBounds(self._since_ts, point, progress.Reason.RELAY), schema)
 
     def _pieces_of(self, records: Iterator[BinlogRecord], done: Replayed) -> Iterator[OpPiece]:
@@ -416,7 +416,7 @@ class RelayReplay(RowSink):
             record, end = self._end
             record.require_done(session, (end,))
         if consistent:
-            progress.finish_span(session, cluster_id, self.commit_ts, commit_ts, schema)
+            progress.finish_span(session, cluster_id, commit_ts, schema)
         else:
             self._mark(session, done.commit_ts)
         if next_ddl is not None:

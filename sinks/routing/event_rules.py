@@ -118,7 +118,6 @@ class EventRules:
         return [r for r in self.rules if _glob(r.schema).fullmatch(schema) and (not r.table or _glob(r.table).fullmatch(table))]
 
 
-NO_RULES = EventRules()
 _HEAD = 24
 """Tokens within which a DDL says what it is: CREATE VIEW may name algorithm, definer and security first."""
 

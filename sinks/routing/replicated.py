@@ -15,7 +15,7 @@ from typing import Self
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_jobs import SCHEMA_JOBS, Job, JobType
-from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, quote_name, read_name, rename_pairs, significant
+from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, quote_name, read_name, significant
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt, TableSnapshot
 from pyspark_tidb_binlog.sinks.routing.event_rules import EventRules
 from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes, why_not_narrowed
@@ -267,9 +267,3 @@ def like_source(query: str) -> QualifiedName | None:
     if not at or at + 1 >= len(tokens) or opened > 1 or (opened and tokens[at - 1].text != "("):
         return None
     return read_name(tokens, at + 1)[0]
-
-
-def swaps(query: str) -> bool:
-    """Whether a RENAME TABLE has a name in more than one of its pairs, so that its order matters."""
-    names = [(n.schema.lower(), n.name.lower()) for pair in rename_pairs(query) for n in pair]
-    return len(names) != len(set(names))

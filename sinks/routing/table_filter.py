@@ -59,9 +59,6 @@ class TableFilter:
         return _keeps(self, schema.lower(), table.lower())
 
 
-EVERYTHING = TableFilter()
-
-
 @lru_cache(maxsize=8192)
 def _keeps(self: TableFilter, schema: str, table: str) -> bool:
     if schema in self.own:

@@ -76,8 +76,6 @@ class Stand:
     """The end of what belongs to it in the target; None: unknown, because another program wrote the savepoint."""
     ours: bool = True
     """False: read from a savepoint that another program wrote."""
-    complete: bool = True
-    """Whether ``early`` has the multi-schema changes up to ``schema_version``; in records of a former release it has not."""
 
 
 class LocalRecord:
@@ -117,13 +115,7 @@ class LocalRecord:
                     "a directory of its own"
                 )
             if savepoint is None or savepoint.commit_ts in found["savepoints"]:
-                self.stand = Stand(
-                    found["commit_ts"],
-                    found["schema_version"],
-                    frozenset(found["early"]),
-                    found["place"],
-                    complete=bool(found.get("complete")),
-                )
+                self.stand = Stand(found["commit_ts"], found["schema_version"], frozenset(found["early"]), found["place"])
         self._named = (savepoint.commit_ts,) if savepoint is not None else ()
         self.target = self.target or str(uuid.uuid4())
         if self.stand is None and savepoint is not None and savepoint.commit_ts:
@@ -174,7 +166,6 @@ class LocalRecord:
             "commit_ts": stand.commit_ts,
             "schema_version": stand.schema_version,
             "early": sorted(stand.early),
-            "complete": True,
             "place": dict(stand.place) if stand.place is not None else None,
             "savepoints": named,
         }

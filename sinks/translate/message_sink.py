@@ -8,7 +8,6 @@ beyond the record at ``open`` is removed, or not put again. An error leaves the 
 * What is not replicated is left out (``sinks.engine.choice``). No DDL is refused, so no table is frozen.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +29,6 @@ from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, name
 from pyspark_tidb_binlog.sinks.translate.in_order import messages_in_order
 from pyspark_tidb_binlog.sinks.translate.local_record import SAVEPOINT, LocalRecord, Stand, TargetPlace
 from pyspark_tidb_binlog.sinks.translate.translation import Message, Translation
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +115,6 @@ class MessageSink(Sink):
             # A row has the version of a job only after the job's binlog has committed, so a Drainer's version is never ahead of its DDLs; but it has
             # none before the first binlog, and the jobs' FinishedTS misses one whose binlog committed just before.
             applied = AppliedJobs(max(applied.version, history().version_at(self._commit_ts)))
-        elif not found.complete:
-            # A former release did not tell a multi-schema change that it had executed early from one whose binlog is still to come.
-            applied = applied.covering(self._commit_ts, history())
         self._outlet.open(found, self._commit_ts)
         if found is None and self._settings.from_now:
             self._require_empty()

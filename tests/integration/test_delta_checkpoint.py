@@ -108,20 +108,3 @@ def test_a_target_that_was_restored_is_where_its_own_row_says(spark: "SparkSessi
         writer.close()
         assert places(spark, path, TARGET) == (commit_ts, None)
     assert places(spark, path, "target-2") == (None, tso(3000))
-
-
-def test_rows_of_a_release_that_kept_no_identity_are_nobodys(spark: "SparkSession", tmp_path: Path) -> None:
-    path = str(tmp_path / "checkpoint")
-    writer = DeltaCheckpoint(spark, path, "query-1", TARGET, interval=3600)
-    writer.record(row(0))
-    writer.close()
-    former = str(tmp_path / "former")
-    columns = "* EXCEPT (target)", "MAP('primary-ts', 3L) AS ts_map"
-    spark.read.format("delta").load(path).selectExpr(*columns).write.format("delta").save(former)
-    assert places(spark, former, TARGET) == (None, tso(1000))
-    adopted = DeltaCheckpoint(spark, former, "query-1", TARGET, interval=3600)
-    adopted.fill_up(tso(1000), 48)
-    adopted.close()
-    assert places(spark, former, TARGET) == (tso(1000), tso(1000))
-    newest = latest(spark, former)
-    assert newest is not None and newest.batch_id == FILLED_UP

@@ -48,7 +48,7 @@ def most_tasks(spark: "SparkSession", group: str) -> int:
 
 
 def test_files_stay_bounded_and_every_batch_is_there_once(spark: "SparkSession", tmp_path: Path) -> None:
-    """Over a table that an earlier release made, a stream that reads it meanwhile, and a batch that is written again."""
+    """Over a table without its properties, a stream that reads it meanwhile, and a batch that is written again."""
     path, beside = str(tmp_path / "delta"), str(tmp_path / "delta-findings")
     relative = os.path.relpath(path)
     DeltaTable(spark, path, "query", TARGET).append([row(0)])

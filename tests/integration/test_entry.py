@@ -73,6 +73,7 @@ def test_a_pump_serves_until_it_is_told_to_stop_without_a_jvm(tmp_path: Path) ->
         assert pump.stdout.readline().startswith("serving 127.0.0.1:")
         pump.send_signal(signal.SIGTERM)
         assert pump.wait(60) == 0
+    assert (tmp_path / "pump" / "value").is_dir()
 
 
 @pytest.mark.spark

@@ -25,7 +25,7 @@ def sessions(mariadb: PrivateMariaDB, tmp_path: Path) -> Iterator[tuple[Session,
         progress.ensure_tables(old, SCHEMA)
         old.begin()
         progress.begin_span(old, 7, 10, 20, 2, SCHEMA)
-        progress.save_checkpoint(old, 7, 10, 1, False, SCHEMA)
+        progress.write_checkpoint(old, 7, progress.Checkpoint(10, False, 1), SCHEMA)
         old.commit()
         yield old, new
         old.rollback()
@@ -66,7 +66,7 @@ def test_a_worker_that_comes_after_the_span_was_finished_writes_nothing(sessions
     old, new = sessions
     new.begin()
     assert progress.claim_part(new, *PART)
-    progress.finish_span(new, 7, 10, 20, SCHEMA)
+    progress.finish_span(new, 7, 20, SCHEMA)
     new.commit()
     old.begin()
     with pytest.raises(ApplyError, match="not open"):
@@ -77,7 +77,7 @@ def test_a_commit_under_way_elsewhere_is_seen(sessions: tuple[Session, Session])
     old, new = sessions
     old.begin()
     assert progress.lock_checkpoint(old, 7, SCHEMA) == 10
-    progress.save_checkpoint(old, 7, 20, 1, True, SCHEMA)
+    progress.write_checkpoint(old, 7, progress.Checkpoint(20, True, 1), SCHEMA)
     found: list[int] = []
 
     def look() -> None:

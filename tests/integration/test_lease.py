@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql import lease, parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table, forget_later, load_applied
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
-from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, GUARD, LAYOUT, LeaseGuard, alone
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, GUARD, LeaseGuard, alone
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import PartTarget
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
@@ -352,7 +352,7 @@ def test_two_names_on_one_span_write_it_once(mariadb: PrivateMariaDB, session: S
         held = take_lease(session, schema=SCHEMA, drainer=name)
         progress.begin_span(session, 1, 10, 20, 1, SCHEMA)
         assert progress.claim_part(session, progress.Marker(1, 10, 20, 0, 1, "delete"), SCHEMA) is (written > 0)
-        progress.save_checkpoint(session, 1, 10, 1, False, SCHEMA)
+        progress.write_checkpoint(session, 1, progress.Checkpoint(10, False, 1), SCHEMA)
         session.commit()
         assert parallel._write_part(part_of(mariadb, held), 0, Phase.WRITE, Planned(THREE_ROWS)) == Written(written)
     found = progress.load(session, 1, SCHEMA).unfinished
@@ -368,7 +368,7 @@ def test_what_is_recorded_of_data_that_is_gone_is_forgotten(session: Session) ->
     session.execute("INSERT INTO leased.t VALUES (1)")
     progress.begin_span(session, 1, 40, 50, 2, SCHEMA)
     progress.begin_span(session, 2, 40, 50, 2, SCHEMA)
-    progress.save_checkpoint(session, 1, 25, 0, True, SCHEMA)
+    progress.write_checkpoint(session, 1, progress.Checkpoint(25, True, 0), SCHEMA)
     session.commit()
     assert progress.load(session, 1, SCHEMA).unfinished is None
     progress.forget_other_spans(session, 1, 25, SCHEMA)
@@ -382,10 +382,10 @@ def test_what_is_recorded_of_data_that_is_gone_is_forgotten(session: Session) ->
 
 def test_two_clusters_with_one_name_leave_each_others_markers(session: Session) -> None:
     for cluster_id in (1, 2):
-        progress.save_checkpoint(session, cluster_id, 10, 1, False, SCHEMA)
+        progress.write_checkpoint(session, cluster_id, progress.Checkpoint(10, False, 1), SCHEMA)
         progress.begin_span(session, cluster_id, 10, 20 + cluster_id, 2, SCHEMA)
         assert progress.claim_part(session, progress.Marker(cluster_id, 10, 20 + cluster_id, 0, 2, "write"), SCHEMA)
-    progress.finish_span(session, 2, 10, 22, SCHEMA)
+    progress.finish_span(session, 2, 22, SCHEMA)
     found = progress.load(session, 1, SCHEMA).unfinished
     assert found is not None and found.done == {(0, "write")}
     assert progress.load(session, 2, SCHEMA).unfinished is None
@@ -409,14 +409,13 @@ def test_errors_tell_apart_what_may_pass() -> None:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("name", [lease.lock_name(DDL, SCHEMA, 1), lease.lock_name(LAYOUT, SCHEMA, 0)])
-def test_a_start_that_waits_for_a_predecessors_statement_hears_a_stop(mariadb: PrivateMariaDB, session: Session, name: str) -> None:
+def test_a_start_that_waits_for_a_predecessors_statement_hears_a_stop(mariadb: PrivateMariaDB, session: Session) -> None:
     def stopped(seconds: float) -> None:
         raise Stopped("told to stop")
 
     session.commit()
     with contextlib.closing(mariadb.connect()) as predecessor, predecessor.cursor() as cursor:
-        cursor.execute("SELECT GET_LOCK(%s, 0)", [name])
+        cursor.execute("SELECT GET_LOCK(%s, 0)", [lease.lock_name(DDL, SCHEMA, 1)])
         assert cursor.fetchall() == ((1,),)
         sink = MySQLSink(DrainerConfig(target=mariadb.target(), apply=CONFIG), 1, stopped)
         with contextlib.closing(sink), pytest.raises(Stopped):

@@ -101,7 +101,7 @@ class Place:
                 done = parallel._together(pa.Table.from_batches([batch.filter(pa.compute.not_equal(batch.column("phase"), LEFT))]))
                 rows, findings = rows + done.rows, findings + done.findings
         if self.finishes:
-            progress.finish_span(self.session, 1, step.after_ts, step.upto_ts, SCHEMA)
+            progress.finish_span(self.session, 1, step.upto_ts, SCHEMA)
         self.session.commit()
         return Written(rows, findings)
 
@@ -310,23 +310,6 @@ def test_the_table_is_changed_while_a_row_is_moved(change: str, found: dict[str,
     assert [(f.kind, f.words) for f in done.findings] == [(FindingKind.VALUE, said) for said in words]
 
 
-def test_what_was_kept_without_the_names_of_its_columns(make: Make) -> None:
-    """As an earlier version stored it: read if the table has as many columns, else lost, and a finding."""
-    place = make("in parts", PAIR_SQL, START)
-    events = Events(PAIR).update((1, "a", 0), (9, "a", 1), rowid=1).table()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parallel, "_others_deleted", lambda *_: False)
-        place.finishes = False
-        place.apply(events)
-    assert place.session.execute(f"UPDATE {SCHEMA}.spark_kept SET literals = '_utf8mb4 X\\'6F6E65\\',11'") == 1
-    place.session.commit()
-    place.session.execute("ALTER TABLE d.t DROP must")
-    place.after_ts = 10
-    done = place.apply(events)
-    assert place.rows("id, u, n, note")[-1] == (9, "a", 1, "none")
-    assert [f.words for f in done.findings] == ["what the columns that only the target has held was lost, they have their defaults: note"]
-
-
 ONLY_MARIADB = {"x_uuid": ("uuid", "'123e4567-e89b-12d3-a456-426655440000'"), "x_inet": ("inet6", "'::1'")}
 ONLY_MYSQL = {"x_vector": ("vector(3)", "STRING_TO_VECTOR('[1.5, -2, 3e-7]')")}
 EVERY_KIND = {
@@ -434,7 +417,7 @@ def test_a_frozen_columns_zero_is_for_new_rows_only(make: Make) -> None:
         [column("id", flag=NOT_NULL), text("u"), column("n"), column("must", flag=NOT_NULL)],
         [index("PRIMARY", ("id", -1), primary=True), index("u", ("u", -1))],
     )
-    frozen = replace(wide, dropping=True, leaving=frozenset([4]), frozen=FrozenAs(1, frozenset(), frozenset([4])))
+    frozen = replace(wide, dropping=True, leaving=frozenset([4]), frozen=FrozenAs(frozenset(), frozenset([4])))
     events = Events(PAIR).update((1, "a", 0), (9, "a", 1), rowid=1).update((2, "b", 0), (2, "b", 5), rowid=2).insert(4, "d", 4, rowid=4)
     assert place.apply(events.table(), frozen).findings == ()
     assert place.rows() == [(2, "b", 5, "two", 22), (3, "c", 0, "three", 33), (4, "d", 4, "none", 0), (9, "a", 1, "one", 11)]

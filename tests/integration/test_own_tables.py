@@ -1,4 +1,4 @@
-"""Our tables at the target, made otherwise than we make them, on a real MariaDB: a start refuses them, and says what mends them."""
+"""Our tables at the target, made otherwise than we make them, on a real MariaDB: a start refuses them, and says what to do."""
 
 from collections.abc import Callable, Iterator
 
@@ -8,6 +8,9 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.bootstrap import copy_record
+from pyspark_tidb_binlog.sinks.mysql import progress
+from pyspark_tidb_binlog.sinks.mysql.elsewhere import OURS
 from pyspark_tidb_binlog.sinks.mysql.kept_columns import ensure_kept_table
 from pyspark_tidb_binlog.sinks.mysql.own_tables import MADE
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
@@ -20,9 +23,13 @@ SCHEMA = "own%ta`bl'es"
 NAME = "`own%ta``bl'es`"
 """Quoted, for statements without arguments."""
 OTHER_ENGINE = "MyISAM" if MYSQLD else "Aria"
-ALWAYS = ("checkpoint", *sorted(set(MADE) - {"spark_kept", "spark_bootstrap"}))
+ALWAYS = ("checkpoint", *sorted(set(MADE) - {"spark_checkpoint", "spark_kept", "spark_bootstrap"}))
 
 Life = Callable[..., None]
+
+
+def ensure_ours(session: Session, schema: str) -> None:
+    progress.ensure_checkpoint(session, schema, OURS)
 
 
 @pytest.fixture
@@ -74,12 +81,33 @@ def test_every_table_needs_transactions_and_its_key(session: Session, life: Life
         assert "ADD PRIMARY KEY" in mended(session, life), table
 
 
+@pytest.mark.parametrize("other", ["layout 2", ""])
+@pytest.mark.parametrize("name", [name for name in ALWAYS if name != "checkpoint"])
+def test_a_table_of_another_layout(session: Session, life: Life, name: str, other: str) -> None:
+    life()
+    session.execute(f"ALTER TABLE {NAME}.{name} COMMENT = '{other}'")
+    with pytest.raises(ApplyError, match=f"`{name}`.*has the comment '{other}'.*'layout 1'.*start the release that made the table"):
+        life()
+    session.execute(f"ALTER TABLE {NAME}.{name} COMMENT = 'layout 1'")
+    life()
+
+
 def test_tables_that_are_made_when_they_are_needed(session: Session, life: Life) -> None:
     life()
     ensure_kept_table(session, SCHEMA)
     session.execute(f"ALTER TABLE {NAME}.spark_kept DROP PRIMARY KEY, ADD PRIMARY KEY (cluster_id, to_ts, part)")
     with pytest.raises(ApplyError, match="row_hash"):
         ensure_kept_table(session, SCHEMA)
+    session.execute(f"DROP TABLE {NAME}.spark_kept")
+    for table, ensure in (
+        ("spark_kept", ensure_kept_table),
+        ("spark_bootstrap", copy_record.ensure_table),
+        ("spark_checkpoint", ensure_ours),
+    ):
+        ensure(session, SCHEMA)
+        session.execute(f"ALTER TABLE {NAME}.{table} COMMENT = ''")
+        with pytest.raises(ApplyError, match="'layout 1'"):
+            ensure(session, SCHEMA)
     life(loopback_control=True)
     session.execute("ALTER TABLE retl._drainer_repl_mark ENGINE = MyISAM")
     assert mended(session, life, loopback_control=True).startswith("ALTER TABLE `retl`")

@@ -9,7 +9,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
-from pyspark_tidb_binlog.jobs import spark_checkpoint
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.jobs.spark_checkpoint import SparkCheckpoint
@@ -35,6 +34,9 @@ def run(spark: SparkSession, arena: Arena, batches: int = 1 << 30) -> None:
         replicated(replication, arena.case.end_ts, batches)
 
 
+MADE_WITH = {"version": 3, "delivery": "raw", "pairing_buckets": 8, "bucket_ids": [*range(8)], "target": "t"}
+
+
 def kept(arena: Arena) -> Path:
     """What the checkpoint was made with."""
     return arena.spark_dir / "tidb-binlog.json"
@@ -54,24 +56,9 @@ def test_state_partitions_have_two_buckets_each_and_keep_them(spark: SparkSessio
     arena.assert_equal()
 
 
-def test_a_checkpoint_of_an_older_release_goes_on(spark: SparkSession, arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its buckets are numbered, eight of them, wherever Spark puts them."""
-    with monkeypatch.context() as older:
-        older.setattr(spark_checkpoint, "bucket_ids", lambda count, partitions: tuple(range(8)))
-        run(spark, arena, batches=2)
-    made_with = json.loads(kept(arena).read_text())
-    del made_with["bucket_ids"]
-    kept(arena).write_text(json.dumps(made_with))
-    for batches in (2, 1 << 30):
-        run(spark, arena, batches)
-        made_with = json.loads(kept(arena).read_text())
-        assert (made_with["version"], made_with["pairing_buckets"], made_with["bucket_ids"]) == (2, 8, [*range(8)])
-    arena.assert_equal()
-
-
 def test_another_number_of_buckets_is_refused(spark: SparkSession, arena: Arena) -> None:
     arena.spark_dir.mkdir(parents=True)
-    kept(arena).write_text(json.dumps({"version": 2, "delivery": "raw", "pairing_buckets": 8, "target": ""}))
+    kept(arena).write_text(json.dumps(MADE_WITH))
     settings = arena.settings()
     for count, fits in ((0, True), (8, True), (2, False)):
         source = dataclasses.replace(settings.source, pairing_buckets=count)
@@ -81,3 +68,11 @@ def test_another_number_of_buckets_is_refused(spark: SparkSession, arena: Arena)
         else:
             with pytest.raises(ConfigError, match=r"was made with spark.pairing-buckets = 8: set it, or 0, or delete"):
                 SparkCheckpoint(spark, config)
+
+
+@pytest.mark.parametrize("delivery", ["raw", "sorted"])
+def test_another_format_is_refused(spark: SparkSession, arena: Arena, delivery: str) -> None:
+    arena.spark_dir.mkdir(parents=True)
+    kept(arena).write_text(json.dumps(MADE_WITH | {"version": 2, "delivery": delivery}))
+    with pytest.raises(ConfigError, match=f"{arena.spark_dir} has the format 2, supported is 3: delete the directory"):
+        SparkCheckpoint(spark, arena.settings())

@@ -1,16 +1,14 @@
 """Checkpoint row and markers on a real MariaDB, through crashes at every step of a span in parts."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
-from pyspark_tidb_binlog.sinks.engine.fold import Numbering
 from pyspark_tidb_binlog.sinks.mysql import progress
-from pyspark_tidb_binlog.sinks.mysql.progress import Mark, Marker, PlannedWithout
+from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint, Mark, Marker
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.sink import TargetProgress, UnfinishedSpan
 
@@ -34,7 +32,7 @@ def load(session: Session, cluster_id: int = CLUSTER) -> TargetProgress:
 
 
 def save(session: Session, ts: int, consistent: bool, cluster_id: int = CLUSTER) -> None:
-    progress.save_checkpoint(session, cluster_id, ts, 48, consistent, SCHEMA)
+    progress.write_checkpoint(session, cluster_id, Checkpoint(ts, consistent, 48), SCHEMA)
 
 
 def test_an_empty_target(session: Session) -> None:
@@ -91,7 +89,7 @@ def test_a_span_in_parts_from_begin_to_end(session: Session) -> None:
     assert load(session).unfinished == UnfinishedSpan(100, 200, 2, done)
     assert load(session, cluster_id=8).unfinished is None
     save(session, 200, True)
-    progress.finish_span(session, CLUSTER, *span, SCHEMA)
+    progress.finish_span(session, CLUSTER, span[1], SCHEMA)
     assert load(session) == TargetProgress(200, True, 48, None)
     assert session.query(f"SELECT * FROM {SCHEMA}.spark_progress") == []
 
@@ -104,33 +102,11 @@ def test_a_marker_says_what_its_part_was_planned_without(session: Session) -> No
     assert progress.claim_part(session, Marker(CLUSTER, *span, 1, 2, Mark.DELETE), SCHEMA)
     assert not progress.claim_part(session, Marker(CLUSTER, *span, 0, 2, Mark.DELETE), SCHEMA, {5}), "it stays as it is"
     found = [progress.planned_without(session, Marker(CLUSTER, *span, part, 2, Mark.DELETE), SCHEMA) for part in range(2)]
-    assert found == [PlannedWithout(frozenset({9, 120}), recorded=True), PlannedWithout(frozenset(), recorded=True)]
+    assert found == [frozenset({9, 120}), frozenset()]
     assert not progress.deletes_done(session, CLUSTER, *span, 2, SCHEMA)
     assert not progress.deletes_done(session, CLUSTER, *span, 2, SCHEMA, {9, 120})
     progress.correct_deletes(session, Marker(CLUSTER, *span, 1, 2, Mark.DELETE), {120, 9}, SCHEMA)
     assert progress.deletes_done(session, CLUSTER, *span, 2, SCHEMA, {9, 120})
-    # Of a release that did not record it.
-    session.execute(f"UPDATE {SCHEMA}.spark_progress SET skipped = NULL")
-    older = PlannedWithout(frozenset(), recorded=False)
-    assert progress.planned_without(session, Marker(CLUSTER, *span, 0, 2, Mark.DELETE), SCHEMA) == older
-    assert progress.deletes_done(session, CLUSTER, *span, 2, SCHEMA)
-
-
-def test_an_account_that_may_not_add_the_column_is_told_what_to_do(session: Session, mariadb: PrivateMariaDB) -> None:
-    session.execute(f"ALTER TABLE {SCHEMA}.spark_progress DROP COLUMN skipped")
-    session.execute("CREATE USER may_not_alter IDENTIFIED BY 'x'")
-    try:
-        session.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON {SCHEMA}.* TO may_not_alter")
-        account = replace(mariadb.target(), user="may_not_alter", password="x")
-        with connect(account, ApplyConfig()) as other:
-            with pytest.raises(ApplyError, match="ALTER command denied.*execute the statement once with an account that may") as refused:
-                progress.ensure_tables(other, SCHEMA)
-            statement = str(refused.value).partition("account that may (")[2].partition("), and start again")[0]
-            session.execute(statement)
-            progress.ensure_tables(other, SCHEMA)
-            progress._add_column(session, statement)  # a late second attempt
-    finally:
-        session.execute("DROP USER may_not_alter")
 
 
 def test_an_atomic_span_keeps_one_marker(session: Session) -> None:
@@ -163,30 +139,5 @@ def test_markers_live_and_die_with_the_transaction(session: Session) -> None:
 def test_two_unfinished_spans_are_refused(session: Session) -> None:
     progress.begin_span(session, CLUSTER, 1, 2, 2, SCHEMA)
     progress.begin_span(session, CLUSTER, 1, 3, 2, SCHEMA)
-    with pytest.raises(ApplyError, match="before leases existed"):
-        load(session)
-
-
-def test_a_span_is_numbered_as_it_was_begun(session: Session) -> None:
-    """Also one that a release without blocks has begun."""
-    save(session, 100, False)
-    progress.begin_span(session, CLUSTER, 100, 200, 2, SCHEMA, Numbering.ROWS)
-    assert session.query(f"SELECT part FROM {SCHEMA}.spark_progress") == [(-1,)]
-    assert progress.claim_part(session, Marker(CLUSTER, 100, 200, 1, 2, Mark.DELETE), SCHEMA)
-    assert load(session).unfinished == UnfinishedSpan(100, 200, 2, frozenset({(1, "delete")}), Numbering.ROWS)
-
-
-def test_a_release_without_blocks_does_not_finish_a_span_in_blocks(session: Session) -> None:
-    """It reads each marker ``span`` as a span of its own, refuses two, and would number the rows otherwise."""
-    save(session, 100, False)
-    progress.begin_span(session, CLUSTER, 100, 200, 2, SCHEMA)
-    assert session.query(f"SELECT part FROM {SCHEMA}.spark_progress WHERE phase = 'span' ORDER BY part") == [(-3,), (-1,)]
-    assert load(session).unfinished == UnfinishedSpan(100, 200, 2, frozenset(), Numbering.BLOCKS)
-
-
-def test_a_span_of_a_newer_release_is_refused(session: Session) -> None:
-    save(session, 100, False)
-    progress.begin_span(session, CLUSTER, 100, 200, 2, SCHEMA)
-    session.execute(f"UPDATE {SCHEMA}.spark_progress SET part = -4 WHERE part = -3")
-    with pytest.raises(ApplyError, match="a newer release has begun"):
+    with pytest.raises(ApplyError, match="a Drainer begins one at a time"):
         load(session)

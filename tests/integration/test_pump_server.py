@@ -358,7 +358,7 @@ def test_a_data_dir_is_of_one_cluster(tmp_path):
     EmbeddedPump(config(tmp_path)).start().stop()
     file.unlink()
     EmbeddedPump(config(tmp_path, cluster_id=CLUSTER + 1)).start().stop()
-    assert file.read_text() == str(CLUSTER + 1), "one that does not say is a real Pump's, or a former release's"
+    assert file.read_text() == str(CLUSTER + 1), "one that does not say is a real Pump's"
 
 
 def test_a_second_pump_of_the_same_node_id_is_refused(tmp_path):

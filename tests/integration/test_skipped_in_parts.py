@@ -231,7 +231,7 @@ def test_what_is_skipped_from_the_beginning_is_not_touched(begin: Begin, monkeyp
     assert life.rows() == [(2, 2, "b")]
     assert life.run(events, 1002) == []
     assert life.rows() == [(1, 10, "A"), (2, 2, "b")]
-    assert life.session.query(f"SELECT phase, skipped FROM {SCHEMA}.spark_progress WHERE part >= 0") == [
+    assert life.session.query(f"SELECT phase, skipped FROM {SCHEMA}.spark_progress WHERE phase <> 'span'") == [
         ("delete", "1002"),
         ("write", "1002"),
     ]
@@ -247,48 +247,6 @@ def test_a_skipped_transaction_may_change_an_unknown_table(begin: Begin, monkeyp
         life.run([unknown])
     assert life.run([unknown], 1002) == []
     assert life.rows() == [(1, 10, "A")]
-
-
-def test_a_span_begun_by_a_release_that_did_not_record_what_it_skipped(begin: Begin) -> None:
-    life = begin(PAIR, [(1, 1, "a"), (2, 2, "b")])
-    events = [Events(PAIR.at).update((1, 1, "a"), (1, 10, "A")).update((2, 2, "b"), (2, 20, "B")).table()]
-    refused(life, events, 1002)
-    life.session.execute(f"ALTER TABLE {SCHEMA}.spark_progress DROP COLUMN skipped")
-    progress.ensure_tables(life.session, SCHEMA)
-    life.session.commit()
-    refused(life, events, 1002)
-    assert life.run(events, 1002) == []
-    assert life.rows() == [(1, 10, "A"), (2, 2, "b")]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_span_begun_by_such_a_release_that_skipped_already(begin: Begin, kind: Kind) -> None:
-    """It did not delete what is inserted again: only a row without a key can be there twice, and what is done about it is a finding."""
-    one, two = value(kind, 1), value(kind, 2)
-    life = begin(kind, [(one, 1, "a"), (two, 2, "b")], on_finding="record")
-    events = [Events(kind.at).update((one, 1, "a"), (one, 10, "A"), rowid=1).delete(two, 2, "b", rowid=2).table()]
-    life.deletes_only(events, 1002)
-    life.session.execute(f"UPDATE {SCHEMA}.spark_progress SET skipped = NULL")
-    life.session.commit()
-    findings = life.run(events, 1002)
-    if kind is not KEYLESS:
-        assert life.rows() == [(one, 10, "A"), (two, 2, "b")]
-        assert [f.words for f in findings if "not inserted again, another one is in its way" not in f.words] == []
-    else:
-        assert [(f.table, f.commit_ts) for f in findings] == [("`d`.`t`", 1002)]
-        assert findings[0].words.startswith("1 rows without a unique key were inserted again")
-    assert len(findings) == 1
-
-
-def test_a_part_that_such_a_release_has_finished(begin: Begin) -> None:
-    life = begin(PAIR, [(1, 1, "a"), (2, 2, "b")])
-    events = [Events(PAIR.at).update((1, 1, "a"), (1, 10, "A")).update((2, 2, "b"), (2, 20, "B")).table()]
-    assert life.run(events, 1002) == []
-    life.session.execute(f"UPDATE {SCHEMA}.spark_progress SET skipped = NULL")
-    life.session.commit()
-    (finding,) = life.run(events, 1002)
-    assert finding.words.endswith("unless the older release that finished their part skipped it too, which it did not record")
-    assert life.rows() == [(1, 10, "A"), (2, 2, "b")]
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k.id in ("unique", "keyless")])

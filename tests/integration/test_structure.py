@@ -45,7 +45,6 @@ def test_columns_and_unique_keys_as_they_are(seen: Session) -> None:
     assert [c.name for c in table.columns if c.collation] == ["a b", "e"]
     assert table.column("ID") == TargetColumn("id", "int" if MYSQLD else "int(11)", False, None, False, True)
     assert [c.name for c in table.columns if c.generated] == ["twice", "thrice"]
-    assert [c.name for c in table.columns if c.needs_value] == ["must"]
     e, text = table.column("e"), table.column("a b")
     assert e is not None and e.kind == "enum" and e.words == ("x", "y'z") and e.default is None
     assert text is not None and text.default == ("it's" if MYSQLD else "'it''s'")

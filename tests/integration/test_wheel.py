@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks.standalone_spark import StandaloneSpark
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import write_binlog
+from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from tests.support.eventually import eventually
 from tests.support.job_scene import LONGEST, Started, at_work, ended_in_order, scene_in
@@ -96,7 +97,7 @@ def test_the_command_says_what_it_is_and_where_its_documents_are(installed: Envi
     shown = said([installed.command, "--help"], elsewhere)
     assert (shown.returncode, shown.stderr) == (0, "") and shown.stdout.startswith("usage: tidb-binlog [spark options] JOB")
     assert "spark-submit.sh" not in shown.stdout and "setup" not in shown.stdout
-    assert said([installed.command, "--version"], elsewhere).stdout == "Release Version: 0.1.0\n"
+    assert said([installed.command, "--version"], elsewhere).stdout == f"Release Version: {VERSION}\n"
     assert said([installed.command, "drainer", "--help"], elsewhere).stdout.startswith("usage: tidb-binlog drainer ")
     assert said([installed.command, "docs", "runbook"], elsewhere).stdout.startswith("# Runbook")
     assert Path(said([installed.command, "docs", "--path"], elsewhere).stdout.strip(), "conf", "drainer.toml").is_file()

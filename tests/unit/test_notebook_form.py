@@ -8,6 +8,7 @@ import fastjsonschema
 import pytest
 
 from benchmarks.notebook_form import HEADER, SOURCE, Cell, cells_of, jupyter_form
+from pyspark_tidb_binlog.conf.version import VERSION
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "tests" / "support" / "nbformat" / "v4.5.schema.json"
@@ -56,7 +57,7 @@ def test_the_cell_that_installs_names_this_version_and_leaves_pyspark_alone() ->
     (command,) = [cell.text for cell in cells_of(SOURCE.read_text()) if cell.is_command]
     setup = configparser.ConfigParser(interpolation=None)
     setup.read(ROOT / "setup.cfg")
-    name, version = setup["metadata"]["name"].replace("-", "_"), setup["metadata"]["version"]
+    name = setup["metadata"]["name"].replace("-", "_")
     words = command.split()
-    assert words[:2] == ["%pip", "install"] and f"../dist/{name}-{version}-py3-none-any.whl" in words
+    assert words[:2] == ["%pip", "install"] and f"../dist/{name}-{VERSION}-py3-none-any.whl" in words
     assert not [word for word in words if "pyspark" in word or word in ("--upgrade", "-U", "--force-reinstall")]

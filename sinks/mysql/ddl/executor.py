@@ -52,7 +52,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import keeping_padding, lacks, u
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
-from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
+from pyspark_tidb_binlog.sinks.mysql.own_tables import made_with, require_sound
 from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_use
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
@@ -119,11 +119,9 @@ def ensure_ddl_table(session: Target, config: ApplyConfig) -> None:
         "cluster_id BIGINT UNSIGNED NOT NULL, job_id BIGINT NOT NULL, commit_ts BIGINT UNSIGNED NOT NULL, version BIGINT NOT NULL, "
         "early TINYINT NOT NULL, state VARCHAR(16) NOT NULL, query LONGTEXT NOT NULL, executed LONGTEXT, picture LONGTEXT, losses LONGTEXT, "
         "note LONGTEXT, tries LONGTEXT, began TIMESTAMP(3) NULL, ended TIMESTAMP(3) NULL, PRIMARY KEY (cluster_id, job_id)) "
-        "ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin"
+        f"{made_with(_TABLE, ' DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin')}"
     )
     require_sound(session, config.checkpoint_schema, _TABLE)
-    if "tries" not in column_names(session, config.checkpoint_schema, _TABLE):
-        session.execute(f"ALTER TABLE {_table(config)} ADD COLUMN tries LONGTEXT AFTER note")
 
 
 def load_applied(session: Target, config: ApplyConfig, cluster_id: int, version: int) -> AppliedJobs:

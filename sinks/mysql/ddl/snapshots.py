@@ -30,10 +30,6 @@ _PLAIN = re.compile(r"[0-9A-Za-z_]+")
 _FOLDS = "@@lower_case_table_names"
 """0: names of tables may differ only in case."""
 _COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
-_SERVER_KEY = re.compile(
-    r"  `my_row_id` bigint unsigned NOT NULL AUTO_INCREMENT /\*!80023 INVISIBLE \*/,\n|,\n  PRIMARY KEY \(`my_row_id`\)(?=,?\n)"
-)
-"""A key that a MySQL has made (``sinks.mysql.ddl.server_keys``), as a session shows it that is not told to leave it out."""
 _TABLE = "CREATE TABLE"
 
 
@@ -50,11 +46,6 @@ class ObjectSnapshot:
         """The ids alone, by which it is the same table under another name."""
         return frozenset(self.ids.values())
 
-    @property
-    def definition(self) -> str:
-        """``create`` without what a session may see or not."""
-        return _SERVER_KEY.sub("", self.create)
-
 
 @dataclass(frozen=True, slots=True)
 class SchemaSnapshot:
@@ -68,7 +59,7 @@ class SchemaSnapshot:
     def to_json(self) -> str:
         """The text for the intent row."""
         objects = {name: {"create": t.create, "ids": dict(sorted(t.ids.items()))} for name, t in self.objects.items()}
-        found = {"version": 1, "ids_known": self.ids_known, "server": dict(self.server), "objects": objects}
+        found = {"ids_known": self.ids_known, "server": dict(self.server), "objects": objects}
         return json.dumps(found, ensure_ascii=False, sort_keys=True)
 
     @classmethod
@@ -76,8 +67,7 @@ class SchemaSnapshot:
         """Parse the text of an intent row."""
         parsed = json.loads(text)
         objects = {name: ObjectSnapshot(t["create"], t["ids"]) for name, t in parsed["objects"].items()}
-        server = parsed.get("server", {})
-        return cls(objects, parsed["ids_known"], server if isinstance(server, dict) else {})
+        return cls(objects, parsed["ids_known"], parsed["server"])
 
     def holds(self, schema: str, table: str) -> bool:
         """Whether the table existed, or is not part of the snapshot."""
@@ -102,7 +92,7 @@ class SchemaSnapshot:
             return False
         with_ids = self.ids_comparable(other)
         return all(
-            one.definition == other.objects[name].definition and (not with_ids or one.which == other.objects[name].which)
+            one.create == other.objects[name].create and (not with_ids or one.which == other.objects[name].which)
             for name, one in self.objects.items()
         )
 

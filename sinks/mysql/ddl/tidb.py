@@ -6,7 +6,7 @@ deletes of the upstream's TTL jobs arrive as binlogs.
 
 from collections.abc import Sequence
 
-from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, text_of, tokenize
+from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, tokenize
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Tokens, next_solid, with_depth, without_if_not_exists, words
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import alter_specs, table_name
 
@@ -94,8 +94,3 @@ def _without_empty_specs(tokens: Tokens) -> Tokens:
     for n, spec in enumerate(specs):
         joined += [Token(TokenKind.SIGN, ","), *spec] if n else spec
     return [*tokens[:end], *joined] if specs else []
-
-
-def tidb_text(tokens: Sequence[Token]) -> str:
-    """The statement as text."""
-    return text_of(tokens).strip()

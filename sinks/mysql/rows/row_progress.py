@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError
-from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
+from pyspark_tidb_binlog.sinks.mysql.own_tables import made_with, require_sound
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 
 RELAYED = "relay"
@@ -46,7 +46,7 @@ def ensure_table(session: Session, schema: str) -> None:
         "cluster_id bigint unsigned NOT NULL, lane int NOT NULL, from_ts bigint unsigned NOT NULL, to_ts bigint unsigned NOT NULL, "
         "plan varchar(64) CHARACTER SET ascii NOT NULL, safe tinyint NOT NULL, done bigint NOT NULL, "
         "done_at timestamp(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3), "
-        "PRIMARY KEY (cluster_id, lane)) ENGINE=InnoDB"
+        f"PRIMARY KEY (cluster_id, lane)) {made_with('spark_rows')}"
     )
     require_sound(session, schema, "spark_rows")
 

@@ -53,7 +53,7 @@ def test_the_alarm_names_the_prewrite_and_the_setting(service, caplog):
     with caplog.at_level(logging.ERROR):
         resolver()
         resolver()
-    assert resolver.alarms == 2 and len(caplog.records) == 1, "said once in ten seconds"
+    assert len(caplog.records) == 1, "said once in ten seconds"
     for part in ("Pump p: 1 Prewrites wait", f"start_ts {START}", "none is known", "tidb-status"):
         assert part in caplog.text
 
@@ -89,14 +89,14 @@ def test_a_prewrite_that_cannot_be_read_holds_up_no_other(service, monkeypatch, 
     assert caplog.text.count("cannot be read") == 1
 
 
-def test_a_failing_port_is_no_verdict(service, monkeypatch):
+def test_a_failing_port_is_no_verdict(service, monkeypatch, caplog):
     def refuse(ports, start_ts, key):
         raise PumpUnavailable("no status port answers")
 
     monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.cluster.status_port.StatusPorts.ask", refuse)
     resolver = OrphanResolver(service, lambda: ("h:1",), 600, now_ms=lambda: 1_002_000)
     resolver()
-    assert resolver.alarms == 1 and service.store.catch_up().sorted_promise == 0
+    assert "no status port answers" in caplog.text and service.store.catch_up().sorted_promise == 0
 
 
 def resolved(service, monkeypatch, verdict, safe_point, **more):

@@ -25,7 +25,6 @@ from pyspark_tidb_binlog.conf.model import (
     UpstreamConfig,
     settings_of,
 )
-from pyspark_tidb_binlog.conf.moved import MOVED
 from pyspark_tidb_binlog.conf.units import days_or_duration, go_duration, pause_of
 from pyspark_tidb_binlog.conf.unsupported import ONLY_FOR, ONLY_WITH, WITHOUT_EFFECT
 
@@ -92,7 +91,6 @@ def kept_in(place: Path, text: str) -> Path:
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ('{"version": 2, "delivery": "sorted", "pairing_buckets": 8, "target": "t"}', "drainer"),
         ('{"version": 2, "node_id": "there:8249"}', "there:8249"),
         ("torn", "here:8249"),
         ("[]", "here:8249"),
@@ -105,37 +103,6 @@ def test_a_drainer_keeps_the_name_that_it_has_in_the_registry(tmp_path: Path, te
     assert load_drainer(environ={}, flags={"spark.checkpoint-dir": str(place), "node-id": "n"}).apply.drainer == "n"
     kept = load_drainer(environ={}, flags={"spark.checkpoint-dir": str(place), "addr": "1.2.3.4:9"}).apply.drainer
     assert kept == {"here:8249": "here:9"}.get(name, name)
-
-
-def test_what_an_earlier_release_left_at_its_default_places_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    kept_in(tmp_path / "var/drainer/spark", '{"version": 2}')
-    (tmp_path / "var/drainer/delta/checkpoint").mkdir(parents=True)
-    (tmp_path / "var/pump").mkdir(parents=True)
-    (tmp_path / "var/pump/.node").write_text("host:8250")
-    config, pump = load_drainer(environ={}), load_pump(environ={}, flags={"data-dir": "data.pump"})
-    assert (config.checkpoint_dir, config.delta_dir, config.apply.drainer) == ("var/drainer/spark", "var/drainer/delta", "drainer")
-    assert (config.data_dir, pump.data_dir) == ("data.drainer", "var/pump")
-    assert [record.getMessage().partition(",")[0] for record in caplog.records] == [
-        "spark.checkpoint-dir: var/drainer/spark",
-        "spark.delta-dir: var/drainer/delta",
-        "data-dir: var/pump",
-    ]
-
-
-def test_what_is_set_or_is_at_the_new_place_wins_over_an_earlier_releases(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for place in ("var/drainer/spark/x", "var/drainer/delta/x", "var/pump/x", "data.drainer/spark", "data.pump"):
-        (tmp_path / place).mkdir(parents=True)
-    assert load_drainer(environ={}).checkpoint_dir == "data.drainer/spark"
-    assert load_drainer(environ={}, flags={"data-dir": "d"}).delta_dir == "d/delta"
-    assert load_drainer(environ={}, flags={"spark.delta-dir": "e"}).delta_dir == "e"
-    assert (load_pump(environ={}).data_dir, load_pump(environ={}, flags={"data-dir": "d"}).data_dir) == ("data.pump", "d")
-    assert {record.getMessage().partition(":")[0] for record in caplog.records} == {"spark.delta-dir"}
-
-
-def test_an_empty_directory_of_an_earlier_release_is_none(tmp_path: Path) -> None:
-    for place in ("var/drainer/spark", "var/pump"):
-        (tmp_path / place).mkdir(parents=True)
-    assert (load_drainer(environ={}).checkpoint_dir, load_pump(environ={}).data_dir) == ("data.drainer/spark", "data.pump")
 
 
 @pytest.mark.parametrize("addr", ["0.0.0.0", "h:x", "h:65536", "::1:8249", "h:-1", "h:"])
@@ -302,7 +269,6 @@ def test_paths_flags_and_variables_are_unique_and_tables_name_settings(model: ty
     for names in ([s.path.lower() for s in settings], [s.flag for s in settings if s.flag]):
         assert len(names) == len(set(names))
     paths = {setting.path for setting in settings}
-    assert set(MOVED[model].values()) <= paths and not set(MOVED[model]) & paths
     if model is DrainerConfig:
         others = {setting.path for setting in settings_of(PumpConfig)}
         named = {*WITHOUT_EFFECT, *ONLY_FOR, *ONLY_WITH, *ONLY_WITH.values()}
@@ -457,21 +423,6 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str, words: list[
         load_drainer(toml(tmp_path, text), {})
     for word in words:
         assert word in f"{refused.value}\n"
-
-
-def test_a_key_of_an_earlier_file_is_refused_with_its_new_place(tmp_path: Path) -> None:
-    for model, load in ((DrainerConfig, load_drainer), (PumpConfig, load_pump)):
-        for old, new in MOVED[model].items():
-            table, _, key = old.rpartition(".")
-            with pytest.raises(ValueError) as refused:
-                load(toml(tmp_path, f"[{table}]\n{key} = 1\n" if table else f"{key} = 1\n"), {})
-            assert f"drainer.toml: the setting {old!r} is now {new!r} (" in str(refused.value)
-    with pytest.raises(ValueError, match="variable TIDB_BINLOG__SYNCER__PARTS: the setting 'syncer.parts' is now 'spark.parts'"):
-        load_drainer(environ={"TIDB_BINLOG__SYNCER__PARTS": "1"})
-    with pytest.raises(ValueError, match=r"TIDB_BINLOG__SYNC_LOG \(a Pump's\): the setting 'sync-log' is now 'storage.sync-log'"):
-        load_drainer(environ={"TIDB_BINLOG__SYNC_LOG": "1"})
-    with pytest.raises(ValueError, match="flags: the setting 'ddl-history' is now 'spark.ddl-history'"):
-        load_drainer(environ={}, flags={"ddl-history": "x"})
 
 
 @pytest.mark.parametrize("load", [load_drainer, load_pump])

@@ -186,9 +186,6 @@ def test_flags_are_read_as_go_reads_them(argv: list[str]) -> None:
     [
         (["-safe-mode", "false"], "'false' is not a flag (a switch takes its value as in -safe-mode=false)"),
         (["-worker-cout", "3"], "unknown flag -worker-cout; did you mean --worker-count?"),
-        (["--source.pumps=a:1"], "unknown flag --source.pumps: it is now --spark.pumps"),
-        (["--starting-commit-ts=0"], "unknown flag --starting-commit-ts: it is now --initial-commit-ts"),
-        (["--syncer.atomic-rows=1"], "unknown flag --syncer.atomic-rows: it is now --spark.atomic-rows"),
         (["-addr"], "flag -addr needs a value"),
         (["---addr=h:1"], "unknown flag ---addr; did you mean --addr?"),
         (["-safe-mode", "--", "-addr", "h:1"], "'-addr' is not a flag (a switch takes its value as in -safe-mode=false)"),

@@ -196,11 +196,6 @@ def test_signed_numbers_come_back(value: int) -> None:
     assert number.to_signed(number.to_unsigned(value)) == value
 
 
-@pytest.mark.parametrize("raw", [b"", b"a", b"12345678", b"123456789"])
-def test_comparable_bytes_come_back(raw: bytes) -> None:
-    assert datum.as_bytes(read(datum.encode_comparable_bytes(raw))) == raw
-
-
 def test_json_datums_end_where_their_own_size_says() -> None:
     cursor = Cursor(datum.encode_json({"a": [1]}) + datum.encode_json("s") + datum.encode_json(JsonOpaque(1, b"x")) + b"\x00")
     assert [datum.as_json(datum.take_datum(cursor)) for _ in range(3)] == ['{"a": [1]}', '"s"', '"base64:type1:eA=="']

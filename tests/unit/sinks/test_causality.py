@@ -187,7 +187,7 @@ def test_a_generated_column_is_left_out_of_a_key() -> None:
 
 def test_a_frozen_table_is_one_key() -> None:
     at = table([column("id", flag=INT_PK)], handle="int")
-    frozen = dataclasses.replace(at, frozen=FrozenAs(1, frozenset()))
+    frozen = dataclasses.replace(at, frozen=FrozenAs(frozenset()))
     assert shared(Events(at).insert(1).insert(2), at) == []
     assert shared(Events(frozen).insert(1).insert(2), frozen) == [(0, 1)]
 

@@ -6,7 +6,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, flavour_of, key_head, match_condition, table_name, write_head
-from pyspark_tidb_binlog.sinks.routing.table_filter import EVERYTHING, TableFilter
+from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 
 
 def column(tp: int, charset: str = "binary", name: str = "c") -> ColumnInfo:
@@ -44,7 +44,7 @@ def test_text_is_matched_as_bytes_and_the_rest_as_it_stands() -> None:
 
 
 def test_route_by_database() -> None:
-    assert EVERYTHING.keeps("mysql")
+    assert TableFilter().keeps("mysql")
     table_filter = TableFilter.of(ApplyConfig())
     assert table_filter.keeps("shop")
     assert not table_filter.keeps("MySQL")

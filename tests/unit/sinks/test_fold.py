@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_tidb_binlog.schemas.events import Op
-from pyspark_tidb_binlog.sinks.engine.fold import NetChanges, Numbering, fold, part_numbers, subset_numbers
+from pyspark_tidb_binlog.sinks.engine.fold import NetChanges, fold, part_numbers, subset_numbers
 
 
 def events(*rows: tuple[int, int, Op, int, bytes]) -> pa.Table:
@@ -181,21 +181,12 @@ def block_of(key: bytes) -> bytes:
     return key[:6] + bytes([key[6] & 0xFC, 0])
 
 
-def former_of(key: bytes) -> bytes:
-    """What an older release cleared."""
-    return key[:1] + bytes([key[1] & 0x80, key[2] & 0xF0]) + key[3:]
-
-
 @pytest.mark.parametrize("parts", [2, 3, 4096])
 def test_neighbours_share_a_part(parts: int) -> None:
     handles = [0, 1, 63, 64, -1, -64, 1023, 1024, 8191, 8192, 9000, 9215, 9216, 1 << 40, (1 << 40) + 1023, 1 << 62, -(1 << 62)]
     keys = [handle_key(handle) for handle in handles]
     numbers = part_numbers(np.full(len(keys), 96), pa.array(keys), np.zeros(len(keys), bool), parts, np.ones(len(keys), bool))
     assert numbers.tolist() == [reference_part(96, block_of(key), False, parts) for key in keys]
-    neighbours = (np.full(len(keys), 96), pa.array(keys), np.zeros(len(keys), bool), parts, np.ones(len(keys), bool))
-    former = part_numbers(*neighbours, Numbering.FORMER)
-    assert former.tolist() == [reference_part(96, former_of(key), False, parts) for key in keys]
-    assert part_numbers(*neighbours, Numbering.ROWS).tolist() == [reference_part(96, key, False, parts) for key in keys]
     found = dict(zip(handles, numbers.tolist(), strict=True))
     assert found[8192] == found[9000] == found[9215] and found[1 << 40] == found[(1 << 40) + 1023]
 

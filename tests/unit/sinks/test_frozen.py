@@ -91,5 +91,5 @@ def test_other_tables_of_a_step_stay_as_they_are() -> None:
     assert unwritable == ()
     assert step.tables[20] is tables[20]
     assert [c.name for c in step.tables[10].info.columns] == ["id", "v"]
-    assert step.tables[10].frozen is not None and step.tables[10].frozen.since_job == 4
+    assert step.tables[10].frozen is not None
     assert fitted(RowsStep(0, 1, 1, tables), h, frozenset())[0].tables is tables

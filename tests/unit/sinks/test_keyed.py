@@ -2,12 +2,10 @@
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_insert
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
-from pyspark_tidb_binlog.sinks.engine.fold import Numbering
 from pyspark_tidb_binlog.sinks.engine.keyed import with_keys
 from tests.support.ddl_jobs import INT, column, database, history, job, table
 
@@ -17,25 +15,18 @@ HISTORY = history(
 )
 
 
-def parts_of(numbering: Numbering) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+def parts() -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     """The part, of four, of each of 20,480 rows with consecutive handles from 0 on."""
     at = HISTORY.table_at(10, 2)
     assert at is not None
     event = {"commit_ts": 5, "op": int(Op.INSERT), "table_id": 10, "schema_version": 2}
     rows = [event | {"seq": n, "row": encode_insert(at.info, {1: n}, n)} for n in range(20 * 1024)]
     found: np.ndarray[tuple[int], np.dtype[np.int32]] = (
-        with_keys(pa.Table.from_pylist(rows, schema=ROW_EVENT), HISTORY, 4, numbering).column("part").to_numpy()
+        with_keys(pa.Table.from_pylist(rows, schema=ROW_EVENT), HISTORY, 4).column("part").to_numpy()
     )
     return found
 
 
 def test_a_block_of_neighbours_is_in_one_part() -> None:
-    blocks = parts_of(Numbering.BLOCKS).reshape(20, 1024)
+    blocks = parts().reshape(20, 1024)
     assert (blocks == blocks[:, :1]).all() and set(blocks[:, 0].tolist()) == {0, 1, 2, 3}
-
-
-@pytest.mark.parametrize("numbering", [Numbering.ROWS, Numbering.FORMER])
-def test_spans_of_older_releases_are_finished_with_each_row_by_its_key(numbering: Numbering) -> None:
-    parts = parts_of(numbering)
-    assert 0.2 < np.mean(parts[1:] == parts[:-1]) < 0.3
-    assert parts[:6].tolist() == [3, 3, 1, 2, 3, 0]

@@ -190,7 +190,7 @@ def test_a_topic_is_the_same_wherever_a_send_fails(tmp_path: Path) -> None:
 
 
 def test_a_multi_schema_change_behind_the_record_is_put_once(tmp_path: Path) -> None:
-    """Its binlog, at 60, follows that of a higher version. In a record of a former release it may have been put before: it is not put again."""
+    """Its binlog, at 60, follows that of a higher version."""
     two = {"sub_jobs": [{"type": 5}, {"type": 5}]}
     multi = job(
         5, 61, table(10, "t", [column(1, "id"), column(2, "x"), column(3, "y")]), version=10, query="alter table t", multi_schema_info=two
@@ -214,13 +214,10 @@ def test_a_multi_schema_change_behind_the_record_is_put_once(tmp_path: Path) -> 
         life(topic, upto)
     assert len(topic.messages) == 2
     stand = tmp_path / "savepoint.spark"
-    old = {**json.loads(stand.read_text()), "commit_ts": 50, "savepoints": [100], "place": {"offset": 1}}
-    for complete, more in ((True, 1), (None, 0)):
-        stand.write_text(json.dumps({**old, "complete": complete}))
-        topic.messages[1:] = []
-        life(topic, 100)
-        assert len(topic.messages) == 1 + more
-        (tmp_path / "savepoint").write_text(Savepoint(100, 11, True).to_toml())
+    stand.write_text(json.dumps({**json.loads(stand.read_text()), "commit_ts": 50, "savepoints": [100], "place": {"offset": 1}}))
+    topic.messages[1:] = []
+    life(topic, 100)
+    assert len(topic.messages) == 2
 
 
 def test_a_failed_sink_applies_nothing_more(tmp_path: Path) -> None:

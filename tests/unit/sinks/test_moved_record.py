@@ -68,8 +68,3 @@ def test_out_of_the_target(ours: Checkpoint | None, other: Checkpoint | None, re
     assert (found.record, found.beside, bool(found.words)) == (move.record, move.beside, move.record is not None)
     if real is not None and real.commit_ts == 50 and found.record is not None:
         assert "50" in found.words and "200" in found.words
-
-
-def test_a_row_of_a_former_release_does_not_say_what_it_knows() -> None:
-    with pytest.raises(ConfigError, match=r"two records: db.checkpoint is at 300 .*db.spark_checkpoint at 500 .*delete"):
-        out_of_target(TwoRecords(row(300), row(500)), row(300), NAMES)

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import OtherColumn
-from pyspark_tidb_binlog.sinks.mysql.kept_columns import held_values, kept_text
 from pyspark_tidb_binlog.sinks.mysql.moves import HeldValues, literals_of, row_hash
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, plan_rows
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
@@ -46,18 +44,6 @@ def test_what_a_row_held_goes_into_the_columns_of_these_names() -> None:
     words = "the columns that only the target has were changed while the row was moved: what these held was lost with them: k; these have their defaults: late"
     assert move.lost(held) == words and move.lost(HeldValues({"late": "1", "Note": "NULL"})) == ""
     assert move.put(HeldValues({"k": "7"})).sql == move.fresh.sql
-
-
-def test_what_is_kept_is_read_again() -> None:
-    held = HeldValues({"note": "_utf8mb4 X'C3A9'", 'é "`': "NULL"})
-    assert kept_text(held).isascii() and held_values(kept_text(held), ()) == held
-    with pytest.raises(ApplyError, match="form 3, and this version reads form 2"):
-        held_values('{"form": 3}', ())
-
-
-def test_what_was_kept_without_names_is_read_where_there_are_as_many_columns() -> None:
-    assert held_values("X'61',7", OTHERS.others) == HeldValues({"note": "X'61'", "k": "7"})
-    assert held_values("X'61',7", OTHERS.others[:1]) is None and held_values("X'61'", OTHERS.others) is None
 
 
 def test_a_row_without_a_key_is_taken_with_what_it_holds() -> None:

@@ -299,7 +299,7 @@ def test_a_row_that_is_inserted_again_without_a_column_is_a_finding() -> None:
     correction = DeleteCorrection(events, {TABLE_ID: at}, LIMITS, keys, (), {1001, 2001})
     assert [s.sql for s in correction.restores()] == [b"INSERT INTO `d`.`t` (`id`,`b`,`c`) VALUES (1,1,NULL),(2,2,2)"]
     words = "1 rows were inserted again with the default of columns that their images lack"
-    assert list(correction.doubts(recorded=True)) == [Finding(FindingKind.VALUE, words, "`d`.`t`", 1001)]
+    assert list(correction.doubts()) == [Finding(FindingKind.VALUE, words, "`d`.`t`", 1001)]
 
 
 @pytest.mark.parametrize("was_hidden", [False, True])

@@ -176,6 +176,12 @@ def test_a_cover_whose_files_are_gone_is_none(tmp_path: Path) -> None:
     assert read_cover(tmp_path) is None
 
 
+def test_a_cover_of_another_layout_is_refused(tmp_path: Path) -> None:
+    (tmp_path / COVER).write_text(COVERED.to_json().replace('"layout":1', '"layout":2'))
+    with pytest.raises(ApplyError, match="relay.spark has layout 2, this release reads 1: use the release that wrote it"):
+        made(tmp_path).begin(OPEN)
+
+
 def test_damage_names_file_and_offset(tmp_path: Path) -> None:
     log = made(tmp_path)
     log.begin(CLEAN)
