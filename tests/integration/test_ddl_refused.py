@@ -145,16 +145,6 @@ def test_a_crash_before_the_statement_and_an_alter_by_hand(session: Session) -> 
         apply(session, step, h)
 
 
-def test_a_row_of_the_layout_before_is_judged_too(session: Session) -> None:
-    h, step = refused_unique(session)
-    session.execute("UPDATE ddl_marks.spark_ddl SET state = 'intent' WHERE job_id = 3")
-    session.execute("ALTER TABLE ddl_marks.spark_ddl DROP COLUMN tries")
-    ensure_ddl_table(session, CONFIG)
-    _alter(session)
-    with pytest.raises(DdlRefused, match="Duplicate entry"):
-        apply(session, step, h)
-
-
 def swapped() -> tuple[SchemaHistory, DdlStep, list[DdlStep]]:
     """Two tables of one shape that change their names; the target refuses, for a while, because ``x`` is there."""
     a, b = table(10, "a"), table(11, "b")
