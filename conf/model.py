@@ -35,7 +35,9 @@ class SourceConfig:
     """Where binlogs come from; also the options of ``format("tidb_binlog")``."""
 
     pumps: str = ours(
-        "", "the Pumps, host:port,host:port, or a registry: http://host:port, https://…, pd://host:port,host:port; empty = pd-urls"
+        "",
+        "the Pumps, host:port,host:port, or a registry: http://host:port, https://…, pd://host:port,host:port; empty = pd-urls. In a list the address "
+        "names the Pump, whoever answers there; from a registry each must say that it is the node that is registered",
     )
     cluster_id: int = ours(0, "cluster id that Pumps check; 0 = ask PD or the registry")
     delivery: str = ours("", "sorted (any Pump), raw (our Pumps only), or empty: raw when every Pump offers it, else sorted")

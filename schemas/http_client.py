@@ -74,6 +74,11 @@ class HttpConnection:
             self.close()
         return answer
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the next request goes over the connection of the last one."""
+        return self._connection.sock is not None
+
     def interrupt(self) -> None:
         """End the request that another thread waits for, which raises: ``close`` would not wake a thread that reads from the socket."""
         reading = self._connection.sock

@@ -11,7 +11,7 @@ that is not listed at all has left is not known here (``source.departed``).
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from pyspark_tidb_binlog.binlog_source.cluster.pump_clock import now_by_pumps
@@ -69,6 +69,8 @@ class OfflinePump:
     """Up to which ts it may have had binlogs."""
     left: bool = True
     """Whether it has said so itself; True also where the registry does not know that any more."""
+    successor: str = ""
+    """The Pump in service that has its address now; empty: none."""
 
 
 class PumpDiscovery(Protocol):
@@ -169,7 +171,9 @@ class RegistryDiscovery:
         if not known:
             raise PumpUnavailable(f"the registry {self._registry.url} has no Pump; start one with this registry and try again")
         self._note(known)
-        self._offline = {status.node_id: (status, self._gone(status)) for status in known if status.state is NodeState.OFFLINE}
+        serving = {status.host: status.node_id for status in known if status.state is NodeState.ONLINE}
+        left = [(status, self._gone(status)) for status in known if status.state is NodeState.OFFLINE]
+        self._offline = {status.node_id: (status, replace(gone, successor=serving.get(status.host, ""))) for status, gone in left}
         passed = {pump for pump, (_, gone) in self._offline.items() if gone.upto_ts <= resolved_ts}
         return {status.node_id: status.host for status in known if status.node_id not in passed}
 

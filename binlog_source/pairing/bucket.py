@@ -39,6 +39,7 @@ from pyspark_tidb_binlog.binlog_source.pairing.transitions import (
     step,
     without_outcome,
 )
+from pyspark_tidb_binlog.binlog_source.source.delivery import endpoints_of
 from pyspark_tidb_binlog.binlog_source.source.late_commits import Asked, ask
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
@@ -375,5 +376,4 @@ def _discovery(source: SourceConfig) -> Any:
 
 def _endpoints(source: SourceConfig) -> dict[str, Endpoint]:
     discovery = _discovery(source)
-    cluster_id = discovery.cluster_id()
-    return {pump: Endpoint(pump, address, cluster_id, discovery.tls) for pump, address in discovery.pumps().items()}
+    return endpoints_of(source, discovery, discovery.pumps())

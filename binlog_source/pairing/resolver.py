@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, names_registry
 from pyspark_tidb_binlog.binlog_source.cluster.own_cluster import OwnCluster, own_cluster
+from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import require_pump
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry, tidb_status_ports
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
@@ -153,6 +154,7 @@ def prewrite_key_of(payload: bytes) -> bytes:
 def tell(settles: Iterable[MissingOutcome], endpoints: Mapping[str, Endpoint]) -> None:
     """Write the outcomes to the Pumps' logs; a write that fails is retried with a later batch."""
     writers: dict[str, PumpWriter] = {}
+    away: set[str] = set()
     with ExitStack() as connections:
         for settle in settles:
             endpoint = endpoints.get(settle.pump)
@@ -160,16 +162,28 @@ def tell(settles: Iterable[MissingOutcome], endpoints: Mapping[str, Endpoint]) -
                 _log.warning(
                     "Pump %s is no longer listed; the outcome of start_ts %d cannot be written to it", settle.pump, settle.start_ts
                 )
+            if endpoint is None or settle.pump in away:
                 continue
-            if settle.pump not in writers:
-                writer = PumpWriter(
-                    endpoint.address, endpoint.cluster_id, OUTCOME_TIMEOUT, endpoint.pump, OUTCOME_CONNECT_SECONDS, endpoint.tls
-                )
-                writers[settle.pump] = connections.enter_context(closing(writer))
             try:
+                if settle.pump not in writers:
+                    writers[settle.pump] = connections.enter_context(closing(_writer_to(endpoint)))
                 writers[settle.pump].write(outcome_payload(settle.start_ts, settle.commit_ts))
             except WriteFailed as error:
                 _log.warning("the outcome of start_ts %d is not written yet: %s", settle.start_ts, error)
                 if error.code == "DEADLINE_EXCEEDED":
                     # The connection to a host that crashed still looks open: the next outcome gets a new one.
                     del writers[settle.pump]
+            except PumpUnavailable as error:
+                _log.warning("outcomes are not written yet, of start_ts %d first: %s", settle.start_ts, error)
+                away.add(settle.pump)
+
+
+def _writer_to(endpoint: Endpoint) -> PumpWriter:
+    """A connection to the Pump.
+
+    Raises:
+        PumpUnavailable: another one answers at its address.
+    """
+    if not endpoint.by_address:
+        require_pump(endpoint.pump, endpoint.address, endpoint.tls, OUTCOME_CONNECT_SECONDS)
+    return PumpWriter(endpoint.address, endpoint.cluster_id, OUTCOME_TIMEOUT, endpoint.pump, OUTCOME_CONNECT_SECONDS, endpoint.tls)

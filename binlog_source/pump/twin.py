@@ -7,18 +7,12 @@ Promises: a Pump is refused only if something answers at the registered address,
 former address of a Pump that has moved there may be a Pump of another id.
 """
 
-import json
 from collections.abc import Iterable
-from urllib.parse import quote
 
+from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import require_pump
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
-from pyspark_tidb_binlog.schemas.errors import NotUsableYet
-from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
+from pyspark_tidb_binlog.schemas.errors import NotUsableYet, PumpUnavailable
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
-
-_TIMEOUT = 3.0
-_NO_ACTION = "who"
-"""Of ``PUT /state/ID/ACTION``, in which a Pump, ours or a real one, first compares the id with its own and then refuses what is no action."""
 
 
 def require_no_twin(known: Iterable[NodeStatus], node_id: str, address: str, tls: TlsSettings | None) -> None:
@@ -37,9 +31,7 @@ def require_no_twin(known: Iterable[NodeStatus], node_id: str, address: str, tls
 
 def _answers_as(node_id: str, address: str, tls: TlsSettings | None) -> bool:
     try:
-        with HttpConnection.to(address, _TIMEOUT, tls=tls or False) as connection:
-            answer = connection.request("PUT", f"/state/{quote(node_id, safe=':')}/{_NO_ACTION}")
-        message = str(json.loads(answer.body)["message"]) if answer.ok else ""
-    except (*FAILURES, ValueError, KeyError, TypeError):
+        require_pump(node_id, address, tls)
+    except PumpUnavailable:
         return False
-    return f"apply {_NO_ACTION} failed" in message or f"action {_NO_ACTION}" in message
+    return True

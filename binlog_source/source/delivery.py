@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 
-from pyspark_tidb_binlog.binlog_source.cluster.discovery import PumpDiscovery, Waiting, discovery_of, log_waiting, patiently
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import PumpDiscovery, Waiting, discovery_of, log_waiting, names_registry, patiently
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, offers_raw
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.events import Delivery
@@ -12,10 +12,8 @@ from pyspark_tidb_binlog.schemas.events import Delivery
 
 def endpoints_of(config: SourceConfig, discovery: PumpDiscovery, pumps: Mapping[str, str]) -> dict[str, Endpoint]:
     """Where and how to call the Pumps, given by id and address; in the order of their ids."""
-    cluster_id = discovery.cluster_id()
-    return {
-        pump: Endpoint(pump, address, cluster_id, discovery.tls, config.compressor == "gzip") for pump, address in sorted(pumps.items())
-    }
+    cluster_id, tls, gzip, listed = discovery.cluster_id(), discovery.tls, config.compressor == "gzip", not names_registry(config)
+    return {pump: Endpoint(pump, address, cluster_id, tls, gzip, listed) for pump, address in sorted(pumps.items())}
 
 
 def _serving(discovery: PumpDiscovery) -> Mapping[str, str]:

@@ -53,13 +53,16 @@ class DepartedPumps:
         """The Pumps of the batch after ``before``.
 
         ``listed``: those that may have binlogs above R, by discovery; ``offline``: all that are registered as offline; ``silent``: those
-        that do not answer, and why.
+        that do not answer, and why. One whose address another Pump has does not answer, whoever does there.
 
         Raises:
             PumpUnavailable: one is not in the registry, or is dead with binlogs that were not read.
             ConfigError: one is not in the list.
         """
         gone = self._source.gone
+        silent = dict(silent) | {
+            pump: f"its address {left.address} is that of Pump {left.successor} now" for pump, left in offline.items() if left.successor
+        }
         # A list names Pumps by their addresses: a registry that has taken its place lists the same ones.
         vanished = sorted(set(before.pumps) - set(listed) - set(offline) - set(listed.values()))
         if strangers := [pump for pump in vanished if pump not in gone]:
@@ -82,7 +85,7 @@ class DepartedPumps:
         if pump in self._left_out or pump in before.left:
             return True
         now = self._clock()
-        if pump not in silent or now - self._silent_since.setdefault(pump, now) < self._patience:
+        if pump not in silent or (not gone.successor and now - self._silent_since.setdefault(pump, now) < self._patience):
             return False
         if self._source.fail_on_data_loss and pump not in self._source.gone:
             why = (

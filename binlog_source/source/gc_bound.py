@@ -10,6 +10,7 @@ import re
 import time
 from decimal import Decimal
 
+from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import identified
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import TSO_LOGICAL_BITS, physical_ms
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
@@ -48,27 +49,26 @@ def is_recent(ts: int, newest_ts: int) -> bool:
     return abs(time.time_ns() // 1_000_000 - physical_ms(ts)) < RECENT_MS and physical_ms(newest_ts) - physical_ms(ts) < RECENT_MS
 
 
-def gc_ts_of(pump: str, address: str, tls: TlsSettings | None = None) -> int:
-    """The gc ts of the Pump at ``address``, rounded up to the precision of the metric; ``tls``: the cluster's.
+def gc_ts_of(pump: str, address: str, tls: TlsSettings | None = None, *, by_address: bool = False) -> int:
+    """The gc ts of Pump ``pump`` at ``address``, rounded up to the precision of the metric; ``tls``: the cluster's.
+
+    ``by_address``: it is whoever answers there, whatever its node id.
 
     Raises:
-        PumpUnavailable: the Pump does not report it.
+        PumpUnavailable: the Pump does not report it, or another one answers.
     """
+    opened = HttpConnection.to(address, _TIMEOUT, tls=tls or False) if by_address else identified(pump, address, tls)
+    bound = None
     try:
-        with HttpConnection.to(address, _TIMEOUT, tls=tls or False) as connection:
+        with opened as connection:
             answer = connection.request("GET", "/metrics")
+        bound = gc_ts_in(answer.text) if answer.ok else None
+        why = f"HTTP {answer.status}, {len(answer.body)} bytes without {METRIC}"
     except FAILURES as error:
-        raise _unknown(pump, f"{'https' if tls else 'http'}://{address}/metrics", f"{type(error).__name__}: {error}") from error
-    bound = gc_ts_in(answer.text) if answer.ok else None
-    if bound is None:
-        raise _unknown(
-            pump, f"{'https' if tls else 'http'}://{address}/metrics", f"HTTP {answer.status}, {len(answer.body)} bytes without {METRIC}"
-        )
-    return bound
-
-
-def _unknown(pump: str, page: str, why: str) -> PumpUnavailable:
-    return PumpUnavailable(
-        f"Pump {pump} does not report its gc ts at {page} ({why}), so a gap in its log would go unnoticed; "
-        "make that page reachable from this machine"
+        why = f"{type(error).__name__}: {error}"
+    if bound is not None:
+        return bound
+    raise PumpUnavailable(
+        f"Pump {pump} does not report its gc ts at {'https' if tls else 'http'}://{address}/metrics ({why}), so a gap in its log would go "
+        "unnoticed; make that page reachable from this machine"
     )

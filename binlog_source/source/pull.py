@@ -17,6 +17,7 @@ import grpc.experimental
 
 from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import Waiting, log_waiting
+from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import require_pump
 from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_of, is_recent
 from pyspark_tidb_binlog.binlog_source.wire.damage import REMEDY, Damage, damage_in, first_readable, silent_text
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import LogFingerprint
@@ -69,6 +70,8 @@ class Endpoint:
     tls: TlsSettings | None = None
     gzip: bool = False
     """Whether it is asked to compress what is pulled."""
+    by_address: bool = False
+    """Whether the settings list it by its address: whoever answers there is meant."""
 
 
 def stays(endpoint: Endpoint) -> Endpoint:
@@ -93,10 +96,14 @@ class PullMetadata:
         """Refuse the answer of another Pump: addresses are reused, and its promises do not hold for the Pump that was called.
 
         Raises:
-            PumpUnavailable: another Pump answers there. A Pump known only by its address may have any id.
+            PumpUnavailable: another Pump answers there.
         """
-        if self.pump not in ("", endpoint.pump) and endpoint.pump != endpoint.address:
+        if endpoint.by_address or self.pump == endpoint.pump:
+            return
+        if self.pump:
             raise PumpUnavailable(f"{endpoint.address} is the address of Pump {self.pump}, not {endpoint.pump}")
+        # a real one, which names itself on another page only
+        require_pump(endpoint.pump, endpoint.address, endpoint.tls)
 
 
 OnDamage: TypeAlias = Callable[[Damage, str], None]
@@ -129,6 +136,7 @@ class Pull:
     ) -> None:
         """``known``: the damaged places already recorded. ``seen``: what was read of the log."""
         self._endpoint = endpoint
+        self._metadata: PullMetadata | None = None
         self._ahead: list[bytes] = []
         """The first message, if ``metadata`` had to wait for it."""
         self._iterated = False
@@ -156,6 +164,8 @@ class Pull:
             grpc.RpcError: the call failed before the Pump answered.
             PumpUnavailable: another Pump answered.
         """
+        if self._metadata is not None:
+            return self._metadata
         # grpcio would hold the call's lock while it waits, so that nobody could cancel it; TLS's calls have no events
         take = getattr(self._call, "_consume_next_event", None)
         while take is not None and self._call._state.initial_metadata is None and self._call._state.code is None:
@@ -168,6 +178,7 @@ class Pull:
         end = _position_in(received.get(END_KEY, ""))
         metadata = PullMetadata(received.get(DELIVERY_KEY, ""), gc_ts, received.get(PUMP_KEY, ""), received.get(SEEN_KEY, ""), end)
         metadata.require(self._endpoint)
+        self._metadata = metadata
         return metadata
 
     def __iter__(self) -> Iterator[bytes]:
@@ -270,7 +281,11 @@ def kept_by_real(endpoint: Endpoint, after_ts: int, newest_ts: int = 0) -> int:
     Raises:
         PumpUnavailable: the Pump does not report it.
     """
-    return 0 if not after_ts or is_recent(after_ts, newest_ts) else gc_ts_of(endpoint.pump, endpoint.address, endpoint.tls)
+    return (
+        0
+        if not after_ts or is_recent(after_ts, newest_ts)
+        else gc_ts_of(endpoint.pump, endpoint.address, endpoint.tls, by_address=endpoint.by_address)
+    )
 
 
 def silent_damage(endpoint: Endpoint, after_ts: int, upto_ts: int) -> tuple[Damage, str]:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import PumpDiscovery, discovery_of, names_registry, patiently
+from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import require_pump
 from pyspark_tidb_binlog.binlog_source.source.admission import TailView
 from pyspark_tidb_binlog.binlog_source.source.batch_planner import BatchPlanner, future_text, in_the_future
 from pyspark_tidb_binlog.binlog_source.source.delivery import endpoints_of, resolve_delivery
@@ -39,7 +41,7 @@ from pyspark_tidb_binlog.binlog_source.source.tails import Tails
 from pyspark_tidb_binlog.binlog_source.source.waker import PumpWaker, waker_of
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
-from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.schemas.events import Delivery, tso
 
 _WAIT_SECONDS = 0.2
 """How long ``latestOffset`` waits for new steps; bounds how late a stop is noticed."""
@@ -59,12 +61,26 @@ class BinlogReader(DataSourceReader):
         if upto_ts < after_ts:
             raise ConfigError(f"endingCommitTs {upto_ts} is below startingCommitTs {after_ts}")
         with closing(discovery_of(self._config)) as discovery:
-            listed, offline = discovery.pumps(after_ts), discovery.offline()
-            gone = {pump: offline[pump].upto_ts for pump in listed if pump in offline and pump in self._config.gone}
-            there = {pump: address for pump, address in listed.items() if pump not in gone}
-            made = sorted_partitions(endpoints_of(self._config, discovery, there), after_ts, upto_ts)
-            made[:1] = [replace(partition, left=tuple(sorted(gone.items()))) for partition in made[:1]]
+            members = self._members(discovery, BinlogOffset(Delivery.SORTED, after_ts, after_ts, {}))
+            if members.left_out and not members.pumps:
+                raise PumpUnavailable(f"nothing above ts {after_ts} can be read: {', '.join(members.left_out)}, all that had it, are gone")
+            made = sorted_partitions(endpoints_of(self._config, discovery, members.pumps), after_ts, upto_ts)
+            made[:1] = [replace(partition, left=tuple(sorted(members.left_out.items()))) for partition in made[:1]]
             return made
+
+    def _members(self, discovery: PumpDiscovery, before: BinlogOffset) -> Membership:
+        """The Pumps to read, as a stream decides: those that are registered as offline are asked whether they are still there."""
+        listed, offline = discovery.pumps(before.resolved_ts), discovery.offline()
+        silent: dict[str, str] = {}
+        until = time.monotonic() + self._extra.patience
+        for pump in sorted(set(listed) & set(offline)):
+            given_up = pump in self._config.gone or offline[pump].successor
+            patience = 0.0 if given_up else max(0.0, until - time.monotonic())
+            try:
+                patiently(partial(require_pump, pump, listed[pump], discovery.tls), patience)
+            except PumpUnavailable as error:
+                silent[pump] = str(error)
+        return DepartedPumps(self._config, 0.0).membership(before, listed, offline, silent)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one Pump."""

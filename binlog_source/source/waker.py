@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import PumpDiscovery, discovery_of, names_registry
+from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import require_pump
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import Pending, PumpWriter, WriteFailed
 from pyspark_tidb_binlog.binlog_source.source.tails import Tails
 from pyspark_tidb_binlog.binlog_source.source.wake import LastWake, choose, fake_payload, is_of_now
@@ -50,7 +51,8 @@ class PumpWaker:
         self._stopped = False
         self._woken: dict[str, LastWake] = {}
         self._failing: set[str] = set()
-        self._writers: dict[str, PumpWriter] = {}
+        self._writers: dict[tuple[str, str], PumpWriter] = {}
+        """By node id and address."""
         self._counts: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._run, name="waker of idle Pumps", daemon=True)
         self._thread.start()
@@ -126,15 +128,16 @@ class PumpWaker:
             )
         if not is_of_now(ts, target.wanted):
             return
-        if address not in self._writers:
-            self._writers[address] = PumpWriter(address, discovery.cluster_id(), _SEND_SECONDS, pump, tls=discovery.tls)
-        yield _Sent(pump, address, ts, begun, self._writers[address].start(fake_payload(ts)))
+        if (pump, address) not in self._writers:
+            require_pump(pump, address, discovery.tls, _SEND_SECONDS)
+            self._writers[pump, address] = PumpWriter(address, discovery.cluster_id(), _SEND_SECONDS, pump, tls=discovery.tls)
+        yield _Sent(pump, address, ts, begun, self._writers[pump, address].start(fake_payload(ts)))
 
     def _finish(self, sent: "_Sent") -> None:
         try:
             sent.call.result()
         except WriteFailed:
-            self._writers.pop(sent.address).close()
+            self._writers.pop((sent.pump, sent.address)).close()
             raise
         self._counts[sent.pump] += 1
         self._woken[sent.pump] = LastWake(sent.ts, sent.begun + self._interval)

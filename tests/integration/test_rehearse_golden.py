@@ -76,7 +76,11 @@ def count_pairs(arena: Arena, restarts: list[int]) -> Pairs:
         bounds = ends[next(pump for pump in ends if pump in (address, f"pump-{number}"))]
         opened: dict[int, int] = {}
         for records in read_raw(
-            Endpoint(address, address, arena.case.cluster_id), Position(0, 0), bounds[-1], 0, ReadTerms(30.0, lambda ts: None)
+            Endpoint(address, address, arena.case.cluster_id, by_address=True),
+            Position(0, 0),
+            bounds[-1],
+            0,
+            ReadTerms(30.0, lambda ts: None),
         ):
             for i in range(len(records)):
                 at = Position(int(records.suffixes[i]), int(records.offsets[i]))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.source.framing import Records
+from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_of
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, Pull, offers_raw, renew
 from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_raw, read_sorted
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
@@ -82,10 +83,24 @@ def test_another_pump_at_the_address_is_not_listened_to() -> None:
         assert (len(stranger.asked), len(pump.asked)) == (2, 1)
         with pytest.raises(PumpUnavailable, match=f"{stranger.address} is the address of Pump p8, not p7"):
             commits(read_sorted(endpoint(stranger), 8, 9, ReadTerms(0.0, refuse)))
-        known_by_address = Endpoint(stranger.address, stranger.address, 1)
+        known_by_address = Endpoint(stranger.address, stranger.address, 1, by_address=True)
         assert commits(read_sorted(known_by_address, 8, 9, ReadTerms(5, refuse))) == [9]
     with ScriptedPump(log_from, RAW | {"tidb-binlog-pump": "p8"}) as stranger, pytest.raises(PumpUnavailable, match="Pump p8, not p7"):
         commits(read_raw(endpoint(stranger), Position(0, 0), Position(0, 20), 1, ReadTerms(0.0, refuse)))
+
+
+def test_a_real_pump_is_asked_who_it_is_once_for_each_connection() -> None:
+    with ScriptedPump(lambda asked: iter([message(1, 5, 9)]), node_id="p7") as pump:
+        for _ in range(3):
+            assert commits(read_sorted(endpoint(pump), 8, 9, ReadTerms(5, refuse))) == [9]
+        assert pump.introduced == ["p7"]
+        for asked_as in ("p8", pump.address):
+            with pytest.raises(PumpUnavailable, match=f"{pump.address} is the address of Pump p7, not {asked_as}"):
+                commits(read_sorted(Endpoint(asked_as, pump.address, 1), 8, 9, ReadTerms(0.0, refuse)))
+            with pytest.raises(PumpUnavailable, match=f"{pump.address} is the address of Pump p7, not {asked_as}"):
+                gc_ts_of(asked_as, pump.address)
+        assert commits(read_sorted(Endpoint(pump.address, pump.address, 1, by_address=True), 8, 9, ReadTerms(5, refuse))) == [9]
+        assert gc_ts_of(pump.address, pump.address, by_address=True) == 0
 
 
 def test_sorted_goes_on_where_it_was_when_the_pump_ends_the_stream() -> None:

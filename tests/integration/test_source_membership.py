@@ -1,23 +1,28 @@
 """Pumps that join and leave between batches, found through a real registry; and a registry that is away for a while."""
 
 import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.plain_pump import PlainCall
 from pyspark_tidb_binlog.binlog_source.changes.change_readers import ChangeStreamReader
 from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.nodes import Nodes
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import require_pump
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.binlog_source.pump.handlers import Handlers
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import write_binlog
 from pyspark_tidb_binlog.binlog_source.source.delivery import resolve_delivery
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark, from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
-from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
+from pyspark_tidb_binlog.binlog_source.source.readers import BinlogReader, BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.ctl import main as ctl
@@ -25,6 +30,7 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import ControlType, Delivery
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from tests.support.ddl_jobs import database
+from tests.support.eventually import eventually
 from tests.support.pump_writes import CLUSTER, commit, config_of, fake, prewrite, send
 from tests.support.stream_reader import advance, commits_between, next_offset
 
@@ -362,3 +368,108 @@ def test_a_dead_pump_that_is_set_offline_holds_r_only_until_its_loss_is_accepted
         for reader in readers:
             reader.stop()
         first.stop()
+
+
+class Migrated:
+    """pump-1 has left, and pump-3, which has another log, listens at its address; pump-2 was there all the time. All deliver as real ones do."""
+
+    def __init__(self, service: ClusterService, registry: RegistryClient, directory: Path) -> None:
+        def made(number: int, address: str = "127.0.0.1:0") -> EmbeddedPump:
+            more = {"registry": service.url, "cluster_id": 0, "heartbeat_interval": 3600}
+            return EmbeddedPump(replace(config_of(directory, number, **more), addr=address)).start()
+
+        self.commits: dict[str, int] = {}
+        self._registry = registry
+        first, self.second = made(1), made(2)
+        self.address = first.address
+        self.write(first)
+        left = registry.tso()
+        require_pump("pump-1", self.address)
+        first.stop()
+        registry.put_status(PUMPS, NodeStatus("pump-1", self.address, NodeState.OFFLINE, left, left))
+        self.third = made(3, self.address)
+        for pump in (self.second, self.third):
+            self.write(pump)
+            send(pump, fake(registry.tso()))
+        self.now = registry.tso()
+        for pump in (self.second, self.third):
+            send(pump, fake(registry.tso()))
+
+    def write(self, pump: EmbeddedPump) -> None:
+        start_ts, commit_ts = self._registry.tso(), self._registry.tso()
+        send(pump, prewrite(start_ts), commit(start_ts, commit_ts))
+        self.commits[pump.node_id] = commit_ts
+
+    def source(self, url: str, **more: Any) -> SourceConfig:
+        return SourceConfig(url, starting_commit_ts=0, ending_commit_ts=self.now, delivery="sorted", **more)
+
+    def close(self) -> None:
+        self.second.stop()
+        self.third.stop()
+
+
+@pytest.fixture
+def migrated(service: ClusterService, registry: RegistryClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Migrated]:
+    own = Handlers._pull
+    monkeypatch.setattr(Handlers, "_pull", lambda handlers, call: own(handlers, PlainCall(call)))
+    made = Migrated(service, registry, tmp_path)
+    yield made
+    made.close()
+
+
+def rows_read(parts: Iterable[Any], reader: Any) -> list[dict[str, Any]]:
+    return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+NOT_READ = r"Pump pump-1 is registered as offline.*Pump pump-3.*gone-pumps"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("accepted", [{}, {"fail_on_data_loss": False}, {"gone_pumps": "pump-1"}])
+def test_a_pump_that_left_is_not_taken_for_the_one_at_its_address(
+    service: ClusterService, migrated: Migrated, accepted: dict[str, Any], stream: bool
+) -> None:
+    """What only the former one had cannot be read any more: that is an error, or told as lost."""
+    options = options_of(migrated.source(service.url, **accepted), StreamOptions(patience=0.3, read_patience=0.3))
+    reader = BinlogStreamReader(options) if stream else BinlogReader(options)
+    try:
+        if not accepted:
+            with pytest.raises(PumpUnavailable, match=NOT_READ):
+                for _ in range(TRIES):
+                    if stream:
+                        reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+                    else:
+                        reader.partitions()
+            return
+        if stream:
+            rows, at = [], reader.initialOffset()
+            while offset(at).resolved_ts < migrated.now:
+                begin, at = at, next_offset(reader, at)
+                rows += rows_read(reader.partitions(begin, at), reader)
+        else:
+            rows = rows_read(reader.partitions(), reader)
+        assert {row["commit_ts"] for row in rows if row["tp"] == 1} == {migrated.commits["pump-2"], migrated.commits["pump-3"]}
+        assert [row["pump"] for row in rows if row["control"] == ControlType.LOST] == ["pump-1"]
+    finally:
+        if stream:
+            reader.stop()
+
+
+def test_nor_is_one_that_the_registry_still_has_as_online(service: ClusterService, registry: RegistryClient, migrated: Migrated) -> None:
+    """It was killed: the registry does not know that it is gone, and only the Pump at the address says who it is."""
+    registry.put_status(PUMPS, NodeStatus("pump-1", migrated.address, NodeState.ONLINE, 5, registry.tso()))
+    options = options_of(migrated.source(service.url), StreamOptions(patience=0.3, read_patience=0.3))
+    reader, batch = BinlogStreamReader(options), BinlogReader(options)
+    another = f"{migrated.address} is the address of Pump pump-3, not pump-1"
+    begin = reader.initialOffset()
+
+    def held_by_it() -> bool:
+        assert reader.latestOffset(begin, reader.getDefaultReadLimit()) == begin
+        return another in str(reader.reportLatestOffset())
+
+    try:
+        eventually(held_by_it, seen=reader.reportLatestOffset, pause=0)
+        with pytest.raises(PumpUnavailable, match=another):
+            rows_read(batch.partitions(), batch)
+    finally:
+        reader.stop()

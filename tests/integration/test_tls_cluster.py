@@ -145,7 +145,7 @@ def test_a_pump(pump: EmbeddedPump, tls: TlsSettings, ca: Authority) -> None:
     for stranger in (TlsSettings(ca.ca), ca.settings("other", "other", ("node",)), None):
         with pytest.raises(WriteFailed):
             write_binlog(pump.address, CLUSTER, prewrite(6), tls=stranger)
-        with pytest.raises(PumpUnavailable, match=f"http{'s' if stranger else ''}://{pump.address}/metrics"):
+        with pytest.raises(PumpUnavailable, match=f"http{'s' if stranger else ''}://{pump.address}/state/pump-1/who"):
             gc_ts_of(pump.node_id, pump.address, stranger)
 
 

@@ -74,7 +74,7 @@ def _write(upstream: Upstream, transactions: int) -> Counter[tuple[int, str]]:
 def _record(path: Path, address: str, start_ts: int, end_ts: int) -> None:
     """What one Pump delivers, as the recorded cases keep it."""
     found = bytearray()
-    for records in read_sorted(Endpoint(address, address, CLUSTER_ID), start_ts, end_ts, ReadTerms(30.0, lambda ts: None)):
+    for records in read_sorted(Endpoint(address, address, CLUSTER_ID, by_address=True), start_ts, end_ts, ReadTerms(30.0, lambda ts: None)):
         for payload in records.payloads:
             found += encode_uvarint(len(payload)) + payload
     path.write_bytes(gzip.compress(bytes(found)))

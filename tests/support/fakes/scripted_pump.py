@@ -6,7 +6,9 @@ it knows no batches of writes, its metadata comes with the first message, and wh
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from urllib.parse import unquote
 
+from pyspark_tidb_binlog.binlog_source.cluster.node_answers import OTHER_ERROR, node_answer
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods, PendingCall, StreamCall
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNAVAILABLE, Refusal
 from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_FOUND, HttpRequest, HttpResponse
@@ -51,6 +53,10 @@ class ScriptedPump:
     asked: list[Asked] = field(default_factory=list)
     metrics: str = field(default_factory=lambda: metrics_page("0"))
     """What ``GET /metrics`` answers; empty: there is no such page."""
+    node_id: str = ""
+    """Empty: it is whoever is asked for."""
+    introduced: list[str] = field(default_factory=list)
+    """As whom it was asked who it is."""
 
     def __enter__(self) -> "ScriptedPump":
         """Start serving on a port of its own."""
@@ -68,7 +74,15 @@ class ScriptedPump:
         self._server.answer(((call, None),))
 
     def _page(self, request: HttpRequest) -> HttpResponse:
-        return HttpResponse(body=self.metrics.encode()) if request.path == "/metrics" and self.metrics else NOT_FOUND
+        match request.method, request.path.split("/"):
+            case "PUT", ["", "state", node_id, action]:
+                self.introduced.append(unquote(node_id))
+                is_other = self.node_id and unquote(node_id) != self.node_id
+                refused = f"invalide nodeID {node_id}, this pump's nodeID is {self.node_id}" if is_other else f"invalide action {action}"
+                return node_answer(refused, OTHER_ERROR)
+            case "GET", ["", "metrics"] if self.metrics:
+                return HttpResponse(body=self.metrics.encode())
+        return NOT_FOUND
 
     def _pull(self, call: StreamCall) -> None:
         message = pump_pb2.PullBinlogReq.FromString(call.message)

@@ -87,6 +87,14 @@ def test_one_that_is_offline_with_more_than_was_read_is_waited_for_and_then_refu
         members.membership(at("a:1", "b:1"), BOTH, OFFLINE, SILENT)
 
 
+def test_one_whose_address_another_has_does_not_answer_whoever_answers_there() -> None:
+    taken = {"b": OfflinePump("b:1", 80, successor="c")}
+    with pytest.raises(PumpUnavailable, match=r"Pump b is registered as offline .*its address b:1 is that of Pump c now.*gone-pumps"):
+        departed().membership(at("a"), {"a": "a:1", "b": "b:1", "c": "b:1"}, taken, {})
+    found = departed(gone_pumps="b").membership(at("a"), {"a": "a:1", "b": "b:1", "c": "b:1"}, taken, {})
+    assert found == Membership({"a": "a:1", "c": "b:1"}, {"b": 80})
+
+
 @pytest.mark.parametrize("given", [{"fail_on_data_loss": False}, {"gone_pumps": "b:1"}])
 def test_or_left_out_if_that_was_allowed(given: dict[str, object]) -> None:
     now = [0.0]

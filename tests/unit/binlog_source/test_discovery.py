@@ -121,6 +121,10 @@ def test_who_is_offline_is_known_with_how_far_it_came():
     assert dict(found.pumps(5)) == {"p1": "p1:8250", "p3": "p3:8250"}
     assert found.offline() == {"p2": OfflinePump("p2:8250", 5), "p3": OfflinePump("p3:8250", 8)}
     assert ConfiguredDiscovery("h:1", 7).offline() == {}
+    for state, successor in ((NodeState.ONLINE, "p4"), (NodeState.PAUSED, "")):
+        registry.put_status(PUMPS, NodeStatus("p4", "p3:8250", state, 9))
+        found.pumps(5)
+        assert found.offline()["p3"] == OfflinePump("p3:8250", 8, successor=successor)
 
 
 @pytest.mark.parametrize("last", [NodeState.ONLINE, NodeState.PAUSED, NodeState.CLOSING])
