@@ -132,7 +132,7 @@ class _Upstream:
         discovery.pumps()
 
     def _read_history(self, tls: TlsSettings | None) -> None:
-        where = history_at(self._config.ddl_history, self._config.source, tls, self._closing)
+        where = history_at(self._config.source, tls, self._closing)
         self.servers = partial(servers_at, where, tls)
         self.history = HistoryFeed(where, None, tls).snapshot()
 

@@ -42,7 +42,7 @@ def recorded(case: RecordedCase, directory: Path, logs: Sequence[Log] = ()) -> I
             "clusterId": str(case.cluster_id),
             "startingCommitTs": str(case.start_ts),
             "endingCommitTs": str(case.end_ts),
-            "ddlHistory": str(case.history),
+            "tidbStatus": str(case.history),
         }
     finally:
         for pump in pumps:
@@ -332,7 +332,7 @@ def test_a_window_closes_while_the_table_is_idle(spark: SparkSession, scene: Cha
         ({"table": "shop.item", "tables": "a.b"}, "either table .* or tables"),
         ({"ops": "upsert"}, "option ops is 'upsert'"),
         ({"delivery": "raw"}, "changes are read from complete transactions"),
-        ({"ddlHistory": ""}, "option ddlHistory is not set"),
+        ({"tidbStatus": ""}, "option tidbStatus is not set"),
         ({"startingTimestamp": "2026-11-20"}, "either startingCommitTs or startingTimestamp"),
         ({"schemaEvolution": "merge"}, "option schemaEvolution is 'merge': give fail or ignore"),
     ],
