@@ -49,12 +49,13 @@ def main() -> None:
         service.history, service.mvcc = upstream.jobs, upstream.mvcc.look_up
         write_backlog(upstream, arguments.tables, arguments.ddls)
         end = service.oracle.next()
-        source = dataclasses.replace(config.source, pumps=service.url, cluster_id=CLUSTER_ID, starting_commit_ts=begin)
+        source = dataclasses.replace(
+            config.source, pumps=service.url, cluster_id=CLUSTER_ID, starting_commit_ts=begin, tidb_status=service.url
+        )
         settings = dataclasses.replace(
             config,
             source=source,
             target=target,
-            ddl_history=service.url,
             checkpoint_dir=str(scratch / "spark"),
             delta_dir=str(scratch / "delta"),
         )

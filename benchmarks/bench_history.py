@@ -81,7 +81,7 @@ def start(url: str, directory: str) -> None:
     print(json.dumps({"jobs": jobs, "seconds": time.perf_counter() - begun, "mib": megabytes(), "imports_mib": imported}), flush=True)
     for line in sys.stdin:
         begun = time.perf_counter()
-        feed.wait_for_job(int(line), 10)
+        feed.wait_for_job(int(line))
         print(json.dumps({"ms": (time.perf_counter() - begun) * 1000}), flush=True)
 
 

@@ -145,7 +145,7 @@ def growing_log(scratch: Path, gigabytes: float) -> None:
     """Memory as the log grows; the time to open it."""
     shown = -1.0
     print(f"\n5. memory while the log grows to {gigabytes:g} GB of binlogs of 2 KB, 16 clients")
-    with _pump(scratch / "grown", max_file_size=128 << 20) as pump:
+    with _pump(scratch / "grown") as pump:
         while (size := _size(scratch / "grown" / "value")) < gigabytes * 1e9:
             _load(pump.address, 16, 2000, 2.0)
             if size // (gigabytes * 1e8) > shown:

@@ -22,7 +22,6 @@ from pyspark_tidb_binlog.schemas.history_fold import TableSnapshot
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnFlag, ColumnInfo, ColumnType, IndexColumn, IndexInfo, TableInfo
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
-from pyspark_tidb_binlog.sinks.engine.causality import Conflict
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 
@@ -34,7 +33,6 @@ PER_TRANSACTION = 5
 MODES: dict[str, RowSettings] = {
     "one connection": RowSettings(dispatch=False, txn_batch=1),
     "16 lanes, groups": RowSettings(),
-    "16 lanes, strict": RowSettings(conflict=Conflict.STRICT),
     "16 lanes, safe mode": RowSettings(safe_mode=True),
     "4 lanes, groups": RowSettings(worker_count=4),
     "1 lane": RowSettings(worker_count=1),

@@ -51,9 +51,9 @@ _SMALL = 4 << 20
 _TARGET, _PUMPS, _UPSTREAM = "MariaDB", "Pumps", "workload"
 _BETWEEN = "between"
 BUCKETS = 8
-"""Pairing buckets, if a point does not say otherwise, and their tasks."""
+"""Pairing buckets, if a point does not say otherwise."""
 _TASKS = "spark.sql.shuffle.partitions"
-"""Tasks, and stores, of the pairing: more than there are buckets would be empty."""
+"""Tasks, and stores, of the pairing: each has two buckets."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Point:
 
     def config(self) -> DrainerConfig:
         """The Drainer's."""
-        source = SourceConfig(delivery=self.delivery, max_bytes_per_trigger=self.max_bytes, pairing_buckets=self.buckets)
+        source = SourceConfig(delivery=self.delivery, max_bytes_per_trigger=self.max_bytes)
         return DrainerConfig(source=source, apply=ApplyConfig(on_finding="stop", parts=self.parts, atomic_rows=self.atomic_rows))
 
 
@@ -304,7 +304,7 @@ def backlogs(spark: SparkSession, layout: Layout, given: argparse.Namespace, tar
 def one(spark: SparkSession, stage: RehearsalUpstream, point: Point, target: TargetConfig) -> Backlog:
     """Replicate what is in the Pumps into an emptied target, and compare."""
     config = point.config()
-    spark.conf.set(_TASKS, point.buckets)
+    spark.conf.set(_TASKS, point.buckets // 2)
     prepare_target(target, config, stage.case.databases, drop=True)
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as scratch:
         replication = Replication(spark, settings_for(stage, config, target, Path(scratch)))
@@ -367,10 +367,8 @@ def commit_seconds(target: TargetConfig) -> float:
 
 def lag(spark: SparkSession, wanted: Load, given: argparse.Namespace) -> Lag:
     """The steady load into a target of its own: all on the cores of this process."""
-    config = DrainerConfig(
-        apply=ApplyConfig(on_finding="stop"), source=SourceConfig(delivery=wanted.delivery, pairing_buckets=wanted.buckets)
-    )
-    spark.conf.set(_TASKS, wanted.buckets)
+    config = DrainerConfig(apply=ApplyConfig(on_finding="stop"), source=SourceConfig(delivery=wanted.delivery))
+    spark.conf.set(_TASKS, wanted.buckets // 2)
     steady = WorkloadConfig(rate=given.rate, sessions=16, gather=0.02, ddl_every=0)
     with PrivateMariaDB() as server:
         run = under_load(spark, config, server.target(), steady, given.lag_seconds / 2, given.lag_seconds, wanted.pumps)

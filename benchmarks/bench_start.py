@@ -123,7 +123,7 @@ def drainer(settings: DrainerConfig, place: Path) -> Iterator[subprocess.Popen[b
         f"--initial-commit-ts={source.starting_commit_ts}",
         f"--spark.wake-idle-pumps={source.wake_idle_pumps}",
         *([f"--spark.delivery={source.delivery}"] if source.delivery else []),
-        f"--ddl-history={settings.ddl_history}",
+        f"--tidb-status={source.tidb_status}",
         f"--checkpoint-dir={settings.checkpoint_dir}",
         f"--delta-dir={settings.delta_dir}",
         f"--syncer.to.host={target.host}",

@@ -87,7 +87,7 @@ class Shape:
     batch_events: float = 800_000.0
     """Row events of a batch."""
     buckets: int = 0
-    """``pairing-buckets`` of raw delivery; 0 with sorted delivery."""
+    """Pairing buckets of raw delivery; 0 with sorted delivery."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The Spark source ``tidb_binlog``: changes of rows, or with option ``format`` = ``protocol`` binlogs as Pumps deliver them. Spark shell.
 
-    spark.readStream.format("tidb_binlog").option("pumps", "host:8250,host:8250").option("ddlHistory", "http://tidb:10080").load()
+    spark.readStream.format("tidb_binlog").option("pumps", "host:8250,host:8250").option("tidbStatus", "http://tidb:10080").load()
     spark.read.format("tidb_binlog").option("pumps", "pd://pd:2379").option("startingTimestamp", "2026-11-20T12:00:00").load()
 
 Rows of changes: ``changes.change_rows`` for all tables, ``changes.table_shape`` for one (docs/changes.md). Rows of the protocol:

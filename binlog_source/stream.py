@@ -1,7 +1,7 @@
 """The source and pairing as data frames of ``stages.TRANSACTIONS``. Spark shell; a query is built for one delivery.
 
     delivery = resolve_delivery(source)
-    transactions(spark, source, pair, delivery)        # a streaming frame: complete transactions and one punctuation per batch
+    transactions(spark, source, delivery)              # a streaming frame: complete transactions and one punctuation per batch
     transactions_between(spark, source, after_ts, upto_ts)  # a batch frame of (after_ts, upto_ts], always sorted delivery
 
 Promises: *sorted* has no stateful operator. *raw* pairs in ``transformWithStateInPandas`` on the session's state store, which must
@@ -17,26 +17,24 @@ from pyspark_tidb_binlog.binlog_source.pairing.processor import PairProcessor
 from pyspark_tidb_binlog.binlog_source.source.delivery import resolve_delivery
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
 from pyspark_tidb_binlog.binlog_source.spark_format import BinlogDataSource
-from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
+from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.stages import TRANSACTIONS, ddl_of
 
 __all__ = ["resolve_delivery", "transactions", "transactions_between"]
 
 
-def transactions(
-    spark: SparkSession, source: SourceConfig, pair: PairConfig, delivery: Delivery, extra: StreamOptions | None = None
-) -> DataFrame:
+def transactions(spark: SparkSession, source: SourceConfig, delivery: Delivery, extra: StreamOptions | None = None) -> DataFrame:
     """The stream of complete transactions, with one punctuation row (``tp`` RESOLVED) per batch."""
     _register(spark)
     settled = replace(source, delivery=str(delivery))
-    blocks = replace(extra or StreamOptions(), packed=True, orphan_ask_after=pair.orphan_ask_after)
+    blocks = replace(extra or StreamOptions(), packed=True)
     rows = spark.readStream.format(BinlogDataSource.name()).options(**options_of(settled, blocks)).load()
     if delivery is Delivery.SORTED:
         return rows.select(F.col("rows").alias("transactions"))
     timed = rows.withWatermark("event_time", "0 seconds")
     return timed.groupBy("bucket").transformWithStateInPandas(
-        statefulProcessor=PairProcessor(settled, pair), outputStructType=ddl_of(TRANSACTIONS), outputMode="append", timeMode="EventTime"
+        statefulProcessor=PairProcessor(settled), outputStructType=ddl_of(TRANSACTIONS), outputMode="append", timeMode="EventTime"
     )
 
 

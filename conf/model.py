@@ -8,7 +8,7 @@ real Drainer and Pump (drainer.md 3, pump.md 3); what only this project has stan
 from dataclasses import dataclass, field
 
 from pyspark_tidb_binlog.conf.kafka_options import CHOSEN
-from pyspark_tidb_binlog.conf.required import require, require_addr, require_logging, require_orphan_timeout, require_parsed
+from pyspark_tidb_binlog.conf.required import require, require_addr, require_logging, require_parsed
 from pyspark_tidb_binlog.conf.setting import DAYS, DURATION, LEVEL, NAMES, Setting, nested, ours, setting, settings_in
 from pyspark_tidb_binlog.conf.sql_mode import refusals
 from pyspark_tidb_binlog.conf.units import days_or_duration, pause_of, size_of
@@ -52,11 +52,6 @@ class SourceConfig:
         128 * 1024 * 1024, "bytes of binlogs that a batch may read, and about those it may release; one transaction is always admitted"
     )
     fail_on_data_loss: bool = ours(True, "false: a lost span is a warning in the log and in Delta instead of an error")
-    pairing_buckets: int = ours(
-        0,
-        "buckets of start_ts that the pairing state is keyed by, 1 to 4096; fixed for the life of a checkpoint; 0 = two for each of Spark's "
-        "state partitions (spark.sql.shuffle.partitions: locally the number of cores), which is best",
-    )
     max_pending_bytes: int = ours(
         1024 * 1024 * 1024, "raw delivery: limit, in bytes, of binlogs that wait in the pairing state for a Pump that holds resolved_ts"
     )
@@ -70,6 +65,11 @@ class SourceConfig:
         "",
         "ids of Pumps that the stream has read and that are gone for ever, comma separated: it goes on without what only they had, which is "
         "recorded as lost. One that is registered, and not as offline, is read in spite of this",
+    )
+    tidb_status: str = ours(
+        "",
+        "TiDB's status ports, http://host:10080,...: DDL history and outcome of orphan Prewrites; empty = those that PD knows. The path of a recorded "
+        ".json[.gz] file instead: the DDL history",
     )
 
     @property
@@ -87,28 +87,8 @@ class SourceConfig:
         require(self.compressor in ("", "gzip"), f"compressor: {self.compressor!r} is not gzip")
         require(self.max_bytes_per_trigger > 0, "spark.max-bytes-per-trigger must be above 0")
         require(self.max_pending_bytes > 0, "spark.max-pending-bytes must be above 0")
-        require(0 <= self.pairing_buckets <= 4096, "spark.pairing-buckets must be 0 to 4096")
         require(-1 <= self.starting_commit_ts < 1 << 63, "initial-commit-ts must be a TSO, 0 or -1")
         require_parsed(self, "wake_idle_pumps", pause_of, "spark.")
-
-
-@dataclass(frozen=True, slots=True)
-class PairConfig:
-    """When the upstream is asked about an orphan Prewrite, and when that is settled as rolled back."""
-
-    orphan_ask_after: float = ours(1.0, "age in seconds from which the upstream is asked about a Prewrite without outcome")
-    orphan_timeout: float = ours(
-        600.0,
-        "seconds for which the upstream, each time it is asked, must have no trace of an orphan Prewrite before that settles it as rolled back; at least 60",
-    )
-    resolver: str = ours(
-        "",
-        "status ports that are asked about orphan Prewrites, http://host:port,...; empty = spark.tidb-status, or those that PD knows",
-        "orphan-resolver",
-    )
-
-    def __post_init__(self) -> None:
-        require_orphan_timeout(self.orphan_timeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +178,6 @@ class ApplyConfig:
         unset="the name that it had with this checkpoint, else hostname:port of addr",
     )
     atomic_rows: int = ours(50_000, "a batch of at most this many row events is ONE transaction with its checkpoint row")
-    atomic_bytes: int = ours(64 * 1024 * 1024, "the same bound in bytes of row images")
     parts: int = ours(2, "number of parts in which a larger batch is applied (parallel connections)")
     ddl_policy: str = ours("stop", "stop, skip or quarantine: what to do with a DDL that the target refuses in every form")
     on_finding: str = ours("record", "record or stop: what to do when the target's rows do not match the binlogs")
@@ -207,16 +186,11 @@ class ApplyConfig:
         "sql_mode of the sessions, NO_AUTO_VALUE_ON_ZERO and ALLOW_INVALID_DATES are always added, NO_ZERO_DATE and NO_ZERO_IN_DATE left out; strict modes hold for DDLs only; modes that change what values mean are refused",
     )
     log_row_data: bool = ours(False, "true: log lines, errors and progress may show row values; the Delta table findings always has them")
-    upstream_charset: str = ours("utf8mb4", "the upstream's default where a DDL names no charset")
-    upstream_collation: str = ours("utf8mb4_bin", "the upstream's default where a DDL names no collation")
-    retries: int = ours(60, "minimum number of retries of a transaction after a transient error (deadlock, lost connection, read-only)")
-    retry_seconds: float = ours(3600.0, "minimum time in seconds for which it is retried")
-    history_timeout: float = ours(
-        300.0,
-        "seconds for which no status port may answer while the DDL history is needed; while one answers, a DDL binlog waits for its job without limit",
+    upstream_collation: str = ours(
+        "utf8mb4_bin", "the upstream's default where a DDL names no collation; its charset, where a DDL names no charset"
     )
-    history_lag: float = ours(
-        5.0, "seconds that the DDL history may lag behind the binlogs; rows of a new schema version wait this long at most"
+    retry_seconds: float = ours(
+        3600.0, "minimum time in seconds for which a transaction is retried after a transient error (deadlock, lost connection, read-only)"
     )
     checkpoint_schema: str = setting(
         "tidb_binlog",
@@ -274,11 +248,6 @@ class ApplyConfig:
         True, "false: operations that share a unique key, but not the first one, may be applied in any order", flag="enable-detect"
     )
     net_change: bool = ours(True, "apply the net change of a batch; false: every row operation of the upstream")
-    conflict: str = ours(
-        "groups",
-        "groups: operations with a key in common go to one connection, and only those that join several wait until everything is committed; "
-        "strict: each waits",
-    )
     load_schema_snapshot: bool = setting(
         False,
         "begin with the schemas at the checkpoint, read from TiDB's status port, instead of the DDL history's beginning",
@@ -305,7 +274,6 @@ class ApplyConfig:
         require(self.ddl_policy in ("stop", "skip", "quarantine"), f"spark.ddl-policy: {self.ddl_policy!r} is not stop, skip or quarantine")
         require(not (why := refusals(self.sql_mode)), f"syncer.sql-mode must not contain {'; nor '.join(why)}")
         require(self.on_finding in ("record", "stop"), f"spark.on-finding: {self.on_finding!r} is not record or stop")
-        require(self.conflict in ("groups", "strict"), f"spark.conflict: {self.conflict!r} is not groups or strict")
         require(self.txn_batch >= 1, "syncer.txn-batch must be at least 1")
         require(1 <= self.worker_count <= 1024, "syncer.worker-count must be 1 to 1024")
         require(-(1 << 63) <= self.channel_id < 1 << 63, f"syncer.channel-id: {self.channel_id} is not a number of 64 bits")
@@ -374,15 +342,10 @@ class KafkaConfig:
     )
     client_id: str = setting("tidb_binlog", "name of this client", "syncer.to.kafka-client-id")
     topic: str = setting("", "the topic; empty = <cluster id>_obinlog", "syncer.to.topic-name")
-    client: str = ours(
-        "",
-        "who sends: own (this project's client), spark (Spark's Kafka sink), or empty: spark if there are kafka-options; adr/0011 compares what they promise",
-        "kafka-client",
-    )
     options: tuple[tuple[str, str], ...] = setting(
         (),
         'options of Kafka\'s Java client, for TLS, SASL and compression: { "security.protocol" = "SASL_SSL", … }; encrypted(…) in a value '
-        "holds what ctl encrypt prints",
+        "holds what ctl encrypt prints. With any, Spark's Kafka sink sends, else this project's client; adr/0011 compares what they promise",
         "spark.kafka-options",
         secret=True,
     )
@@ -390,14 +353,9 @@ class KafkaConfig:
     @property
     def by_spark(self) -> bool:
         """Whether Spark's Kafka sink sends."""
-        return self.client == "spark" or (not self.client and bool(self.options))
+        return bool(self.options)
 
     def __post_init__(self) -> None:
-        require(self.client in ("", "own", "spark"), f"spark.kafka-client: {self.client!r} is not own, spark or empty")
-        require(
-            self.client != "own" or not self.options,
-            "spark.kafka-options: this project's own client has no TLS, no SASL and no compression; set spark.kafka-client = spark, or remove it",
-        )
         for name, _ in self.options:
             require(name not in CHOSEN, f"spark.kafka-options: {name} cannot be set: {CHOSEN.get(name)}")
 
@@ -415,14 +373,9 @@ class DrainerConfig:
     """The replication stream. ``conf/drainer.toml``."""
 
     source: SourceConfig = field(default_factory=SourceConfig, metadata={"table": ""})
-    pair: PairConfig = field(default_factory=PairConfig, metadata={"table": ""})
     target: TargetConfig = nested("syncer.to", TargetConfig)
     upstream: UpstreamConfig = nested("spark.upstream", UpstreamConfig)
     apply: ApplyConfig = nested("syncer", ApplyConfig)
-    ddl_history: str = ours(
-        "",
-        "status ports that serve /ddl/history, or a recorded .json[.gz] file; empty = spark.tidb-status, or those that PD knows, or the registry",
-    )
     checkpoint_dir: str = ours("var/drainer/spark", "Spark's checkpoint directory", unset="<data-dir>/spark")
     delta_dir: str = ours("var/drainer/delta", "where the Delta table checkpoint lives; findings is next to it", unset="<data-dir>/delta")
     delta_retention: str = ours(
@@ -445,9 +398,6 @@ class DrainerConfig:
     data_dir: str = setting("data.drainer", "directory for what this Drainer keeps on disk", flag="data-dir")
     pd_urls: str = setting(
         "", "PD, http://host:2379,...: Pumps, cluster id, timestamps; empty = none", flag="pd-urls", unset="http://127.0.0.1:2379"
-    )
-    tidb_status: str = ours(
-        "", "TiDB's status ports, http://host:10080,...: DDL history and outcome of orphan Prewrites; empty = those that PD knows"
     )
     upstream_timeout: float = ours(
         60.0, "seconds that PD or the registry, and at a start the Pumps, may not answer before the job ends with an error"
@@ -514,43 +464,19 @@ class PumpConfig:
     )
     heartbeat_interval: float = setting(2.0, "seconds between two registrations of the status", flag="heartbeat-interval")
     gc: str = setting("7", "how long binlogs are kept: days, or 8h, 1h30m", flag="gc", kind=DAYS)
-    orphan_timeout: float = ours(
-        600.0,
-        "seconds for which the upstream, each time it is asked, must have no trace of an orphan Prewrite before that settles it as rolled back; at least 60",
-    )
     max_message_size: int = setting(
         (1 << 63) - 1 - (4 << 20), "largest request, in bytes", "spark.max-message-size", flag="max-message-size"
     )
-    max_unfinished_bytes: int = ours(
-        256 * 1024 * 1024, "memory for incomplete requests, in bytes; one request larger than a quarter of it is admitted on top"
-    )
-    max_pulls: int = ours(512, "concurrent PullBinlogs calls")
-    max_pulls_per_peer: int = ours(64, "concurrent PullBinlogs calls from one address, so that no client locks the Drainers out")
-    max_connections: int = ours(
-        4096, "concurrent connections, at most half of the process's file descriptors; above it idle ones are closed"
-    )
-    max_connections_per_peer: int = ours(512, "concurrent connections from one address")
     log_row_data: bool = ours(False, "true: GET /debug/binlog/TS shows rows and keys, not only how many changes of which tables")
     stop_write_at_available_space: str = setting(
         "10 GiB",
         "free space on the data directory's disk at which binlogs are refused: 10 GiB, 42 MB; empty = never",
         "storage.stop-write-at-available-space",
     )
-    max_file_size: int = ours(500 * 1024 * 1024, "size of a value-log file after which a new one is started, in bytes")
-    step_bytes: int = ours(
-        1024 * 1024, "bytes of log after which a batch may be cut (spark.max-bytes-per-trigger is applied in such steps)"
-    )
     sync_log: bool = setting(
         True, "fdatasync each batch of records; false: a crash of the machine may lose acknowledged binlogs", "storage.sync-log"
     )
     kv_chan_cap: int = setting(65_536, "records that may wait for the index (a real Pump: 1048576)", "storage.kv_chan_cap")
-    slow_chaser_threshold: float = ours(
-        1.0, "seconds that a push to the index's queue may wait before the slow chaser takes over (a real Pump: 3)"
-    )
-    slow_chaser_poll: float = ours(0.5, "seconds between two checks whether it is switched on")
-    slow_chaser_quick_pass: float = ours(1.0, "seconds: a catch-up faster than this may be followed by a recovery")
-    slow_chaser_recovery_interval: float = ours(60.0, "seconds between two recoveries")
-    slow_chaser_recovery_timeout: float = ours(1.0, "seconds for which a recovery may block writers")
     log_level: str = setting("info", "debug, info, warn, error or fatal: what goes to the log file", flag="L", kind=LEVEL)
     log_format: str = ours("text", "text: lines as TiDB's tools write them, or json: one object per line")
     log_file: str = setting(
@@ -572,17 +498,10 @@ class PumpConfig:
         require_addr("addr", self.addr)
         require_addr("advertise-addr", self.advertise_addr or self.addr)
         require(self.heartbeat_interval > 0, "heartbeat-interval must be above 0")
-        require_orphan_timeout(self.orphan_timeout)
         require(self.fake_binlog_interval >= 0, "gen-binlog-interval must be 0 or above")
-        require(self.max_file_size >= 1, "spark.max-file-size must be at least 1")
-        require(self.step_bytes >= 1, "spark.step-bytes must be at least 1")
         require("/" not in self.node_id, f"node-id {self.node_id!r} must not contain '/'")
         require(not self.socket or self.socket.startswith("unix://"), f"socket {self.socket!r} is not of the form unix:///path")
         require(self.kv_chan_cap >= 1, "storage.kv_chan_cap must be at least 1")
-        require(self.max_unfinished_bytes >= 1 << 20, "spark.max-unfinished-bytes must be at least 1 MiB")
-        require(1 <= self.max_pulls_per_peer <= self.max_pulls, "spark.max-pulls-per-peer must be at least 1 and at most spark.max-pulls")
-        each, total = self.max_connections_per_peer, self.max_connections
-        require(1 <= each <= total, "spark.max-connections-per-peer must be at least 1 and at most spark.max-connections")
 
 
 def _unread(path: str, default: object, text: str, *, flag: str = "", in_file: bool = True) -> Setting:

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-LEAST_ORPHAN_TIMEOUT = 60.0
-"""Seconds; ``require_orphan_timeout`` says why."""
 _LOG_LEVELS = ("debug", "info", "warn", "error", "fatal")
 
 
@@ -17,15 +15,6 @@ def require_logging(level: str, form: str) -> None:
     """``log-level`` and ``spark.log-format``."""
     require(level in _LOG_LEVELS, f"log-level: {level!r} is not debug, info, warn, error or fatal")
     require(form in ("text", "json"), f"spark.log-format: {form!r} is not text or json")
-
-
-def require_orphan_timeout(seconds: float) -> None:
-    """``spark.orphan-timeout``."""
-    require(
-        seconds >= LEAST_ORPHAN_TIMEOUT,
-        f"spark.orphan-timeout must be at least {LEAST_ORPHAN_TIMEOUT:g} s, not {seconds:g}: TiDB sends a Prewrite to its Pump and to TiKV at the same "
-        "time and tries TiKV again for 40 s and more, so that a transaction that commits after all can be without a trace for that long",
-    )
 
 
 def require_addr(name: str, addr: str) -> None:

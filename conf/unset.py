@@ -98,8 +98,6 @@ def fill_drainer(values: Values, environ: Mapping[str, str]) -> None:
         values["spark.pumps"] = registry_url(str(values["pd-urls"]), bool(values.get("security.ssl-ca")))
     _fill(values, "addr", lambda: f"{_own_host(str(values.get('spark.pumps', '')))}:8249")
     _fill(values, "node-id", lambda: _node_id(values))
-    for path in ("spark.ddl-history", "spark.orphan-resolver"):
-        _fill(values, path, lambda: values.get("spark.tidb-status", ""))
 
 
 def fill_pump(values: Values, environ: Mapping[str, str]) -> None:

@@ -52,7 +52,6 @@ _ONLY_KAFKA = (
     "kafka",
     "syncer.to.kafka-addrs kafka-version kafka-max-messages kafka-max-message-size kafka-client-id topic-name zookeeper-addrs",
 )
-_ONLY_KAFKA_OURS = ("spark.kafka-client", "spark.kafka-options")
 _ONLY_FILE = ("file", "syncer.to.dir retention-time")
 _ONLY_ORACLE = (
     "oracle",
@@ -62,12 +61,12 @@ ONLY_FOR: dict[str, str] = {
     f"syncer.to.{name}": db_type
     for db_type, names in (_ONLY_KAFKA, _ONLY_FILE, _ONLY_ORACLE)
     for name in names.removeprefix("syncer.to.").split()
-} | dict.fromkeys(_ONLY_KAFKA_OURS, "kafka")
+} | {"spark.kafka-options": "kafka"}
 """The ``db-type`` without which a setting has no meaning."""
 _SYNCER_OF_SQL = "worker-count txn-batch sql-mode safe-mode enable-dispatch enable-detect relay.log-dir relay.max-file-size"
 _TO_OF_SQL = "host port user password encrypted_password read-timeout params sync-mode checkpoint.schema checkpoint.table"
-_SPARK_OF_SQL = "net-change conflict txn-batch-time password-file socket ddl-policy on-finding retries retry-seconds lease-timeout"
-_NOT_OF_FILES = frozenset({"spark.retries", "spark.retry-seconds"})
+_SPARK_OF_SQL = "net-change txn-batch-time password-file socket ddl-policy on-finding retry-seconds lease-timeout"
+_NOT_OF_FILES = frozenset({"spark.retry-seconds"})
 """Of ``ONLY_FOR_SQL``, what a topic has too."""
 ONLY_FOR_SQL: frozenset[str] = frozenset(
     f"{table}.{name}"
@@ -76,10 +75,9 @@ ONLY_FOR_SQL: frozenset[str] = frozenset(
 )
 """Settings that mean nothing where files or a topic are the target."""
 BY_ROW_ONLY: dict[str, str] = {
-    "spark.conflict": "net changes of a row are never applied at the same time",
-    "spark.txn-batch-time": "a transaction of net changes is bounded by spark.atomic-rows and spark.atomic-bytes",
+    "spark.txn-batch-time": "a transaction of net changes is bounded by spark.atomic-rows",
     "syncer.enable-detect": "net changes of a row are never applied at the same time",
-    "syncer.txn-batch": "a transaction of net changes is bounded by spark.atomic-rows and spark.atomic-bytes",
+    "syncer.txn-batch": "a transaction of net changes is bounded by spark.atomic-rows",
     "syncer.worker-count": "the number of connections for net changes is spark.parts",
 }
 """Settings that mean nothing unless ``spark.net-change`` is false, and what takes their place."""

@@ -80,14 +80,13 @@ def settings_for(workload: WorkloadProcess, config: DrainerConfig, target: Targe
     registry = RegistryClient(workload.url)
     begin = registry.tso()
     registry.close()
-    source = dataclasses.replace(config.source, pumps=workload.url, cluster_id=DEMO_CLUSTER, starting_commit_ts=begin)
-    pair = dataclasses.replace(config.pair, resolver=config.pair.resolver or workload.url)
+    source = dataclasses.replace(
+        config.source, pumps=workload.url, cluster_id=DEMO_CLUSTER, starting_commit_ts=begin, tidb_status=workload.url
+    )
     return dataclasses.replace(
         config,
         source=source,
-        pair=pair,
         target=target,
-        ddl_history=workload.url,
         pd_urls="",
         addr="127.0.0.1:0",
         checkpoint_dir=str(work_dir / "spark"),

@@ -141,7 +141,7 @@ class _Upstream:
         self._unfit = unfit(self._config.source, discovery, _ASK_SECONDS)
 
     def _read_history(self, tls: TlsSettings | None) -> None:
-        where = history_at(self._config.ddl_history, self._config.source, tls, self._closing)
+        where = history_at(self._config.source, tls, self._closing)
         self.servers = partial(servers_at, where, tls)
         self.history = HistoryFeed(where, None, tls).snapshot()
 

@@ -107,8 +107,7 @@ def upstream_away(config: DrainerConfig) -> str:
 def _addresses(config: DrainerConfig) -> Iterator[tuple[str, int]]:
     """Host and port of the Pumps and status ports that the settings name."""
     urls = [] if names_registry(config.source) else [f"//{one.strip()}" for one in config.source.pumps.split(",")]
-    for history in (config.ddl_history, config.tidb_status):
-        urls += [one.strip() for one in history.split(",") if one.strip().startswith(("http://", "https://"))]
+    urls += [one.strip() for one in config.source.tidb_status.split(",") if one.strip().startswith(("http://", "https://"))]
     for url in urls:
         parts = urlsplit(url)
         if parts.hostname:

@@ -79,6 +79,7 @@ def settings_for(stage: RehearsalUpstream, config: DrainerConfig, target: Target
     source: SourceConfig = dataclasses.replace(
         config.source,
         pumps=stage.service.url,
+        tidb_status=str(stage.case.history),
         cluster_id=stage.case.cluster_id,
         starting_commit_ts=stage.case.start_ts,
         ending_commit_ts=stage.case.end_ts,
@@ -89,7 +90,6 @@ def settings_for(stage: RehearsalUpstream, config: DrainerConfig, target: Target
         config,
         source=source,
         target=target,
-        ddl_history=str(stage.case.history),
         pd_urls="",
         addr="127.0.0.1:0",
         checkpoint_dir=str(work_dir / "spark"),

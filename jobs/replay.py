@@ -36,7 +36,7 @@ from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack, process_z
 _log = logging.getLogger(__name__)
 
 _MOST_WORKERS = 1024
-_RETRIES, _RETRY_SECONDS = 10, 60.0
+_RETRY_SECONDS = 60.0
 """How often, and how long, a transaction is retried at least after a transient error."""
 _DATETIME = "%Y-%m-%d %H:%M:%S"
 _TABLES = ("replicate-do-table", "replicate-ignore-table")
@@ -269,7 +269,6 @@ def _apply_settings(values: Mapping[str, Any]) -> ApplyConfig:
         txn_batch=batch,
         worker_count=workers,
         safe_mode=values["safe-mode"],
-        retries=_RETRIES,
         retry_seconds=_RETRY_SECONDS,
     )
 

@@ -57,7 +57,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.history_cache import HistoryCache
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
-from pyspark_tidb_binlog.sinks.apply import BatchApplier
+from pyspark_tidb_binlog.sinks.apply import ATOMIC_BYTES, BatchApplier
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, places
 from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
@@ -122,7 +122,7 @@ class Replication:
         self._registry = open_registry(source.pumps, self._tls) if names_registry(source) else None
         if self._registry is not None:
             self._closing.callback(self._registry.close)
-        self._status_ports = history_at(config.ddl_history, config.source, self._tls, self._closing)
+        self._status_ports = history_at(config.source, self._tls, self._closing)
         self._feed = HistoryFeed(self._status_ports, _history_cache(config.checkpoint_dir, cluster_id), self._tls, self._pause)
         self._config = with_collations(self._config)
         servers = partial(servers_at, self._status_ports, self._tls)
@@ -132,7 +132,7 @@ class Replication:
         self._sink = sink_of(self._config, cluster_id, self._pause, self._now, spark)
         self._sink.defer(self._note_nothing_applied)
         self._applier = BatchApplier(spark, self._config, self._sink, self._feed, self._take_report)
-        self._heap = HeapAfterBigBatches.of(spark, config.apply.atomic_bytes)
+        self._heap = HeapAfterBigBatches.of(spark, ATOMIC_BYTES)
         _warm_up(spark, self._config)
         self._counts = StreamProgress(self._sink, self._applier.clock, config.apply.log_row_data)
         self._query: StreamingQuery | None = None
@@ -196,7 +196,7 @@ class Replication:
         self._checkpoint.keep(self._sink.target)
         source = dataclasses.replace(config.source, starting_commit_ts=self._sink.commit_ts)
         options = StreamOptions(stop_file=str(gate.file), patience=config.upstream_timeout, bucket_ids=self._checkpoint.bucket_ids)
-        frame = transactions(self._spark, source, config.pair, self.delivery, options)
+        frame = transactions(self._spark, source, self.delivery, options)
         self.started_at = time.monotonic()
         self._query = (
             frame.writeStream.queryName("tidb_binlog")
@@ -497,7 +497,7 @@ class Replication:
         config, where, registry = self._config, self._status_ports, self._registry
         if self._feed.is_recorded:
             raise ConfigError(
-                "syncer.load-schema-snapshot reads the schema from TiDB's status ports: spark.ddl-history must not name a file"
+                "syncer.load-schema-snapshot reads the schema from TiDB's status ports: spark.tidb-status must not name a file"
             )
         if isinstance(registry, PdRegistry):
             hold = GcHold(PdRegistry(registry.url, self._tls), lambda: max(ts, self._sink.commit_ts))
@@ -507,7 +507,7 @@ class Replication:
             return StatusPorts(where() if callable(where) else status_ports(where), self._tls)
 
         kept = _history_cache(config.checkpoint_dir, config.source.cluster_id, "snapshot")
-        patience = config.apply.history_timeout
+        patience = self._feed.timeout
         taker = SnapshotTaker(
             SchemaReader(ports, patience, self._pause), self._feed, kept, lambda: mvcc_safe_point(registry, ports()), patience, self._pause
         )

@@ -54,7 +54,7 @@ def require_kafka_sink(spark: SparkSession) -> None:
     jvm: Any = spark.sparkContext._jvm
     if isinstance(jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider, JavaPackage):
         raise ConfigError(
-            f"this Spark session has no Kafka sink, which spark.kafka-client or spark.kafka-options ask for ({document('runbook')}). The command brings it; "
+            f"this Spark session has no Kafka sink, which spark.kafka-options ask for ({document('runbook')}). The command brings it; "
             f"in a program of your own add before getOrCreate(), in a process that has no session yet:\n    .config('spark.jars.packages', {KAFKA_PACKAGE!r})"
         )
 

@@ -45,7 +45,7 @@ class SparkCheckpoint:
         """What is said when one of Spark's is full."""
         self._node_id = config.apply.drainer
         partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-        self.bucket_ids = bucket_ids(config.source.pairing_buckets or _BUCKETS_EACH * partitions, partitions)
+        self.bucket_ids = bucket_ids(_BUCKETS_EACH * partitions, partitions)
         """The pairing buckets."""
         self.kept_for: str | None = None
         """Identity of the target that it belongs to; None = no checkpoint."""
@@ -69,13 +69,7 @@ class SparkCheckpoint:
                 f"the checkpoint {config.checkpoint_dir} was made with delivery {made_with['delivery']}, but spark.delivery is "
                 f"{config.source.delivery}: set the former, or delete the directory (the stream resumes from the target's checkpoint row)"
             )
-        count = made_with["pairing_buckets"]
         self.bucket_ids = tuple(made_with["bucket_ids"])
-        if config.source.pairing_buckets not in (0, count):
-            raise ConfigError(
-                f"the checkpoint {config.checkpoint_dir} was made with spark.pairing-buckets = {count}: "
-                "set it, or 0, or delete the directory (the stream resumes from the target's checkpoint row)"
-            )
         return Delivery(made_with["delivery"])
 
     @property

@@ -39,7 +39,7 @@ from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.leased_target import run_leased
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, patient
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
@@ -429,7 +429,7 @@ class TableLoader:
 
     @property
     def _policy(self) -> RetryPolicy:
-        return RetryPolicy(self._config.apply.retries, self._config.apply.retry_seconds, self._wait)
+        return patient(self._config.apply.retry_seconds, self._wait)
 
     def _wait(self, seconds: float = _PAUSE_SECONDS) -> None:
         if self._stop.wait(seconds):

@@ -56,7 +56,7 @@ def _topic(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None
     if not config.kafka.by_spark:
         return BrokerTopic(settings, pause)
     if spark is None:
-        raise ConfigError("spark.kafka-client = spark: there is no Spark session to send with")
+        raise ConfigError("spark.kafka-options: there is no Spark session to send with")
     # Not at the top: whoever has no Spark may ask for the other sinks.
     from pyspark_tidb_binlog.jobs.session_check import require_kafka_sink
     from pyspark_tidb_binlog.sinks.kafka.spark_topic import SparkTopic
@@ -103,7 +103,7 @@ def row_settings(config: ApplyConfig) -> RowSettings:
         worker_count=config.worker_count,
         txn_batch=config.txn_batch,
         txn_seconds=config.txn_batch_time or math.inf,
-        conflict=Conflict(config.conflict) if config.enable_detect else Conflict.OFF,
+        conflict=Conflict.GROUPS if config.enable_detect else Conflict.OFF,
         dispatch=config.enable_dispatch,
         safe_mode=config.safe_mode,
     )
@@ -118,7 +118,6 @@ def broker_settings(config: DrainerConfig, cluster_id: int) -> BrokerSettings:
         client_id=kafka.client_id,
         max_messages=kafka.max_messages,
         max_message_bytes=kafka.max_message_size,
-        retries=config.apply.retries,
         retry_seconds=config.apply.retry_seconds,
         options=kafka.options,
     )

@@ -99,7 +99,7 @@ from pyspark_tidb_binlog.binlog_source.source.options import options_of
 known = ("pumps", "clusterId", "compressor", "sslCa", "sslCert", "sslKey", "certAllowedCn")
 since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=minutes)
 cluster = {name: value for name, value in options_of(config.source).items() if name in known}
-cluster |= {"ddlHistory": config.ddl_history, "startingTimestamp": since.isoformat()}
+cluster |= {"tidbStatus": config.source.tidb_status, "startingTimestamp": since.isoformat()}
 
 every = spark.read.format("tidb_binlog").options(**cluster).load()
 changes = every.selectExpr(

@@ -50,6 +50,11 @@ _log = logging.getLogger(__name__)
 class HistoryFeed:
     """The DDL history of one cluster."""
 
+    timeout = 300.0
+    """Seconds for which no status port may answer while the history is needed: TiDB servers restart within them."""
+    lag = 5.0
+    """Seconds that rows of a schema version beyond the history wait for it: it may be that of a running job, which is not there yet."""
+
     def __init__(
         self,
         where: str | Callable[[], Sequence[str]],
@@ -108,18 +113,18 @@ class HistoryFeed:
         jobs = self.snapshot().jobs.values()
         self._history = SchemaHistory.of(replace(job, finished_ts=commit_ts.get(job.id, job.finished_ts)) for job in jobs)
 
-    def wait_for_job(self, job_id: int, timeout: float, stop: Callable[[], bool] = lambda: False) -> Job:
+    def wait_for_job(self, job_id: int, stop: Callable[[], bool] = lambda: False) -> Job:
         """Poll until the job ``job_id`` is in the history, however long that takes while a status port answers.
 
         Raises:
             HistoryUnavailable: it could not be read for ``timeout`` seconds, or a recorded one has no such job after them, or ``stop()``
                 returned True; the text includes the last error.
         """
-        unanswered = Retries(_BACKOFF, timeout)
+        unanswered = Retries(_BACKOFF, self.timeout)
         trouble = ""
         with self.waits(
             f"DDL job {job_id} in the history at {self._where}, whose binlog was read: its DDL may be waiting for an open transaction at the upstream "
-            "(ADMIN SHOW DDL JOBS). If there is no such job, spark.ddl-history is another cluster's"
+            "(ADMIN SHOW DDL JOBS). If there is no such job, spark.tidb-status is another cluster's"
         ) as pause:
             while True:
                 try:
@@ -135,7 +140,7 @@ class HistoryFeed:
                     raise HistoryUnavailable(f"stopped while waiting for DDL job {job_id} in the history at {self._where}.{trouble}")
                 if unanswered.over and (trouble or self.is_recorded):
                     raise HistoryUnavailable(
-                        f"DDL job {job_id} did not appear in the history at {self._where} within {timeout:g} s, although its binlog was read. "
+                        f"DDL job {job_id} did not appear in the history at {self._where} within {self.timeout:g} s, although its binlog was read. "
                         f"Check that it is the history of the same cluster as the Pumps.{trouble}"
                     )
                 pause()
@@ -159,7 +164,7 @@ class HistoryFeed:
             self.waiting_for = ""
 
     def wait_for_unfinished(
-        self, versions: Mapping[int, int], checked: dict[int, int], timeout: float, keeps: Callable[[TableAt], bool] = lambda table: True
+        self, versions: Mapping[int, int], checked: dict[int, int], keeps: Callable[[TableAt], bool] = lambda table: True
     ) -> None:
         """Wait while a DDL that is not in the history yet has changed what rows of a table hold (``schemas.unfinished_ddl``), however long that
         takes while a status port answers.
@@ -167,7 +172,6 @@ class HistoryFeed:
         Args:
             versions: the highest schema version of rows, by table id.
             checked: by table id, the schema version up to which that is known; grows.
-            timeout: seconds.
             keeps: whether rows of a table matter: nobody waits for a DDL of another one.
 
         Rows of a version that the history has come to are most likely of a DDL of another table: for them a port that does not answer is waited for
@@ -183,10 +187,10 @@ class HistoryFeed:
                 continue
             known = self._known(table_id)
             if known is not None and version > max(known.version, checked.get(table_id, 0)) and keeps(known):
-                self._wait_for_unfinished(table_id, version, checked, timeout)
+                self._wait_for_unfinished(table_id, version, checked)
 
-    def _wait_for_unfinished(self, table_id: int, version: int, checked: dict[int, int], timeout: float) -> None:
-        unanswered, untold = Retries(_BACKOFF, timeout), Retries(_BACKOFF, min(timeout, _UNTOLD_SECONDS))
+    def _wait_for_unfinished(self, table_id: int, version: int, checked: dict[int, int]) -> None:
+        unanswered, untold = Retries(_BACKOFF, self.timeout), Retries(_BACKOFF, min(self.timeout, _UNTOLD_SECONDS))
         known = self._known(table_id)
         name = f"{known.schema}.{known.name}" if known is not None else f"table id {table_id}"
         with self.waits(
@@ -212,7 +216,7 @@ class HistoryFeed:
                         return self._go_on_untold(name, version, f"the TiDB server at {self._answered} is at {now.version}")
                     elif unanswered.over:
                         raise HistoryUnavailable(
-                            f"rows of {name} have schema version {version}, and the TiDB server at {self._answered} is at {now.version} after {timeout:g} s: "
+                            f"rows of {name} have schema version {version}, and the TiDB server at {self._answered} is at {now.version} after {self.timeout:g} s: "
                             "check that it is of the same cluster as the Pumps"
                         )
                     self.refresh()
@@ -371,13 +375,18 @@ class HistoryFeed:
                 self._history = SchemaHistory.of(self._reader.read(_jobs(json.loads(text), str(self._path))))
                 self._stamp = stamp
         except (OSError, EOFError, zlib.error, json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise HistoryUnavailable(f"cannot read the recorded DDL history {self._path}: {error}. Check spark.ddl-history.") from error
+            raise HistoryUnavailable(f"cannot read the recorded DDL history {self._path}: {error}. Check spark.tidb-status.") from error
         return self._history
+
+
+def names_file(where: str) -> bool:
+    """Whether ``where`` is the path of a recorded history, and not URLs of status ports."""
+    return not where.startswith(("http://", "https://"))
 
 
 def _listed(where: str) -> Callable[[], Sequence[str]] | None:
     """The URLs in ``where``; None if it is a path."""
-    if not where.startswith(("http://", "https://")):
+    if names_file(where):
         return None
     urls = tuple(part.strip().rstrip("/") for part in where.split(",") if part.strip())
     return lambda: urls

@@ -51,6 +51,8 @@ from pyspark_tidb_binlog.sinks.sink import Sink, TargetProgress, UnfinishedSpan
 
 _log = logging.getLogger(__name__)
 
+ATOMIC_BYTES = 64 << 20
+"""Bytes of row images up to which a batch is collected on the driver and is one transaction (``atomic-rows`` bounds their number)."""
 _BACKLOG_MS = 10_000
 """A target that is further behind than this has a backlog."""
 _MAY_STAY = (
@@ -196,7 +198,7 @@ class BatchApplier:
     def _try_local(self, transactions: DataFrame, counts: BatchCounts) -> bool:
         """Apply the batch from the driver; False, with nothing applied, when it is too big for that."""
         with self.clock.timed(Stage.READ):
-            events = keyed.collected_upto(transactions, self._settings.atomic_rows, self._settings.atomic_bytes, self._unread())
+            events = keyed.collected_upto(transactions, self._settings.atomic_rows, ATOMIC_BYTES, self._unread())
         if events is None:
             return False
         controls = self._controls_among(events)
@@ -264,7 +266,7 @@ class BatchApplier:
     def _fits(self, steps: Sequence[RowsStep]) -> bool:
         """Whether the rows of these steps are few and small enough for the driver to hold and apply."""
         rows, size = sum(s.row_events for s in steps), sum(s.row_bytes for s in steps)
-        return rows <= self._settings.atomic_rows and size <= self._settings.atomic_bytes
+        return rows <= self._settings.atomic_rows and size <= ATOMIC_BYTES
 
     def _reach(self, steps: Sequence[RowsStep | DdlStep]) -> int:
         """The commit_ts up to which rows are fetched at once: that of as many leading steps as fit together."""
@@ -304,7 +306,7 @@ class BatchApplier:
 
     def _complete(self, job_ids: Sequence[int], tables: Sequence[TableActivity]) -> None:
         self.clock.stage = Stage.HISTORY
-        complete_history(self._feed, job_ids, tables, self._waited_for, self._settings, self._selection.keeps)
+        complete_history(self._feed, job_ids, tables, self._waited_for, self._selection.keeps)
 
     def _apply_atomic(self, rows: pa.Table, step: RowsStep, counts: BatchCounts) -> None:
         there = self._fitted(step, counts, rows)

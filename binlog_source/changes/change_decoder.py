@@ -41,7 +41,7 @@ _MOST_BYTES = 32 << 20
 class AskedHistory(Protocol):
     """A DDL history that is asked for what is needed, and waits for it."""
 
-    def job(self, job_id: int, timeout: float) -> Job:
+    def job(self, job_id: int) -> Job:
         """The job of a DDL binlog."""
 
     def covering(self, versions: Iterable[int], tables: Mapping[int, int], options: ChangeOptions) -> SchemaHistory:
@@ -107,7 +107,7 @@ class ChangeDecoder:
             query = ddl["query"].decode("utf-8", "replace")
             if is_setval(query):
                 continue
-            job = self._known.job(ddl["job_id"], self._as.options.history_timeout)
+            job = self._known.job(ddl["job_id"])
             if job.effective and not (job.type == JobType.DROP_COLUMN and ddl["schema_state"] == DELETE_ONLY):
                 found.append(DdlBinlog(ddl["commit_ts"], job, query))
         return found

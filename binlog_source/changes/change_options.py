@@ -22,7 +22,6 @@ _NAMES = (
     "table",
     "tables",
     "ops",
-    "ddlHistory",
     "historyTimeout",
     "historyLag",
     "schemaEvolution",
@@ -39,6 +38,7 @@ _OF_SETTINGS = {
     "spark.gone-pumps": "option gonePumps",
     "spark.fail-on-data-loss = false": "option failOnDataLoss = false",
     "initial-commit-ts": "startingCommitTs",
+    "spark.tidb-status": "option tidbStatus",
 }
 _INSIDE = ("stopFile",)
 """Options of the reading that are not for users."""
@@ -70,12 +70,10 @@ class ChangeOptions:
     """The table whose own columns the rows have; None: all tables, as VARIANT."""
     tables: NamedTables = field(default_factory=NamedTables)
     ops: tuple[str, ...] = OPS
-    ddl_history: str = ""
-    """Status ports or a recorded file; empty = PD knows."""
     history_timeout: float = 300.0
-    """Seconds that a DDL binlog waits for its job in the history."""
+    """``HistoryFeed.timeout``, seconds."""
     history_lag: float = 5.0
-    """Seconds that rows of a new schema version wait for it."""
+    """``HistoryFeed.lag``, seconds."""
     evolution: SchemaEvolution = SchemaEvolution.FAIL
     schema_ts: int = -1
     """The ts whose schema typed columns have; -1: that of the start."""
@@ -125,7 +123,6 @@ def change_options_of(options: Mapping[str, str]) -> ChangeOptions:
         table,
         NamedTables.of(given.get("tables", "")),
         ops,
-        given.get("ddlhistory", ""),
         _number(given, "historyTimeout", 300.0),
         _number(given, "historyLag", 5.0),
         SchemaEvolution(_one_of(given, "schemaEvolution", tuple(SchemaEvolution))),

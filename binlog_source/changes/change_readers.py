@@ -45,7 +45,7 @@ def change_reading(options: Mapping[str, str], shape: TableShape | None) -> Chan
     """
     reading = reading_options(options)
     asked = change_options_of(options)
-    known_history(source_of(reading), asked.ddl_history)
+    known_history(source_of(reading), asked)
     return ChangeReading(source_of(reading), stream_options_of(reading), DecodedAs(asked, shape))
 
 
@@ -76,9 +76,9 @@ def asked_shape(options: Mapping[str, str]) -> TableShape | None:
     if asked.table is None:
         return None
     source = source_of(reading_options(options))
-    known = known_history(source, asked.ddl_history)
+    known = known_history(source, asked)
     version = _schema_version(asked, source)
-    history = known.fresh(asked.history_timeout)
+    history = known.fresh()
     shape = shape_of(asked.table, history, int(history.newest_version) if version is None else version, asked.invalid_dates)
     # a start says nothing about DDLs: a checkpoint may stand before it, and then it does not count
     return replace(shape, agreed=shape.version) if asked.schema_ts >= 0 else shape
@@ -87,7 +87,7 @@ def asked_shape(options: Mapping[str, str]) -> TableShape | None:
 def _schema_version(asked: ChangeOptions, source: SourceConfig) -> int | None:
     """That of option schemaCommitTs, else of the start; None: the newest."""
     ts = asked.schema_ts if asked.schema_ts >= 0 else source.starting_commit_ts
-    return None if ts < 0 else known_history(source, asked.ddl_history).version_at(source, ts, asked.history_timeout)
+    return None if ts < 0 else known_history(source, asked).version_at(source, ts)
 
 
 def _reached(end_ts: int, now: Callable[[], int]) -> int:

@@ -102,7 +102,7 @@ def change_rows(
 def unfit(table: str, commit_ts: Ints, error: object) -> SchemaMismatch:
     """The error about cells that are no values of their columns."""
     return SchemaMismatch(
-        f"{table}, commit_ts {int(commit_ts[0])} to {int(commit_ts[-1])}: a value that the table's definition does not allow: {error}; check that ddlHistory is "
+        f"{table}, commit_ts {int(commit_ts[0])} to {int(commit_ts[-1])}: a value that the table's definition does not allow: {error}; check that tidbStatus is "
         "the history of the cluster whose Pumps are read; to go on without these rows, begin anew behind them (startingCommitTs), or leave the table out (tables)"
     )
 

@@ -40,29 +40,29 @@ class KnownHistory:
         """Tables that no job made and nobody asks for, and the schema version up to which that is known."""
         self._lock = threading.RLock()
 
-    def fresh(self, timeout: float) -> SchemaHistory:
+    def fresh(self) -> SchemaHistory:
         """The history as it is now.
 
         Raises:
-            HistoryUnavailable: it could not be read for ``timeout`` seconds.
+            HistoryUnavailable: it could not be read for ``historyTimeout`` seconds.
         """
         with self._lock:
-            found = self._poll(lambda history: True, timeout, 0.0)
+            found = self._poll(lambda history: True, 0.0)
             assert found
             return self._feed.snapshot()
 
-    def job(self, job_id: int, timeout: float) -> Job:
+    def job(self, job_id: int) -> Job:
         """The job of a DDL binlog.
 
         Raises:
-            HistoryUnavailable: no status port answered for ``timeout`` seconds.
+            HistoryUnavailable: no status port answered for ``historyTimeout`` seconds.
         """
         with self._lock:
-            return self._feed.snapshot().job(job_id) or self._feed.wait_for_job(job_id, timeout)
+            return self._feed.snapshot().job(job_id) or self._feed.wait_for_job(job_id)
 
-    def version_at(self, source: SourceConfig, ts: int, timeout: float) -> int:
+    def version_at(self, source: SourceConfig, ts: int) -> int:
         """The version of the newest DDL whose binlog has a commit_ts up to ``ts``: read from the Pumps where FinishedTS does not tell."""
-        history = self.fresh(timeout)
+        history = self.fresh()
         before = committed_before(source, history, ts)
         return max([int(history.version_at(ts)), *(int(history.jobs[job_id].version) for job_id in before)])
 
@@ -72,7 +72,7 @@ class KnownHistory:
         Args:
             versions: of the rows.
             tables: the newest schema version of the rows of each table, by its id.
-            options: how long to wait, and which tables are asked for.
+            options: which tables are asked for.
 
         Raises:
             HistoryUnavailable: it could not be read for ``historyTimeout`` seconds.
@@ -82,14 +82,14 @@ class KnownHistory:
             versions = set(versions)
             ahead = {v for v in versions if v > self._feed.snapshot().newest_version} - self._waited_for
             if ahead:
-                self._poll(lambda history: history.newest_version >= max(ahead), options.history_timeout, options.history_lag)
+                self._poll(lambda history: history.newest_version >= max(ahead), self._feed.lag)
                 self._waited_for |= ahead
             wanted = {table_id: version for table_id, version in tables.items() if version > self._strangers.get(table_id, -1)}
             unknown = set(wanted) - set(self._feed.snapshot().tracks)
-            if unknown and not self._poll(lambda h: set(wanted) <= set(h.tracks), options.history_timeout, options.history_lag):
+            if unknown and not self._poll(lambda h: set(wanted) <= set(h.tracks), self._feed.lag):
                 self._leave_out(wanted, options)
             known = {table_id: version for table_id, version in wanted.items() if table_id not in self._strangers}
-            self._feed.wait_for_unfinished(known, self._checked, options.history_timeout)
+            self._feed.wait_for_unfinished(known, self._checked)
             return self._feed.snapshot()
 
     def _leave_out(self, tables: Mapping[int, int], options: ChangeOptions) -> None:
@@ -97,7 +97,7 @@ class KnownHistory:
         names, newest = options.names(), max(tables.values())
         if names and not self._feed.is_recorded and settled_version(self._feed.snapshot()) < newest:
             _log.warning("waiting for up to %g s: a table that the DDL history lacks may be one that is asked for", SYNC_SECONDS)
-            self._poll(lambda h: set(tables) <= set(h.tracks) or settled_version(h) >= newest, options.history_timeout, SYNC_SECONDS)
+            self._poll(lambda h: set(tables) <= set(h.tracks) or settled_version(h) >= newest, SYNC_SECONDS)
         history = self._feed.snapshot()
         complete = settled_version(history) if self._feed.is_recorded else int(history.newest_version)
         for table_id in sorted(set(tables) - set(history.tracks)):
@@ -105,7 +105,7 @@ class KnownHistory:
             if not names or version > complete or any(history.find(n.database, n.table, version) is None for n in names):
                 raise SchemaMismatch(
                     f"there are changes of table id {table_id}, of schema version {version}, but the DDL history has no such table after "
-                    f"{options.history_lag:g} s; check that ddlHistory is the history of the cluster whose Pumps are read, and that it reaches back to the "
+                    f"{self._feed.lag:g} s; check that tidbStatus is the history of the cluster whose Pumps are read, and that it reaches back to the "
                     "table's CREATE TABLE. A table that no DDL made (a restore of KV data) does not matter to a query that names its tables without wildcards"
                 )
             _log.warning(
@@ -114,9 +114,9 @@ class KnownHistory:
             )
             self._strangers[table_id] = version
 
-    def _poll(self, enough: Callable[[SchemaHistory], bool], timeout: float, lag: float) -> bool:
+    def _poll(self, enough: Callable[[SchemaHistory], bool], lag: float) -> bool:
         """Refresh until ``enough`` holds; False when it does not after ``lag`` seconds in which the status port answers."""
-        unanswered, answered = Retries(_POLL, timeout), Retries(_POLL, lag)
+        unanswered, answered = Retries(_POLL, self._feed.timeout), Retries(_POLL, lag)
         while True:
             try:
                 if enough(self._feed.refresh()):
@@ -141,17 +141,19 @@ _known: dict[tuple[object, ...], KnownHistory] = {}
 _guard = threading.Lock()
 
 
-def known_history(source: SourceConfig, named: str) -> KnownHistory:
-    """That of this process for the cluster of ``source``; ``named``: option ddlHistory.
+def known_history(source: SourceConfig, options: ChangeOptions) -> KnownHistory:
+    """That of this process for the cluster of ``source``; ``options``: how long it is waited for.
 
     Raises:
-        ConfigError: neither ``named`` nor PD says where it is.
+        ConfigError: neither option tidbStatus nor PD says where it is.
     """
-    key = source.pumps, named, source.security
+    key = source.pumps, source.tidb_status, source.security, options.history_timeout, options.history_lag
     with _guard:
         if key not in _known:
             tls = TlsSettings.of(source.security)
             # what is opened for it lives as long as the process
-            where = history_at(named, source, tls, contextlib.ExitStack(), "option ddlHistory")
-            _known[key] = KnownHistory(HistoryFeed(where, None, tls))
+            where = history_at(source, tls, contextlib.ExitStack(), "option tidbStatus")
+            feed = HistoryFeed(where, None, tls)
+            feed.timeout, feed.lag = options.history_timeout, options.history_lag
+            _known[key] = KnownHistory(feed)
         return _known[key]

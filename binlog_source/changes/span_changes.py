@@ -41,9 +41,8 @@ def changes_in(part: ChangePartition, reading: ChangeReading) -> Iterator[pa.Rec
 
 
 def _decoder(part: ChangePartition, reading: ChangeReading) -> ChangeDecoder:
-    options = reading.decoded_as.options
-    known = known_history(reading.source, options.ddl_history)
-    return ChangeDecoder(reading.decoded_as, known, known.version_at(reading.source, part.after_ts, options.history_timeout))
+    known = known_history(reading.source, reading.decoded_as.options)
+    return ChangeDecoder(reading.decoded_as, known, known.version_at(reading.source, part.after_ts))
 
 
 def _commits(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -133,4 +133,4 @@ def _what_became(name: NamedTable, history: SchemaHistory) -> str:
                 f"DDL job {job.id} took it away at {job.finished_ts} ({as_time(job.finished_ts)}): {job.query[:300]} -- start again when it has been created "
                 f'again; for its changes until then set option("schemaCommitTs", "{made[-1].finished_ts if made else 0}"), when it had its last columns'
             )
-    return "check its name, and that ddlHistory is the history of the cluster whose Pumps are read"
+    return "check its name, and that tidbStatus is the history of the cluster whose Pumps are read"

@@ -12,13 +12,13 @@ from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 
 def history_at(
-    named: str, source: SourceConfig, tls: TlsSettings | None, closing: contextlib.ExitStack, setting: str = "spark.tidb-status"
+    source: SourceConfig, tls: TlsSettings | None, closing: contextlib.ExitStack, setting: str = "spark.tidb-status"
 ) -> str | Callable[[], Sequence[str]]:
-    """As ``named`` says, else the standalone registry, else the status ports of the TiDB servers that PD knows; for ``HistoryFeed``.
+    """As ``tidb_status`` says, else the standalone registry, else the status ports of the TiDB servers that PD knows; for ``HistoryFeed``.
 
     Args:
-        named: status ports or the path of a recorded history; empty = the registry serves or knows it.
-        source: the Pumps, whose registry may be either.
+        source: the Pumps, whose registry may be either, and ``tidb_status``: status ports or the path of a recorded history; empty = the registry
+            serves or knows it.
         tls: the cluster's; None: without TLS.
         closing: closes what is opened for it.
         setting: what the user can set to name it.
@@ -26,8 +26,8 @@ def history_at(
     Raises:
         ConfigError: neither says where.
     """
-    if named:
-        return named
+    if source.tidb_status:
+        return source.tidb_status
     if "://" not in source.pumps:
         raise ConfigError(f"{setting} is not set: name TiDB's status port (http://host:10080) or a recorded history file")
     if not source.pumps.startswith(PD_SCHEME):

@@ -18,10 +18,15 @@ from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 _ROLLBACK_OP = 3
 """``MvccWrite.type`` of a rollback."""
-ASKED_AT_ONCE = 256
-"""About how many Prewrites the upstream is asked in a row, the oldest first, before anything else is done."""
+ASK_AFTER = 1.0
+"""Seconds that a Prewrite may wait for its outcome before the upstream is asked."""
+ORPHAN_TIMEOUT = 600.0
+"""Seconds for which the upstream, each time it is asked, must have no trace of a Prewrite before that settles it as rolled back. TiDB sends a
+Prewrite to its Pump and to TiKV at the same time and tries TiKV again for 40 s and more: for that long a transaction that commits has no trace. Not shorter than ``LEAST_GC_LIFE_MS``: what has waited for so long may be collected."""
 LEAST_GC_LIFE_MS = 600_000
 """TiDB's minimum of ``tidb_gc_life_time`` is ten minutes: what is younger is not collected."""
+ASKED_AT_ONCE = 256
+"""About how many Prewrites the upstream is asked in a row, the oldest first, before anything else is done."""
 
 
 class TransactionState(enum.Enum):
@@ -53,31 +58,22 @@ class Decision(enum.Enum):
     """It waits until it is settled manually."""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingPrewrite:
-    """A Prewrite without outcome, as the one who asks about it has observed it."""
-
-    start_ts: int
-    age_ms: float
-    """Since it began, by the clocks, which may be wrong."""
-    waited_ms: float
-    """For which the upstream has reported no trace of it (``waits.py``)."""
-
-
-def decide(verdict: Verdict, prewrite: WaitingPrewrite, timeout_ms: float, safe_point: int | None) -> Decision:
+def decide(verdict: Verdict, start_ts: int, waited_ms: float, safe_point: int | None) -> Decision:
     """What the verdict on the transaction means for its Prewrite.
 
-    ``timeout_ms``: after being absent for longer than this, no Prewrite in TiKV can still be in progress. ``safe_point``: MVCC data up to
-    this ts may be collected, None = unknown; it must have been read after the verdict.
+    Args:
+        verdict: the upstream's.
+        start_ts: the transaction's.
+        waited_ms: for which the upstream has reported no trace of it (``waits.py``).
+        safe_point: MVCC data up to this ts may be collected, None = unknown: any may be. It must have been read after the verdict.
     """
     if verdict.finding is TransactionState.COMMITTED:
         return Decision.COMMIT
     if verdict.finding is TransactionState.ROLLED_BACK:
         return Decision.ROLL_BACK
-    if verdict.finding is TransactionState.ALIVE or prewrite.waited_ms <= timeout_ms:
+    if verdict.finding is TransactionState.ALIVE or waited_ms <= ORPHAN_TIMEOUT * 1000:
         return Decision.WAIT
-    oldest_ms = max(prewrite.age_ms, prewrite.waited_ms)
-    collected = oldest_ms >= LEAST_GC_LIFE_MS if safe_point is None else prewrite.start_ts <= safe_point
+    collected = safe_point is None or start_ts <= safe_point
     return Decision.UNDECIDED if verdict.overwritten or collected else Decision.ROLL_BACK
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
+from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import ASK_AFTER
 from pyspark_tidb_binlog.binlog_source.cluster.waits import running_time
 from pyspark_tidb_binlog.binlog_source.pairing.resolver import outcomes_of, tell
 from pyspark_tidb_binlog.binlog_source.pairing.state import (
@@ -42,7 +43,7 @@ from pyspark_tidb_binlog.binlog_source.pairing.transitions import (
 from pyspark_tidb_binlog.binlog_source.source.delivery import endpoints_of
 from pyspark_tidb_binlog.binlog_source.source.late_commits import Asked, ask
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
-from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
+from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.errors import DamagedLog, ProtocolViolation, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import ControlType, as_time, physical_ms
 from pyspark_tidb_binlog.schemas.packed import VALUE_BYTES, packed, unpacked
@@ -51,6 +52,7 @@ from pyspark_tidb_binlog.schemas.stages import RAW, TRANSACTION
 _AT_ONCE = 1
 """A time, in ms, that every watermark has passed."""
 _SECOND = 1000
+_ASK_AFTER_MS = int(ASK_AFTER * 1000)
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +88,6 @@ def pair_bucket(
     piece_store: PieceStore,
     clock_ms: int,
     source: SourceConfig,
-    pair: PairConfig,
 ) -> Paired:
     """Pair the values ``rows`` (``stages.PACKED``) of one bucket; at least one holds a control row. ``clock_ms``: the watermark.
 
@@ -104,7 +105,7 @@ def pair_bucket(
     result = step(working.records, records, span)
     told_late: list[pa.Table] = []
     if result.unsettled or 0 < result.oldest_alone <= span.upto_ts:
-        known_here, found = _departed_outcomes(result.kept, records, before, source, pair)
+        known_here, found = _departed_outcomes(result.kept, records, before, source)
         if known_here or found:
             # a transaction of which the outcome was known here was released with its Commit
             told_late = _committed_before(found, span, source)
@@ -120,7 +121,7 @@ def pair_bucket(
     after = _without_pieces(put_away(before, working, result.kept, chunks), working.records, records, result.kept, huge, piece_store)
     if result.unsettled:
         _tell_news(before, after, source)
-    wake_ms = _wake(before.wake_ms, result, clock_ms, int(pair.orphan_ask_after * 1000))
+    wake_ms = _wake(before.wake_ms, result, clock_ms)
     timer_ms = wake_ms if wake_ms != before.wake_ms else 0
     return Paired(_packed_index(after, wake_ms), timer_ms, tuple(_cut(pa.concat_tables(out))), huge)
 
@@ -198,14 +199,14 @@ def _without_pieces(
     return replace(index, pieces={ts: seqs for ts, seqs in index.pieces.items() if ts not in gone})
 
 
-def look(stored: bytes | None, clock_ms: int, source: SourceConfig, pair: PairConfig) -> Paired:
+def look(stored: bytes | None, clock_ms: int, source: SourceConfig) -> Paired:
     """Handle a timer: look up the outcomes of a bucket's orphans, and write outcomes to the Pumps that wait for them."""
     if stored is None:
         return Paired(None, 0)
     index = unpack(stored)
-    wanting = look_after(index.records, clock_ms, int(pair.orphan_ask_after * 1000))
+    wanting = look_after(index.records, clock_ms, _ASK_AFTER_MS)
     now = running_time()
-    answers = outcomes_of(wanting.orphans, lambda start_ts: index.waits.waited_ms(start_ts, now), pair, source)
+    answers = outcomes_of(wanting.orphans, lambda start_ts: index.waits.waited_ms(start_ts, now), source)
     index = replace(index, waits=index.waits.seen(answers.absent, now))
     settles = wanting.settles + answers.settled
     if settles:
@@ -218,9 +219,9 @@ def _packed_index(index: Index, wake_ms: int) -> bytes | None:
     return None if index.empty else pack(index)
 
 
-def _wake(set_for: int, result: StepResult, clock_ms: int, ask_after_ms: int) -> int:
+def _wake(set_for: int, result: StepResult, clock_ms: int) -> int:
     """When the next timer is to fire, given that one is set for ``set_for`` (0 = none): never later than that."""
-    wanted = physical_ms(result.oldest_alone) + ask_after_ms if result.oldest_alone else 0
+    wanted = physical_ms(result.oldest_alone) + _ASK_AFTER_MS if result.oldest_alone else 0
     if 0 < wanted <= clock_ms:
         wanted = clock_ms + _SECOND if set_for else _AT_ONCE
     again = clock_ms + _SECOND if result.unsettled else 0
@@ -244,7 +245,7 @@ def _tell(settles: Sequence[MissingOutcome], source: SourceConfig) -> None:
 
 
 def _departed_outcomes(
-    kept: pa.Table, records: pa.Table, before: Index, source: SourceConfig, pair: PairConfig
+    kept: pa.Table, records: pa.Table, before: Index, source: SourceConfig
 ) -> tuple[tuple[MissingOutcome, ...], tuple[MissingOutcome, ...]]:
     """The outcomes of what was read from Pumps that have left the cluster since: nobody can write them to their logs, or read them there.
 
@@ -265,7 +266,7 @@ def _departed_outcomes(
         return (), ()
     settles, orphans = without_outcome(kept, departed)
     now = running_time()
-    return settles, outcomes_of(orphans, lambda start_ts: before.waits.waited_ms(start_ts, now), pair, source).settled
+    return settles, outcomes_of(orphans, lambda start_ts: before.waits.waited_ms(start_ts, now), source).settled
 
 
 def _committed_before(outcomes: Sequence[MissingOutcome], span: ResolvedSpan, source: SourceConfig) -> list[pa.Table]:
@@ -347,7 +348,7 @@ def _punctuation(controls: pa.Table, bucket: int) -> ResolvedSpan:
     resolved = _of_type(controls, ControlType.RESOLVED)
     if not resolved.num_rows:
         raise ProtocolViolation(
-            f"bucket {bucket} received no control row in this batch: pairingBuckets must not change while a checkpoint directory is in use"
+            f"bucket {bucket} received no control row in this batch: the number of buckets must not change while a checkpoint directory is in use"
         )
     return ResolvedSpan(resolved.column("start_ts")[0].as_py(), resolved.column("commit_ts")[0].as_py())
 

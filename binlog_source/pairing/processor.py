@@ -17,7 +17,7 @@ from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
 from pyspark_tidb_binlog.conf import failpoints
-from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
+from pyspark_tidb_binlog.conf.model import SourceConfig
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,8 +38,8 @@ _CHUNK_PIECE = StructType([StructField("number", LongType()), StructField("piece
 class PairProcessor(StatefulProcessor):
     """Pairs the records of one bucket per key. Picklable: holds settings only."""
 
-    def __init__(self, source: SourceConfig, pair: PairConfig) -> None:
-        self._source, self._pair = source, pair
+    def __init__(self, source: SourceConfig) -> None:
+        self._source = source
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state."""
@@ -57,7 +57,7 @@ class PairProcessor(StatefulProcessor):
 
         stored, clock_ms = self._stored(), timerValues.getCurrentWatermarkInMs()
         values = (value for piece in rows for value in piece["rows"])
-        paired = pair_bucket(key[0], values, stored, self._chunks, self._piece_store, clock_ms, self._source, self._pair)
+        paired = pair_bucket(key[0], values, stored, self._chunks, self._piece_store, clock_ms, self._source)
         self._keep(stored, paired)
         failpoints.point("pair-state")
         for value in chain(paired.transactions, pieces_of(paired.huge, self._piece_store)):
@@ -68,7 +68,7 @@ class PairProcessor(StatefulProcessor):
         from pyspark_tidb_binlog.binlog_source.pairing.bucket import look
 
         stored = self._stored()
-        self._keep(stored, look(stored, timerValues.getCurrentWatermarkInMs(), self._source, self._pair))
+        self._keep(stored, look(stored, timerValues.getCurrentWatermarkInMs(), self._source))
         return iter(())
 
     def _stored(self) -> bytes | None:

@@ -23,7 +23,6 @@ from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
     Decision,
     TransactionState,
     Verdict,
-    WaitingPrewrite,
     decide,
     outcome_payload,
     undecided_text,
@@ -31,9 +30,10 @@ from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
 from pyspark_tidb_binlog.binlog_source.pairing.transitions import MissingOutcome, Orphan
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import OUTCOME_CONNECT_SECONDS, OUTCOME_TIMEOUT, PumpWriter, WriteFailed
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
-from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
+from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.history_feed import names_file
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
@@ -53,13 +53,13 @@ class UpstreamAnswers:
     """The start_ts of those that it has no trace of."""
 
 
-def outcomes_of(orphans: Iterable[Orphan], waited_ms: Callable[[int], int], config: PairConfig, source: SourceConfig) -> UpstreamAnswers:
+def outcomes_of(orphans: Iterable[Orphan], waited_ms: Callable[[int], int], source: SourceConfig) -> UpstreamAnswers:
     """What the upstream answers about the oldest ``ASKED_AT_ONCE`` of ``orphans``.
 
     ``waited_ms``: how long it has had no trace of a start_ts (``waits.py``).
     """
     asked = sorted(orphans, key=lambda orphan: orphan.start_ts)[:ASKED_AT_ONCE]
-    addresses = _addresses(config, source) if asked else ()
+    addresses = _addresses(source) if asked else ()
     if not addresses:
         return UpstreamAnswers()
     ports = StatusPorts(addresses, TlsSettings.of(source.security), lambda: _cluster(source))
@@ -78,8 +78,7 @@ def outcomes_of(orphans: Iterable[Orphan], waited_ms: Callable[[int], int], conf
         if orphan.start_ts not in verdicts:
             continue
         verdict = verdicts[orphan.start_ts]
-        prewrite = WaitingPrewrite(orphan.start_ts, orphan.age_ms, waited_ms(orphan.start_ts))
-        decision = decide(verdict, prewrite, config.orphan_timeout * 1000, safe_point)
+        decision = decide(verdict, orphan.start_ts, waited_ms(orphan.start_ts), safe_point)
         if decision is Decision.UNDECIDED:
             _tell_undecided(orphan, verdict, source)
         if decision not in (Decision.COMMIT, Decision.ROLL_BACK):
@@ -93,10 +92,11 @@ def outcomes_of(orphans: Iterable[Orphan], waited_ms: Callable[[int], int], conf
     return UpstreamAnswers(tuple(settled), absent)
 
 
-def _addresses(config: PairConfig, source: SourceConfig) -> Sequence[str]:
+def _addresses(source: SourceConfig) -> Sequence[str]:
     """The status ports in the settings, else those that PD knows at the moment; none if there is no PD, or if it does not answer."""
-    if config.resolver or not names_registry(source):
-        return status_ports(config.resolver)
+    named = "" if names_file(source.tidb_status) else source.tidb_status
+    if named or not names_registry(source):
+        return status_ports(named)
     try:
         with closing(open_registry(source.pumps, TlsSettings.of(source.security))) as registry:
             return tidb_status_ports(registry)

@@ -43,7 +43,6 @@ from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import (
     WRITE_BINLOG_BATCH,
     YES,
 )
-from pyspark_tidb_binlog.conf.model import PumpConfig
 from pyspark_tidb_binlog.schemas.errors import DamagedLog, ReplicationError
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.proto import pump_pb2
@@ -68,20 +67,10 @@ class Handlers:
         self._waiting_bytes = 0
         self._alone = 0
 
-    def methods(self, http: Callable[[HttpRequest], HttpResponse], config: PumpConfig) -> Methods:
-        """The methods under their gRPC paths, and the HTTP endpoints."""
+    def methods(self, http: Callable[[HttpRequest], HttpResponse], max_request: int) -> Methods:
+        """The methods under their gRPC paths, and the HTTP endpoints; ``max_request``: bytes."""
         unary = {WRITE_BINLOG.encode(): self._write, WRITE_BINLOG_BATCH.encode(): self._write_batch}
-        return Methods(
-            unary=unary,
-            stream={PULL_BINLOGS.encode(): self._pull},
-            http=http,
-            max_request=config.max_message_size,
-            max_unfinished=config.max_unfinished_bytes,
-            max_streams=config.max_pulls,
-            max_streams_per_peer=config.max_pulls_per_peer,
-            max_connections=config.max_connections,
-            max_connections_per_peer=config.max_connections_per_peer,
-        )
+        return Methods(unary=unary, stream={PULL_BINLOGS.encode(): self._pull}, http=http, max_request=max_request)
 
     def _write(self, data: bytes, call: PendingCall) -> None:
         try:

@@ -1,7 +1,7 @@
 """Orphan resolution: for a Prewrite without outcome, the Pump asks the upstream and writes the missing record (pump.md 5).
 
     committed -> a Commit (no prewrite_key, no ddl fields: those are in the Prewrite)         rolled back -> a Rollback
-    locked    -> wait          no trace -> wait, and a Rollback once that was the only answer for ``orphan-timeout``, as this process counts
+    locked    -> wait          no trace -> wait, and a Rollback once that was the only answer for ``ORPHAN_TIMEOUT``, as this process counts
     no answer -> wait, and log an error
     no trace, although there may have been one (``txn_outcome.decide``) -> wait, log an error, and let an operator ``settle`` it
 
@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from pyspark_tidb_binlog.binlog_source.cluster.own_cluster import OwnCluster
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
+    ASK_AFTER,
     ASKED_AT_ONCE,
     Decision,
     TransactionState,
     Verdict,
-    WaitingPrewrite,
     decide,
     outcome_payload,
     require_past,
@@ -34,8 +34,6 @@ from pyspark_tidb_binlog.schemas.errors import BinlogPurged, ConfigError, Corrup
 from pyspark_tidb_binlog.schemas.events import as_time, physical_ms, tso
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
-ASK_AFTER = 1.0
-"""Seconds that a Prewrite may wait for its outcome before the upstream is asked."""
 _ALARM_EVERY, _UNDECIDED_EVERY = 10.0, 60.0
 _ANY_TS = (1 << 63) - 1
 _CLOCKS_DIFFER_MS = 60_000
@@ -82,7 +80,6 @@ class OrphanResolver:
         self,
         service: PumpService,
         ports: Callable[[], Sequence[str]],
-        timeout: float,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         safe_point: Callable[[StatusPorts], int | None] = StatusPorts.gc_safe_point,
         address: str = "HOST:PORT",
@@ -90,7 +87,7 @@ class OrphanResolver:
         tls: TlsSettings | None = None,
         cluster: Callable[[], OwnCluster] = lambda: OwnCluster(),
     ) -> None:
-        """``ports``: the status ports to ask (``status_port``), ``tls``: the cluster's; ``timeout``: seconds after which a missing trace may mean a rollback.
+        """``ports``: the status ports to ask (``status_port``), ``tls``: the cluster's.
 
         ``cluster``: the Pump's, of which the ports must be. ``safe_point``: up to which ts MVCC data is collected; ``address``: of this Pump, for messages; ``running``: the clock of waiting.
         """
@@ -103,7 +100,6 @@ class OrphanResolver:
         self._ports = ports
         self._tls = tls
         self._cluster = cluster
-        self._timeout_ms = timeout * 1000
         self._now_ms = now_ms
         self._alarmed_at = self._told_at = float("-inf")
         """How often the outcome of a Prewrite could not be found out."""
@@ -120,8 +116,7 @@ class OrphanResolver:
             ports = StatusPorts(self._ports(), self._tls, self._cluster) if waiting else None
             for entry in waiting[:ASKED_AT_ONCE]:
                 assert ports is not None
-                waited_ms = self._waits.waited_ms(entry.ts, running)
-                verdict = self._settle(entry, ports, WaitingPrewrite(entry.ts, now - physical_ms(entry.ts), waited_ms))
+                verdict = self._settle(entry, ports, self._waits.waited_ms(entry.ts, running))
                 if verdict is not None and verdict.finding is TransactionState.ABSENT:
                     absent.add(entry.ts)
         except PumpUnavailable as error:
@@ -135,7 +130,7 @@ class OrphanResolver:
             for entry in self._service.store.orphans(_ANY_TS)
         ]
 
-    def _settle(self, entry: Entry, ports: StatusPorts, prewrite: WaitingPrewrite) -> Verdict | None:
+    def _settle(self, entry: Entry, ports: StatusPorts, waited_ms: float) -> Verdict | None:
         """What the upstream says; None: it cannot be asked, because the Prewrite is damaged."""
         try:
             key = parse(self._service.store.payload(entry)).prewrite_key
@@ -148,7 +143,7 @@ class OrphanResolver:
             return None
         self._service.metrics.asked()
         verdict = ports.ask(entry.ts, key)
-        match decide(verdict, prewrite, self._timeout_ms, self._safe_point(ports)):
+        match decide(verdict, entry.ts, waited_ms, self._safe_point(ports)):
             case Decision.WAIT:
                 pass
             case Decision.UNDECIDED:

@@ -26,17 +26,17 @@ from pyspark_tidb_binlog.binlog_source.cluster.registries import tidb_status_por
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
+from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import ASK_AFTER
 from pyspark_tidb_binlog.binlog_source.pump.data_dir import keep_cluster, node_id_in
 from pyspark_tidb_binlog.binlog_source.pump.handlers import Handlers
 from pyspark_tidb_binlog.binlog_source.pump.lifecycle import Move, after, must_notify
 from pyspark_tidb_binlog.binlog_source.pump.metrics import PumpMetrics, StoreFigures
 from pyspark_tidb_binlog.binlog_source.pump.notify import notify
-from pyspark_tidb_binlog.binlog_source.pump.orphans import ASK_AFTER, OrphanResolver
+from pyspark_tidb_binlog.binlog_source.pump.orphans import OrphanResolver
 from pyspark_tidb_binlog.binlog_source.pump.periodic import Collector, FakeBinlogs, own_clock
 from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
 from pyspark_tidb_binlog.binlog_source.pump.space import LOOK_EVERY, Space
 from pyspark_tidb_binlog.binlog_source.pump.status import PumpControls, StatusPages
-from pyspark_tidb_binlog.binlog_source.pump.storage.chaser import ChaserSettings
 from pyspark_tidb_binlog.binlog_source.pump.storage.env import RealFileSystem
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
@@ -127,7 +127,8 @@ class EmbeddedPump:
         cluster_id = config.cluster_id or (registry.cluster_id() if registry is not None else 0)
         directory = Path(config.data_dir)
         metrics = PumpMetrics()
-        store = Store(directory, _store_settings(config), observe=lambda group: metrics.written(group, time.perf_counter()))
+        settings = StoreSettings(sync=config.sync_log, backlog=config.kv_chan_cap)
+        store = Store(directory, settings, observe=lambda group: metrics.written(group, time.perf_counter()))
         self._store = store
         if cluster_id:
             keep_cluster(directory, cluster_id)
@@ -145,7 +146,7 @@ class EmbeddedPump:
     def _serve(self, service: PumpService, server: RpcServer) -> None:
         controls = PumpControls(self._move, self._collector.trigger, self._mvcc_text, self._timestamp, lambda: self._waiting())
         pages = StatusPages(service, self._registry, controls, shows_rows=self.config.log_row_data)
-        server.serve(Handlers(service, server, self._stopping).methods(pages.answer, self.config))
+        server.serve(Handlers(service, server, self._stopping).methods(pages.answer, self.config.max_message_size))
 
     def _go_online(self, before: NodeState | None) -> None:
         registry = self._registry
@@ -192,7 +193,6 @@ class EmbeddedPump:
             resolver = OrphanResolver(
                 service,
                 self._status_ports,
-                config.orphan_timeout,
                 safe_point=partial(mvcc_safe_point, registry),
                 address=address,
                 tls=self._tls,
@@ -344,17 +344,6 @@ def _registry_of(config: PumpConfig, tls: TlsSettings | None) -> Registry | None
     if config.pd_urls:
         return PdRegistry(config.pd_urls, tls)
     return RegistryClient(config.registry, tls) if config.registry else None
-
-
-def _store_settings(config: PumpConfig) -> StoreSettings:
-    chaser = ChaserSettings(
-        config.slow_chaser_threshold,
-        config.slow_chaser_poll,
-        config.slow_chaser_quick_pass,
-        config.slow_chaser_recovery_interval,
-        config.slow_chaser_recovery_timeout,
-    )
-    return StoreSettings(config.max_file_size, config.sync_log, config.step_bytes, config.kv_chan_cap, chaser)
 
 
 def _figures(store: Store, space: Space) -> StoreFigures:

@@ -210,7 +210,7 @@ class Methods:
     max_streams: int = 512
     """Maximum concurrent streams of answers, a thread each."""
     max_streams_per_peer: int = 64
-    """The same for one client's address."""
+    """The same for one client's address, so that no client locks the others out."""
     max_connections: int = 4096
     """Maximum open connections; fewer where the process has few descriptors (``ConnectionLimits``)."""
     max_connections_per_peer: int = 512

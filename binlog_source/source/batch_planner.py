@@ -7,6 +7,7 @@ the Pump that holds R back has an orphan that pairing can only settle once it wa
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import ASK_AFTER
 from pyspark_tidb_binlog.binlog_source.source.admission import (
     Limits,
     TailView,
@@ -26,8 +27,8 @@ HELD_SECONDS = 1.0
 A Pump that holds R back is mostly one that answers a moment later than the others: what is read ahead of it passes through the pairing
 state, which costs more than the wait.
 """
-_AHEAD_MS = 1000
-"""How much further beyond R than ``orphanAskAfter`` each Pump may be read: timers fire only when the watermark has passed them."""
+_AHEAD_MS = int(ASK_AFTER * 1000) + 1000
+"""How far beyond R each Pump may be read: orphans must become old enough, and timers fire only when the watermark has passed them."""
 
 
 _FUTURE_MS = 3_600_000
@@ -55,8 +56,6 @@ class BatchPlanner:
     """Plans batches of one stream."""
 
     max_pending_bytes: int
-    orphan_ask_after: float
-    """Seconds."""
 
     def is_worthwhile(self, views: Mapping[str, TailView], before: BinlogOffset, max_bytes: int | None, held_seconds: float) -> bool:
         """Whether to plan a batch after ``before`` now; ``held_seconds``: how long ago the last one was planned."""
@@ -84,8 +83,7 @@ class BatchPlanner:
         if before.delivery is Delivery.SORTED:
             end = plan_sorted(start, views, max_bytes, ceiling)
         else:
-            ahead_ms = int(self.orphan_ask_after * 1000) + _AHEAD_MS
-            end = plan_raw(start, views, Limits(max_bytes, self.max_pending_bytes, ahead_ms), ceiling)
+            end = plan_raw(start, views, Limits(max_bytes, self.max_pending_bytes, _AHEAD_MS), ceiling)
         if end is start:
             return before
         return end if start is before else replace(end, gone_ts=start.resolved_ts)

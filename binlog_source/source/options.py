@@ -14,6 +14,7 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 _CONFIG_NAMES = {
     "pumps": "pumps",
+    "tidbStatus": "tidb_status",
     "clusterId": "cluster_id",
     "delivery": "delivery",
     "startingCommitTs": "starting_commit_ts",
@@ -22,7 +23,6 @@ _CONFIG_NAMES = {
     "maxPendingBytes": "max_pending_bytes",
     "failOnDataLoss": "fail_on_data_loss",
     "gonePumps": "gone_pumps",
-    "pairingBuckets": "pairing_buckets",
     "wakeIdlePumps": "wake_idle_pumps",
     "compressor": "compressor",
 }
@@ -44,10 +44,8 @@ class StreamOptions:
     """Seconds that a read in a batch waits for its Pump before it fails; it continues when the Pump is back. Option ``readPatience``."""
     packed: bool = False
     """Rows are ``stages.PACKED`` instead of ``stages.RAW``, as the Drainer's own stream reads them."""
-    orphan_ask_after: float = 1.0
-    """``PairConfig.orphan_ask_after``, seconds: every Pump may be read this far beyond R, so that orphans become old enough."""
-    bucket_ids: tuple[int, ...] = ()
-    """The pairing buckets, ``buckets.bucket_ids``; without this option they are numbered, ``pairingBuckets`` of them, at least one."""
+    bucket_ids: tuple[int, ...] = (0,)
+    """The pairing buckets, ``buckets.bucket_ids``."""
 
 
 _STREAM_NAMES = {
@@ -55,7 +53,6 @@ _STREAM_NAMES = {
     "pumpPatience": "patience",
     "readPatience": "read_patience",
     "packed": "packed",
-    "orphanAskAfter": "orphan_ask_after",
     "bucketIds": "bucket_ids",
 }
 
@@ -103,8 +100,7 @@ def stream_options_of(options: Mapping[str, str]) -> StreamOptions:
         _value("pumpPatience", given.get("pumppatience", "60.0"), float),
         _value("readPatience", given.get("readpatience", "86400.0"), float),
         _value("packed", given.get("packed", "false"), bool),
-        _value("orphanAskAfter", given.get("orphanaskafter", "1.0"), float),
-        _bucket_ids(given),
+        tuple(_value("bucketIds", text, int) for text in _names("bucketIds", given.get("bucketids", "0"))),
     )
 
 
@@ -116,12 +112,6 @@ def _values(model: type, names: Mapping[str, str], given: Mapping[str, str]) -> 
         text = given.get(name.lower())
         found[attribute] = defaults[attribute] if text is None else _value(name, text, type(defaults[attribute]))
     return found
-
-
-def _bucket_ids(given: Mapping[str, str]) -> tuple[int, ...]:
-    if ids := _names("bucketIds", given.get("bucketids", "")):
-        return tuple(_value("bucketIds", text, int) for text in ids)
-    return tuple(range(max(1, _value("pairingBuckets", given.get("pairingbuckets", "0"), int))))
 
 
 def _text(value: object) -> str:

@@ -104,7 +104,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._departed = DepartedPumps(self._config, self._extra.patience)
         self._members = Membership({})
         self._end = StreamEnd(self._config.ending_commit_ts, self._extra.stop_file, self._outage)
-        self._planner = BatchPlanner(self._config.max_pending_bytes, self._extra.orphan_ask_after)
+        self._planner = BatchPlanner(self._config.max_pending_bytes)
         self._received = ReceivedSteps()
         self._reported: dict[str, Any] | None = None
         self._advanced_at = 0.0

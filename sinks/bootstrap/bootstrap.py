@@ -42,7 +42,7 @@ from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.leased_target import run_leased
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import patient
 from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
@@ -101,7 +101,7 @@ class Bootstrap:
         self._selection = Selection.of(config.apply)
         self._sessions = KeptSessions(lambda: connect(config.target, config.apply), config.apply.lease_timeout)
         self._ddl_sessions = KeptSessions(lambda: connect(config.target, config.apply, for_ddls=True), config.apply.lease_timeout)
-        self._policy = RetryPolicy(config.apply.retries, config.apply.retry_seconds, self._pause)
+        self._policy = patient(config.apply.retry_seconds, self._pause)
         self._shipped: ShippedTarget | None = None
         self._sources: KeptSessions | None = None
         self._lock = threading.Lock()
@@ -428,12 +428,11 @@ class Bootstrap:
             return
         target, apply = self._ship(), self._apply
         place = self._place(head)
-        retries, seconds = apply.retries, apply.retry_seconds
         todo = tuple(work)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             sources = place.upstream.sessions_of_process(place.ts)
-            sessions, policy = kept_sessions(target.target(), apply), RetryPolicy(retries, seconds)
+            sessions, policy = kept_sessions(target.target(), apply), patient(apply.retry_seconds)
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     plan, part = todo[number]

@@ -37,8 +37,6 @@ class Conflict(enum.StrEnum):
 
     GROUPS = "groups"
     """It joins that one's lane; everything is committed first only if it shares keys with operations of several lanes."""
-    STRICT = "strict"
-    """Everything is committed first."""
     OFF = "off"
     """Nothing is detected: the lane follows from the operation's first key. Operations that share another key may be applied in any order."""
 
@@ -84,17 +82,13 @@ class Schedule:
 def schedule(keys: OpKeys, lanes: int, conflict: Conflict = Conflict.GROUPS, run: int = 20) -> Schedule:
     """Place operations on ``lanes`` connections; ``run``: how many new groups go to a lane one after the other."""
     count = len(keys)
-    if lanes == 1 and conflict is not Conflict.STRICT:
+    if lanes == 1:
         return Schedule(np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64))
     if conflict is Conflict.OFF:
         first = keys.numbers[np.minimum(keys.begins[:-1], max(len(keys.numbers) - 1, 0))] if len(keys.numbers) else np.zeros(count)
         return Schedule((first % lanes).astype(np.int64), np.zeros(count, dtype=np.int64))
     if len(np.unique(keys.numbers)) == len(keys.numbers):
         return Schedule(np.arange(count, dtype=np.int64) // run % lanes, np.zeros(count, dtype=np.int64))
-    return _groups(keys, lanes, run) if conflict is Conflict.GROUPS else _strict(keys, lanes, run)
-
-
-def _groups(keys: OpKeys, lanes: int, run: int) -> Schedule:
     lane_of: dict[int, int] = {}
     placed: list[int] = []
     rounds: list[int] = []
@@ -115,19 +109,6 @@ def _groups(keys: OpKeys, lanes: int, run: int) -> Schedule:
         placed.append(lane)
         rounds.append(number)
     return Schedule(np.array(placed, dtype=np.int64), np.array(rounds, dtype=np.int64))
-
-
-def _strict(keys: OpKeys, lanes: int, run: int) -> Schedule:
-    waiting: set[int] = set()
-    rounds: list[int] = []
-    number = 0
-    for own in keys.lists():
-        if not waiting.isdisjoint(own):
-            number += 1
-            waiting.clear()
-        waiting.update(own)
-        rounds.append(number)
-    return Schedule(np.arange(len(keys), dtype=np.int64) // run % lanes, np.array(rounds, dtype=np.int64))
 
 
 # The keys of operations.

@@ -1,9 +1,9 @@
 """Waits until the DDL history holds what a batch needs: the jobs of its DDLs, and the tables and versions of its rows. IO through the feed.
 
-An unavailable status port is retried for at most ``history-timeout``.
+An unavailable status port is retried for at most ``HistoryFeed.timeout``.
 
 Promises: returns when every job and every table is in the history. For rows of a schema version newer than any job it waits at most
-``history-lag`` seconds, once per version, because that version may be an intermediate state of a running job. For rows of a version newer than
+``HistoryFeed.lag`` seconds, once per version, because that version may be an intermediate state of a running job. For rows of a version newer than
 their table's it asks what the table is like at the moment, once per version, and waits for as long as a DDL that the history does not show yet has
 changed what they hold.
 """
@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.backoff import Retries, steady
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, SchemaMismatch
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
@@ -38,7 +37,6 @@ def complete_history(
     job_ids: Sequence[int],
     tables: Sequence[TableActivity],
     waited_for: WaitedFor,
-    config: ApplyConfig,
     keeps: Callable[[TableAt], bool],
 ) -> None:
     """Poll the feed until it holds what is needed.
@@ -48,37 +46,36 @@ def complete_history(
         job_ids: the jobs of the batch's DDLs.
         tables: those of its rows.
         waited_for: collects what need not be waited for again.
-        config: how long to wait.
         keeps: whether rows of a table are replicated: nobody waits for a DDL of another one that is under way.
 
     Raises:
-        HistoryUnavailable: the history could not be read for ``history-timeout``.
-        SchemaMismatch: a table did not appear within ``history-lag``.
+        HistoryUnavailable: the history could not be read for ``HistoryFeed.timeout``.
+        SchemaMismatch: a table did not appear within ``HistoryFeed.lag``.
     """
     for job_id in job_ids:
         if feed.snapshot().job(job_id) is None:
-            feed.wait_for_job(job_id, config.history_timeout)
+            feed.wait_for_job(job_id)
     ahead = {t.schema_version for t in tables if t.schema_version > feed.snapshot().newest_version} - waited_for.versions
     if ahead:
-        _poll(feed, lambda h: h.newest_version >= max(ahead), config)
+        _poll(feed, lambda h: h.newest_version >= max(ahead))
         waited_for.versions |= ahead
     unknown = [t for t in tables if t.table_id not in feed.snapshot().tracks]
-    if unknown and not _poll(feed, lambda h: all(t.table_id in h.tracks for t in unknown), config):
+    if unknown and not _poll(feed, lambda h: all(t.table_id in h.tracks for t in unknown)):
         first = next(t for t in unknown if t.table_id not in feed.snapshot().tracks)
         raise SchemaMismatch(
             f"table id {first.table_id}: {first.events} row events from commit_ts {first.first_commit_ts} on (schema version "
-            f"{first.schema_version}), but the DDL history has no such table after {config.history_lag:g} s; check that spark.ddl-history is the "
+            f"{first.schema_version}), but the DDL history has no such table after {feed.lag:g} s; check that spark.tidb-status is the "
             "history of this cluster; if it is and does not reach back to the table's CREATE TABLE, set syncer.load-schema-snapshot = true"
         )
     newest: dict[int, int] = {}
     for table in tables:
         newest[table.table_id] = max(table.schema_version, newest.get(table.table_id, 0))
-    feed.wait_for_unfinished(newest, waited_for.checked, config.history_timeout, keeps)
+    feed.wait_for_unfinished(newest, waited_for.checked, keeps)
 
 
-def _poll(feed: HistoryFeed, enough: Callable[[SchemaHistory], bool], config: ApplyConfig) -> bool:
-    """Refresh until ``enough`` holds; False when it does not after ``history-lag`` seconds in which the status port answers."""
-    unanswered, answered = Retries(_POLL, config.history_timeout), Retries(_POLL, config.history_lag, sleep=feed.pause)
+def _poll(feed: HistoryFeed, enough: Callable[[SchemaHistory], bool]) -> bool:
+    """Refresh until ``enough`` holds; False when it does not after ``feed.lag`` seconds in which the status port answers."""
+    unanswered, answered = Retries(_POLL, feed.timeout), Retries(_POLL, feed.lag, sleep=feed.pause)
     while True:
         try:
             if enough(feed.refresh()):

@@ -183,7 +183,7 @@ def _known(events: pa.Table, tables: Mapping[int, TableAt], table_id: int) -> Ta
         first, version = pc.min(here["commit_ts"]).as_py(), pc.max(here["schema_version"]).as_py()
         raise SchemaMismatch(
             f"table id {table_id}: {here.num_rows} row events from commit_ts {first} on (schema version {version}), but the DDL history has "
-            "no such table at that version; check that ddl-history is the history of this cluster and reaches back to the table's CREATE "
+            "no such table at that version; check that spark.tidb-status is the history of this cluster and reaches back to the table's CREATE "
             "TABLE, or set syncer.load-schema-snapshot = true"
         )
     return table

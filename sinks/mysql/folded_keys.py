@@ -87,7 +87,7 @@ def _collation(column: ColumnInfo, apply: ApplyConfig) -> str:
     """By which the upstream compares the texts of ``column``."""
     if apply.upstream_new_collations == "false":
         return _BYTES
-    default = Charset(apply.upstream_charset, apply.upstream_collation)
+    default = Charset(apply.upstream_collation.partition("_")[0], apply.upstream_collation)
     return target_charset(column.charset, column.collate, Flavour.TIDB, default).collate
 
 

@@ -49,7 +49,7 @@ from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows, planned
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.recorded_jobs import applied_at
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError, patient
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode, SafeStep
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
@@ -86,7 +86,7 @@ class MySQLSink(Sink):
         self._together = True
         """Whether Spark runs all parts of a span at the same time, as far as is known."""
         self._waiting_for: TransientError | None = None
-        self._retry_policy = RetryPolicy(config.apply.retries, config.apply.retry_seconds, pause, self._wait_for)
+        self._retry_policy = patient(config.apply.retry_seconds, pause, self._wait_for)
         self._leased = LeasedTarget(self._connect, config.apply, self._retry_policy)
         self._record = TargetRecord(config, self._leased, self._safe)
         self._ddl_sessions = KeptSessions(self._connect_for_ddls, config.apply.lease_timeout)

@@ -49,7 +49,7 @@ from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.moves import RowMove
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import DeleteCorrection, PlanLimits, SpanPlan
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import patient
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_retried, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
@@ -209,7 +209,7 @@ def _others_deleted(to: PartTarget, skipped: frozenset[int], patience: float) ->
 
     retries = Retries(_POLL, patience)
     # Not in a transaction that is begun for it: with a mark, each look would write.
-    while not run_retried(_sessions(to), done, _retry_policy(to)):
+    while not run_retried(_sessions(to), done, patient(to.apply.retry_seconds)):
         if retries.over:
             return False
         retries.pause()
@@ -426,7 +426,7 @@ def _keyless_rows(rows: pa.Table) -> SchemaMismatch:
     first = rows.drop_columns(["row"]).filter(pc.is_null(rows.column("key"))).slice(0, 1).to_pylist()[0]
     return SchemaMismatch(
         f"table id {first['table_id']}: a row event at commit_ts {first['commit_ts']} (schema version {first['schema_version']}) has no "
-        "identity, because the DDL history has no such table at that version; check that spark.ddl-history is the history of this cluster and "
+        "identity, because the DDL history has no such table at that version; check that spark.tidb-status is the history of this cluster and "
         "reaches back to the table's CREATE TABLE, or set syncer.load-schema-snapshot = true"
     )
 
@@ -474,7 +474,7 @@ def _write_part(to: PartTarget, part: int, phase: Phase, plans: _PartPlans) -> W
         done, findings = checked(session, to.apply, partial(write_once, session))
         return done and Written(done.rows, done.findings + findings)
 
-    done = run_transaction(_sessions(to), work, _retry_policy(to))
+    done = run_transaction(_sessions(to), work, patient(to.apply.retry_seconds))
     failpoints.point(f"after-part-{phase.value}")
     return done
 
@@ -510,7 +510,3 @@ def _corrected(
 
 def _sessions(to: PartTarget) -> Sessions:
     return kept_sessions(to.target.target(), to.apply).use
-
-
-def _retry_policy(to: PartTarget) -> RetryPolicy:
-    return RetryPolicy(to.apply.retries, to.apply.retry_seconds)

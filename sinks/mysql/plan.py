@@ -385,7 +385,7 @@ def _unknown_table(events: pa.Table, table_id: int) -> SchemaMismatch:
     first, version = pc.min(here["commit_ts"]).as_py(), pc.max(here["schema_version"]).as_py()
     return SchemaMismatch(
         f"table id {table_id}: {here.num_rows} row events from commit_ts {first} on (schema version {version}), but the DDL history has no "
-        "such table at that version; check that spark.ddl-history is the history of this cluster and reaches back to the table's CREATE TABLE, or "
+        "such table at that version; check that spark.tidb-status is the history of this cluster and reaches back to the table's CREATE TABLE, or "
         "set syncer.load-schema-snapshot = true"
     )
 

@@ -142,6 +142,17 @@ class RetryPolicy:
         return attempt >= self.retries and elapsed >= self.seconds
 
 
+RETRIES = 60
+"""The fewest retries of what the settings bound by time: slow statements may take all of it in a few tries."""
+
+
+def patient(
+    seconds: float, pause: Callable[[float], None] = time.sleep, tell: Callable[[TransientError | None], None] = lambda error: None
+) -> RetryPolicy:
+    """As the setting ``retry-seconds`` asks for."""
+    return RetryPolicy(RETRIES, seconds, pause, tell)
+
+
 FEW = RetryPolicy()
 """Ten retries."""
 

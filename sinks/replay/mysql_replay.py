@@ -117,7 +117,7 @@ class MySQLReplay:
         self.done = FilesReplayed()
         self._apply = apply
         self._how = how
-        self._retry_policy = RetryPolicy(apply.retries, apply.retry_seconds, pause)
+        self._retry_policy = RetryPolicy(seconds=apply.retry_seconds, pause=pause)
         self._leased = LeasedTarget(lambda: connect(target, apply), apply, self._retry_policy)
         self._ddl_sessions = KeptSessions(lambda: connect(target, apply, for_ddls=True), apply.lease_timeout)
         size = TransactionSize(apply.txn_batch, math.inf)

@@ -78,7 +78,7 @@ class InMariaDB:
         self.server = server
 
     def sink(self, drainer: str = "drainer") -> Sink:
-        apply = ApplyConfig(drainer=drainer, checkpoint_schema=SCHEMA, lease_timeout=1.0, retries=2)
+        apply = ApplyConfig(drainer=drainer, checkpoint_schema=SCHEMA, lease_timeout=1.0)
         return MySQLSink(DrainerConfig(target=self.server.target(), apply=apply), 1)
 
     def rows(self) -> list[tuple[int, ...]]:
@@ -91,7 +91,7 @@ class InRows(InMariaDB):
     """Row by row, in lanes."""
 
     def sink(self, drainer: str = "drainer") -> Sink:
-        apply = ApplyConfig(drainer=drainer, checkpoint_schema=SCHEMA, lease_timeout=1.0, retries=2)
+        apply = ApplyConfig(drainer=drainer, checkpoint_schema=SCHEMA, lease_timeout=1.0)
         return RowSink(DrainerConfig(target=self.server.target(), apply=apply), 1, RowSettings(worker_count=4, txn_batch=2))
 
 

@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.mvcc import Mvcc
 from pyspark_tidb_binlog.binlog_source.emulator.process import UpstreamProcess
 from pyspark_tidb_binlog.binlog_source.pairing.resolver import outcomes_of
 from pyspark_tidb_binlog.binlog_source.pairing.transitions import MissingOutcome, Orphan
-from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
+from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.errors import ConfigError, HistoryUnavailable
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from tests.support.binlogs import payload
@@ -80,7 +80,7 @@ def test_the_history_is_read_from_any_server(tidb: Tidb, feed: HistoryFeed) -> N
     first = tidb.asked[0]
     tidb.stop(first, registered=True)
     tidb.jobs.append(job(3, 3, table(101, "u")))
-    assert feed.wait_for_job(3, 10).id == 3
+    assert feed.wait_for_job(3).id == 3
     (left,) = tidb.servers
     assert tidb.asked[-1] == left
 
@@ -91,7 +91,7 @@ def test_a_server_that_is_added_is_asked(tidb: Tidb, feed: HistoryFeed) -> None:
     tidb.stop("one")
     tidb.start("two")
     tidb.jobs.append(job(3, 3, table(101, "u")))
-    assert feed.wait_for_job(3, 10).id == 3 and tidb.asked[-1] == "two"
+    assert feed.wait_for_job(3).id == 3 and tidb.asked[-1] == "two"
 
 
 def test_servers_that_are_all_away_are_named(tidb: Tidb, feed: HistoryFeed) -> None:
@@ -118,16 +118,18 @@ def test_a_standalone_registry_serves_the_history_itself(tmp_path: Path) -> None
         for name, served, said in (("with", file, ""), ("without", None, "answered 404: .*start it with --history")):
             process = stack.enter_context(UpstreamProcess(tmp_path / name, CLUSTER, history=served))
             assert isinstance(process, UpstreamProcess)
-            feed = HistoryFeed(history_at("", SourceConfig(pumps=process.url), None, stack))
+            feed = HistoryFeed(history_at(SourceConfig(pumps=process.url), None, stack))
             with pytest.raises(HistoryUnavailable, match=said) if said else contextlib.nullcontext():
                 assert len(feed.snapshot()) == 2
     with pytest.raises(ConfigError, match=r"tidb-status is not set: name TiDB's status port"):
-        history_at("", SourceConfig(pumps="10.0.0.1:8250"), None, contextlib.ExitStack())
+        history_at(SourceConfig(pumps="10.0.0.1:8250"), None, contextlib.ExitStack())
 
 
-def test_orphans_are_resolved_by_any_server(pd_site: PdSite, tidb: Tidb) -> None:
+@pytest.mark.parametrize("named", ["", "history.json.gz"], ids=["nothing named", "a recorded history"])
+def test_orphans_are_resolved_by_any_server(pd_site: PdSite, tidb: Tidb, named: str) -> None:
+    source = SourceConfig(pumps=pd_site.url, tidb_status=named)
     orphan = Orphan("p1", START, payload(0, START, prewrite_key=b"k", prewrite_value=b""), 5000)
-    resolve: Callable[[], object] = lambda: outcomes_of([orphan], lambda ts: 0, PairConfig(), SourceConfig(pumps=pd_site.url)).settled  # noqa: E731
+    resolve: Callable[[], object] = lambda: outcomes_of([orphan], lambda ts: 0, source).settled  # noqa: E731
     tidb.mvcc.commit(b"k", START, START + 5)
     assert resolve() == (), "no server is running: the Prewrite waits"
     tidb.start("one")
@@ -142,13 +144,13 @@ def test_a_pd_that_is_away_leaves_the_orphan_waiting(pd_site: PdSite, tidb: Tidb
     tidb.start("one")
     pd_site.pd.stop()
     orphan = Orphan("p1", START, payload(0, START, prewrite_key=b"k", prewrite_value=b""), 5000)
-    assert outcomes_of([orphan], lambda ts: 0, PairConfig(), SourceConfig(pumps=pd_site.url)).settled == ()
+    assert outcomes_of([orphan], lambda ts: 0, SourceConfig(pumps=pd_site.url)).settled == ()
     assert "PD cannot be asked for the status ports of TiDB" in caplog.text
 
 
 def test_without_orphans_pd_is_not_asked(pd_site: PdSite) -> None:
     pd_site.pd.stop()
-    assert outcomes_of([], lambda ts: 0, PairConfig(), SourceConfig(pumps=pd_site.url)).settled == ()
+    assert outcomes_of([], lambda ts: 0, SourceConfig(pumps=pd_site.url)).settled == ()
 
 
 def test_a_tidb_of_another_cluster_settles_nothing_as_rolled_back(pd_site: PdSite, tidb: Tidb, caplog: pytest.LogCaptureFixture) -> None:
@@ -157,7 +159,7 @@ def test_a_tidb_of_another_cluster_settles_nothing_as_rolled_back(pd_site: PdSit
     own = tidb.start("one")
 
     def settled(port: str) -> object:
-        return outcomes_of([orphan], lambda ts: 10**9, PairConfig(resolver=f"http://{port}"), SourceConfig(pumps=pd_site.url)).settled
+        return outcomes_of([orphan], lambda ts: 10**9, SourceConfig(pumps=pd_site.url, tidb_status=f"http://{port}")).settled
 
     try:
         assert settled(strange.address) == () and f"it is of cluster {CLUSTER + 1}, and this is cluster {CLUSTER}" in caplog.text

@@ -10,6 +10,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_target import ddl_session
 from tests.support.pump_writes import CLUSTER, config_of
@@ -29,6 +30,12 @@ def registry(service: ClusterService) -> Iterator[RegistryClient]:
     made = RegistryClient(service.url)
     yield made
     made.close()
+
+
+@pytest.fixture
+def no_history_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The DDL history has every job that it will have: rows of a version beyond it wait for nothing."""
+    monkeypatch.setattr(HistoryFeed, "lag", 0.0)
 
 
 @pytest.fixture

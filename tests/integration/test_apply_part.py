@@ -77,7 +77,7 @@ def begin(mariadb: PrivateMariaDB) -> Iterator[Begin]:
             held = take_lease(session, schema=SCHEMA)
             progress.begin_span(session, 1, *SPAN, 1, SCHEMA)
             session.commit()
-            apply = ApplyConfig(checkpoint_schema=SCHEMA, **{"retries": 2, "retry_seconds": 0.0, **settings})
+            apply = ApplyConfig(checkpoint_schema=SCHEMA, **{"retry_seconds": 0.0, **settings})
             return Part(session, PartTarget(ShippedTarget.of(target or mariadb.target(), Here), apply, held, *SPAN, 1))
 
         yield made
@@ -176,7 +176,7 @@ def test_a_server_that_takes_smaller_statements_than_planned(begin: Begin) -> No
 
 
 def test_a_read_timeout_while_the_next_statement_is_planned(begin: Begin, mariadb: PrivateMariaDB) -> None:
-    part = begin(PAIR_SQL, "(1,1,'a'),(2,2,'b')", replace(mariadb.target(), read_timeout=1.0), on_finding="stop", retries=10)
+    part = begin(PAIR_SQL, "(1,1,'a'),(2,2,'b')", replace(mariadb.target(), read_timeout=1.0), on_finding="stop")
     events = Events(PAIR).update((1, 1, "a"), (1, 2, "A")).update((2, 2, "b"), (2, 1, "B")).insert(3, 3, "c").insert(4, 4, "d")
     with connect(mariadb.target(), ApplyConfig()) as other:
         other.begin()

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.events import ControlType, tso
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from tests.support.fine_pump import FinePump
 from tests.support.pump_writes import CLUSTER, config_of, fake, send
 from tests.support.spark_queries import end, rows_of, run, until
 
@@ -58,7 +59,7 @@ def is_full(query: StreamingQuery) -> bool:
 
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[list[PumpProcess]]:
-    made = [PumpProcess(replace(config_of(tmp_path, number), step_bytes=STEP)) for number in (1, 2, 3)]
+    made = [FinePump(config_of(tmp_path, number), span=STEP) for number in (1, 2, 3)]
     for pump in made:
         pump.start()
     yield made

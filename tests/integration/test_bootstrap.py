@@ -50,7 +50,7 @@ def stream(spark: SparkSession, mariadb: PrivateMariaDB, source: PrivateMariaDB)
     drop(mariadb)
 
     def make(**more: Any) -> BootstrappedStream:
-        settings = {"checkpoint_schema": MARKS, "on_finding": "stop", "history_lag": 0.0, "lease_timeout": 2.0} | more
+        settings = {"checkpoint_schema": MARKS, "on_finding": "stop", "lease_timeout": 2.0} | more
         made.append(BootstrappedStream(spark, DrainerConfig(target=mariadb.target(), apply=ApplyConfig(**settings)), source))
         return made[-1]
 

@@ -111,10 +111,9 @@ def test_filled_streamed_and_one_table_again(
     source.change(lambda txn: [txn.insert("shop.item", {"id": n, "v": n, "t": "it's"}) for n in range(200)])
     source.change(lambda txn: [txn.insert("shop.log", {"a": n % 3, "b": "x"}) for n in range(60)])
     config = DrainerConfig(
-        source=SourceConfig(pumps=service.url, cluster_id=CLUSTER_ID),
+        source=SourceConfig(pumps=service.url, cluster_id=CLUSTER_ID, tidb_status=service.url),
         target=mariadb.target(),
         apply=ApplyConfig(checkpoint_schema=MARKS, on_finding="stop"),
-        ddl_history=service.url,
         checkpoint_dir=str(tmp_path / "spark"),
         delta_dir=str(tmp_path / "delta"),
     )

@@ -178,13 +178,13 @@ def test_a_row_that_the_target_takes_no_statement_for(servers: Servers, spark: S
     run_sql(servers.target, "SET GLOBAL max_allowed_packet = 4194304")
     # Other sessions than those that a worker process has kept, which have the former limit.
     config = config_of(servers, 35)
-    config = replace(config, apply=replace(config.apply, retries=config.apply.retries + 1))
+    config = replace(config, apply=replace(config.apply, retry_seconds=config.apply.retry_seconds + 1))
     with pytest.raises(
         PySparkException, match=r"huge\.huge cannot be copied: the row needs a statement of 20,.*max_allowed_packet is 4,194,304; raise"
     ):
         copied(spark, config, servers.source.target(), [table.at(400)])
     run_sql(servers.target, "SET GLOBAL max_allowed_packet = 33554432")
-    config = replace(config, apply=replace(config.apply, retries=config.apply.retries + 1))
+    config = replace(config, apply=replace(config.apply, retry_seconds=config.apply.retry_seconds + 1))
     copied(spark, config, servers.source.target(), [table.at(400)])
     same(servers, table, "id, SHA2(b, 256)")
 

@@ -42,7 +42,7 @@ def recorded(case: RecordedCase, directory: Path, logs: Sequence[Log] = ()) -> I
             "clusterId": str(case.cluster_id),
             "startingCommitTs": str(case.start_ts),
             "endingCommitTs": str(case.end_ts),
-            "ddlHistory": str(case.history),
+            "tidbStatus": str(case.history),
         }
     finally:
         for pump in pumps:
@@ -333,7 +333,7 @@ def test_a_window_closes_while_the_table_is_idle(spark: SparkSession, scene: Cha
         ({"ops": "upsert"}, "option ops is 'upsert'"),
         ({"delivery": "raw"}, "changes are read from complete transactions"),
         ({"pumps": ""}, "needs the option pumps"),
-        ({"ddlHistory": ""}, "option ddlHistory is not set"),
+        ({"tidbStatus": ""}, "option tidbStatus is not set"),
         ({"startingTimestamp": "2026-11-20"}, "either startingCommitTs or startingTimestamp"),
         ({"schemaEvolution": "merge"}, "option schemaEvolution is 'merge': give fail or ignore"),
     ],
@@ -349,7 +349,7 @@ def test_a_name_that_no_host_has_is_said_by_load(scene: ChangeScene, named: str)
     with pytest.raises(
         PySparkException, match=r"option pumps: this machine finds no host of the name nosuch\.invalid.*: correct it"
     ) as refused:
-        scene.read(pumps=named, ddlHistory="")
+        scene.read(pumps=named, tidbStatus="")
     assert len(str(refused.value).splitlines()) < 10, "the reason is not below a trace"
 
 

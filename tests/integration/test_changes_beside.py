@@ -48,10 +48,9 @@ def test_readers_hold_up_nobody_and_each_has_everything(
         eventually(held.is_set, seconds=WAIT)
         fast = scene.running(scene.stream(tables="shop.*"), "fast")
         config = DrainerConfig(
-            source=source_of_pumps(pumps),
+            source=source_of_pumps(pumps, tidb_status=scene.options["tidbStatus"]),
             target=mariadb.target(),
             apply=ApplyConfig(checkpoint_schema=MARKS, on_finding="stop"),
-            ddl_history=scene.options["ddlHistory"],
             checkpoint_dir=str(tmp_path / "spark"),
             delta_dir=str(tmp_path / "delta"),
         )

@@ -123,7 +123,7 @@ def place(spark: SparkSession, mariadb: PrivateMariaDB, query: Query, tmp_path: 
             query("CREATE USER keeper@'%' IDENTIFIED BY 'hush'")
             query(f"GRANT ALL ON {MARKS}.* TO keeper@'%'")
         asked = CheckpointConfig(type="file") if kind == "file" else CheckpointConfig(type="mysql", user="keeper", password="hush")
-        apply = ApplyConfig(checkpoint_schema=MARKS, on_finding="stop", history_lag=0.0, retries=2)
+        apply = ApplyConfig(checkpoint_schema=MARKS, on_finding="stop")
         config = DrainerConfig(target=target, apply=apply, checkpoint=asked, data_dir=str(tmp_path / "data"))
         made.append(EmulatedStream(spark, config))
         return Place(made[-1], config, query)
@@ -337,7 +337,7 @@ def test_two_drainers_with_one_file(place: Callable[..., Place], spark: SparkSes
 
 
 def test_another_name_of_the_table_is_in_the_datas_transaction(spark: SparkSession, mariadb: PrivateMariaDB, query: Query) -> None:
-    apply = ApplyConfig(checkpoint_schema=MARKS, on_finding="stop", history_lag=0.0)
+    apply = ApplyConfig(checkpoint_schema=MARKS, on_finding="stop")
     config = DrainerConfig(target=mariadb.target(), apply=apply, checkpoint=CheckpointConfig(type="tidb", table="mine"))
     with EmulatedStream(spark, config) as stream:
         stream.upstream.ddl.create_database("d")

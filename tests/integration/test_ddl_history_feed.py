@@ -20,7 +20,6 @@ from pyspark_tidb_binlog.binlog_source.changes.known_history import KnownHistory
 from pyspark_tidb_binlog.binlog_source.emulator import online
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
-from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas import history_feed
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, Stopped
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
@@ -97,7 +96,7 @@ def test_everything_once_then_only_what_is_new(status: Status) -> None:
     feed = HistoryFeed(status.url)
     assert len(feed.snapshot()) == 1000
     status.jobs = many(1300)
-    assert feed.wait_for_job(1200, 5).id == 1200
+    assert feed.wait_for_job(1200).id == 1200
     assert len(feed.snapshot()) == 1300
     assert all("limit=" in r for r in status.requests), "never everything at once"
 
@@ -107,7 +106,7 @@ def test_a_job_that_finished_late_is_found_behind_newer_ones(status: Status) -> 
     feed = HistoryFeed(status.url)
     assert feed.snapshot().job(100) is None
     status.jobs = many(900)
-    assert feed.wait_for_job(100, 5).id == 100
+    assert feed.wait_for_job(100).id == 100
 
 
 def test_a_history_that_lags_is_polled(status: Status) -> None:
@@ -122,7 +121,7 @@ def test_a_history_that_lags_is_polled(status: Status) -> None:
             status.jobs = many(4)
         return False
 
-    assert feed.wait_for_job(4, 30, meanwhile).id == 4
+    assert feed.wait_for_job(4, meanwhile).id == 4
 
 
 def test_a_further_job_costs_a_small_page(status: Status) -> None:
@@ -131,7 +130,7 @@ def test_a_further_job_costs_a_small_page(status: Status) -> None:
     before = feed.snapshot()
     status.requests.clear()
     status.jobs = many(3001)
-    assert feed.wait_for_job(3001, 5).id == 3001
+    assert feed.wait_for_job(3001).id == 3001
     assert status.requests == ["/ddl/history?limit=8"]
     assert feed.snapshot() == SchemaHistory.of(feed.snapshot().jobs.values()), "folding on gives what folding anew does"
     assert before.job(3001) is None and 13_001 not in before.tracks, "a snapshot stays as it was"
@@ -149,7 +148,7 @@ def test_the_cache_saves_reading_everything_again(status: Status, tmp_path: Path
     assert again.snapshot() == whole and len(status.requests) <= 4 and caplog.text == ""
     status.jobs = many(3100)
     assert cached(status, tmp_path).snapshot() == HistoryFeed(status.url).snapshot()
-    assert again.wait_for_job(3050, 5).id == 3050
+    assert again.wait_for_job(3050).id == 3050
 
 
 @pytest.mark.parametrize("change", ["oldest", "newest", "restored", "another"])
@@ -234,14 +233,14 @@ def test_a_status_port_that_restarts_while_a_job_is_awaited_is_waited_out(status
             status.broken, status.jobs = False, many(4)
         return False
 
-    assert feed.wait_for_job(4, 30, meanwhile).id == 4
+    assert feed.wait_for_job(4, meanwhile).id == 4
 
 
 def test_a_status_port_that_restarts_while_a_version_is_awaited_is_waited_out(status: Status) -> None:
     status.jobs = many(3)
     feed = HistoryFeed(status.url)
     feed.snapshot()
-    status.broken = True
+    status.broken, feed.lag = True, 0.05
     asked = len(status.requests)
 
     def enough(history: SchemaHistory) -> bool:
@@ -253,23 +252,24 @@ def test_a_status_port_that_restarts_while_a_version_is_awaited_is_waited_out(st
 
     helper = threading.Thread(target=back)
     helper.start()
-    assert _poll(feed, enough, ApplyConfig(history_lag=0.05, history_timeout=30))
+    assert _poll(feed, enough)
     helper.join()
-    status.broken = True
+    status.broken, feed.timeout = True, 0.2
     with pytest.raises(HistoryUnavailable, match="tikv is away"):
-        _poll(feed, lambda history: False, ApplyConfig(history_lag=0.05, history_timeout=0.2))
+        _poll(feed, lambda history: False)
 
 
-def test_a_job_that_never_comes_is_named(status: Status, tmp_path: Path) -> None:
+def test_a_job_that_never_comes_is_named(status: Status, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HistoryFeed, "timeout", 0.05)
     recorded = tmp_path / "h.json"
     recorded.write_text(json.dumps(many(3)))
     with pytest.raises(HistoryUnavailable, match=r"DDL job 77 did not appear .* within 0.05 s.*same cluster"):
-        HistoryFeed(str(recorded)).wait_for_job(77, 0.05)
+        HistoryFeed(str(recorded)).wait_for_job(77)
     with pytest.raises(HistoryUnavailable, match="stopped while waiting for DDL job 77"):
-        HistoryFeed(status.url).wait_for_job(77, 60, lambda: True)
+        HistoryFeed(status.url).wait_for_job(77, lambda: True)
     status.broken = True
     with pytest.raises(HistoryUnavailable, match=r"DDL job 77 did not appear .* within 0.05 s.*tikv is away"):
-        HistoryFeed(status.url).wait_for_job(77, 0.05)
+        HistoryFeed(status.url).wait_for_job(77)
 
 
 def test_a_job_is_waited_for_while_the_status_port_answers(status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +284,8 @@ def test_a_job_is_waited_for_while_the_status_port_answers(status: Status, monke
             status.jobs = many(4)
 
     feed = HistoryFeed(status.url, pause=pause)
-    assert feed.wait_for_job(4, 0.0).id == 4
+    feed.timeout = 0.0
+    assert feed.wait_for_job(4).id == 4
     assert len(shown) >= 20 and "open transaction" in shown[1] and feed.waiting_for == ""
 
     def stop(seconds: float) -> None:
@@ -292,7 +293,7 @@ def test_a_job_is_waited_for_while_the_status_port_answers(status: Status, monke
 
     feed.pause = stop
     with pytest.raises(Stopped):
-        feed.wait_for_job(5, 60)
+        feed.wait_for_job(5)
     assert feed.waiting_for == ""
 
 
@@ -320,6 +321,7 @@ def test_rows_wait_for_a_ddl_that_has_changed_them_and_is_not_in_the_history(
         upstream.ddl.create_database("d")
         upstream.ddl.create_table("d", Table("t", tuple(Column(n, "int") for n in "abc"), ("a",), unique=(("b",),)))
         table_id, feed = upstream.store.table("d.t").id, HistoryFeed(service.url, pause=lambda _: None)
+        feed.timeout = feed.lag = 0.0
         ddl, state, waited = upstream.ddl.start("d.t", *changes), WaitedFor(), []
         for number in itertools.count():
             version = ddl.advance()
@@ -334,7 +336,7 @@ def test_rows_wait_for_a_ddl_that_has_changed_them_and_is_not_in_the_history(
             if not ddl.done:
                 feed.pause = pause if number >= public else lambda _: None
             rows = [TableActivity(table_id, version, 1, 1, 1)]
-            complete_history(feed, (), rows, state, ApplyConfig(history_lag=0.0, history_timeout=0.0), lambda table: True)
+            complete_history(feed, (), rows, state, lambda table: True)
             if ddl.done:
                 break
         assert waited[:1] == ([] if public == 99 else [public])
@@ -354,10 +356,9 @@ def test_queries_wait_for_a_ddl_that_has_changed_their_rows() -> None:
             ddl.advance()
 
     try:
-        known = KnownHistory(HistoryFeed(service.url, pause=pause))
-        history = known.covering(
-            versions, {upstream.store.table("d.t").id: max(versions)}, ChangeOptions(history_lag=0.0, history_timeout=0.0)
-        )
+        feed = HistoryFeed(service.url, pause=pause)
+        feed.timeout = feed.lag = 0.0
+        history = KnownHistory(feed).covering(versions, {upstream.store.table("d.t").id: max(versions)}, ChangeOptions())
         assert history.job(ddl.job["id"]) is not None
     finally:
         service.stop()
@@ -426,9 +427,10 @@ def test_nobody_waits_for_the_index_of_an_expression_nor_for_a_table_that_is_lef
         versions = [ddl.advance() for _ in range(4)]
         waited: list[float] = []
         feed = HistoryFeed(service.url, pause=waited.append)
+        feed.timeout = feed.lag = 0.0
         feed.refresh()
         rows = [TableActivity(upstream.store.table("d.t").id, versions[-1], 1, 1, 1)]
-        complete_history(feed, (), rows, WaitedFor(), ApplyConfig(history_lag=0.0, history_timeout=0.0), lambda table: False)
+        complete_history(feed, (), rows, WaitedFor(), lambda table: False)
         assert not waited
     finally:
         service.stop()
@@ -441,9 +443,9 @@ def test_rows_that_the_history_may_explain_go_on_where_no_port_tells(caplog: pyt
     for name in ("t", "o"):
         upstream.ddl.create_table("d", Table(name, (Column("a", "int"),)))
     feed, checked = HistoryFeed(service.url, pause=lambda _: None), dict[int, int]()
-    newest = int(feed.refresh().newest_version)
+    feed.timeout, newest = 0.05, int(feed.refresh().newest_version)
     service.stop()
-    feed.wait_for_unfinished({upstream.store.table("d.t").id: newest}, checked, 0.05)
+    feed.wait_for_unfinished({upstream.store.table("d.t").id: newest}, checked)
     assert "is not known" in caplog.text and not checked
     with pytest.raises(HistoryUnavailable):
-        feed.wait_for_unfinished({upstream.store.table("d.t").id: newest + 1}, checked, 0.05)
+        feed.wait_for_unfinished({upstream.store.table("d.t").id: newest + 1}, checked)

@@ -66,7 +66,7 @@ def stream(spark: SparkSession, mariadb: PrivateMariaDB, query: Query) -> Iterat
 
 
 def settings(mariadb: PrivateMariaDB, mode: str = "driver", **more: Any) -> DrainerConfig:
-    apply = ApplyConfig(**{"checkpoint_schema": MARKS, "on_finding": "stop", "history_lag": 0.0} | MODES[mode] | more)
+    apply = ApplyConfig(**{"checkpoint_schema": MARKS, "on_finding": "stop"} | MODES[mode] | more)
     return DrainerConfig(target=mariadb.target(), apply=apply)
 
 
@@ -234,7 +234,7 @@ def test_a_table_that_comes_in_has_no_rows_where_its_ddl_is_skipped(
 
 
 def test_files_hold_what_passes(spark: SparkSession, tmp_path: Path) -> None:
-    apply = ApplyConfig(db_type="file", ignore_table=(TableName("shop", "log"),), history_lag=0.0, **rule("delete", "drop table"))
+    apply = ApplyConfig(db_type="file", ignore_table=(TableName("shop", "log"),), **rule("delete", "drop table"))
     config = DrainerConfig(apply=apply, files=FileConfig(dir=str(tmp_path / "binlogs")), data_dir=str(tmp_path / "data"))
     with EmulatedStream(spark, config) as run:
         two_tables(run)

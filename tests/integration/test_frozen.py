@@ -545,14 +545,14 @@ def test_a_batch_goes_on_behind_a_refused_ddl_and_so_does_the_next_life(
     sessions[0].execute("CREATE DATABASE d")
     sessions[0].execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT)")
     target = dataclasses.replace(mariadb.target(), user="rows_only", password="x")
-    config = DrainerConfig(target=target, apply=CONFIG, ddl_history=str(tmp_path / "history.json"))
+    config = DrainerConfig(target=target, apply=CONFIG)
     infos = [j.table_info for j in history(*jobs).ordered]
     texts = {3: "ALTER TABLE `t` ADD COLUMN `a` INT;", 4: "ALTER TABLE `t` ADD COLUMN `b` INT;"}
     found: list[Finding] = []
     for number, ids in ((3, {1: 1, 2: 10, 3: 5}), (4, {1: 2, 2: 20, 3: 6, 4: 7})):
         # Nothing of the batches below runs on Spark.
         sink = MySQLSink(config, 1)
-        applier = BatchApplier(cast(SparkSession, None), config, sink, HistoryFeed(config.ddl_history), lambda _: None)
+        applier = BatchApplier(cast(SparkSession, None), config, sink, HistoryFeed(str(tmp_path / "history.json")), lambda _: None)
         info = infos[number - 1]
         assert info is not None
         try:

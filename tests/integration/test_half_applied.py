@@ -48,7 +48,7 @@ class Half:
         progress.begin_span(session, 1, *SPAN, 2, SCHEMA)
         held = take_lease(session, schema=SCHEMA)
         session.commit()
-        apply = ApplyConfig(checkpoint_schema=SCHEMA, retries=2, retry_seconds=0.0, on_finding="stop")
+        apply = ApplyConfig(checkpoint_schema=SCHEMA, retry_seconds=0.0, on_finding="stop")
         self.to = PartTarget(ShippedTarget.of(server.target(), Here), apply, held, *SPAN, 2)
 
     def _change(self, rng: random.Random) -> RowChange:

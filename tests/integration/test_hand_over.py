@@ -91,7 +91,7 @@ def handed(spark: SparkSession, mariadb: PrivateMariaDB, query: Query) -> Iterat
     made: list[EmulatedStream] = []
 
     def make(**more: Any) -> Handed:
-        apply = ApplyConfig(**{"checkpoint_schema": MARKS, "on_finding": "stop", "history_lag": 0.0} | more)
+        apply = ApplyConfig(**{"checkpoint_schema": MARKS, "on_finding": "stop"} | more)
         made.append(EmulatedStream(spark, DrainerConfig(target=mariadb.target(), apply=apply)))
         return Handed(made[-1], query, {})
 
@@ -333,7 +333,7 @@ def test_a_span_begun_in_safe_mode_is_finished_in_it(handed: Callable[..., Hande
     here.query("DELETE FROM d.k WHERE id = 1")
     with dying("before-deletes"):
         here.stream.apply()
-    apply = ApplyConfig(**{"checkpoint_schema": MARKS, "on_finding": "stop", "history_lag": 0.0} | MODES["parts"])
+    apply = ApplyConfig(**{"checkpoint_schema": MARKS, "on_finding": "stop"} | MODES["parts"])
     here.stream.restart(DrainerConfig(target=mariadb.target(), apply=apply))
     assert not here.stream.apply().findings
     assert here.found() == here.tables()
@@ -377,7 +377,7 @@ def test_what_ours_leaves_half_applied_is_mended_by_a_real_ones_safe_mode(
 @pytest.mark.parametrize("mode", MODES)
 def test_the_setting_alone_loses_no_equal_row(mode: str, spark: SparkSession, mariadb: PrivateMariaDB, query: Query) -> None:
     """Where the record is exact, rows that nothing tells apart are inserted and deleted one by one, also after a crash amid a span."""
-    apply = ApplyConfig(checkpoint_schema=MARKS, history_lag=0.0, safe_mode=True, **MODES[mode])
+    apply = ApplyConfig(checkpoint_schema=MARKS, safe_mode=True, **MODES[mode])
     config = DrainerConfig(target=mariadb.target(), apply=apply)
     with EmulatedStream(spark, config) as stream:
         stream.upstream.ddl.create_database("d")
@@ -400,7 +400,7 @@ def test_the_setting_alone_loses_no_equal_row(mode: str, spark: SparkSession, ma
 def test_columns_that_are_reset_are_named(
     mode: str, spark: SparkSession, mariadb: PrivateMariaDB, query: Query, caplog: pytest.LogCaptureFixture
 ) -> None:
-    apply = ApplyConfig(checkpoint_schema=MARKS, history_lag=0.0, safe_mode=True, **MODES[mode])
+    apply = ApplyConfig(checkpoint_schema=MARKS, safe_mode=True, **MODES[mode])
     with EmulatedStream(spark, DrainerConfig(target=mariadb.target(), apply=apply)) as stream:
         stream.upstream.ddl.create_database("d")
         stream.upstream.ddl.create_table("d", KEYED)

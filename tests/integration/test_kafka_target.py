@@ -426,7 +426,7 @@ def test_deaths_of_the_drainer_and_of_the_broker(
     more = {"syncer.db-type": "kafka", "syncer.to.kafka-addrs": kafka.address, "data-dir": tmp_path / "data"}
     options = text_of(PAIRS, tuple(kafka.login("SCRAM-SHA-512", "scram.ScramLoginModule", PASSWORD).items()))
     ways = {
-        "own": ["--spark.kafka-client=own"],
+        "own": [],
         "spark": [f"--spark.kafka-options={options}", f"--syncer.to.kafka-addrs={kafka.secure_address}"],
     }
     name = f"bank-{delivery}-{'-'.join(clients)}"

@@ -69,7 +69,7 @@ class Stream(EmulatedStream):
 
 @pytest.fixture
 def stream(spark: SparkSession, mariadb: PrivateMariaDB, query: Query, request: pytest.FixtureRequest) -> Iterator[Stream]:
-    more: dict[str, Any] = {"checkpoint_schema": MARKS, "history_lag": 0.0} | MODES[getattr(request, "param", "driver")]
+    more: dict[str, Any] = {"checkpoint_schema": MARKS} | MODES[getattr(request, "param", "driver")]
     apply = ApplyConfig(**more)
     with Stream(spark, DrainerConfig(target=mariadb.target(), apply=apply), query) as made:
         yield made

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.mysql
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = "lease_marks"
-CONFIG = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=1.0, retries=5)
+CONFIG = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=1.0)
 HISTORY = history(
     database(1, "leased"),
     job(2, 3, table(10, "t"), query="CREATE TABLE `t` (`id` INT PRIMARY KEY)", schema_name="leased"),
@@ -67,9 +67,7 @@ def guards(mariadb: PrivateMariaDB) -> Iterator[Callable[[str], LeaseGuard]]:
 
     def make(name: str) -> LeaseGuard:
         made.append(
-            LeaseGuard(
-                lambda: connect(mariadb.target(), CONFIG), 1, SCHEMA, LeaseHolder(name), CONFIG.lease_timeout, RetryPolicy(CONFIG.retries)
-            )
+            LeaseGuard(lambda: connect(mariadb.target(), CONFIG), 1, SCHEMA, LeaseHolder(name), CONFIG.lease_timeout, RetryPolicy(5))
         )
         return made[-1]
 

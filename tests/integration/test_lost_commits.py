@@ -90,7 +90,7 @@ class Pair:
             return list(cursor.fetchall())
 
     def sink(self, *settings: RowSettings) -> MySQLSink:
-        apply = ApplyConfig(lease_timeout=5.0, retries=20, on_finding="stop", log_row_data=True)
+        apply = ApplyConfig(lease_timeout=5.0, on_finding="stop", log_row_data=True)
         config = DrainerConfig(target=self.server.target(), apply=apply)
         made = RowSink(config, 1, *settings) if settings else MySQLSink(config, 1)
         made.open(lambda target, commit_ts: AT if commit_ts is None else commit_ts, lambda: HISTORY)
@@ -207,7 +207,7 @@ def test_a_round_does_not_begin_without_the_earlier_ones(pair: Pair, monkeypatch
     """Two rows, each in a lane of its own, then the value of the one goes over to the other: a round of its own."""
     first, second = IDS[:2]
     rows = changes([((first, first), (first, -1)), ((second, second), (second, -2)), ((second, -2), (second, first))])
-    settings = RowSettings(worker_count=2, txn_batch=1, conflict=Conflict.STRICT)
+    settings = RowSettings(worker_count=2, txn_batch=1, conflict=Conflict.GROUPS)
     sink = pair.sink(settings)
     runs = one_by_one(pair, monkeypatch, lost={0, 1})
     with pytest.raises(ApplyError, match="the target has lost transactions"):
@@ -302,7 +302,7 @@ def test_a_replay_that_lost_its_only_rows_says_so(pair: Pair, monkeypatch: pytes
         monkeypatch.setattr(mysql_replay, "execute_text", behind_the_begin_of_the_ddl)
     else:
         monkeypatch.setattr(MySQLReplay, "_finish", behind_its_end)
-    replay = MySQLReplay(pair.server.target(), ApplyConfig(lease_timeout=5.0, retries=20), 0, ReadBack(datetime.UTC))
+    replay = MySQLReplay(pair.server.target(), ApplyConfig(lease_timeout=5.0), 0, ReadBack(datetime.UTC))
     try:
         with pytest.raises(ApplyError, match="the target has lost transactions that it had committed"):
             replay.take_all(binlogs)
@@ -333,7 +333,7 @@ def test_a_ddl_of_a_replay_that_the_target_has_lost_is_executed_again(pair: Pair
     pair.query("CREATE TABLE d.bag (id INT, u INT)")
     pair.query("INSERT INTO d.bag VALUES (1, 1)")
     lost_between(pair, monkeypatch, mysql_replay, "after-ddl")
-    replay = MySQLReplay(pair.server.target(), ApplyConfig(lease_timeout=5.0, retries=20), 0, ReadBack(datetime.UTC))
+    replay = MySQLReplay(pair.server.target(), ApplyConfig(lease_timeout=5.0), 0, ReadBack(datetime.UTC))
     replay.take_all([pb.Binlog(tp=pb.DDL, commit_ts=15, ddl_query=b"use `d`; TRUNCATE TABLE `bag`;"), inserts_into("bag", 20, 7)])
     replay.close()
     assert pair.query("SELECT * FROM d.bag") == [(7, 7)]

@@ -53,7 +53,7 @@ def query(server: PrivateMariaDB) -> Iterator[Callable[[str], list[tuple[Any, ..
 
 
 def settings(server: PrivateMariaDB, **more: Any) -> DrainerConfig:
-    apply = {"checkpoint_schema": MARKS, "history_lag": 0.0, "lease_timeout": 1.0, "loopback_control": True, "channel_id": CHANNEL}
+    apply = {"checkpoint_schema": MARKS, "lease_timeout": 1.0, "loopback_control": True, "channel_id": CHANNEL}
     return DrainerConfig(target=server.target(), apply=ApplyConfig(**apply | more))  # type: ignore[arg-type]
 
 
@@ -111,7 +111,7 @@ def test_a_life_that_finishes_anothers_span_leaves_the_same_out(
 
 
 def test_files_have_nothing_that_came_back_and_nothing_of_a_drainer(spark: SparkSession, tmp_path: Path) -> None:
-    apply = ApplyConfig(db_type="file", history_lag=0.0, loopback_control=True, channel_id=CHANNEL)
+    apply = ApplyConfig(db_type="file", loopback_control=True, channel_id=CHANNEL)
     config = DrainerConfig(apply=apply, files=FileConfig(dir=str(tmp_path / "binlogs")), data_dir=str(tmp_path / "data"))
     with EmulatedStream(spark, config) as stream:
         for name, table in (("shop", ITEM), ("Retl", MARK)):

@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import OUTCOME_TIMEOUT
 from pyspark_tidb_binlog.binlog_source.source.framing import packed_rows, punctuation
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
-from pyspark_tidb_binlog.conf.model import PairConfig, PumpConfig, SourceConfig
+from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.pump import main
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import BinlogType, physical_ms, tso
@@ -48,7 +48,7 @@ COMMITTED_AT = START + 1000
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A timeout that a test can wait for."""
-    monkeypatch.setattr("pyspark_tidb_binlog.conf.required.LEAST_ORPHAN_TIMEOUT", 1.0)
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.cluster.txn_outcome.ORPHAN_TIMEOUT", 1.0)
 
 
 @pytest.fixture
@@ -71,9 +71,7 @@ def upstream(mvcc: Mvcc, tmp_path: Path) -> Iterator[ClusterService]:
 
 @pytest.fixture
 def pump(upstream: ClusterService, tmp_path: Path) -> Iterator[EmbeddedPump]:
-    config = PumpConfig(
-        node_id="p1", addr="127.0.0.1:0", data_dir=str(tmp_path / "pump"), registry=upstream.url, orphan_timeout=1.0, fake_binlog_interval=0
-    )
+    config = PumpConfig(node_id="p1", addr="127.0.0.1:0", data_dir=str(tmp_path / "pump"), registry=upstream.url, fake_binlog_interval=0)
     made = EmbeddedPump(config).start()
     made.service.store.write([prewrite(START)])
     yield made
@@ -128,16 +126,18 @@ def test_the_drainer_decides_alike(
     upstream: ClusterService, mvcc: Mvcc, pump: EmbeddedPump, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resolver, "_told_at", {})
-    config = PairConfig(resolver=upstream.url, orphan_timeout=1.0)
     orphan = Orphan("p1", START, prewrite(START).payload, 3_600_000)
-    for source in (SourceConfig(pumps=upstream.url), SourceConfig(pumps=pump.address, cluster_id=CLUSTER)):
-        assert outcomes_of([orphan], lambda start_ts: 3_600_000, config, source).settled == ()
+    for source in (
+        SourceConfig(pumps=upstream.url, tidb_status=upstream.url),
+        SourceConfig(pumps=pump.address, cluster_id=CLUSTER, tidb_status=upstream.url),
+    ):
+        assert outcomes_of([orphan], lambda start_ts: 3_600_000, source).settled == ()
     assert caplog.text.count(f"pump settle http://{pump.address} {START} commit") == 1, "said once in a while"
     fresh = Orphan("p1", START + 6000, prewrite(START + 6000).payload, 3_600_000)
     mvcc.commit(b"other", 1, 2)
-    source = SourceConfig(pumps=upstream.url)
-    assert outcomes_of([fresh], lambda start_ts: 999, config, source).settled == (), "whatever the clocks say"
-    assert outcomes_of([fresh], lambda start_ts: 1001, config, source).settled == (MissingOutcome("p1", START + 6000, 0),)
+    source = SourceConfig(pumps=upstream.url, tidb_status=upstream.url)
+    assert outcomes_of([fresh], lambda start_ts: 999, source).settled == (), "whatever the clocks say"
+    assert outcomes_of([fresh], lambda start_ts: 1001, source).settled == (MissingOutcome("p1", START + 6000, 0),)
 
 
 def test_the_drainer_counts_what_it_has_seen_itself(upstream: ClusterService, pump: EmbeddedPump, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,19 +146,19 @@ def test_the_drainer_counts_what_it_has_seen_itself(upstream: ClusterService, pu
     start = tso(time.time_ns() // 1_000_000)
     pump.service.store.write([rollback(START), prewrite(start)])
     pump.service.store.catch_up()
-    source = SourceConfig(pumps=upstream.url, delivery="raw")
-    pair = PairConfig(resolver=upstream.url, orphan_timeout=600.0)
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.cluster.txn_outcome.ORPHAN_TIMEOUT", 600.0)
+    source = SourceConfig(pumps=upstream.url, delivery="raw", tidb_status=upstream.url)
     record = {"pump": "p1", "tp": 0, "start_ts": start, "commit_ts": 0, "payload": prewrite(start).payload}
     state = pack(Index(fresh_rows(pa.Table.from_pylist([record], schema=RECORD))))
     clock_ms = physical_ms(start) + 1_200_000
     readings = [Reading("boot", 0), Reading("boot", 600_000), Reading("other", 700_000), Reading("other", 1_300_000)]
     for reading in readings:
         monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.pairing.bucket.running_time", lambda now=reading: now)
-        state = look(state, clock_ms, source, pair).state
+        state = look(state, clock_ms, source).state
         pump.service.store.catch_up()
         assert waits(pump), reading
     monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.pairing.bucket.running_time", lambda: Reading("other", 1_300_001))
-    look(state, clock_ms, source, pair)
+    look(state, clock_ms, source)
     pump.service.store.catch_up()
     assert not waits(pump)
 
@@ -179,7 +179,7 @@ def test_a_commit_behind_a_rollback_wins(
     late = [pa.RecordBatch.from_pylist([record(BinlogType.COMMIT, start, start + 5)], schema=RAW), punctuation("p1", start, start + 9, [1])]
     values = [value.as_py() for batch in packed_rows(late) for value in batch.column("rows")]
     pieces = MemoryPieces()
-    paired = pair_bucket(1, values, None, MemoryChunks(), pieces, 0, SourceConfig(pump.address, CLUSTER, "raw"), PairConfig())
+    paired = pair_bucket(1, values, None, MemoryChunks(), pieces, 0, SourceConfig(pump.address, CLUSTER, "raw"))
     out = unpacked(map(pa.scalar, [*paired.transactions, *pieces_of(paired.huge, pieces)]), TRANSACTION).to_pylist()
     assert {(row["control"], row["start_ts"], row["commit_ts"]) for row in out} == {(None, start, start + 5)}
     assert len(paired.huge) == (rows > 1) and not pieces.values

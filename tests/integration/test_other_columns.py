@@ -71,7 +71,7 @@ class Place:
 
     def opened(self) -> MySQLSink:
         if self.sink is None:
-            apply = ApplyConfig(checkpoint_schema=SCHEMA, retries=2, **self.settings)
+            apply = ApplyConfig(checkpoint_schema=SCHEMA, **self.settings)
             config = DrainerConfig(target=self.server.target(), apply=apply)
             rows = RowSettings(worker_count=2, txn_batch=100, safe_mode=apply.safe_mode)
             self.sink = RowSink(config, 1, rows) if self.way == "row by row" else MySQLSink(config, 1)

@@ -45,7 +45,7 @@ def life(mariadb: PrivateMariaDB) -> Life:
     """A start and a clean stop."""
 
     def live(**settings: bool) -> None:
-        config = DrainerConfig(target=mariadb.target(), apply=ApplyConfig(checkpoint_schema=SCHEMA, retries=1, **settings))  # type: ignore[arg-type]
+        config = DrainerConfig(target=mariadb.target(), apply=ApplyConfig(checkpoint_schema=SCHEMA, **settings))  # type: ignore[arg-type]
         sink = RowSink(config, 1, RowSettings(worker_count=1))
         try:
             sink.open(lambda _, ts: 100 if ts is None else ts, SchemaHistory)

@@ -1,6 +1,5 @@
 """A checkpoint of raw delivery goes on with the pairing buckets that its state was made with, over a real stream into a real MariaDB."""
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,18 +55,10 @@ def test_state_partitions_have_two_buckets_each_and_keep_them(spark: SparkSessio
     arena.assert_equal()
 
 
-def test_another_number_of_buckets_is_refused(spark: SparkSession, arena: Arena) -> None:
+def test_a_checkpoint_keeps_its_buckets(spark: SparkSession, arena: Arena) -> None:
     arena.spark_dir.mkdir(parents=True)
     kept(arena).write_text(json.dumps(MADE_WITH))
-    settings = arena.settings()
-    for count, fits in ((0, True), (8, True), (2, False)):
-        source = dataclasses.replace(settings.source, pairing_buckets=count)
-        config = dataclasses.replace(settings, source=source)
-        if fits:
-            assert SparkCheckpoint(spark, config).bucket_ids == tuple(range(8))
-        else:
-            with pytest.raises(ConfigError, match=r"was made with spark.pairing-buckets = 8: set it, or 0, or delete"):
-                SparkCheckpoint(spark, config)
+    assert SparkCheckpoint(spark, arena.settings()).bucket_ids == tuple(range(8))
 
 
 @pytest.mark.parametrize("delivery", ["raw", "sorted"])

@@ -80,7 +80,7 @@ def sink(server: PrivateMariaDB) -> Iterator[MySQLSink]:
 @contextmanager
 def life(server: PrivateMariaDB) -> Iterator[MySQLSink]:
     """The sink of one life of the Drainer."""
-    apply = ApplyConfig(checkpoint_schema=SCHEMA, on_finding="stop", retries=2)
+    apply = ApplyConfig(checkpoint_schema=SCHEMA, on_finding="stop")
     sink = MySQLSink(DrainerConfig(target=server.target(), apply=apply), 1)
     sink.open(lambda target, commit_ts: AT if commit_ts is None else commit_ts, lambda: HISTORY)
     try:
@@ -320,9 +320,12 @@ def test_what_cannot_be_decoded_is_not_half_sent(server: PrivateMariaDB, sink: M
     assert found(server) == [(i, i) for i in IDS] and sink.commit_ts == AT
 
 
-def test_few_rows_that_are_big_are_applied_in_parts_too(spark: "SparkSession", mariadb: PrivateMariaDB) -> None:
+def test_few_rows_that_are_big_are_applied_in_parts_too(
+    spark: "SparkSession", mariadb: PrivateMariaDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark_tidb_binlog.sinks.apply.ATOMIC_BYTES", 10_000)
     doc = Table("doc", (Column("id", "bigint"), Column("text", "longtext")), ("id",))
-    apply = ApplyConfig(checkpoint_schema=SCHEMA, history_lag=0.0, parts=2, atomic_bytes=10_000)
+    apply = ApplyConfig(checkpoint_schema=SCHEMA, parts=2)
     drop(mariadb)
     with EmulatedStream(spark, DrainerConfig(target=mariadb.target(), apply=apply)) as stream:
         stream.upstream.ddl.create_database(DATABASE)

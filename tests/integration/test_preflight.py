@@ -102,7 +102,7 @@ class Checks:
             "spark.socket": str(self._server.socket),
             "syncer.to.user": self._server.target().user,
             "syncer.to.password": self._server.target().password,
-            "spark.ddl-history": str(self._history),
+            "spark.tidb-status": str(self._history),
             "syncer.to.checkpoint.schema": MARKS,
             "initial-commit-ts": "30",
         }
@@ -293,7 +293,7 @@ def test_it_goes_by_the_checkpoint(check: Checks, session: Session) -> None:
 
 
 def test_without_a_history(check: Checks) -> None:
-    found = check(spark__ddl_history="no/such/file")
+    found = check(spark__tidb_status="no/such/file")
     assert found.code == 1 and "no/such/file" in found.hindering[0]
 
 

@@ -35,7 +35,7 @@ from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, opti
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_sorted
-from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
+from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.packed import unpacked
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
@@ -68,9 +68,8 @@ class Follower:
     """The drainer: its source, one batch after the other, and its place in the cluster. Equal copies of a transaction count as one."""
 
     def __init__(self, url: str, begin: int, delivery: Delivery) -> None:
-        self._source = SourceConfig(url, CLUSTER, str(delivery), begin, pairing_buckets=2)
-        self._pair = PairConfig(resolver=url)
-        self._reader = BinlogStreamReader(options_of(self._source, StreamOptions(packed=True)))
+        self._source = SourceConfig(url, CLUSTER, str(delivery), begin, tidb_status=url)
+        self._reader = BinlogStreamReader(options_of(self._source, StreamOptions(packed=True, bucket_ids=(0, 1))))
         self._waiting: dict[int, bytes | None] = {}
         self._chunks: defaultdict[int, MemoryChunks] = defaultdict(MemoryChunks)
         self._pieces: defaultdict[int, MemoryPieces] = defaultdict(MemoryPieces)
@@ -142,7 +141,7 @@ class Follower:
             released += paired.transactions
             self._timers[bucket] |= {paired.timer_ms} - {0}
             while fired := {timer for timer in self._timers[bucket] if timer < self._watermark_ms}:
-                paired = look(paired.state, self._watermark_ms, self._source, self._pair)
+                paired = look(paired.state, self._watermark_ms, self._source)
                 self._timers[bucket] = self._timers[bucket] - fired | {paired.timer_ms} - {0}
             self._waiting[bucket] = paired.state
         shown = [int(time.timestamp() * 1000) for time in times if time is not None]

@@ -23,6 +23,7 @@ from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from tests.support.binlogs import payload
 from tests.support.eventually import eventually
+from tests.support.fine_pump import fine_store
 from tests.support.pump_writes import CLUSTER
 
 pytestmark = pytest.mark.grpc
@@ -198,7 +199,8 @@ def test_a_look_at_a_large_binlog_counts_its_changes(pump):
 
 
 def test_gc_on_demand(tmp_path, service):
-    pump = EmbeddedPump(config(tmp_path, "old", service, gc="1h", max_file_size=100)).start()
+    with fine_store(max_file_size=100):
+        pump = EmbeddedPump(config(tmp_path, "old", service, gc="1h")).start()
     now_ms = time.time_ns() // 1_000_000
     old, new = tso(now_ms - 3 * 3_600_000), tso(now_ms)
     write(

@@ -15,12 +15,12 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter
 from pyspark_tidb_binlog.conf import failpoints
-from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import BinlogType, tso
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from tests.support.binlogs import payload
 from tests.support.eventually import eventually
+from tests.support.fine_pump import FinePump
 from tests.support.pump_pulls import BATCH, CLUSTER, RAW, Pull, config
 
 pytestmark = pytest.mark.grpc
@@ -90,7 +90,7 @@ class Load(Answered):
 
 @pytest.fixture
 def pump(tmp_path):
-    process = PumpProcess(config(tmp_path, max_file_size=20_000, step_bytes=2_000, gc="1h"))
+    process = FinePump(config(tmp_path, gc="1h"), max_file_size=20_000, span=2_000)
     yield process
     process.kill()
 

@@ -26,13 +26,11 @@ def closed_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def config_of(pumps: str, history: str = "", status: str = "", target: TargetConfig | None = None, log_dir: str = "") -> DrainerConfig:
+def config_of(pumps: str, status: str = "", target: TargetConfig | None = None, log_dir: str = "") -> DrainerConfig:
     return DrainerConfig(
-        source=SourceConfig(pumps=pumps, cluster_id=7),
+        source=SourceConfig(pumps=pumps, cluster_id=7, tidb_status=status),
         target=target or TargetConfig(),
         apply=ApplyConfig(lease_timeout=5.0),
-        ddl_history=history,
-        tidb_status=status,
         relay=RelayConfig(log_dir),
     )
 
@@ -50,16 +48,15 @@ def test_pd_that_does_not_answer() -> None:
     assert "cannot be reached" in upstream_away(config_of(f"pd://127.0.0.1:{closed_port()}"))
 
 
-@pytest.mark.parametrize("where", ["pumps", "history", "status"])
+@pytest.mark.parametrize("where", ["pumps", "status"])
 def test_one_port_that_answers_is_an_upstream(where: str) -> None:
     dead = closed_port()
     with socket.create_server(("127.0.0.1", 0)) as server:
         alive = server.getsockname()[1]
         pumps = f"127.0.0.1:{dead},127.0.0.1:{alive if where == 'pumps' else dead}"
-        history = f"http://127.0.0.1:{alive if where == 'history' else dead}"
         status = f"http://127.0.0.1:{dead},http://127.0.0.1:{alive if where == 'status' else dead}"
-        assert upstream_away(config_of(pumps, history, status)) == ""
-    assert "none of the Pumps" in upstream_away(config_of(pumps, history, status))
+        assert upstream_away(config_of(pumps, status)) == ""
+    assert "none of the Pumps" in upstream_away(config_of(pumps, status))
 
 
 @pytest.mark.mysql

@@ -411,7 +411,7 @@ def test_nothing_behind_damage_is_applied(destination: Destination) -> None:
 
 def test_a_second_replay_is_refused_while_one_writes(destination: Destination) -> None:
     destination.write([ddl(*CREATED[0])])
-    apply = ApplyConfig(lease_timeout=1.0, retries=0, retry_seconds=0.0)
+    apply = ApplyConfig(lease_timeout=1.0, retry_seconds=0.0)
     first, second = (MySQLReplay(destination.server.target(), apply, 0, ReadBack(datetime.UTC)) for _ in range(2))
 
     def meanwhile() -> Iterator[pb.Binlog]:

@@ -17,7 +17,13 @@ from tests.support.eventually import eventually
 from tests.support.ring import CHANNEL, MARK_TABLE, DrainedHalf, Half, is_marked
 from tests.support.row_binlog import ROW_BINLOG, Transaction
 
-pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.usefixtures("no_history_lag"),
+    pytest.mark.spark,
+    pytest.mark.mysql,
+    pytest.mark.grpc,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 ITEM = Table("item", (Column("id", "bigint"), Column("v", "int"), Column("name", "varchar(20)")), ("id",))
 PAIR = Table("pair", (Column("a", "int"), Column("b", "varchar(10)"), Column("v", "int")), ("a", "b"))

@@ -22,7 +22,6 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind, pack
-from pyspark_tidb_binlog.sinks.engine.causality import Conflict
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
@@ -53,9 +52,7 @@ class Place:
     def opened(self, on_finding: str = "stop", atomic_rows: int = 50_000, **settings: Any) -> tuple[RowSink, Opened]:
         """The same, and what it found."""
         self.close()
-        apply = ApplyConfig(
-            checkpoint_schema=SCHEMA, lease_timeout=5.0, retries=3, on_finding=on_finding, log_row_data=True, atomic_rows=atomic_rows
-        )
+        apply = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=5.0, on_finding=on_finding, log_row_data=True, atomic_rows=atomic_rows)
         made = RowSink(DrainerConfig(target=self.server.target(), apply=apply), 1, RowSettings(**settings))
         self._sinks.append(made)
         return made, made.open(lambda target, commit_ts: BEGIN if commit_ts is None else commit_ts, SchemaHistory)
@@ -97,7 +94,6 @@ def write(sink: RowSink, history: RowHistory, rows: pa.Table, upto_ts: int | Non
 
 MODES: list[dict[str, Any]] = [
     {"worker_count": 4, "txn_batch": 3},
-    {"worker_count": 4, "txn_batch": 3, "conflict": Conflict.STRICT},
     {"worker_count": 16, "txn_batch": 20},
     {"worker_count": 1, "txn_batch": 7},
     {"dispatch": False, "txn_batch": 1},
@@ -139,7 +135,7 @@ POINTS = [
 
 
 @pytest.mark.parametrize(("point", "number"), POINTS)
-@pytest.mark.parametrize("restarted", [SETTINGS, {"worker_count": 7, "txn_batch": 5, "conflict": "strict"}], ids=["same", "other settings"])
+@pytest.mark.parametrize("restarted", [SETTINGS, {"worker_count": 7, "txn_batch": 5}], ids=["same", "other settings"])
 def test_a_killed_process_leaves_each_operation_applied_once(place: Place, point: str, number: int, restarted: dict[str, Any]) -> None:
     """Rows without a key included: nothing would repair them if one was applied twice or not at all."""
     history, _, _ = made(point, BATCHES)

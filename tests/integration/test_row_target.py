@@ -30,7 +30,6 @@ ROWS = {"spark.net-change": "false", "syncer.worker-count": 4, "syncer.txn-batch
 NET = {"spark.net-change": "true"}
 MODES: dict[str, dict[str, Any]] = {
     "groups": {},
-    "strict": {"conflict": "strict"},
     "one transaction each": {"enable_dispatch": False},
     "safe": {"safe_mode": True, "txn_batch_time": 0.001},
 }

@@ -27,7 +27,13 @@ from tests.support.drainer_process import Drainer, drainer_of
 from tests.support.pump_writes import CLUSTER, fake, send
 from tests.support.spark_queries import replicated
 
-pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.usefixtures("no_history_lag"),
+    pytest.mark.spark,
+    pytest.mark.grpc,
+    pytest.mark.mysql,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 COLUMNS = (Column("id", "bigint"), Column("name", "varchar(20)"), Column("n", "int"))
 DATABASES = ("snap_a", "snap_b", "snap_gone")
 OLD = ("snap_a.kept", "snap_a.altered", "snap_a.dropped", "snap_a.moved", "snap_a.emptied", "snap_b.column_gone", "snap_gone.t")
@@ -124,10 +130,9 @@ def world(pumps: list[EmbeddedPump]) -> Iterator[World]:
 
 def settings(world: World, target: PrivateMariaDB, directory: Path, ts: int, **apply: Any) -> DrainerConfig:
     return DrainerConfig(
-        source=SourceConfig(world.pumps, CLUSTER, starting_commit_ts=ts),
+        source=SourceConfig(world.pumps, CLUSTER, starting_commit_ts=ts, tidb_status=world.service.url),
         target=target.target(),
-        apply=ApplyConfig(on_finding="stop", history_lag=0.5, history_timeout=5.0, **apply),
-        ddl_history=world.service.url,
+        apply=ApplyConfig(on_finding="stop", **apply),
         checkpoint_dir=str(directory / "spark"),
         delta_dir=str(directory / "delta"),
     )
@@ -144,9 +149,10 @@ def test_a_history_that_was_cut_before_the_ts(world: World, spark: SparkSession,
     with pytest.raises(SchemaMismatch, match="set syncer.load-schema-snapshot = true"), Replication(spark, without) as replication:
         replicated(replication, last)
     prepare_target(mariadb.target(), whole, (), drop=True)
-    recorded = dataclasses.replace(whole, ddl_history=str(tmp_path / "history.json"), checkpoint_dir=str(tmp_path / "other"))
+    source = dataclasses.replace(whole.source, tidb_status=str(tmp_path / "history.json"))
+    recorded = dataclasses.replace(whole, source=source, checkpoint_dir=str(tmp_path / "other"))
     (tmp_path / "history.json").write_text(json.dumps(world.upstream.jobs()))
-    with pytest.raises(ConfigError, match=r"spark\.ddl-history must not name a file"):
+    with pytest.raises(ConfigError, match=r"spark\.tidb-status must not name a file"):
         Replication(spark, recorded).start()
     prepare_target(mariadb.target(), whole, (), drop=True)
     with Replication(spark, whole) as replication:
@@ -185,7 +191,7 @@ def test_lives_after_a_death(world: World, fresh_mariadb: PrivateMariaDB, tmp_pa
     world.fill(fresh_mariadb)
     more = {
         "initial-commit-ts": ts,
-        "ddl-history": world.service.url,
+        "tidb-status": world.service.url,
         "syncer.load-schema-snapshot": "true",
         "spark.on-finding": "stop",
         "checkpoint-dir": tmp_path / "spark",

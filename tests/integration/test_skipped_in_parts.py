@@ -152,7 +152,7 @@ def begin(mariadb: PrivateMariaDB) -> Iterator[Begin]:
             held = take_lease(session, schema=SCHEMA)
             progress.begin_span(session, 1, *SPAN, parts, SCHEMA)
             session.commit()
-            apply = ApplyConfig(checkpoint_schema=SCHEMA, **{"retries": 2, "retry_seconds": 0.0, "on_finding": "stop", **settings})
+            apply = ApplyConfig(checkpoint_schema=SCHEMA, **{"retry_seconds": 0.0, "on_finding": "stop", **settings})
             return Life(session, kind.at, PartTarget(ShippedTarget.of(mariadb.target(), Here), apply, held, *SPAN, parts))
 
         yield made

@@ -14,11 +14,12 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
 from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
-from pyspark_tidb_binlog.conf.model import PairConfig, PumpConfig, SourceConfig
+from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.events import ControlType, Delivery, tso
 from pyspark_tidb_binlog.schemas.packed import unpacked
 from pyspark_tidb_binlog.schemas.stages import TRANSACTION
 from tests.support.fakes.chunks import MemoryChunks, MemoryPieces
+from tests.support.fine_pump import fine_store
 from tests.support.store_model import commit, prewrite
 
 pytestmark = [pytest.mark.grpc, pytest.mark.spark]
@@ -32,9 +33,10 @@ def a_pump(name: str, directory: Path, first: int) -> tuple[EmbeddedPump, list[i
     """A Pump with overlapping transactions, the first 40 collected; the commit_ts of those that are complete."""
     config = PumpConfig(
         name, "127.0.0.1:0", data_dir=str(directory / name), cluster_id=7, fake_binlog_interval=0, stop_write_at_available_space="",
-        max_file_size=20_000, sync_log=False,
+        sync_log=False,
     )  # fmt: skip
-    pump = EmbeddedPump(config).start()
+    with fine_store(max_file_size=20_000):
+        pump = EmbeddedPump(config).start()
     ms = [OLD + first + n * 1000 + (8 * DAY if n >= 40 else 0) for n in range(80)]
     pairs = [(tso(at), tso(at + 1500)) for at in ms]
     store = pump.service.store
@@ -66,7 +68,7 @@ def run(source: SourceConfig) -> list[tuple[int, int, int]]:
         if end != at:
             values = [row["rows"] for part in reader.partitions(at, end) for batch in reader.read(part) for row in batch.to_pylist()]
             if source.delivery == Delivery.RAW:
-                paired = pair_bucket(0, values, state, chunks, pieces, 0, source, PairConfig())
+                paired = pair_bucket(0, values, state, chunks, pieces, 0, source)
                 state, values = paired.state, list(paired.transactions)
             batch = [
                 (row["control"], row["start_ts"], row["commit_ts"]) for row in unpacked(map(pa.scalar, values), TRANSACTION).to_pylist()
@@ -85,7 +87,7 @@ def run(source: SourceConfig) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize("delivery", list(Delivery))
 def test_all_that_is_complete(pumps: list[tuple[EmbeddedPump, list[int]]], delivery: Delivery, at_once: int, strict: bool) -> None:
     addresses = ",".join(pump.address for pump, _ in pumps)
-    source = SourceConfig(addresses, 7, str(delivery), 0, 0, at_once, fail_on_data_loss=strict, pairing_buckets=1)
+    source = SourceConfig(addresses, 7, str(delivery), 0, 0, at_once, fail_on_data_loss=strict)
     rows = run(source)
     assert [row for row in rows if row[0] == ControlType.LOST] == []
     begun = max(pump.service.store.gc_ts for pump, _ in pumps)
@@ -97,6 +99,6 @@ def test_where_nothing_was_collected_it_begins_at_0(tmp_path: Path) -> None:
     config = PumpConfig("p3", "127.0.0.1:0", data_dir=str(tmp_path), cluster_id=7, fake_binlog_interval=0, stop_write_at_available_space="")
     pump = EmbeddedPump(config).start()
     pump.service.store.write([prewrite(1), commit(1, 5), fake(LAST)])
-    rows = run(SourceConfig(pump.address, 7, "raw", 0, pairing_buckets=1))
+    rows = run(SourceConfig(pump.address, 7, "raw", 0))
     assert (None, 1, 5) in rows
     pump.stop()

@@ -24,6 +24,7 @@ from pyspark_tidb_binlog.schemas.errors import DamagedLog, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import ControlType, Delivery
 from tests.support.fakes.faulty_files import flip
 from tests.support.fakes.scripted_pump import Asked, ScriptedPump, message
+from tests.support.fine_pump import fine_store
 from tests.support.store_model import commit, prewrite
 
 pytestmark = pytest.mark.grpc
@@ -151,8 +152,9 @@ def test_a_pump_that_ends_every_stream_loses_nothing() -> None:
 
 def test_a_raw_read_that_gc_overtakes_is_told_of_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After its first record, and while it has no connection."""
-    config = PumpConfig(node_id="p1", addr="127.0.0.1:0", data_dir=str(tmp_path), cluster_id=7, fake_binlog_interval=0, max_file_size=1)
-    pump = EmbeddedPump(config).start()
+    config = PumpConfig(node_id="p1", addr="127.0.0.1:0", data_dir=str(tmp_path), cluster_id=7, fake_binlog_interval=0)
+    with fine_store(max_file_size=1):
+        pump = EmbeddedPump(config).start()
     store, listen, told = pump.service.store, WatchedPull.__iter__, []
     for ts in range(100, 110):
         store.write([fake(ts)])

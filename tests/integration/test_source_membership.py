@@ -101,7 +101,7 @@ def test_a_start_that_options_name_drops_no_pump_of_a_checkpoint(service: Cluste
     """A batch that was begun is read again after a kill, by a query that is started with the time of its start."""
     history = tmp_path / "history.json"
     history.write_text(json.dumps([database(1)]))
-    options = {"pumps": service.url, "clusterId": str(CLUSTER), "ddlHistory": str(history)}
+    options = {"pumps": service.url, "clusterId": str(CLUSTER), "tidbStatus": str(history)}
     made = [pump(name, service, tmp_path) for name in ("pump-1", "pump-2")]
     reader = ChangeStreamReader(options | {"startingCommitTs": str(registry.tso())}, None)
     readers = [reader]

@@ -14,10 +14,10 @@ from pyspark_tidb_binlog.binlog_source.changes.change_rows import CHANGE
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed, load, schedule
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
-from pyspark_tidb_binlog.binlog_source.source.options import options_of
+from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
 from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.stream import resolve_delivery, transactions, transactions_between
-from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
+from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.events import ControlType, Delivery, tso
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
@@ -158,8 +158,8 @@ def test_an_orphan_is_settled_by_the_upstream_and_a_copy_goes_out_once(
     server = ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     taken = Taken()
-    pair = PairConfig(resolver=f"http://127.0.0.1:{server.server_port}")
-    query = run(spark, source_of_pumps(pumps, delivery="raw"), taken, tmp_path, pair)
+    status = f"http://127.0.0.1:{server.server_port}"
+    query = run(spark, source_of_pumps(pumps, delivery="raw", tidb_status=status), taken, tmp_path)
     try:
         send(pumps[0], prewrite(lost, b"lost"), prewrite(undone, b"undone"), prewrite(copied))
         send(pumps[1], prewrite(copied), commit(copied, tso(5004)))
@@ -184,7 +184,7 @@ def test_available_now_ends_by_itself(spark: SparkSession, tmp_path: Path, pumps
     taken = Taken()
     send(pumps[0], prewrite(tso(1000)), commit(tso(1000), tso(1001)), fake(tso(1010)))
     send(pumps[1], fake(tso(1012)))
-    frame = transactions(spark, source_of_pumps(pumps, delivery="sorted"), PairConfig(), Delivery.SORTED)
+    frame = transactions(spark, source_of_pumps(pumps, delivery="sorted"), Delivery.SORTED)
     writer = frame.writeStream.foreachBatch(taken).option("checkpointLocation", str(tmp_path / "checkpoint"))
     assert writer.trigger(availableNow=True).start().awaitTermination(int(WAIT))
     assert taken.resolved == tso(1010) and sorted(taken.payloads) == [tso(1001)]
@@ -194,7 +194,7 @@ def test_offsets_without_spark_are_the_same_after_a_restart(tmp_path: Path, pump
     """What a replayed batch reads depends on its two offsets alone."""
     send(pumps[0], prewrite(tso(1000)), commit(tso(1000), tso(1001)), fake(tso(1010)))
     send(pumps[1], prewrite(tso(1002)), fake(tso(1012)), commit(tso(1002), tso(1013)))
-    options = options_of(source_of_pumps(pumps, delivery="raw", pairing_buckets=2))
+    options = options_of(source_of_pumps(pumps, delivery="raw"), StreamOptions(bucket_ids=(0, 1)))
     reader = BinlogStreamReader(options)
     begin = reader.initialOffset()
     finish = next_offset(reader, begin)

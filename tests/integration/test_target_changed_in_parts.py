@@ -23,7 +23,7 @@ def test_a_column_that_goes_while_the_parts_are_written(
     spark: SparkSession, mariadb: PrivateMariaDB, monkeypatch: pytest.MonkeyPatch, sync_mode: int
 ) -> None:
     """Where a column may be missing, the rows go on without it; where not, the error says what to do, and a start goes on once that is done."""
-    apply = ApplyConfig(checkpoint_schema=MARKS, on_finding="stop", history_lag=0.0, atomic_rows=1, parts=2, sync_mode=sync_mode, retries=2)
+    apply = ApplyConfig(checkpoint_schema=MARKS, on_finding="stop", atomic_rows=1, parts=2, sync_mode=sync_mode)
     config = DrainerConfig(target=mariadb.target(), apply=apply)
     read, asked = TablesThere._met, list[Any]()
     with mariadb.connect() as connection, connection.cursor() as cursor, EmulatedStream(spark, config) as stream:

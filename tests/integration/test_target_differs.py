@@ -75,7 +75,7 @@ class Target:
 
     def life(self, *, by_row: bool = False, version: int = 3, **settings: Any) -> MySQLSink:
         self.close()
-        config = DrainerConfig(target=self.server.target(), apply=ApplyConfig(checkpoint_schema=SCHEMA, retries=3, **settings))
+        config = DrainerConfig(target=self.server.target(), apply=ApplyConfig(checkpoint_schema=SCHEMA, **settings))
         self.sink = RowSink(config, 1, RowSettings(worker_count=2)) if by_row else MySQLSink(config, 1)
         self.opened = self.sink.open(lambda target, ts: BEGIN if ts is None else ts, lambda: HISTORY)
         self.version = version

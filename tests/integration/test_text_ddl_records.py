@@ -89,7 +89,7 @@ def killed(pair: Pair) -> Callable[[Session], None]:
 
 
 def replayed(pair: Pair, *binlogs: pb.Binlog) -> FilesReplayed:
-    replay = MySQLReplay(pair.server.target(), ApplyConfig(lease_timeout=30.0, retries=20), 0, ReadBack(datetime.UTC))
+    replay = MySQLReplay(pair.server.target(), ApplyConfig(lease_timeout=30.0), 0, ReadBack(datetime.UTC))
     try:
         replay.take_all(binlogs)
         return replay.done

@@ -10,40 +10,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_tidb_binlog.schemas.events import Op
-from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, Schedule, keys_of, schedule
+from pyspark_tidb_binlog.sinks.engine.causality import OpKeys, Schedule, keys_of, schedule
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, operations_of
 from tests.support.row_worlds import RowHistory, RowWorld, clustered, half_keyed, keyless, two_keys
 
 KEYS = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=4, unique=True), max_size=40)
-DETECTING = st.sampled_from([Conflict.GROUPS, Conflict.STRICT])
 
 
-@given(keys=KEYS, lanes=st.integers(1, 6), run=st.integers(1, 5), conflict=DETECTING)
-def test_operations_that_share_a_key_keep_their_order(keys: list[list[int]], lanes: int, run: int, conflict: Conflict) -> None:
-    found = schedule(OpKeys.of(keys), lanes, conflict, run)
+@given(keys=KEYS, lanes=st.integers(1, 6), run=st.integers(1, 5))
+def test_operations_that_share_a_key_keep_their_order(keys: list[list[int]], lanes: int, run: int) -> None:
+    found = schedule(OpKeys.of(keys), lanes, run=run)
     assert len(found.lanes) == len(found.rounds) == len(keys)
     assert sorted(found.rounds.tolist()) == found.rounds.tolist()
     assert all(0 <= lane < lanes for lane in found.lanes.tolist())
     for a, b in itertools.combinations(range(len(keys)), 2):
         if set(keys[a]) & set(keys[b]):
-            flushed = found.rounds[a] < found.rounds[b]
-            assert flushed or (conflict is Conflict.GROUPS and found.lanes[a] == found.lanes[b]), (a, b)
+            assert found.rounds[a] < found.rounds[b] or found.lanes[a] == found.lanes[b], (a, b)
 
 
 @given(keys=KEYS, lanes=st.integers(1, 6), run=st.integers(1, 5))
 def test_a_flush_has_a_reason(keys: list[list[int]], lanes: int, run: int) -> None:
-    """Groups: keys of two lanes. Strict: a key of an operation since the last flush."""
-    groups, strict = (schedule(OpKeys.of(keys), lanes, c, run) for c in (Conflict.GROUPS, Conflict.STRICT))
-    for found, needed in ((groups, 2), (strict, 1)):
-        for place in found.flushed_before:
-            earlier = [i for i in range(place) if found.rounds[i] == found.rounds[place - 1] and set(keys[i]) & set(keys[place])]
-            assert len({int(found.lanes[i]) for i in earlier} if needed == 2 else earlier) >= needed
-    assert len(groups.flushed_before) <= len(strict.flushed_before)
+    """Keys of two lanes."""
+    found = schedule(OpKeys.of(keys), lanes, run=run)
+    for place in found.flushed_before:
+        earlier = [i for i in range(place) if found.rounds[i] == found.rounds[place - 1] and set(keys[i]) & set(keys[place])]
+        assert len({int(found.lanes[i]) for i in earlier}) >= 2
 
 
-@given(keys=KEYS, more=KEYS, lanes=st.integers(1, 6), run=st.integers(1, 5), conflict=DETECTING)
-def test_what_comes_later_changes_nothing(keys: Any, more: Any, lanes: int, run: int, conflict: Conflict) -> None:
-    short, long = (schedule(OpKeys.of(k), lanes, conflict, run) for k in (keys, keys + more))
+@given(keys=KEYS, more=KEYS, lanes=st.integers(1, 6), run=st.integers(1, 5))
+def test_what_comes_later_changes_nothing(keys: Any, more: Any, lanes: int, run: int) -> None:
+    short, long = (schedule(OpKeys.of(k), lanes, run=run) for k in (keys, keys + more))
     assert short.lanes.tolist() == long.lanes.tolist()[: len(keys)] and short.rounds.tolist() == long.rounds.tolist()[: len(keys)]
 
 
@@ -94,8 +90,8 @@ def interleaved(found: Schedule, rng: random.Random) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", [clustered, two_keys, keyless, half_keyed])
-@given(seed=st.integers(0, 1 << 30), lanes=st.integers(1, 5), run=st.integers(1, 3), conflict=DETECTING)
-def test_any_interleaving_of_real_events_ends_as_upstream(kind: Any, seed: int, lanes: int, run: int, conflict: Conflict) -> None:
+@given(seed=st.integers(0, 1 << 30), lanes=st.integers(1, 5), run=st.integers(1, 3))
+def test_any_interleaving_of_real_events_ends_as_upstream(kind: Any, seed: int, lanes: int, run: int) -> None:
     rng = random.Random(seed)
     worlds = (kind("t", 1), replace(kind("o", 2)))
     history = RowHistory(worlds, rng)
@@ -103,7 +99,7 @@ def test_any_interleaving_of_real_events_ends_as_upstream(kind: Any, seed: int, 
     for _ in range(2):
         batch = operations_of(history.batch(12), {w.at.table_id: w.at for w in worlds})
         changes = changes_of(batch, {w.at.table_id: w for w in worlds})
-        for place in interleaved(schedule(keys_of(batch), lanes, conflict, run), rng):
+        for place in interleaved(schedule(keys_of(batch), lanes, run=run), rng):
             table_id, op, old, new = changes[place]
             models[table_id].run(op, old, new)
         for world in worlds:

@@ -25,11 +25,11 @@ from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.load import flags_of
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from tests.support.certificates import table_of
 from tests.support.drainer_process import Drainer, command_of, environ_of
+from tests.support.fine_pump import FinePump
 from tests.support.golden_case import compared
 
 
@@ -41,7 +41,6 @@ class Cut:
     max_bytes: int = 1200
     atomic_rows: int = 50_000
     parts: int = 2
-    buckets: int = 0
 
 
 class Arena:
@@ -96,7 +95,7 @@ class Arena:
         service = ClusterService(oracle, case.cluster_id, data_dir=self.work_dir, tls=self.tls).start()
         stack.callback(service.stop)
         self.service, self._registry = service, service.url
-        pumps = [stack.enter_context(PumpProcess(self._pump_config(n))) for n in range(1, len(case.pumps) + 1)]
+        pumps = [stack.enter_context(FinePump(self._pump_config(n), span=self.cut.step_bytes)) for n in range(1, len(case.pumps) + 1)]
         self.addresses = tuple(pump.address for pump in pumps)
         return self
 
@@ -114,12 +113,12 @@ class Arena:
         case, cut = self.case, self.cut
         source = SourceConfig(
             pumps=self._registry,
+            tidb_status=str(case.history),
             cluster_id=case.cluster_id,
             delivery=self.delivery,
             starting_commit_ts=case.start_ts,
             ending_commit_ts=case.end_ts,
             max_bytes_per_trigger=cut.max_bytes,
-            pairing_buckets=cut.buckets,
             wake_idle_pumps="0",
             security=table_of(self.tls),
         )
@@ -127,7 +126,6 @@ class Arena:
             source=source,
             target=self._server.target() if self._server else TargetConfig(),
             apply=ApplyConfig(atomic_rows=cut.atomic_rows, parts=cut.parts, on_finding="stop"),
-            ddl_history=str(case.history),
             checkpoint_dir=str(self.spark_dir),
             delta_dir=str(self.delta_dir),
         )
@@ -218,7 +216,6 @@ class Arena:
             registry=self._registry,
             cluster_id=self.case.cluster_id,
             fake_binlog_interval=0,
-            step_bytes=self.cut.step_bytes,
             sync_log=False,
             stop_write_at_available_space="",
             security=table_of(self.tls),
@@ -230,12 +227,12 @@ class Arena:
         source, apply, to = settings.source, settings.apply, settings.target
         return {
             "spark.pumps": source.pumps,
+            "spark.tidb-status": source.tidb_status,
             "spark.cluster-id": source.cluster_id,
             "spark.delivery": source.delivery,
             "initial-commit-ts": source.starting_commit_ts,
             "spark.ending-commit-ts": source.ending_commit_ts,
             "spark.max-bytes-per-trigger": source.max_bytes_per_trigger,
-            "spark.pairing-buckets": source.pairing_buckets,
             "spark.wake-idle-pumps": source.wake_idle_pumps,
             "syncer.to.port": to.port,
             "spark.socket": to.socket,
@@ -245,7 +242,6 @@ class Arena:
             "spark.on-finding": apply.on_finding,
             "addr": settings.addr,
             "node-id": apply.drainer,
-            "ddl-history": settings.ddl_history,
             "checkpoint-dir": settings.checkpoint_dir,
             "delta-dir": settings.delta_dir,
             **{path: value for path, value in flags_of(settings).items() if path.startswith("security.")},

@@ -64,7 +64,7 @@ class ChangeScene:
         return {
             "pumps": pumps,
             "clusterId": str(CLUSTER),
-            "ddlHistory": self._service.url,
+            "tidbStatus": self._service.url,
             "startingCommitTs": str(self.start_ts),
             "historyLag": "0.5",
         }

@@ -112,7 +112,7 @@ def drainer_of(pumps: str, cluster_id: int, delivery: str, target: PrivateMariaD
         "syncer.to.user": to.user,
         "addr": "127.0.0.1:0",
         "node-id": "drainer",
-        "ddl-history": work_dir / "history.json",
+        "tidb-status": work_dir / "history.json",
         "checkpoint-dir": work_dir / "spark",
         "delta-dir": work_dir / "delta",
     }

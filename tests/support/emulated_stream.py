@@ -24,6 +24,7 @@ class ToldHistory:
     """Stands for the DDL history's feed: it always knows everything."""
 
     is_recorded = True
+    timeout = lag = 0.0
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
@@ -34,13 +35,11 @@ class ToldHistory:
 
     refresh = snapshot
 
-    def wait_for_job(self, job_id: int, timeout: float) -> Job | None:
+    def wait_for_job(self, job_id: int) -> Job | None:
         """The job, at once."""
         return self.snapshot().job(job_id)
 
-    def wait_for_unfinished(
-        self, versions: Mapping[int, int], checked: dict[int, int], timeout: float, keeps: Callable[[TableAt], bool]
-    ) -> None:
+    def wait_for_unfinished(self, versions: Mapping[int, int], checked: dict[int, int], keeps: Callable[[TableAt], bool]) -> None:
         """Every DDL is in the history as soon as its columns are public."""
 
 

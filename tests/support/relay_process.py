@@ -47,7 +47,7 @@ class RelayTask:
         return RowSettings(**{k: v for k, v in self.settings.items() if k not in ("max_file_bytes", "file_limit", "recovers")})
 
     def config(self) -> DrainerConfig:
-        apply = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=5.0, retries=3, on_finding="stop", log_row_data=True)
+        apply = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=5.0, on_finding="stop", log_row_data=True)
         return DrainerConfig(target=self.target, apply=apply, relay=RelayConfig(self.log_dir))
 
 

@@ -154,10 +154,9 @@ class DrainedHalf:
         self._closing.callback(self._upstream.close)
         self._carrier = Carrier(server, self._upstream, tables)
         config = DrainerConfig(
-            source=SourceConfig(self._service.url, CLUSTER, starting_commit_ts=begin),
+            source=SourceConfig(self._service.url, CLUSTER, starting_commit_ts=begin, tidb_status=self._service.url),
             target=to.target(),
             apply=_settings({"sync_ddl": False} | more),
-            ddl_history=self._service.url,
             addr="127.0.0.1:0",
             checkpoint_dir=str(directory / "spark"),
             delta_dir=str(directory / "delta"),
@@ -214,7 +213,7 @@ class DrainedHalf:
 
 
 def _settings(more: dict[str, Any]) -> ApplyConfig:
-    settings: dict[str, Any] = {"loopback_control": True, "channel_id": CHANNEL, "on_finding": "stop", "history_lag": 0.0}
+    settings: dict[str, Any] = {"loopback_control": True, "channel_id": CHANNEL, "on_finding": "stop"}
     return ApplyConfig(**(settings | more))
 
 

@@ -83,7 +83,7 @@ def _main(task: Task, env: dict[str, str], said: str) -> None:
     os.environ.update(env)
     os.dup2(os.open(said, os.O_WRONLY | os.O_APPEND), 2)
     history, events, ends = made(task.seed, task.batches)
-    apply = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=5.0, retries=3, on_finding="stop", log_row_data=True)
+    apply = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=5.0, on_finding="stop", log_row_data=True)
     sink = RowSink(DrainerConfig(target=task.target, apply=apply), 1, RowSettings(**task.settings))
     sink.open(lambda target, commit_ts: BEGIN if commit_ts is None else commit_ts, SchemaHistory)
     for upto_ts in task.cuts or ends:

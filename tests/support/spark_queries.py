@@ -13,7 +13,7 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
 from pyspark_tidb_binlog.binlog_source.stream import transactions
-from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
+from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.schemas.events import ControlType, Delivery
 from pyspark_tidb_binlog.schemas.packed import unpacked
@@ -94,11 +94,9 @@ def end(query: StreamingQuery, stop_file: Path) -> None:
     stop_file.unlink()
 
 
-def run(
-    spark: SparkSession, source: SourceConfig, taken: Callable[[DataFrame, int], None], directory: Path, pair: PairConfig | None = None
-) -> StreamingQuery:
+def run(spark: SparkSession, source: SourceConfig, taken: Callable[[DataFrame, int], None], directory: Path) -> StreamingQuery:
     """Start a query whose checkpoint and stop file lie in ``directory``."""
-    frame = transactions(spark, source, pair or PairConfig(), Delivery(source.delivery), StreamOptions(str(directory / "stop"), 20.0))
+    frame = transactions(spark, source, Delivery(source.delivery), StreamOptions(str(directory / "stop"), 20.0))
     return frame.writeStream.foreachBatch(taken).option("checkpointLocation", str(directory / "checkpoint")).start()
 
 

@@ -21,9 +21,8 @@ def dialect_of(session: Target, config: ApplyConfig) -> Dialect:
     if nopad and session.flavour is Flavour.MYSQL:
         numbers = [int(n) for n in re.findall(r"\d+", session.version)[:3]]
         nopad = numbers >= [8, 0, 17]
-    return Dialect(
-        session.flavour, Charset(config.upstream_charset, config.upstream_collation), nopad, config.upstream_new_collations == "false"
-    )
+    default = Charset(config.upstream_collation.partition("_")[0], config.upstream_collation)
+    return Dialect(session.flavour, default, nopad, config.upstream_new_collations == "false")
 
 
 def folds_names(session: Target) -> bool:

@@ -13,7 +13,7 @@ from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.schemas.errors import ProtocolViolation
 from pyspark_tidb_binlog.schemas.events import Delivery, tso
 
-PLANNER = BatchPlanner(max_pending_bytes=100, orphan_ask_after=1.0)
+PLANNER = BatchPlanner(max_pending_bytes=100)
 
 
 def before(delivery: Delivery = Delivery.RAW, resolved: int = 10) -> BinlogOffset:

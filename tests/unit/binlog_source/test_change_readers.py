@@ -20,7 +20,7 @@ NOW = tso(1_800_000_000_000)
 def options(tmp_path: Path) -> dict[str, str]:
     path = tmp_path / "history.json"
     path.write_text(json.dumps([database(1)]))
-    return {"pumps": "127.0.0.1:1", "ddlHistory": str(path), "clusterId": "1", "pumpPatience": "1"}
+    return {"pumps": "127.0.0.1:1", "tidbStatus": str(path), "clusterId": "1", "pumpPatience": "1"}
 
 
 def offset(ts: int, pump: str = "127.0.0.1:1", **more: Any) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Told:
 
     history: SchemaHistory
 
-    def job(self, job_id: int, timeout: float) -> Job:
+    def job(self, job_id: int) -> Job:
         return self.history.jobs[job_id]
 
     def covering(self, versions: Iterable[int], tables: Mapping[int, int], options: ChangeOptions) -> SchemaHistory:

@@ -63,5 +63,6 @@ def test_a_history_that_goes_on_is_waited_for(tmp_path: Path, monkeypatch: pytes
     renamed = job(4, 14, table(RESTORED, "t"), version=2)
     monkeypatch.setattr(known_history, "_log", type("Log", (), {"warning": lambda *_: (tmp_path / "history.json").write_text(
         json.dumps([*jobs(seconds_later=100), renamed]))})())  # fmt: skip
-    found = KnownHistory(feed).covering([2], {RESTORED: 2}, change_options_of({"table": "d.t", "historyLag": "0"}))
+    feed.lag = 0.0
+    found = KnownHistory(feed).covering([2], {RESTORED: 2}, change_options_of({"table": "d.t"}))
     assert RESTORED in found.tracks

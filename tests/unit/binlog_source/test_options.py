@@ -7,7 +7,7 @@ from pyspark_tidb_binlog.conf.model import SecurityConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 SECURED = SecurityConfig("/ca, of all.pem", "/cert.pem", "/key.pem", ("node", "a, b"))
-FULL = SourceConfig("a:1,b:2", 7, "raw", 5, 9, 1024, False, 16, 4096, "1.5s", "gzip", SECURED)
+FULL = SourceConfig("a:1,b:2", 7, "raw", 5, 9, 1024, False, 4096, "1.5s", "gzip", SECURED, "p3", "http://t:10080")
 
 
 @pytest.mark.parametrize("config", [FULL, SourceConfig("http://r:1")])
@@ -16,7 +16,7 @@ def test_round_trip(config: SourceConfig) -> None:
 
 
 def test_stream_options_round_trip_and_names_ignore_case() -> None:
-    extra = StreamOptions("/tmp/stop", 2.5, packed=True, orphan_ask_after=4.5, bucket_ids=(0, 2, 12))
+    extra = StreamOptions("/tmp/stop", 2.5, packed=True, bucket_ids=(0, 2, 12))
     options = {name.upper(): value for name, value in options_of(FULL, extra).items()}
     assert source_of(options) == FULL and stream_options_of(options) == extra
 

@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.binlog_source.pairing.bucket import Paired, look, pair_
 from pyspark_tidb_binlog.binlog_source.pairing.resolver import UpstreamAnswers
 from pyspark_tidb_binlog.binlog_source.pairing.transitions import MissingOutcome, Orphan
 from pyspark_tidb_binlog.binlog_source.source.framing import loss, packed_rows, punctuation
-from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
+from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.errors import DamagedLog, ProtocolViolation, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import BinlogType, ControlType, tso
 from pyspark_tidb_binlog.schemas.packed import unpacked
@@ -54,7 +54,7 @@ def run(
     batches = [pa.RecordBatch.from_pylist(list(records), schema=RAW), punctuation("p", *span, [0])]
     values = [value.as_py() for batch in packed_rows(batches) for value in batch.column("rows")]
     source = SourceConfig("p:1", **more) if more else SOURCE  # type: ignore[arg-type]
-    return pair_bucket(bucket, values, stored, chunks or MemoryChunks(), pieces or MemoryPieces(), clock_ms, source, PairConfig())
+    return pair_bucket(bucket, values, stored, chunks or MemoryChunks(), pieces or MemoryPieces(), clock_ms, source)
 
 
 def rows(paired: Paired) -> list[tuple[int, int, int]]:
@@ -73,7 +73,7 @@ def test_a_pair_over_two_batches() -> None:
     second = run(1, commit(5, 8), span=(4, 100), stored=first.state)
     assert rows(second) == [(BinlogType.COMMIT, 5, 8)]
     assert second.state is not None, "the timer that is set is remembered until it fires"
-    assert look(second.state, 1000, SOURCE, PairConfig()) == Paired(None, 0)
+    assert look(second.state, 1000, SOURCE) == Paired(None, 0)
 
 
 def test_timers() -> None:
@@ -83,14 +83,14 @@ def test_timers() -> None:
     assert again.timer_ms == 0, "one is set, and earlier"
     earlier = run(1, prewrite(tso(4500)), span=(4, 4), stored=again.state, clock_ms=5000)
     assert earlier.timer_ms == 5500
-    fired = look(earlier.state, 5501, SOURCE, PairConfig())
+    fired = look(earlier.state, 5501, SOURCE)
     assert fired.timer_ms == 6000, "the next one comes of age; the orphan of now is asked about in a second again"
     old = run(1, prewrite(tso(1000)), span=(0, 4), clock_ms=9000)
     assert 0 < old.timer_ms < 9000, "at once"
 
 
 def test_a_bucket_that_keeps_nothing_needs_no_timer() -> None:
-    assert look(None, 5000, SOURCE, PairConfig()) == Paired(None, 0)
+    assert look(None, 5000, SOURCE) == Paired(None, 0)
 
 
 def test_what_waits_long_lies_in_chunks_and_comes_out_whole() -> None:
@@ -114,7 +114,7 @@ def test_only_bucket_0_passes_the_punctuation_on() -> None:
 def test_what_a_pump_lost_is_passed_on_once() -> None:
     batches = [loss("p", 3, 7, "gone"), punctuation("p", 0, 100, [0])]
     values = [value.as_py() for batch in packed_rows(batches) for value in batch.column("rows")]
-    assert rows(pair_bucket(0, values, None, MemoryChunks(), MemoryPieces(), 0, SOURCE, PairConfig())) == [
+    assert rows(pair_bucket(0, values, None, MemoryChunks(), MemoryPieces(), 0, SOURCE)) == [
         (ControlType.LOST, 3, 7),
         (ControlType.RESOLVED, 0, 100),
     ]
@@ -133,7 +133,7 @@ def test_a_bucket_without_a_control_row_is_refused() -> None:
     batches = [pa.RecordBatch.from_pylist([prewrite(5)], schema=RAW)]
     values = [value.as_py() for batch in packed_rows(batches) for value in batch.column("rows")]
     with pytest.raises(ProtocolViolation, match="no control row"):
-        pair_bucket(1, values, None, MemoryChunks(), MemoryPieces(), 0, SOURCE, PairConfig())
+        pair_bucket(1, values, None, MemoryChunks(), MemoryPieces(), 0, SOURCE)
 
 
 def test_a_big_release_is_cut() -> None:

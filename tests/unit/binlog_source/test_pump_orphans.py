@@ -42,14 +42,14 @@ def test_a_young_prewrite_is_not_asked_about(service):
         asked.append(1)
         return ()
 
-    OrphanResolver(service, addresses, 600, now_ms=lambda: 1_000_500)()
+    OrphanResolver(service, addresses, now_ms=lambda: 1_000_500)()
     assert asked == []
-    OrphanResolver(service, addresses, 600, now_ms=lambda: 1_002_000)()
+    OrphanResolver(service, addresses, now_ms=lambda: 1_002_000)()
     assert asked == [1]
 
 
 def test_the_alarm_names_the_prewrite_and_the_setting(service, caplog):
-    resolver = OrphanResolver(service, lambda: (), 600, now_ms=lambda: 1_002_000)
+    resolver = OrphanResolver(service, lambda: (), now_ms=lambda: 1_002_000)
     with caplog.at_level(logging.ERROR):
         resolver()
         resolver()
@@ -63,7 +63,7 @@ def test_what_the_upstream_says_is_written(service, monkeypatch):
         "pyspark_tidb_binlog.binlog_source.cluster.status_port.StatusPorts.ask",
         lambda ports, start_ts, key: Verdict(TransactionState.COMMITTED, START + 5),
     )
-    OrphanResolver(service, lambda: ("h:1",), 600, now_ms=lambda: 1_002_000)()
+    OrphanResolver(service, lambda: ("h:1",), now_ms=lambda: 1_002_000)()
     assert service.store.catch_up().sorted_promise == START + 5
 
 
@@ -78,7 +78,7 @@ def test_a_prewrite_that_cannot_be_read_holds_up_no_other(service, monkeypatch, 
         return Verdict(TransactionState.COMMITTED, start_ts + 5)
 
     monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.cluster.status_port.StatusPorts.ask", ask)
-    resolver = OrphanResolver(service, lambda: ("h:1",), 600, now_ms=lambda: 1_002_000)
+    resolver = OrphanResolver(service, lambda: ("h:1",), now_ms=lambda: 1_002_000)
     with caplog.at_level(logging.ERROR):
         resolver()
         service.store.catch_up()
@@ -94,7 +94,7 @@ def test_a_failing_port_is_no_verdict(service, monkeypatch, caplog):
         raise PumpUnavailable("no status port answers")
 
     monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.cluster.status_port.StatusPorts.ask", refuse)
-    resolver = OrphanResolver(service, lambda: ("h:1",), 600, now_ms=lambda: 1_002_000)
+    resolver = OrphanResolver(service, lambda: ("h:1",), now_ms=lambda: 1_002_000)
     resolver()
     assert "no status port answers" in caplog.text and service.store.catch_up().sorted_promise == 0
 
@@ -105,7 +105,6 @@ def resolved(service, monkeypatch, verdict, safe_point, **more):
     resolver = OrphanResolver(
         service,
         lambda: ("h:1",),
-        600,
         now_ms=lambda: 1_000_000 + 601_000,
         safe_point=lambda ports: safe_point,
         address="p:8250",
@@ -127,7 +126,7 @@ def test_a_clock_that_is_ahead_settles_nothing(service, monkeypatch):
     service.store.catch_up()
     running = iter(Reading("c", ms) for ms in (5000, 6000, 604_999, 605_000, 605_001))
     resolver = OrphanResolver(
-        service, lambda: ("h:1",), 600, lambda: 2_200_000, safe_point=lambda ports: START - 1, running=lambda: next(running)
+        service, lambda: ("h:1",), lambda: 2_200_000, safe_point=lambda ports: START - 1, running=lambda: next(running)
     )
     for _ in range(4):
         resolver()
@@ -156,7 +155,7 @@ def test_only_what_the_upstream_answered_counts(service, monkeypatch):
         [*(Reading("c", ms) for ms in range(0, 601_000 * 6, 601_000)), Reading("c", 601_000 * 6 - 2000), Reading("c", 601_000 * 6)]
     )
     resolver = OrphanResolver(
-        service, lambda: ("h:1",), 600, lambda: 1_601_000, safe_point=lambda ports: START - 1, running=lambda: next(running)
+        service, lambda: ("h:1",), lambda: 1_601_000, safe_point=lambda ports: START - 1, running=lambda: next(running)
     )
     for _ in answers[:-1]:
         resolver()
@@ -227,7 +226,7 @@ def test_a_prewrite_is_settled_once_however_many_do_so_at_the_same_time(service,
         with contextlib.suppress(ConfigError):
             done.append(settle(service.store, START, commit_ts, lambda: START + 1000))
 
-    resolver = OrphanResolver(service, lambda: ("h:1",), 600, now_ms=lambda: 1_002_000)
+    resolver = OrphanResolver(service, lambda: ("h:1",), now_ms=lambda: 1_002_000)
     threads = [threading.Thread(target=by_hand, args=(START + n,)) for n in (6, 7)] + [threading.Thread(target=resolver)]
     for thread in threads:
         thread.start()

@@ -3,11 +3,9 @@
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
-    LEAST_GC_LIFE_MS,
     Decision,
     TransactionState,
     Verdict,
-    WaitingPrewrite,
     decide,
     outcome_payload,
     undecided_text,
@@ -99,31 +97,20 @@ OVERWRITTEN = Verdict(TransactionState.ABSENT, overwritten=True)
         (COMMITTED, 0, 1000, Decision.COMMIT),
         (ROLLED_BACK, 0, 1000, Decision.ROLL_BACK),
         (ALIVE, 10**9, 1000, Decision.WAIT),
-        (ABSENT, 100, 9, Decision.WAIT),
-        (ABSENT, 101, 9, Decision.ROLL_BACK),
-        (ABSENT, 101, 0, Decision.ROLL_BACK),
-        (ABSENT, 101, 10, Decision.UNDECIDED),
-        (ABSENT, 101, 11, Decision.UNDECIDED),
-        (ABSENT, 101, None, Decision.ROLL_BACK),
-        (ABSENT, LEAST_GC_LIFE_MS - 1, None, Decision.ROLL_BACK),
-        (ABSENT, LEAST_GC_LIFE_MS, None, Decision.UNDECIDED),
-        (OVERWRITTEN, 100, 9, Decision.WAIT),
-        (OVERWRITTEN, 101, 9, Decision.UNDECIDED),
-        (OVERWRITTEN, 101, None, Decision.UNDECIDED),
+        (ABSENT, 600_000, 9, Decision.WAIT),
+        (ABSENT, 600_001, 9, Decision.ROLL_BACK),
+        (ABSENT, 600_001, 0, Decision.ROLL_BACK),
+        (ABSENT, 600_001, 10, Decision.UNDECIDED),
+        (ABSENT, 600_001, 11, Decision.UNDECIDED),
+        (ABSENT, 600_000, None, Decision.WAIT),
+        (ABSENT, 600_001, None, Decision.UNDECIDED),
+        (OVERWRITTEN, 600_000, 9, Decision.WAIT),
+        (OVERWRITTEN, 600_001, 9, Decision.UNDECIDED),
+        (OVERWRITTEN, 600_001, None, Decision.UNDECIDED),
     ],
 )
 def test_what_absence_proves(verdict: Verdict, waited_ms: int, safe_point: int | None, decision: Decision) -> None:
-    assert decide(verdict, WaitingPrewrite(10, 0, waited_ms), 100, safe_point) is decision
-
-
-@pytest.mark.parametrize("verdict", [ABSENT, OVERWRITTEN])
-def test_a_clock_proves_nothing(verdict: Verdict) -> None:
-    """By PD's clock and this machine's the transaction is old; but it was seen to wait for a moment only."""
-    assert decide(verdict, WaitingPrewrite(10, 10**9, 99), 100, 9) is Decision.WAIT
-
-
-def test_but_what_is_old_by_any_clock_may_be_collected() -> None:
-    assert decide(ABSENT, WaitingPrewrite(10, LEAST_GC_LIFE_MS, 101), 100, None) is Decision.UNDECIDED
+    assert decide(verdict, 10, waited_ms, safe_point) is decision
 
 
 def test_a_rollback_that_overlaps_a_commit() -> None:
@@ -145,8 +132,7 @@ def test_what_was_committed_and_collected_is_never_rolled_back() -> None:
     mvcc.collect(40)
     assert verdict_of(mvcc.look_up(b"j"), 30) == ABSENT
     for key, start_ts in ((b"k", 10), (b"j", 30)):
-        verdict, prewrite = verdict_of(mvcc.look_up(key), start_ts), WaitingPrewrite(start_ts, 10**9, 10**9)
-        assert decide(verdict, prewrite, 100, mvcc.safe_point) is Decision.UNDECIDED
+        assert decide(verdict_of(mvcc.look_up(key), start_ts), start_ts, 10**9, mvcc.safe_point) is Decision.UNDECIDED
 
 
 @pytest.mark.parametrize(("verdict", "why"), [(OVERWRITTEN, "written again since"), (ABSENT, "GC may have collected it")])

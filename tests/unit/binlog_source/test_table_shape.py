@@ -67,7 +67,7 @@ def test_a_start_that_options_name_hides_no_ddl_from_a_checkpoint_before_it(tmp_
     jobs = [*BEFORE, truncated]
     path = tmp_path / "history.json"
     path.write_text(json.dumps(jobs))
-    options = {"pumps": "127.0.0.1:1", "ddlHistory": str(path), "table": "d.item"}
+    options = {"pumps": "127.0.0.1:1", "tidbStatus": str(path), "table": "d.item"}
     known = history(*jobs)
     for more, hides in (({}, False), ({"startingCommitTs": "130"}, False), ({"schemaCommitTs": "130"}, True)):
         shape = asked_shape(options | more)

@@ -43,8 +43,6 @@ def test_a_part_of_a_value_may_be_encrypted(caplog: pytest.LogCaptureFixture) ->
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"spark.kafka-client": "java"}, "spark.kafka-client: 'java' is not own, spark or empty"),
-        ({"spark.kafka-client": "own", "spark.kafka-options": "a=hidden"}, "own client has no TLS, no SASL and no compression"),
         ({"spark.kafka-options": "acks=1"}, "spark.kafka-options: acks cannot be set: each message is sent once and in order"),
         ({"spark.kafka-options": "bootstrap.servers=x:1"}, "cannot be set: name the brokers in syncer.to.kafka-addrs"),
         ({"spark.kafka-options": "hidden"}, "the value is not a table of names and values"),
@@ -60,5 +58,4 @@ def test_what_is_refused_says_why_and_tells_no_value(flags: dict[str, str], word
 def test_who_sends_is_decided_once() -> None:
     some = (("security.protocol", "SSL"),)
     assert [KafkaConfig().by_spark, KafkaConfig(options=some).by_spark] == [False, True]
-    assert [KafkaConfig(client="own").by_spark, KafkaConfig(client="spark").by_spark] == [False, True]
     assert "SSL" not in repr(DrainerConfig(kafka=KafkaConfig(options=some)))

@@ -6,20 +6,19 @@ import pytest
 
 from pyspark_tidb_binlog.jobs.kafka_wanted import wants_kafka_sink
 
-CLIENT, OPTIONS = "TIDB_BINLOG__SPARK__KAFKA_CLIENT", "TIDB_BINLOG__SPARK__KAFKA_OPTIONS"
+OPTIONS = "TIDB_BINLOG__SPARK__KAFKA_OPTIONS"
 
 
 @pytest.mark.parametrize(
     ("text", "options", "environ", "wanted"),
     [
         ("", [], {}, False),
-        ('[spark]\nkafka-client = ""\nkafka-options = {}', [], {}, False),
-        ('[SPARK]\nKafka-Client = "spark"', [], {}, True),
+        ("[spark]\nkafka-options = {}", [], {}, False),
+        ('[SPARK]\nKafka-Options = "a=b"', [], {}, True),
         ("[spark.kafka-options]\nsecurity.protocol = 'SSL'", [], {}, True),
-        ("[spark.kafka-options]\nsecurity.protocol = 'SSL'", ["--spark.kafka-client=own"], {}, False),
-        ("[spark]\nkafka-client = 'spark'", [], {CLIENT: "own"}, False),
-        ("", ["-kafka-client", "spark"], {CLIENT: "own"}, True),
-        ("", [], {OPTIONS: "security.protocol=SSL"}, True),
+        ("[spark.kafka-options]\nsecurity.protocol = 'SSL'", ["--spark.kafka-options="], {}, False),
+        ("[spark]\nkafka-options = {}", [], {OPTIONS: "security.protocol=SSL"}, True),
+        ("", ["-kafka-options", "a=b"], {}, True),
         ("", ["--kafka-options=a=b"], {}, True),
         ("not = toml =", [], {}, False),
         ("spark = 1", [], {}, False),

@@ -36,22 +36,14 @@ def test_each_type_has_its_sink(db_type: str, kind: type) -> None:
 
 def test_settings_of_row_operations() -> None:
     assert targets.row_settings(ApplyConfig()) == RowSettings(net_change=True, worker_count=16, txn_batch=20, txn_seconds=math.inf)
-    given = ApplyConfig(
-        net_change=False, worker_count=3, txn_batch=5, txn_batch_time=0.5, conflict="strict", enable_dispatch=False, safe_mode=True
-    )
-    assert targets.row_settings(given) == RowSettings(False, 3, 5, 0.5, Conflict.STRICT, dispatch=False, safe_mode=True)
+    given = ApplyConfig(net_change=False, worker_count=3, txn_batch=5, txn_batch_time=0.5, enable_dispatch=False, safe_mode=True)
+    assert targets.row_settings(given) == RowSettings(False, 3, 5, 0.5, Conflict.GROUPS, dispatch=False, safe_mode=True)
     assert targets.row_settings(dataclasses.replace(given, enable_detect=False)).conflict is Conflict.OFF
 
 
 def test_settings_of_a_topic() -> None:
-    found = targets.broker_settings(config("kafka", retries=3, retry_seconds=9.0), 7)
-    assert (found.topic, found.addresses(), found.client_id, found.retries, found.retry_seconds) == (
-        "7_obinlog",
-        [("b", 1)],
-        "tidb_binlog",
-        3,
-        9.0,
-    )
+    found = targets.broker_settings(config("kafka", retry_seconds=9.0), 7)
+    assert (found.topic, found.addresses(), found.client_id, found.retry_seconds) == ("7_obinlog", [("b", 1)], "tidb_binlog", 9.0)
     named = dataclasses.replace(config("kafka"), kafka=KafkaConfig("b:1", "2.0", 9, 99, "me", "t"))
     found = targets.broker_settings(named, 7)
     assert (found.topic, found.client_id, found.max_messages, found.max_message_bytes) == ("t", "me", 9, 99)
@@ -74,10 +66,9 @@ def test_jobs_that_compare_need_a_server() -> None:
 
 
 def test_who_sends_to_a_topic() -> None:
-    by_spark = dataclasses.replace(config("kafka"), kafka=KafkaConfig(addrs="b:1", client="spark"))
-    with pytest.raises(ConfigError, match="there is no Spark session to send with"):
-        targets.sink_of(by_spark, 7, lambda seconds: None)
     with_options = dataclasses.replace(config("kafka"), kafka=KafkaConfig(addrs="b:1", options=(("security.protocol", "SSL"),)))
+    with pytest.raises(ConfigError, match="there is no Spark session to send with"):
+        targets.sink_of(with_options, 7, lambda seconds: None)
     assert targets.broker_settings(with_options, 7).options == (("security.protocol", "SSL"),)
 
 
