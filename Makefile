@@ -5,6 +5,7 @@ SHELL := /bin/bash
 VENV := .venv/bin
 PYTEST := $(VENV)/python -m pytest -q
 GOLDEN ?= tests/golden
+GATE_CASE := "tests/integration/test_rehearse_golden.py::test_sorted[bank]"
 CASES := types keys ddl txn beyond_mysql bank online bench
 DELIVERIES := sorted raw
 MYSQLD = $(abspath $(or $(TIDB_BINLOG_TEST_MYSQLD),$(shell command -v mysqld)))
@@ -59,11 +60,17 @@ pictures: setup ## docs/images: the demo's terminal and the notebook's plots, fr
 .PHONY: check
 check: lint type imports ## lint, types and imports together
 
-# In the order of the directories: the small files of tests/unit come last and keep both processes busy to the end. pytest-xdist's own order, by
-# number of tests, leaves the longest files, of a few tests each, to the end and to one process.
+.PHONY: gate
+gate: check setup ## before each commit, in minutes: lint, types, imports, documents, unit and property tests, one recorded case through the whole job
+	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" tests/test_layout.py tests/test_parity.py tests/unit tests/property $(GATE_CASE)
+
 .PHONY: test
-test: setup ## every test not marked slow, two files at a time: they wait more than they compute
-	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" tests
+test: setup ## every test not marked slow, two files at a time, those that took longest first (tests/durations.txt): they wait more than they compute
+	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" --junitxml=var/test.xml tests
+
+.PHONY: durations
+durations: setup-dev ## tests/durations.txt from the last `make test`
+	$(VENV)/python -m tests.support.durations var/test.xml
 
 .PHONY: test-mysql
 test-mysql: a-mysqld setup ## contract and integration tests, the target a MySQL: TIDB_BINLOG_TEST_MYSQLD=/path/to/mysqld, or the one on the PATH
@@ -101,8 +108,8 @@ integration: setup ## tests with MariaDB, gRPC and Spark
 	$(PYTEST) -m "not slow" tests/integration
 
 .PHONY: slow
-slow: setup ## the tests that `make test` leaves out
-	$(PYTEST) -m "slow and not torture" tests
+slow: setup ## the tests that `make test` leaves out; SHARD=2/8: the second of eight parts
+	TIDB_BINLOG_SHARD=$(SHARD) $(PYTEST) -n 2 --dist worksteal -m "slow and not torture" tests
 
 .PHONY: golden
 golden: setup ## rehearse every recorded case in both deliveries and compare (GOLDEN=, CASES=, DELIVERIES=)

@@ -10,6 +10,7 @@ from hypothesis import settings
 from pymysql.err import OperationalError
 
 from pyspark_tidb_binlog.jobs.lab import mariadb as lab
+from tests.support.durations import in_shard, recorded
 from tests.support.private_mysql import MYSQLD, PrivateMySQL
 
 if MYSQLD:
@@ -32,7 +33,10 @@ settings.load_profile(os.environ.get("TIDB_BINLOG_EXAMPLES", "same"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is meant to take long gets a limit of its own; what only a MariaDB does is left out at a MySQL server."""
+    """The longest files first, one shard of them; a limit of its own for what is meant to take long; at a MySQL server not what only a MariaDB does."""
+    seconds, which = recorded(), os.environ.get("TIDB_BINLOG_SHARD", "")
+    items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0))
+    items[:] = [item for place, item in enumerate(items) if in_shard(place, which)]
     for item in items:
         if item.get_closest_marker("slow") or item.get_closest_marker("torture"):
             item.add_marker(pytest.mark.timeout(5400))
