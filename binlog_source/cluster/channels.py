@@ -1,6 +1,7 @@
 """gRPC channels to the nodes of a cluster: grpcio's own, or with TLS a ``TlsChannel``.
 
-Promises: what speaks TLS is imported only where it is used: every worker process of Spark would pay for it.
+Promises: connections are direct, whatever proxies the environment names, as those of ``schemas.http_client``. What speaks TLS is imported
+only where it is used: every worker process of Spark would pay for it.
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ import grpc
 
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
+_DIRECT = ("grpc.enable_http_proxy", 0)
 _CONNECT_SECONDS = 20.0
 """gRPC's own default."""
 _TLS_CONNECT_SECONDS = 1.0
@@ -24,7 +26,7 @@ def open_channel(
     ``options``: grpcio's, for a channel without TLS; ``connect_seconds``: what opening a connection with TLS may take.
     """
     if tls is None or address.startswith("unix:"):
-        return grpc.insecure_channel(address, options=options)
+        return grpc.insecure_channel(address, options=(*options, _DIRECT))
     from pyspark_tidb_binlog.binlog_source.cluster.secure_channel import TlsChannel
     from pyspark_tidb_binlog.binlog_source.rpc.h2_client import H2Client
 

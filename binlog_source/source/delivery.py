@@ -6,14 +6,19 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import PumpDiscovery, Waiting, discovery_of, log_waiting, names_registry, patiently
+from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import require_pump
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, offers_raw
 from pyspark_tidb_binlog.binlog_source.source.span_read import refusal
 from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.schemas.backoff import Retries, steady
 from pyspark_tidb_binlog.schemas.errors import ReplicationError
 from pyspark_tidb_binlog.schemas.events import Delivery
 
 _REFUSES_SECONDS = 1.0
 """A real Pump that takes a pull is silent; one that refuses it says so at once."""
+_ASKED_AGAIN = 0.2
+_UNFIT_SECONDS = 3.0
+"""A Pump that is far or busy needs several attempts to connect: gRPC gives up the first one after 0.1 s."""
 
 
 def endpoints_of(config: SourceConfig, discovery: PumpDiscovery, pumps: Mapping[str, str]) -> dict[str, Endpoint]:
@@ -54,7 +59,7 @@ def unfit(config: SourceConfig, discovery: PumpDiscovery, seconds: float) -> lis
         PumpUnavailable: the registry does not answer.
     """
     endpoints = endpoints_of(config, discovery, _serving(discovery)).values()
-    pool = ThreadPoolExecutor(len(endpoints), "asks a Pump")
+    pool = ThreadPoolExecutor(len(endpoints) + 1, "asks a Pump")
     asked = {pool.submit(_unfit, endpoint): endpoint for endpoint in endpoints}
     done, _ = wait(asked, seconds)
     pool.shutdown(wait=False)
@@ -67,8 +72,21 @@ def unfit(config: SourceConfig, discovery: PumpDiscovery, seconds: float) -> lis
 
 
 def _unfit(endpoint: Endpoint) -> str:
+    """What is still wrong after ``_UNFIT_SECONDS``; empty: nothing."""
+    retries = Retries(steady(_ASKED_AGAIN), _UNFIT_SECONDS)
+    while (found := _unfit_now(endpoint)) and not retries.over:
+        retries.pause()
+    return found
+
+
+def _unfit_now(endpoint: Endpoint) -> str:
     try:
-        refused = "" if offers_raw(endpoint, 0, lambda why: None) else refusal(endpoint, _REFUSES_SECONDS)
+        if offers_raw(endpoint, 0, lambda why: None):
+            return ""
+        if refused := refusal(endpoint, _REFUSES_SECONDS):
+            return f"Pump {endpoint.pump} at {endpoint.address} refuses what it is asked: {refused}"
+        if not endpoint.by_address:
+            require_pump(endpoint.pump, endpoint.address, endpoint.tls, _UNFIT_SECONDS)
     except ReplicationError as error:
         return str(error)
-    return refused and f"Pump {endpoint.pump} at {endpoint.address} refuses what it is asked: {refused}"
+    return ""

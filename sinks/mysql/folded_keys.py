@@ -4,17 +4,20 @@
     an upstream with old collations         it compares bytes, whatever their collation is called (``new_collation_enabled = false``)
     padding                                 'a' and 'a ' are one key where the target's collation pads; but not of a CHAR, in which TiDB keeps no such spaces
 
-A row is then replaced, or removed, by another one without an error.
+A row is then replaced, or removed, by another one without an error. A key around one that tells all rows apart takes none of them for another:
+UNIQUE (id, k) beside PRIMARY KEY (id).
 """
+
+from collections.abc import Set
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.history import FoldedKeys
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
+from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN, ColumnInfo, ColumnType, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset, target_charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes, is_text, table_name
-from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
 
 LETTERS, BLANKS = "case or accents", "blanks at the end"
 """What a collation may take for no difference."""
@@ -62,25 +65,40 @@ def folded_keys(info: TableInfo, there: TargetTable, apply: ApplyConfig, dialect
     names = dict.fromkeys(name.lower() for key in there.unique_keys for name, _ in key.columns)
     columns = [(upstream[n], c) for n in names if n in upstream and (c := there.column(n)) and c.collation and c.kind not in _NUMBERED]
     found, known = [(own, c, folded) for own, c in columns if (folded := _folded(own, c.collation, apply))], True
-    if not found and apply.upstream_new_collations == "auto":
+    keys = _meeting(info, there, {c.name.lower() for _, c, _ in found})
+    if not keys and apply.upstream_new_collations == "auto":
         # Of blanks nothing is said: an upstream that nobody has asked most likely pads, too.
         old = [(own, c, taken_for_one(c.collation, _BYTES) & {LETTERS}) for own, c in columns]
         found, known = [one for one in old if one[2]], False
-    if not found:
+        keys = _meeting(info, there, {c.name.lower() for _, c, _ in found})
+    if not keys:
         return None
-    hit = {c.name.lower() for _, c, _ in found}
-    keys = tuple(key.name for key in there.unique_keys if any(name.lower() in hit for name, _ in key.columns))
+    found = [one for one in found if any(one[1].name.lower() in _names(key) for key in keys)]
+    named = tuple(key.name for key in keys)
     shown = ", ".join(f"{c.name} ({c.collation} there, {_shown(own, apply)} upstream)" for own, c, _ in found)
     what = (
-        f"a unique key of the target ({', '.join(keys)}) takes more texts for equal than {'the' if known else 'an'} upstream"
+        f"a unique key of the target ({', '.join(named)}) takes more texts for equal than {'the' if known else 'an'} upstream"
         f"{'' if known else ' with old collations'}, in {shown}. Rows that differ only in "
         f"{' or in '.join(sorted(frozenset().union(*(folded for *_, folded in found)), reverse=True))} replace or remove each other"
     )
     if known:
-        return FoldedKeys(keys, what, _mended(info, there, [own for own, *_ in found], apply, dialect), known)
+        return FoldedKeys(named, what, _mended(info, there, [(own, c) for own, c, _ in found], apply, dialect), known)
     return FoldedKeys(
-        keys, what, "whether the upstream has old collations is not known, set spark.upstream-new-collations to true or false", known
+        named, what, "whether the upstream has old collations is not known, set spark.upstream-new-collations to true or false", known
     )
+
+
+def _names(key: TargetKey) -> frozenset[str]:
+    return frozenset(name.lower() for name, _ in key.columns)
+
+
+def _meeting(info: TableInfo, there: TargetTable, folded: Set[str]) -> tuple[TargetKey, ...]:
+    """The unique keys in which rows of the upstream may meet, because the columns ``folded`` take several texts for one."""
+    keys = {_names(key) for key in there.unique_keys}
+    certain = [frozenset(c.name.lower() for c in key) for key in info.unique_keys() if all(c.not_null for c in key)]
+    apart = [names for names in certain if names in keys and names.isdisjoint(folded)]
+    whole = {key.name: {name.lower() for name, length in key.columns if length == WHOLE_COLUMN} for key in there.unique_keys}
+    return tuple(key for key in there.unique_keys if _names(key) & folded and not any(names <= whole[key.name] for names in apart))
 
 
 def _collation(column: ColumnInfo, apply: ApplyConfig) -> str:
@@ -100,10 +118,15 @@ def _folded(column: ColumnInfo, there: str, apply: ApplyConfig) -> frozenset[str
     return taken_for_one(there, _collation(column, apply)) - ({BLANKS} if without_blanks else set())
 
 
-def _mended(info: TableInfo, there: TargetTable, columns: list[ColumnInfo], apply: ApplyConfig, dialect: Dialect) -> str:
-    if any(_folded(c, dialect.column_charset(c, info).collate, apply) for c in columns):
+def _mended(
+    info: TableInfo, there: TargetTable, columns: list[tuple[ColumnInfo, TargetColumn]], apply: ApplyConfig, dialect: Dialect
+) -> str:
+    if any(_folded(own, dialect.column_charset(own, info).collate, apply) for own, _ in columns):
         return "this server has no collation for such a key that keeps them apart (docs/charset-mapping.md)"
-    changes = ", ".join(f"MODIFY {column_definition(c, info, dialect, explicit=True)}" for c in columns)
+    # The target's own length: MODIFY to a shorter one fails, or cuts values.
+    changes = ", ".join(
+        f"MODIFY {column_definition(own, info, dialect, explicit=True, type_=c.type.upper() if is_text(own) else '')}" for own, c in columns
+    )
     setting = (
         ", or set spark.upstream-new-collations = true if the upstream has new ones" if apply.upstream_new_collations == "false" else ""
     )

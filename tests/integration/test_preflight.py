@@ -305,19 +305,24 @@ def test_pumps_that_do_not_serve_the_stream(check: Checks, pump: EmbeddedPump) -
     service = ClusterService(Oracle(), 1).start()
     with (
         ScriptedPump(of_another_cluster) as real,
+        ScriptedPump(lambda asked: iter([b""])) as theirs,
+        ScriptedPump(lambda asked: iter([b""]), node_id="successor") as successor,
         ScriptedPump(lambda asked: iter(()), greeting) as another,
         contextlib.ExitStack() as stack,
     ):
         stack.callback(service.stop)
         stack.enter_context(contextlib.closing(registry := RegistryClient(service.url)))
+        registry.put_status(PUMPS, NodeStatus("offline", "127.0.0.1:2", NodeState.OFFLINE))
+        assert check(spark__pumps=service.url).hindering == [], "there is none to ask: the stream waits for one"
         addresses = {"pump-1": pump.address, "gone": "127.0.0.1:1", "real": real.address, "moved": another.address}
+        addresses |= {"theirs": theirs.address, "former": successor.address}
         for name, address in addresses.items():
             registry.put_status(PUMPS, NodeStatus(name, address))
-        registry.put_status(PUMPS, NodeStatus("offline", "127.0.0.1:2", NodeState.OFFLINE))
         found = check(spark__pumps=service.url)
-    assert found.code == 1 and len(found.hindering) == 3, found.lines
+    assert found.code == 1 and len(found.hindering) == 4, found.lines
     assert "Pump gone at 127.0.0.1:1 " in found.line("UNAVAILABLE")
     assert f"Pump real at {real.address} " in found.line("cluster ID are mismatch, 1 vs 9")
+    assert successor.address in found.line("is the address of Pump successor, not former")
     assert another.address in found.line("is the address of Pump another, not moved")
     other_cluster = check(spark__cluster_id="2")
     assert pump.address in other_cluster.line("cluster ID are mismatch, 2 vs 1") and other_cluster.code == 1

@@ -166,7 +166,11 @@ def test_a_pump_without_raw_is_refused_by_name() -> None:
         commits(read_raw(endpoint(pump), Position(0, 0), Position(1, 10), 1, ReadTerms(5, refuse)))
 
 
-def test_who_offers_raw() -> None:
+@pytest.mark.parametrize("proxy", ["", "http://127.0.0.1:1"])
+def test_who_offers_raw(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("http_proxy", proxy)
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
     with (
         ScriptedPump(lambda asked: iter(()), {"tidb-binlog-delivery": "tip"}) as ours,
         ScriptedPump(lambda asked: iter([message(1, 5, 9)])) as real,

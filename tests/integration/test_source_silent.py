@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter, write_binlog
+from pyspark_tidb_binlog.binlog_source.source.delivery import unfit
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_raw, read_sorted
 from pyspark_tidb_binlog.binlog_source.source.tails import Tails
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
-from pyspark_tidb_binlog.conf.model import PumpConfig
+from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
@@ -236,3 +238,16 @@ def test_a_writer_notices(pump: EmbeddedPump, network: Network) -> None:
         with pytest.raises(PumpUnavailable, match="Pump p1 at .* DEADLINE_EXCEEDED"):
             writer.write(fake(31).payload)
     write_binlog(network.address, 7, fake(32).payload, timeout=1.0)
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_a_check_waits_for_a_connection_that_is_slow(monkeypatch: pytest.MonkeyPatch, pump: EmbeddedPump, real: bool) -> None:
+    """0.12 s one way: the first attempt to connect is given up."""
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.delivery._UNFIT_SECONDS", 30.0)
+    with (
+        ScriptedPump(lambda _: iter([b""])) as other,
+        contextlib.closing(Network(other.address if real else pump.address)) as far,
+    ):
+        far.pause = 0.12
+        config = SourceConfig(pumps=far.address, cluster_id=7)
+        assert unfit(config, discovery_of(config), 60) == []

@@ -30,12 +30,15 @@ _LOBS = {
 _PLAIN = {ColumnType.DATE: "DATE", ColumnType.NEWDATE: "DATE", ColumnType.YEAR: "YEAR", ColumnType.JSON: "JSON"}
 
 
-def column_definition(column: ColumnInfo, info: TableInfo, dialect: Dialect, *, explicit: bool, default: str | None = None) -> str:
+def column_definition(
+    column: ColumnInfo, info: TableInfo, dialect: Dialect, *, explicit: bool, default: str | None = None, type_: str = ""
+) -> str:
     """The definition of one column.
 
-    ``explicit``: write the charset even if it is the table's. ``default``: a literal instead of the declared default.
+    ``explicit``: write the charset even if it is the table's. ``default``: a literal instead of the declared default; ``type_``: a type
+    with its length instead of the declared one.
     """
-    parts = [quote_name(column.name), column_type(column)]
+    parts = [quote_name(column.name), type_ or column_type(column)]
     own = dialect.column_charset(column, info)
     if is_text_or_words(column) and (explicit or own != dialect.charset(info.charset, info.collate)):
         parts.append(charset_text(own))

@@ -126,8 +126,39 @@ def test_what_to_do() -> None:
     assert mended and mended.todo == (
         "ALTER TABLE `d`.`t` MODIFY `k` VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, and copy the table again with --bootstrap if rows may be gone"
     )
+    wider = folded_keys(UPSTREAM.info, there("utf8mb4_general_ci", "varchar(200)"), ApplyConfig(upstream_new_collations="true"), own)
+    assert wider and "MODIFY `k` VARCHAR(200) CHARACTER SET" in wider.todo, "longer values of the target are not cut"
     hopeless = folded_keys(UPSTREAM.info, there("utf8mb4_bin"), old, own)  # a MySQL before 8.0.17
     assert hopeless and hopeless.todo.startswith("this server has no collation")
+
+
+@pytest.mark.parametrize(
+    ("inner", "here", "folded", "wanted"),
+    [
+        ("n", (("n", -1),), ("n", "K"), ()),
+        ("n", (("n", -1),), ("K", "n"), ()),
+        ("n", (("n", -1),), ("K",), ("u",)),
+        ("n", (("n", -1), ("v", -1)), ("n", "K"), ("PRIMARY", "u")),
+        ("k", (("K", -1),), ("n", "K"), ("PRIMARY", "u")),
+        ("w", (("w", -1),), ("w", "K"), ()),
+        ("w", (("w", -1),), ("w(3)", "K"), ("u",)),
+        ("null", (("null", -1),), ("null", "K"), ("u",)),
+    ],
+)
+def test_a_key_around_one_that_tells_rows_apart(
+    inner: str, here: tuple[tuple[str, int], ...], folded: tuple[str, ...], wanted: tuple[str, ...]
+) -> None:
+    """No two rows meet in PRIMARY KEY (n) and UNIQUE (n, k), whatever k takes for one."""
+    key = replace(text("k", NOT_NULL), collate="utf8mb4_bin")
+    word = replace(text("w", NOT_NULL), collate="utf8mb4_bin")
+    columns = [key, replace(word, name="v"), column("n", flag=NOT_NULL), word, column("null")]
+    at = table(columns, [index("i", (inner, -1)), index("u", ("n", -1), ("k", -1))])
+    parts = tuple((name.removesuffix("(3)"), 3 if name.endswith("(3)") else -1) for name in folded)
+    made = there("utf8mb4_general_ci")
+    more = (TargetColumn("w", "varchar(100)", False, None, False, False, "utf8mb4_bin"), replace(made.columns[2], name="null"))
+    made = replace(made, columns=(*made.columns, *more), unique_keys=(TargetKey("PRIMARY", here), TargetKey("u", parts)))
+    keys = folded_keys(at.info, made, ApplyConfig(upstream_new_collations="true"), HERE)
+    assert (keys.keys if keys else ()) == wanted
 
 
 @pytest.mark.parametrize(("kind", "named"), [(ColumnType.STRING, False), (ColumnType.VARCHAR, True)])
