@@ -35,6 +35,8 @@ from pyspark_tidb_binlog.sinks.mysql import lease, progress
 from pyspark_tidb_binlog.sinks.mysql.ddl.begun import begun
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import load_refused
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
+from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import Outcomes
+from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import load_outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
@@ -155,6 +157,8 @@ class _Stand:
     refused: RefusedJobs
     tables: tuple[TableAt, ...]
     """Those that are replicated, as the target should have them."""
+    outcomes: Outcomes
+    """Of the DDLs before."""
     begun: tuple[Remark, ...] = ()
     """About DDLs that an earlier life has begun; ``applied`` has them."""
 
@@ -194,7 +198,7 @@ class _Check:
         config = with_collations(self._config).apply
         yield from self._tables(stand, there, config)
         yield from self._databases(stand, there, history)
-        waiting = WaitingDdls(stand.progress.commit_ts, history, stand.applied, stand.refused)
+        waiting = WaitingDdls(stand.progress.commit_ts, history, stand.applied, stand.refused, stand.outcomes)
         if not config.sync_ddl:
             yield from self._not_synced(waiting)
             return
@@ -205,6 +209,7 @@ class _Check:
         known = TargetProgress(0, True, 0, None, False)
         cluster_id = self._upstream.cluster_id
         refused: RefusedJobs = frozenset()
+        outcomes: Outcomes = {}
         remarks: list[Remark] = []
         with _unless_absent():
             table = table_in_target(self._config)
@@ -222,6 +227,7 @@ class _Check:
         with _unless_absent():
             applied = applied_at(session, apply, cluster_id, (known.commit_ts, applied.version), history)
             refused = load_refused(session, apply, cluster_id)
+            outcomes = load_outcomes(session, apply.checkpoint_schema, cluster_id)
         applied = applied if known.known else applied.covering(known.commit_ts, history)
         with _unless_absent():
             waiting = WaitingDdls(known.commit_ts, history, applied, refused)
@@ -231,7 +237,7 @@ class _Check:
         live = (applied.table(table_id, history) for table_id in sorted(history.tracks))
         kept = (table for table in live if table is not None and self._selection.keeps(table))
         tables = tuple(t for table in kept if (t := on_target(history, refused, table, table.version)) is not None)
-        return _Stand(known, applied, refused, tables, tuple(remarks))
+        return _Stand(known, applied, refused, tables, outcomes, tuple(remarks))
 
     def _moved(self, cluster_id: int) -> tuple[TargetProgress | None, list[Remark]]:
         """What counts where the record is asked for in another place than in the life before; None: nothing moves."""

@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 
-from pyspark_tidb_binlog.conf.model import ApplyConfig, TableName, TableRoute
+from pyspark_tidb_binlog.conf.model import ApplyConfig, EventFilterRule, TableMigrateRule, TableName, TableRoute
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
+from pyspark_tidb_binlog.sinks.bootstrap import copy_record
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyState
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import DdlOutcome, apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
 from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import TextRecord, execute_text
+from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import load_outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
@@ -368,10 +371,12 @@ def tidb(mariadb: PrivateMariaDB) -> Iterator[RestoringTidb]:
         yield RestoringTidb(session)
 
 
-def applied(tidb: RestoringTidb, h: SchemaHistory, texts: dict[int, str], config: ApplyConfig = CONFIG, **more: Any) -> list[DdlOutcome]:
-    """The outcomes of all DDLs; behind that of job 2, which makes a table, it has the rows 1 and 2."""
+def applied(
+    tidb: RestoringTidb, h: SchemaHistory, texts: dict[int, str], config: ApplyConfig = CONFIG, after: int = 0, **more: Any
+) -> list[DdlOutcome]:
+    """The outcomes of all DDLs ``after`` this job; behind that of job 2, which makes a table, it has the rows 1 and 2."""
     found = []
-    for step in steps_of(h, texts):
+    for step in [s for s in steps_of(h, texts) if s.job.id > after]:
         decision = decided(step, h, Selection.of(config))
         lease = held(tidb.session, schema=config.checkpoint_schema)
         found.append(apply_ddl(tidb, decision, h, config, lease, lambda _: None, **more))
@@ -385,36 +390,47 @@ T, U = table(10, "t"), table(10, "u")
 MADE = (database(1), job(2, 3, T))
 DROP = job(3, 4, table_id=10, table_name="t")
 TRUNCATE = job(3, 11, table(11, "t"), table_id=10, table_name="t")
+DROP_TRUNCATED = job(5, 4, table_id=11, table_name="t", query="drop table t")
+IN_X = {"schema_id": 1001, "schema_name": "x"}
+DROP_X = [database(4, "x", 1001), job(5, 3, table(20, "v"), **IN_X), job(6, 4, table_id=20, table_name="v", **IN_X)]
 T_TEXTS = {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY);", 3: "DROP TABLE `t`;"}
+TRUNCATED = T_TEXTS | {3: "TRUNCATE TABLE `t`;"}
 COLUMNS = TableRoute("d", "t", columns=("id",))
 ONE_COLUMN = ApplyConfig(drainer="ddl", checkpoint_schema=CONFIG.checkpoint_schema, routes=(COLUMNS,))
 TO_X = ApplyConfig(
     drainer="ddl", checkpoint_schema=CONFIG.checkpoint_schema, routes=(TableRoute("d", "t", "x", "v"), TableRoute("d", "u", "x", "w"))
 )
+NOT_X = dataclasses.replace(TO_X, ignore_table=(TableName("x", "v"),))
+NO_DROPS = {
+    "binlog_filter_rule": (EventFilterRule("no drops", ("drop table",)),),
+    "table_migrate_rule": (TableMigrateRule(("no drops",), "d", "*"),),
+}
 
 
 @pytest.mark.parametrize(
     ("gone", "back", "text", "config", "sent", "there"),
     [
-        (DROP, T, "RECOVER TABLE BY JOB 3;", CONFIG, "RECOVER TABLE `d`.`t`", {"d.t": [1, 2]}),
-        (DROP, T, "RECOVER TABLE `t` 5;", CONFIG, "RECOVER TABLE `d`.`t`", {"d.t": [1, 2]}),
-        (DROP, U, "FLASHBACK TABLE `t` TO `u`;", CONFIG, "FLASHBACK TABLE `d`.`t` TO `u`", {"d.u": [1, 2]}),
-        (TRUNCATE, U, "FLASHBACK TABLE `t` TO `u`;", CONFIG, "FLASHBACK TABLE `d`.`t` TO `u`", {"d.t": [], "d.u": [1, 2]}),
-        (DROP, T, "RECOVER TABLE BY JOB 3;", ONE_COLUMN, "RECOVER TABLE `d`.`t`", {"d.t": [1, 2]}),
-        (DROP, T, "RECOVER TABLE BY JOB 3;", TO_X, "RECOVER TABLE `x`.`v`", {"x.v": [1, 2]}),
-        (TRUNCATE, U, "FLASHBACK TABLE `t` TO `u`;", TO_X, "FLASHBACK TABLE `x`.`v` TO `w`", {"x.v": [], "x.w": [1, 2]}),
+        ([DROP], T, "RECOVER TABLE BY JOB 3;", CONFIG, "RECOVER TABLE `d`.`t`", {"d.t": [1, 2]}),
+        ([DROP], T, "RECOVER TABLE `t` 5;", CONFIG, "RECOVER TABLE `d`.`t`", {"d.t": [1, 2]}),
+        ([DROP], U, "FLASHBACK TABLE `t` TO `u`;", CONFIG, "FLASHBACK TABLE `d`.`t` TO `u`", {"d.u": [1, 2]}),
+        ([TRUNCATE], U, "FLASHBACK TABLE `t` TO `u`;", CONFIG, "FLASHBACK TABLE `d`.`t` TO `u`", {"d.t": [], "d.u": [1, 2]}),
+        ([DROP], T, "RECOVER TABLE BY JOB 3;", ONE_COLUMN, "RECOVER TABLE `d`.`t`", {"d.t": [1, 2]}),
+        ([DROP], T, "RECOVER TABLE BY JOB 3;", TO_X, "RECOVER TABLE `x`.`v`", {"x.v": [1, 2]}),
+        ([TRUNCATE], U, "FLASHBACK TABLE `t` TO `u`;", TO_X, "FLASHBACK TABLE `x`.`v` TO `w`", {"x.v": [], "x.w": [1, 2]}),
+        ([DROP, *DROP_X], T, "RECOVER TABLE `t`;", NOT_X, "RECOVER TABLE `x`.`v`", {"x.v": [1, 2]}),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("point", ["", "after-ddl-intent", "after-ddl"])
 def test_a_tidb_restores_the_table_once(
-    tidb: RestoringTidb, gone: Any, back: Any, text: str, config: ApplyConfig, sent: str, there: dict[str, list[int]], point: str
+    tidb: RestoringTidb, gone: list[Any], back: Any, text: str, config: ApplyConfig, sent: str, there: dict[str, list[int]], point: str
 ) -> None:
-    """By its name at the target, also where the process dies around it. ``there``: the tables with their rows."""
+    """By its name at the target, also where the process dies around it; ``--check`` has nothing against it. ``there``: the tables with their rows."""
     tidb.execute("CREATE DATABASE x")
-    h = history(*MADE, gone, job(4, 25, back, query=text.lower()))
-    texts = T_TEXTS | {4: text, 3: "DROP TABLE `t`;" if gone is DROP else "TRUNCATE TABLE `t`;"}
+    h = history(*MADE, *gone, job(9, 25, back, query=text.lower()))
+    texts = (TRUNCATED if TRUNCATE in gone else T_TEXTS) | {9: text}
+    assert not list(foreseen(tidb, WaitingDdls(0, h, AppliedJobs(0)), config, [], ["x"]))
     if point:
-        applied(tidb, history(*MADE, gone), texts, config)
+        applied(tidb, history(*MADE, *gone), texts, config)
         with dying(f"{point}-recover-table"):
             applied(tidb, h, texts, config)
     outcome = applied(tidb, h, texts, config)[-1]
@@ -430,6 +446,9 @@ V = table(12, "t")
     ("jobs", "config", "words"),
     [
         ([DROP, job(4, 3, V), job(5, 4, table_id=12), job(6, 25, T)], {}, r"job 3 dropped it, and job 5 another table d\.t later.*by hand"),
+        ([DROP, job(4, 3, V), job(5, 4, table_id=12), job(6, 25, T)], {"ignore_txn_commit_ts": (50,)}, "and job 5 another table .* later.*by hand"),
+        ([TRUNCATE, DROP_TRUNCATED, job(6, 25, table(11, "u"))], NO_DROPS, "job 5 dropped it, which spark_ddl does not record as executed.*by hand"),
+        ([TRUNCATE, DROP_TRUNCATED, job(6, 25, table(11, "u"))], {"ignore_txn_commit_ts": (50,)}, "job 5 dropped it, which spark_ddl.*by hand"),
         ([DROP, job(4, 3, V), job(6, 25, T)], {}, r"error 1050.*Drop the table of that name at the target, or rename it away"),
         ([DROP, job(6, 25, U)], {"ignore_table": (TableName("d", "t"),)}, r"d\.t becomes d\.u, but d\.t is not replicated"),
         ([DROP, job(6, 25, U)], {"routes": (TableRoute("d", "u", "x", "u"),)}, r"restored as x\.u, and TiDB restores a table of d only there"),
@@ -443,12 +462,44 @@ def test_what_a_tidb_would_not_restore_as_upstream_is_refused(
     """And ``--check`` says so before. None is sent but what the server itself refuses."""
     tidb.execute("CREATE DATABASE x")
     h, used = history(*MADE, *jobs), dataclasses.replace(CONFIG, **config)
-    texts = T_TEXTS | {4: "CREATE TABLE `t` (`id` INT PRIMARY KEY);", 5: "DROP TABLE `t`;", 6: "RECOVER TABLE BY JOB 3;"}
+    texts = (TRUNCATED if TRUNCATE in jobs else T_TEXTS) | {4: T_TEXTS[2], 5: T_TEXTS[3], 6: "RECOVER TABLE BY JOB 3;"}
     said = [remark.what for remark in foreseen(tidb, WaitingDdls(0, h, AppliedJobs(0)), used, [], ["x"])]
     with pytest.raises(DdlRefused, match=words):
         applied(tidb, h, texts, used)
     assert tidb.restored == (["RECOVER TABLE `d`.`t`"] if "1050" in words else [])
     assert len(said) == 1 and said[0].startswith("will be refused"), said
+
+
+@pytest.mark.parametrize("record", ["begun behind it", "copied since"])
+def test_what_the_stream_did_not_drop_there_last_is_not_restored(tidb: RestoringTidb, record: str) -> None:
+    """The stream began behind the TRUNCATE, or tables were copied after it: the target keeps other rows under that name."""
+    h, texts = history(*MADE, TRUNCATE, job(4, 25, U)), TRUNCATED | {4: "FLASHBACK TABLE `t` TO `u`;"}
+    applied(tidb, history(*MADE, TRUNCATE), texts)
+
+    def checked() -> list[str]:
+        waiting = WaitingDdls(35, h, AppliedJobs(3), outcomes=load_outcomes(tidb, CONFIG.checkpoint_schema, 1))
+        return [r.what for r in foreseen(tidb, waiting, CONFIG, [("d", "t")], ["d"])]
+
+    assert checked() == []
+    copy_record.ensure_table(tidb.session, CONFIG.checkpoint_schema)
+    head = CopyHead(CopyKind.TABLES, 35, CopyState.PLANNED)
+    copy_record.begin(tidb.session, 2, CONFIG.checkpoint_schema, head, [])
+    tidb.commit()
+    assert checked() == []  # of another cluster
+    if record == "copied since":
+        copy_record.begin(tidb.session, 1, CONFIG.checkpoint_schema, head, [])
+    else:
+        tidb.execute("DELETE FROM ddl_marks.spark_ddl")
+    tidb.commit()
+    (said,) = checked()
+    assert "job 3" in said
+    with pytest.raises(
+        DdlRefused, match="job 3 dropped it, which spark_ddl does not record as executed here, or tables were copied since.*by hand"
+    ):
+        applied(tidb, h, texts, after=3)
+    assert tidb.restored == []
+    tidb.execute("CREATE TABLE d.u LIKE d.t")  # a person does
+    assert applied(tidb, h, texts, after=3)[-1].how == "found"
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import drop_of_another_nam
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
 from pyspark_tidb_binlog.sinks.mysql.ddl.instant_columns import rebuild_by_hand, rebuilds
+from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import load_outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_keys import execute_ddl, taking_its_place
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
@@ -216,7 +217,8 @@ class _Run:
         self._config = config
         self._lease = lease
         self._on_done = on_done
-        self._subject = knowing_indexes(session, subject_of(step, history, refused, Routes.of(config)))
+        outcomes = load_outcomes(session, config.checkpoint_schema, lease.cluster_id) if step.job.type == JobType.RECOVER_TABLE else {}
+        self._subject = knowing_indexes(session, subject_of(step, history, refused, Routes.of(config), outcomes))
         self._dialect = keeping_padding(session, dialect_of(session, config), self._subject.before)
         if self._subject.job.type in RENAMES:
             self._dialect = replace(self._dialect, folds_names=folds_names(session))

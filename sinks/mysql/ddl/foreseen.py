@@ -7,7 +7,7 @@ is full. The text is the user's own, since TiDB's is only in the binlog.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_jobs import SCHEMA_JOBS
@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import clock_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import why_not_restored
-from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
+from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm, Outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
@@ -52,6 +52,8 @@ class WaitingDdls:
     history: SchemaHistory
     applied: AppliedJobs
     refused: RefusedJobs = frozenset()
+    outcomes: Outcomes = field(default_factory=dict)
+    """Of earlier DDLs."""
 
     def steps(self) -> tuple[DdlStep, ...]:
         """The DDLs between the checkpoint and now; the binlogs' commit_ts are not known, so they have the jobs' FinishedTS."""
@@ -79,12 +81,15 @@ def foreseen(
         tables: what the target has now.
         databases: likewise, in lower case.
     """
-    selection, seen = Selection.of(config), _Seen(set(tables), set(databases), set())
+    selection, seen = Selection.of(config), _Seen(set(tables), set(databases), set(), dict(waiting.outcomes))
     for step in waiting.steps():
         step = decided(step, waiting.history, selection)
-        if step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT) or step.skip_ts in config.ignore_txn_commit_ts:
+        if step.decision.fate is DdlFate.FILTERED:
+            seen.outcomes[step.job.id] = "filtered"
             continue
-        subject = subject_of(step, waiting.history, waiting.refused, Routes.of(config))
+        if step.decision.fate is DdlFate.LEFT_OUT or step.skip_ts in config.ignore_txn_commit_ts:
+            continue
+        subject = subject_of(step, waiting.history, waiting.refused, Routes.of(config), seen.outcomes)
         yield from _Look(
             session, step, subject, keeping_padding(session, dialect_of(session, config), _there(subject, seen)), seen
         ).remarks()
@@ -99,10 +104,13 @@ class _Seen:
     databases: set[str]
     made: set[Place]
     """Of ``tables``, those that a waiting DDL makes."""
+    outcomes: dict[int, str]
+    """Of the DDLs by then, as far as RECOVER TABLE asks for them: one that finds its tables is executed."""
 
     def after(self, subject: Subject) -> None:
         gone = {(t.schema.lower(), t.name.lower()) for t in subject.before}
         come = {(t.schema.lower(), t.name.lower()) for t in subject.after}
+        self.outcomes[subject.job.id] = "text" if gone and gone <= self.tables else "nothing"
         self.tables = (self.tables - gone) | come
         self.made = (self.made - gone) | (come - (gone - self.made))
         name = subject.schema.lower()

@@ -4,9 +4,10 @@ Promises: pure. A frozen table may have another name or other column names on th
 upstream name may belong to another table there. A statement that would affect another table or column is never sent.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID, VISIBLE_IN_INFO
 from pyspark_tidb_binlog.schemas.ddl_tokens import significant
@@ -60,12 +61,22 @@ _VISIBLE_IN_INFO = VISIBLE_IN_INFO | {JobType.RENAME_TABLE}
 _LEAVE_ROWS = frozenset({JobType.DROP_TABLE, JobType.TRUNCATE_TABLE})
 """Jobs that leave a table which TiDB can restore, until its GC removes it."""
 
+_EXECUTED = frozenset({"text", "derived", "found"})
+_NOT_EXECUTED = frozenset({"filtered", "nothing"})
+"""``DdlOutcome.how``; of the others (``ignored``) a person may have executed the job, or not."""
+
+Outcomes = Mapping[int, str]
+"""``DdlOutcome.how`` by job, as ``sinks.mysql.ddl.recorded.load_outcomes``."""
+NO_OUTCOMES: Outcomes = MappingProxyType({})
+
 _NEW_IDS = NEW_TABLE_ID | {JobType.EXCHANGE_PARTITION}
 
 
-def given(job: Job, query: str, history: SchemaHistory, refused: RefusedJobs, routes: Routes = NO_ROUTES) -> DdlDelivery:
+def given(
+    job: Job, query: str, history: SchemaHistory, refused: RefusedJobs, routes: Routes = NO_ROUTES, outcomes: Outcomes = NO_OUTCOMES
+) -> DdlDelivery:
     """What may be sent for ``job`` after the ``refused`` ones; ``query``: the text that would be sent."""
-    if job.type == JobType.RECOVER_TABLE and (why := _restores_another(job, history, refused, routes)):
+    if job.type == JobType.RECOVER_TABLE and (why := _restores_another(job, history, refused, routes, outcomes)):
         return DdlDelivery(DdlForm.REFUSED, why)
     if not refused:
         return _TEXT
@@ -92,25 +103,27 @@ def frozen_tables(history: SchemaHistory, refused: RefusedJobs, version: int) ->
             yield table, shape
 
 
-def _restores_another(job: Job, history: SchemaHistory, refused: RefusedJobs, routes: Routes) -> str:
+def _restores_another(job: Job, history: SchemaHistory, refused: RefusedJobs, routes: Routes, outcomes: Outcomes) -> str:
     """Why a TiDB would not restore the table that the upstream restored; empty if it would.
 
-    It restores the table that was last dropped or truncated under a name. The upstream's job may have named an older one, by the number of its job.
+    It restores the table that was last dropped or truncated under a name there, whatever the upstream's job named.
     """
     restored = history.restored_by(job)
     if restored is None:
         return "the DDL history does not hold the DROP or TRUNCATE of the table"
     was, drop = restored
     name = routes.target(was.schema, was.name)
-    if drop.id in refused or shape_of(history, refused, was.table_id, drop.version - 1) is not None:
+    if shape_of(history, refused, was.table_id, drop.version - 1) is not None:
         return f"{name.schema}.{name.name} was frozen on the target when the upstream dropped it in job {drop.id}"
+    by_hand = "the target may restore other rows. Restore it there by hand: RECOVER TABLE BY JOB with the number of the target's own job"
+    if outcomes.get(drop.id) not in _EXECUTED:
+        return f"job {drop.id} dropped it, which spark_ddl does not record as executed here, or tables were copied since: {by_hand}"
     for later in history.jobs_between(drop.version, job.version - 1):
         other = history.table_at(later.table_id, later.version - 1) if later.type in _LEAVE_ROWS else None
-        if other is not None and _folded(routes.target(other.schema, other.name)) == _folded(name):
-            return (
-                f"job {drop.id} dropped it, and job {later.id} another table {name.schema}.{name.name} later, which the target would restore instead. "
-                "Restore it there by hand, by the number of the target's own job"
-            )
+        if other is None or outcomes.get(later.id) in _NOT_EXECUTED:
+            continue
+        if _folded(routes.target(other.schema, other.name)) == _folded(name):
+            return f"job {drop.id} dropped it, and job {later.id} another table {name.schema}.{name.name} later: {by_hand}"
     after = history.table_at(was.table_id, job.version)
     to = routes.target(after.schema, after.name) if after is not None else name
     if to.schema != name.schema:

@@ -64,7 +64,7 @@ class HandedOver:
         if kind in _RENAMES and self._renamed() is None:
             return f"another Drainer may have executed it before it crashed, and the names on the target do not show it: {way_out}"
         if kind == JobType.RECOVER_TABLE and not self._restored():
-            return f"another Drainer may have dropped or truncated a later table of that name, which the target would restore instead: {way_out}"
+            return f"another Drainer may have dropped or truncated a later table of that name, the target may restore other rows: {way_out}"
         return ""
 
     def executed(self) -> bool:

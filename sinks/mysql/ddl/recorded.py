@@ -1,4 +1,4 @@
-"""What became of the DDLs of a stream, as ``spark_ddl`` on the target records it, for people. [db]
+"""What became of the DDLs of a stream, as ``spark_ddl`` on the target records it: for people, and for RECOVER TABLE. [db]
 
 Promises: reads only; needs no lease, and the stream may run or be stopped. A target without the table has no records.
 """
@@ -9,7 +9,10 @@ from typing import Any
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import Outcomes
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 _NO_SUCH = frozenset({1049, 1146})
 """No such database, no such table."""
@@ -53,6 +56,15 @@ def remarkable(session: Session, schema: str, cluster_id: int = 0) -> list[Recor
             return []
         raise
     return [_recorded(row) for row in rows]
+
+
+def load_outcomes(session: Target, schema: str, cluster_id: int) -> Outcomes:
+    """Of the DDLs that are done since tables were last copied to the target: a copy empties and drops tables by itself."""
+    marks, copied = f"{quote_name(schema)}.spark_ddl", "spark_bootstrap"
+    later = f"SELECT 1 FROM {quote_name(schema)}.{copied} c WHERE c.cluster_id = d.cluster_id AND c.unit = -1 AND c.changed_at >= d.ended"
+    since = f" AND NOT EXISTS ({later})" if column_names(session, schema, copied) else ""
+    rows = session.query(f"SELECT job_id, note FROM {marks} d WHERE cluster_id = %s AND state = 'done'{since}", [cluster_id])
+    return {int(job_id): str(how) for job_id, how in rows}
 
 
 def _recorded(row: tuple[Any, ...]) -> RecordedDdl:

@@ -31,7 +31,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import (
     words,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare, settle_defaults
-from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import NAMED_BY_INFOS, DdlDelivery, DdlForm, given
+from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import NAMED_BY_INFOS, NO_OUTCOMES, DdlDelivery, DdlForm, Outcomes, given
 from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import settle_boundaries, without_linear
 from pyspark_tidb_binlog.sinks.mysql.ddl.reserved_names import quote_reserved
 from pyspark_tidb_binlog.sinks.mysql.ddl.routed_text import routed_text, spelled_text, table_names
@@ -103,8 +103,17 @@ class Rewritten:
     """Errors of the target are ignored."""
 
 
-def subject_of(step: DdlStep, history: SchemaHistory, refused: RefusedJobs = frozenset(), routes: Routes = NO_ROUTES) -> Subject:
-    """Look up the subject of ``step`` in the history; tables frozen by ``refused`` jobs, and those with ``routes``, are as on the target."""
+def subject_of(
+    step: DdlStep,
+    history: SchemaHistory,
+    refused: RefusedJobs = frozenset(),
+    routes: Routes = NO_ROUTES,
+    outcomes: Outcomes = NO_OUTCOMES,
+) -> Subject:
+    """Look up the subject of ``step`` in the history; tables frozen by ``refused`` jobs, and those with ``routes``, are as on the target.
+
+    ``outcomes``: of earlier jobs, for RECOVER TABLE.
+    """
     job = step.job
     ids = [i for i in history.tables_of_job(job) if i not in step.decision.strangers]
     found = [t for i in ids if (t := step.before.table(i, history)) is not None]
@@ -112,7 +121,7 @@ def subject_of(step: DdlStep, history: SchemaHistory, refused: RefusedJobs = fro
     coming = [t for i in ids if (t := history.table_at(i, job.version)) is not None]
     after = tuple(t for f in coming if (t := on_target(history, refused, f, job.version)) is not None)
     restored = history.restored_by(job)
-    delivery = _delivery(step, history, refused, routes)
+    delivery = _delivery(step, given(job, step.query, history, refused, routes, outcomes))
     schema = schema_of(step, history)
     spelled = {} if job.type in _RENAMING else _spelled_otherwise(step.query, schema, (*found, *coming), history, job.version)
     subject = Subject(
@@ -163,8 +172,8 @@ def _narrowed_delivery(job: Job, before: Sequence[TableAt], after: Sequence[Tabl
     return DdlDelivery(DdlForm.INFOS, "only some columns of the table are replicated")
 
 
-def _delivery(step: DdlStep, history: SchemaHistory, refused: RefusedJobs, routes: Routes) -> DdlDelivery:
-    found, decision = given(step.job, step.query, history, refused, routes), step.decision
+def _delivery(step: DdlStep, found: DdlDelivery) -> DdlDelivery:
+    decision = step.decision
     if decision.fate is DdlFate.DERIVED and found.form is DdlForm.TEXT:
         return DdlDelivery(DdlForm.INFOS, decision.why)
     if found.form is DdlForm.TEXT and step.job.type == JobType.CREATE_TABLE and _likes_unplaced(step.query):
