@@ -25,8 +25,8 @@ from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.demo import PUMPS, catch_up, settings_for, upstream
 from pyspark_tidb_binlog.jobs.lab.compare import compare
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.replication import Replication, findings_dir
-from pyspark_tidb_binlog.jobs.spark_session import build_session
+from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
+from pyspark_tidb_binlog.jobs.stream.replication import Replication, findings_dir
 from pyspark_tidb_binlog.sinks.delta.maintenance import Retention
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 

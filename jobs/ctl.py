@@ -24,7 +24,8 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, 
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.conf.entry import PROGRAM
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.cli import (
+from pyspark_tidb_binlog.jobs.check.node_report import NodeReport, ddl_lines, finding_lines
+from pyspark_tidb_binlog.jobs.entry.cli import (
     EXIT_FAILED,
     JobParser,
     add_security_flags,
@@ -34,9 +35,8 @@ from pyspark_tidb_binlog.jobs.cli import (
     parser,
     security_of,
 )
-from pyspark_tidb_binlog.jobs.local_paths import local_path
-from pyspark_tidb_binlog.jobs.log_lines import line
-from pyspark_tidb_binlog.jobs.node_report import NodeReport, ddl_lines, finding_lines
+from pyspark_tidb_binlog.jobs.entry.local_paths import local_path
+from pyspark_tidb_binlog.jobs.entry.log_lines import line
 from pyspark_tidb_binlog.schemas.durable_file import replace_file
 from pyspark_tidb_binlog.schemas.errors import ConfigError, LeaseHeld, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.events import moment_of

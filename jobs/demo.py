@@ -21,18 +21,18 @@ from pyspark_tidb_binlog.binlog_source.emulator.workload import ARCHIVE, DATABAS
 from pyspark_tidb_binlog.binlog_source.emulator.workload_process import Status, WorkloadProcess
 from pyspark_tidb_binlog.conf.entry import COMMAND, IN_CHECKOUT, document, sample
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig
-from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
+from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
+from pyspark_tidb_binlog.jobs.entry.logs import log_file
+from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.lab.compare import TableOutcome, compare
 from pyspark_tidb_binlog.jobs.lab.lag import ProbeWatch, lags, percentile
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PUMP, PumpProcess
-from pyspark_tidb_binlog.jobs.logs import log_file
-from pyspark_tidb_binlog.jobs.replication import Replication
-from pyspark_tidb_binlog.jobs.report import Reporter
-from pyspark_tidb_binlog.jobs.signals import stop_on_signals
-from pyspark_tidb_binlog.jobs.spark_session import build_session
-from pyspark_tidb_binlog.jobs.target_use import DEMO_CLUSTER, require_no_stream
-from pyspark_tidb_binlog.jobs.targets import require_server
+from pyspark_tidb_binlog.jobs.lab.target_use import DEMO_CLUSTER, require_no_stream
+from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
+from pyspark_tidb_binlog.jobs.stream.report import Reporter
+from pyspark_tidb_binlog.jobs.stream.targets import require_server
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 

@@ -34,7 +34,7 @@ if "dbutils" in globals():
 try:
     spark
 except NameError:
-    from pyspark_tidb_binlog.jobs.spark_session import build_session
+    from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 
     spark = build_session("tidb_binlog notebook")
     spark.conf.set("spark.sql.repl.eagerEval.enabled", "true")  # Jupyter shows a DataFrame's rows,
@@ -213,7 +213,7 @@ display(life)
 
 # COMMAND ----------
 
-from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
 
 replication = Replication(spark, config).start()
 
@@ -223,7 +223,7 @@ replication = Replication(spark, config).start()
 
 # COMMAND ----------
 
-from pyspark_tidb_binlog.jobs.report import render_line
+from pyspark_tidb_binlog.jobs.stream.report import render_line
 
 until = time.monotonic() + seconds
 while time.monotonic() < until:

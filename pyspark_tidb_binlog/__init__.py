@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark_tidb_binlog.binlog_source.spark_format import BinlogDataSource as DefaultSource
-    from pyspark_tidb_binlog.jobs.spark_session import configured
+    from pyspark_tidb_binlog.jobs.spark.spark_session import configured
 
 __all__ = ["DefaultSource", "configured"]
 
@@ -27,7 +27,7 @@ def __getattr__(name: str) -> Any:
             return RefusedSource
         return BinlogDataSource
     if name == "configured":
-        from pyspark_tidb_binlog.jobs.spark_session import configured
+        from pyspark_tidb_binlog.jobs.spark.spark_session import configured
 
         return configured
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

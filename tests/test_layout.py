@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
-from pyspark_tidb_binlog.jobs import command
+from pyspark_tidb_binlog.jobs.entry import command
 from pyspark_tidb_binlog.schemas import errors
 
 ROOT = Path(__file__).parents[1]
@@ -21,8 +21,8 @@ SHIPPED = ("docs", "deploy", "notebooks", "README.md", "CHANGELOG.md", "CONTRIBU
 NOT_JOBS = {"command", "launch", "preflight", "warmup"}
 """Modules of ``jobs`` with a ``main`` that the command does not offer under their names."""
 BROAD_EXCEPTS = {
-    "jobs/cli.py",
-    "jobs/worker_forks.py",
+    "jobs/entry/cli.py",
+    "jobs/spark/worker_forks.py",
     "binlog_source/cluster/periodic_task.py",
     "binlog_source/rpc/rpc_server.py",
     "binlog_source/rpc/peer.py",

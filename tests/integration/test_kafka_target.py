@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
 from pyspark_tidb_binlog.conf.kinds import PAIRS, text_of
 from pyspark_tidb_binlog.conf.model import KafkaConfig
-from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.errors import ApplyError, Stopped
 from pyspark_tidb_binlog.sinks.kafka import kafka_wire, spark_topic, topic_settings
 from pyspark_tidb_binlog.sinks.kafka.broker_topic import BrokerTopic

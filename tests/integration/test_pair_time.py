@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_tidb_binlog.binlog_source.pairing import processor
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
-from pyspark_tidb_binlog.jobs.logs import spark_log_file
+from pyspark_tidb_binlog.jobs.entry.logs import spark_log_file
 from pyspark_tidb_binlog.schemas.events import tso
 from tests.support.pump_writes import commit, fake, prewrite, send
 from tests.support.spark_queries import Taken, end, run, source_of_pumps, until

@@ -75,7 +75,7 @@ def test_it_holds_the_product_and_nothing_else(wheel: Path) -> None:
         "docs/spec/wire.md",
         "LICENSE",
         "notebooks/replicate.py",
-        "jobs/worker-python",
+        "jobs/spark/worker-python",
     }
     assert wanted <= below
     assert not {name.partition("/")[0] for name in below} & {"tests", "benchmarks", "var", "build"}
@@ -152,7 +152,7 @@ def interpreter(batches):
 print("workers", spark.range(1).mapInArrow(interpreter, "python string").collect()[0][0])
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 try:
     Replication(spark, DrainerConfig())

@@ -8,11 +8,11 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.jobs.class_archive import ClassArchive
-from pyspark_tidb_binlog.jobs.fetched_jars import COMPLETE, DELTA_JARS
-from pyspark_tidb_binlog.jobs.jvm import local_cores
-from pyspark_tidb_binlog.jobs.jvm_settings import jvm_options
-from pyspark_tidb_binlog.jobs.spark_session import _launch_settings, additions, build_session, configured, session_settings
+from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import COMPLETE, DELTA_JARS
+from pyspark_tidb_binlog.jobs.spark.jvm import local_cores
+from pyspark_tidb_binlog.jobs.spark.jvm_settings import jvm_options
+from pyspark_tidb_binlog.jobs.spark.spark_session import _launch_settings, additions, build_session, configured, session_settings
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 

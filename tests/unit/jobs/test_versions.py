@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.jobs.session_check import missing_delta
-from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, java_of, java_release, require_delta, require_java, require_spark
+from pyspark_tidb_binlog.jobs.entry.versions import DELTA_PACKAGE, java_of, java_release, require_delta, require_java, require_spark
+from pyspark_tidb_binlog.jobs.spark.session_check import missing_delta
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 

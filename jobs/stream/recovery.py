@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.discovery import names_registry
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.targets import relay_stream
+from pyspark_tidb_binlog.jobs.stream.targets import relay_stream
 from pyspark_tidb_binlog.schemas.binlogfile import files_in
 from pyspark_tidb_binlog.schemas.errors import ApplyError, PumpUnavailable, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time

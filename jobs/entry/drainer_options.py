@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.cli import JobParser, add_settings, add_switch, parser
+from pyspark_tidb_binlog.jobs.entry.cli import JobParser, add_settings, add_switch, parser
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 _NAMES = re.compile(

@@ -5,7 +5,7 @@ and starts workers, each in an interpreter of its own that imports PySpark, Arro
 
     job:     WorkerForks() -> starts the JVM -> imports PRELOADED -> fork() -> goes on
     program: WorkerForks() -> begin() -> starts the JVM -> goes on; a new process imports PRELOADED meanwhile
-    JVM:     jobs/worker-python -m pyspark.daemon … -> fork_client.py -> the process that forks -> a fork that runs the module
+    JVM:     jobs/spark/worker-python -m pyspark.daemon … -> fork_client.py -> the process that forks -> a fork that runs the module
 
 Promises: the process that forks has one thread, keeps no descriptor of the job but its stdin, stdout and stderr, and ends with the job, also
 by ``kill -9``. A fork gets the arguments, environment, directory and streams that Spark gave; it ignores the signals that Spark's JVM ignores.
@@ -34,7 +34,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from pyspark_tidb_binlog.jobs.fork_client import FORKS, TAKEN
+from pyspark_tidb_binlog.jobs.spark.fork_client import FORKS, TAKEN
 
 PRELOADED = (
     # What PySpark, PyArrow and grpcio import at their first use, in each process again.

@@ -23,9 +23,9 @@ from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.cli import replication_error_in
-from pyspark_tidb_binlog.jobs.drainer_options import BootstrapRequest
-from pyspark_tidb_binlog.jobs.upstream_cluster import StreamServers, unverified
+from pyspark_tidb_binlog.jobs.entry.cli import replication_error_in
+from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest
+from pyspark_tidb_binlog.jobs.stream.upstream_cluster import StreamServers, unverified
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt

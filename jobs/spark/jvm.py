@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pyspark_tidb_binlog.jobs.logs import spark_log_file
+from pyspark_tidb_binlog.jobs.entry.logs import spark_log_file
 from pyspark_tidb_binlog.schemas.errors import ConfigError, Stopped
 
 _log = logging.getLogger("spark")
@@ -55,7 +55,7 @@ class Jvm:
         self._reader = threading.Thread(target=self._read, name="spark-output", daemon=True)
 
     def listen(self) -> None:
-        """Begin to pass its output on. A thread: what forks (``jobs/worker_forks.py``) does so before."""
+        """Begin to pass its output on. A thread: what forks (``jobs/spark/worker_forks.py``) does so before."""
         self._reader.start()
 
     def connect(self, asked: Callable[[], bool] = lambda: False) -> bool:

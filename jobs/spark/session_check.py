@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.conf.entry import document
-from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, KAFKA_PACKAGE, require_delta, require_spark
+from pyspark_tidb_binlog.jobs.entry.versions import DELTA_PACKAGE, KAFKA_PACKAGE, require_delta, require_spark
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 _log = logging.getLogger(__name__)

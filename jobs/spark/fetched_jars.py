@@ -8,8 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark_tidb_binlog.jobs import own_places
-from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, KAFKA_PACKAGE
+from pyspark_tidb_binlog.jobs.entry import own_places
+from pyspark_tidb_binlog.jobs.entry.versions import DELTA_PACKAGE, KAFKA_PACKAGE
 
 COMPLETE = ".complete"
 """A file beside jars, which names what they are: nothing of it is missing."""

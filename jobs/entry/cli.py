@@ -27,7 +27,7 @@ from pyspark_tidb_binlog.conf.load import NOTHING, PASSWORD, Say, load_drainer, 
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SecurityConfig, TargetConfig, settings_of
 from pyspark_tidb_binlog.conf.reference import default_of, help_of
 from pyspark_tidb_binlog.conf.version import VERSION
-from pyspark_tidb_binlog.jobs.logs import log_file, log_to_file, move_log, set_format, set_level
+from pyspark_tidb_binlog.jobs.entry.logs import log_file, log_to_file, move_log, set_format, set_level
 from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 

@@ -16,10 +16,10 @@ from pyspark_tidb_binlog.binlog_source.source.buckets import bucket_ids
 from pyspark_tidb_binlog.binlog_source.stream import resolve_delivery
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.unset import KEPT, KEPT_NODE_ID
-from pyspark_tidb_binlog.jobs.full_disks import FullDisks
-from pyspark_tidb_binlog.jobs.local_paths import local_path
-from pyspark_tidb_binlog.jobs.places import CheckpointFiles
-from pyspark_tidb_binlog.jobs.resume import NothingApplied, committed_ts
+from pyspark_tidb_binlog.jobs.entry.local_paths import local_path
+from pyspark_tidb_binlog.jobs.spark.full_disks import FullDisks
+from pyspark_tidb_binlog.jobs.stream.places import CheckpointFiles
+from pyspark_tidb_binlog.jobs.stream.resume import NothingApplied, committed_ts
 from pyspark_tidb_binlog.schemas.durable_file import replace_file
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
 from pyspark_tidb_binlog.schemas.events import Delivery

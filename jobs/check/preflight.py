@@ -16,10 +16,10 @@ from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
 from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
 from pyspark_tidb_binlog.binlog_source.source.delivery import unfit
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
-from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, drainer_config
-from pyspark_tidb_binlog.jobs.drainer_options import NOTHING, BootstrapRequest, drainer_options
-from pyspark_tidb_binlog.jobs.upstream_account import UpstreamSight, upstream_remarks
-from pyspark_tidb_binlog.jobs.upstream_cluster import StreamServers, servers_at
+from pyspark_tidb_binlog.jobs.check.upstream_account import UpstreamSight, upstream_remarks
+from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, drainer_config
+from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest, drainer_options
+from pyspark_tidb_binlog.jobs.stream.upstream_cluster import StreamServers, servers_at
 from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, ReplicationError
 from pyspark_tidb_binlog.schemas.events import SchemaVersion

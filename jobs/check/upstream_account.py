@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.drainer_options import BootstrapRequest
-from pyspark_tidb_binlog.jobs.upstream_cluster import StreamServers, unverified
+from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest
+from pyspark_tidb_binlog.jobs.stream.upstream_cluster import StreamServers, unverified
 from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, ConfigError
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note

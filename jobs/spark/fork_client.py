@@ -1,4 +1,4 @@
-"""``worker-python ARGUMENTS``: has ``jobs/worker_forks.py`` run them in a fork of the job, and waits until that has ended.
+"""``worker-python ARGUMENTS``: has ``jobs/spark/worker_forks.py`` run them in a fork of the job, and waits until that has ended.
 
 Promises: stdlib only, in an interpreter without site-packages: it starts in hundredths of a second. Arguments, environment, directory, stdin,
 stdout and stderr are passed on; the exit code is that of the fork. Where nothing takes the request, the arguments are run by Python itself,

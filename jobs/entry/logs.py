@@ -13,8 +13,8 @@ import logging.handlers
 import os
 from pathlib import Path
 
-from pyspark_tidb_binlog.jobs import own_places
-from pyspark_tidb_binlog.jobs.log_lines import FORMATS, TextLines
+from pyspark_tidb_binlog.jobs.entry import own_places
+from pyspark_tidb_binlog.jobs.entry.log_lines import FORMATS, TextLines
 
 FILE_BYTES = 64 * 1024 * 1024
 """Size at which a log file is rotated; ``conf/log4j2.properties`` has the same for the JVM's."""

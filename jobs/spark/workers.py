@@ -3,7 +3,7 @@ blocked. [spark]
 
 PySpark's workers collect garbage after every task, which takes 40 ms if what they have imported is looked through each time, and a small
 batch has four tasks. What is imported here is not looked through again. After each task, memory that is free goes back to the system: the
-workers of the next step need it (``jobs/allocator.py``).
+workers of the next step need it (``jobs/spark/allocator.py``).
 
 The JVM writes a task to its worker in small pieces, over TCP without TCP_NODELAY: a second piece leaves when the first is acknowledged, which
 a receiver that has nothing to say puts off by 40 ms. So a worker acknowledges the beginning of a task at once, and sends its own small pieces
@@ -22,8 +22,8 @@ from io import BufferedReader, BufferedWriter
 import pyspark.worker
 from pyspark.daemon import manager
 
-from pyspark_tidb_binlog.jobs.allocator import give_back, reuse_blocks
-from pyspark_tidb_binlog.jobs.worker_forks import preload
+from pyspark_tidb_binlog.jobs.spark.allocator import give_back, reuse_blocks
+from pyspark_tidb_binlog.jobs.spark.worker_forks import preload
 
 _run_task = pyspark.worker.main
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
-from pyspark_tidb_binlog.jobs.resume import TargetWords
+from pyspark_tidb_binlog.jobs.stream.resume import TargetWords
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.engine.causality import Conflict
 from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
@@ -58,7 +58,7 @@ def _topic(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None
     if spark is None:
         raise ConfigError("spark.kafka-client = spark: there is no Spark session to send with")
     # Not at the top: whoever has no Spark may ask for the other sinks.
-    from pyspark_tidb_binlog.jobs.session_check import require_kafka_sink
+    from pyspark_tidb_binlog.jobs.spark.session_check import require_kafka_sink
     from pyspark_tidb_binlog.sinks.kafka.spark_topic import SparkTopic
 
     require_kafka_sink(spark)

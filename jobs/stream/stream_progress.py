@@ -17,8 +17,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
 from pyspark_tidb_binlog.binlog_source.drainer.drainer_metrics import AppliedBatch, DrainerMetrics
 from pyspark_tidb_binlog.binlog_source.source.read_notes import waiting
-from pyspark_tidb_binlog.jobs.batch_gate import BatchGate
-from pyspark_tidb_binlog.jobs.report import Progress, held_by
+from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
+from pyspark_tidb_binlog.jobs.stream.report import Progress, held_by
 from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.schemas.findings import in_words
 from pyspark_tidb_binlog.sinks.engine.batch_report import IDLE, BatchReport, Stage, StageClock

@@ -36,21 +36,21 @@ from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
 from pyspark_tidb_binlog.binlog_source.stream import look_up, transactions, transactions_between
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
-from pyspark_tidb_binlog.jobs.batch_gate import BatchGate
-from pyspark_tidb_binlog.jobs.cli import replication_error_in
-from pyspark_tidb_binlog.jobs.drainer_options import NOTHING, BootstrapRequest
-from pyspark_tidb_binlog.jobs.jvm_heap import HeapAfterBigBatches
-from pyspark_tidb_binlog.jobs.local_paths import local_path
-from pyspark_tidb_binlog.jobs.report import Progress, as_json
-from pyspark_tidb_binlog.jobs.resume import DeltaPlace, NothingApplied, ResumeState, check_no_gap, check_spark, first_ts
-from pyspark_tidb_binlog.jobs.session_check import require_session
-from pyspark_tidb_binlog.jobs.snapshot_taker import SnapshotTaker
-from pyspark_tidb_binlog.jobs.spark_checkpoint import SparkCheckpoint
-from pyspark_tidb_binlog.jobs.start_wait import StartWait
-from pyspark_tidb_binlog.jobs.stream_progress import StreamProgress
-from pyspark_tidb_binlog.jobs.table_loader import StreamStand, TableLoader
-from pyspark_tidb_binlog.jobs.targets import sink_of, words_for
-from pyspark_tidb_binlog.jobs.upstream_cluster import servers_at
+from pyspark_tidb_binlog.jobs.entry.cli import replication_error_in
+from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest
+from pyspark_tidb_binlog.jobs.entry.local_paths import local_path
+from pyspark_tidb_binlog.jobs.spark.jvm_heap import HeapAfterBigBatches
+from pyspark_tidb_binlog.jobs.spark.session_check import require_session
+from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
+from pyspark_tidb_binlog.jobs.stream.report import Progress, as_json
+from pyspark_tidb_binlog.jobs.stream.resume import DeltaPlace, NothingApplied, ResumeState, check_no_gap, check_spark, first_ts
+from pyspark_tidb_binlog.jobs.stream.snapshot_taker import SnapshotTaker
+from pyspark_tidb_binlog.jobs.stream.spark_checkpoint import SparkCheckpoint
+from pyspark_tidb_binlog.jobs.stream.start_wait import StartWait
+from pyspark_tidb_binlog.jobs.stream.stream_progress import StreamProgress
+from pyspark_tidb_binlog.jobs.stream.table_loader import StreamStand, TableLoader
+from pyspark_tidb_binlog.jobs.stream.targets import sink_of, words_for
+from pyspark_tidb_binlog.jobs.stream.upstream_cluster import servers_at
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.history import SchemaHistory

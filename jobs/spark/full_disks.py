@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.jobs.local_paths import local_path
+from pyspark_tidb_binlog.jobs.entry.local_paths import local_path
 from pyspark_tidb_binlog.schemas.errors import ReplicationError
 
 _FULL = re.compile(r"No space left on device|Disk quota exceeded")

@@ -2,7 +2,7 @@
 
 Options of Spark's ``spark-submit`` (``--master``, ``--conf``, ``--name``…) are Spark's in any position, all others the job's, with them ``-c`` after the
 job; all after ``--`` go to the job. What is missing (a package, Java, Delta's jars) is found here, before anything is started. Then this process
-becomes the job (``jobs/launch.py``), in the environment that it needs: some of it counts only for a process that starts with it.
+becomes the job (``jobs/entry/launch.py``), in the environment that it needs: some of it counts only for a process that starts with it.
 
 Promises: imports the standard library only, so that it can say what is missing. ``parsed`` is pure.
 """
@@ -20,14 +20,15 @@ from typing import NoReturn
 
 from pyspark_tidb_binlog.conf.entry import CODE, COMMAND, IN_CHECKOUT, PACKAGE, PROGRAM
 from pyspark_tidb_binlog.conf.version import VERSION
-from pyspark_tidb_binlog.jobs import jvm_settings, own_places
-from pyspark_tidb_binlog.jobs.class_archive import ClassArchive
-from pyspark_tidb_binlog.jobs.fetched_jars import DELTA_JARS, KAFKA_SINK_JARS, FetchedJars, jars_in
-from pyspark_tidb_binlog.jobs.jvm_settings import FRUGAL
-from pyspark_tidb_binlog.jobs.kafka_wanted import wants_kafka_sink
-from pyspark_tidb_binlog.jobs.programs import SERVER, server_program
-from pyspark_tidb_binlog.jobs.recorded_cases import require_case
-from pyspark_tidb_binlog.jobs.versions import java_of, require_java, require_spark
+from pyspark_tidb_binlog.jobs.entry import own_places
+from pyspark_tidb_binlog.jobs.entry.kafka_wanted import wants_kafka_sink
+from pyspark_tidb_binlog.jobs.entry.versions import java_of, require_java, require_spark
+from pyspark_tidb_binlog.jobs.lab.programs import SERVER, server_program
+from pyspark_tidb_binlog.jobs.lab.recorded_cases import require_case
+from pyspark_tidb_binlog.jobs.spark import jvm_settings
+from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, KAFKA_SINK_JARS, FetchedJars, jars_in
+from pyspark_tidb_binlog.jobs.spark.jvm_settings import FRUGAL
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 EXIT_WRONG = 2
@@ -187,7 +188,7 @@ def _run(given: Given) -> int:
             for program in SERVER:
                 server_program(program)
         arguments = [*_in_spark(given, environ), "--", *arguments]
-    _become([sys.executable, "-m", "pyspark_tidb_binlog.jobs.launch", *arguments], environ)
+    _become([sys.executable, "-m", "pyspark_tidb_binlog.jobs.entry.launch", *arguments], environ)
 
 
 def offered() -> dict[str, Offered]:
@@ -262,7 +263,7 @@ def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
     settings = ["spark.ui.showConsoleProgress=false"]
     if local:
         # Executors elsewhere have the code sent to them, which Spark puts on the path of a task, too late for the parent of the workers.
-        settings.append("spark.python.daemon.module=pyspark_tidb_binlog.jobs.workers")
+        settings.append("spark.python.daemon.module=pyspark_tidb_binlog.jobs.spark.workers")
     arguments = ["--master", master, "--name", f"tidb-binlog {given.job}"]
     for setting in settings:
         arguments += ["--conf", setting]

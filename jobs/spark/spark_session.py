@@ -21,16 +21,17 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.jobs import jvm, own_places
-from pyspark_tidb_binlog.jobs.allocator import reuse_blocks
-from pyspark_tidb_binlog.jobs.class_archive import ClassArchive
-from pyspark_tidb_binlog.jobs.fetched_jars import DELTA_JARS, jars_in
-from pyspark_tidb_binlog.jobs.jvm_settings import FRUGAL, jvm_options
-from pyspark_tidb_binlog.jobs.logs import log_file, spark_level, spark_log_file
-from pyspark_tidb_binlog.jobs.session_check import CATALOG, EXTENSION, STATE_STORE
-from pyspark_tidb_binlog.jobs.signals import REQUEST, take_back
-from pyspark_tidb_binlog.jobs.versions import java_of, require_java, require_spark
-from pyspark_tidb_binlog.jobs.worker_forks import FORKED_BY, PYTHON, WorkerForks
+from pyspark_tidb_binlog.jobs.entry import own_places
+from pyspark_tidb_binlog.jobs.entry.logs import log_file, spark_level, spark_log_file
+from pyspark_tidb_binlog.jobs.entry.signals import REQUEST, take_back
+from pyspark_tidb_binlog.jobs.entry.versions import java_of, require_java, require_spark
+from pyspark_tidb_binlog.jobs.spark import jvm
+from pyspark_tidb_binlog.jobs.spark.allocator import reuse_blocks
+from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, jars_in
+from pyspark_tidb_binlog.jobs.spark.jvm_settings import FRUGAL, jvm_options
+from pyspark_tidb_binlog.jobs.spark.session_check import CATALOG, EXTENSION, STATE_STORE
+from pyspark_tidb_binlog.jobs.spark.worker_forks import FORKED_BY, PYTHON, WorkerForks
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 _SHOWN = 50
@@ -236,7 +237,7 @@ def _expect_the_jvm_to_end(context: SparkContext) -> None:
 
 
 def _launch_settings(master: str, *, delta: bool) -> dict[str, str]:
-    """Settings that matter only if this process starts the JVM itself; ``jobs/command.py`` passes the same on its command line."""
+    """Settings that matter only if this process starts the JVM itself; ``jobs/entry/command.py`` passes the same on its command line."""
     local, jars = jvm.is_local(master), DELTA_JARS.place()
     java, _ = java_of(os.environ)
     archive = ClassArchive(jars, _spark_home(), java) if jars is not None and java is not None else None

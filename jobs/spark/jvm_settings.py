@@ -1,19 +1,19 @@
 """What Spark's JVM is started with: options and environment. Needs neither Spark nor Python's packages to be imported.
 
-Promises: a session that a program makes itself (``jobs/spark_session.py``) and one that the command starts (``jobs/command.py``) get the
+Promises: a session that a program makes itself (``jobs/spark/spark_session.py``) and one that the command starts (``jobs/entry/command.py``) get the
 same. Options that the caller gives win.
 """
 
 import re
 
 from pyspark_tidb_binlog.conf.entry import HOME
-from pyspark_tidb_binlog.jobs.class_archive import ClassArchive
+from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
 
 FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "131072"}
 """Environment variables that make the JVM and Python workers return memory after a large batch.
 
 The last is glibc's own default; setting it keeps glibc from raising it to 32 MiB as large blocks are freed: RocksDB in the JVM held 450 MiB
-more without it. Python processes raise it themselves, and give memory back after each task instead (``jobs/allocator.py``).
+more without it. Python processes raise it themselves, and give memory back after each task instead (``jobs/spark/allocator.py``).
 """
 
 

@@ -1,0 +1,1 @@
+"""What would hinder a stream, and what there is to see of one."""

@@ -1,0 +1,1 @@
+"""What every command's line has in common: options, errors, exit codes, signals, logs, versions."""

@@ -1,0 +1,1 @@
+"""The session of the jobs: its JVM, its Python workers, its jars."""
