@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The one entry of a checkout: ./spark-submit.sh [spark options] JOB [options of the job and of spark-submit, in any order]
 #
-# The first start sets everything up (jobs/setup.py); later ones only compare two files. All else is the command's (jobs/entry/command.py), which the
+# The first start sets everything up (jobs/setup.py); later ones only compare two files. All else is the command's (jobs/command.py), which the
 # wheel installs as `tidb-binlog`.
 set -euo pipefail
 
@@ -68,7 +68,7 @@ case $job in
     # Nothing that needs packages: the jobs are listed, or something is refused.
     python=$venv/bin/python
     [[ -x $python ]] || python=$(find_python)
-    exec "$python" -m pyspark_tidb_binlog.jobs.entry.command "$@"
+    exec "$python" -m pyspark_tidb_binlog.jobs.command "$@"
     ;;
 esac
 
@@ -84,4 +84,4 @@ if ! ready; then
   python=$(find_python)
   "$python" -m pyspark_tidb_binlog.jobs.setup ${needs[@]+"${needs[@]}"}
 fi
-exec "$venv/bin/python" -m pyspark_tidb_binlog.jobs.entry.command "$@"
+exec "$venv/bin/python" -m pyspark_tidb_binlog.jobs.command "$@"

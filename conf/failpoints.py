@@ -4,7 +4,7 @@ Promises: without ``TIDB_BINLOG_DIE`` in the environment a point costs one dicti
 
 ``TIDB_BINLOG_DIE=name:n[,name:m]``   die at the n-th pass of point ``name`` (from 1); several points are possible
 ``TIDB_BINLOG_DIE_LOG=path``          every pass of a named point appends ``name pass pid``, the fatal one ``name pass pid died``
-``TIDB_BINLOG_DIE_PID=pid``           die with the whole process group of ``pid`` (``jobs/entry/command.py`` sets it to the job)
+``TIDB_BINLOG_DIE_PID=pid``           die with the whole process group of ``pid`` (``jobs/command.py`` sets it to the job)
 
 Passes are counted in the log file, over all processes and restarts: a point named once kills once, even if the variables
 stay set for the restart. Without a log file they are counted per process. The kill is SIGKILL: nothing is flushed, closed or undone.

@@ -2,7 +2,7 @@
 
 ``COMMANDS`` says what there is, as ``--help`` does. ``-ssl-ca``, ``-ssl-cert`` and ``-ssl-key`` are for a cluster with TLS. ``-cmd pumps`` is the same as ``pumps``. Unlike binlogctl, it looks at the node's answer: a refused change is an error.
 
-Promises: nothing but the named command is changed. Exit codes as in ``cli.py``.
+Promises: nothing but the named command is changed. Exit codes as in ``jobs/entry/cli.py``.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 Promises: runs on a bare Python with nothing installed (stdlib only, and of the project only what is stdlib only); installs only what is
 missing, so a second run is quick; prints what it does, and exactly what to install where it may not install anything itself.
-``spark-submit.sh`` and the Makefile call it; ``jobs/entry/command.py`` has it fetch Delta's jars where the wheel is installed, and those of Spark's Kafka
+``spark-submit.sh`` and the Makefile call it; ``jobs/command.py`` has it fetch Delta's jars where the wheel is installed, and those of Spark's Kafka
 sink for a Drainer that wants it.
 
     python3 -m pyspark_tidb_binlog.jobs.setup [--java] [--mariadb] [--etcd] [--kafka] [--dev]

@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
-from pyspark_tidb_binlog.jobs.entry import command
+from pyspark_tidb_binlog.jobs import command
 from pyspark_tidb_binlog.schemas import errors
 
 ROOT = Path(__file__).parents[1]
@@ -18,7 +18,7 @@ PACKAGES = ("jobs", "binlog_source", "sinks", "schemas", "conf")
 NAMESPACE = "pyspark_tidb_binlog"
 SHIPPED = ("docs", "deploy", "notebooks", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE")
 """What a wheel holds beside the code, in the same places."""
-NOT_JOBS = {"command", "launch", "preflight", "warmup"}
+NOT_JOBS = {"command", "launch"}
 """Modules of ``jobs`` with a ``main`` that the command does not offer under their names."""
 BROAD_EXCEPTS = {
     "jobs/entry/cli.py",

@@ -1,1 +1,1 @@
-"""What would hinder a stream, and what there is to see of one."""
+"""What would hinder a stream (``drainer --check``), and the state of nodes (``ctl``)."""

@@ -1,1 +1,1 @@
-"""What every command's line has in common: options, errors, exit codes, signals, logs, versions."""
+"""What all commands share: options, exit codes, signals, logs, directories of this user, versions of Spark and Java."""

@@ -6,10 +6,11 @@ Promises: reads names only, so that a case that is not there is known before Spa
 from collections.abc import Sequence
 from pathlib import Path
 
+from pyspark_tidb_binlog.conf.entry import HOME
 from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
-RECORDINGS = Path(__file__).resolve().parent.parent / "tests" / "golden"
+RECORDINGS = HOME / "tests" / "golden"
 
 
 def case_of(wanted: Path) -> Path:

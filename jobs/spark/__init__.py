@@ -1,1 +1,1 @@
-"""The session of the jobs: its JVM, its Python workers, its jars."""
+"""The Spark session of a job: its settings, JVM, Python workers and jars."""

@@ -1,6 +1,6 @@
 """What Spark's JVM is started with: options and environment. Needs neither Spark nor Python's packages to be imported.
 
-Promises: a session that a program makes itself (``jobs/spark/spark_session.py``) and one that the command starts (``jobs/entry/command.py``) get the
+Promises: a session that a program makes itself (``jobs/spark/spark_session.py``) and one that the command starts (``jobs/command.py``) get the
 same. Options that the caller gives win.
 """
 

@@ -237,7 +237,7 @@ def _expect_the_jvm_to_end(context: SparkContext) -> None:
 
 
 def _launch_settings(master: str, *, delta: bool) -> dict[str, str]:
-    """Settings that matter only if this process starts the JVM itself; ``jobs/entry/command.py`` passes the same on its command line."""
+    """Settings that matter only if this process starts the JVM itself; ``jobs/command.py`` passes the same on its command line."""
     local, jars = jvm.is_local(master), DELTA_JARS.place()
     java, _ = java_of(os.environ)
     archive = ClassArchive(jars, _spark_home(), java) if jars is not None and java is not None else None

@@ -1,1 +1,1 @@
-"""The replication stream as one object, and what a start decides."""
+"""The replication stream as one object, and where a start resumes."""

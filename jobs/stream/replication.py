@@ -1,7 +1,7 @@
 """The whole stream as one object that is started, monitored and stopped: source -> pair -> apply -> checkpoint. [spark]
 
 Promises: ``start`` first brings the target to a consistent point (an unfinished span is replayed exactly), then decides where to
-resume (``jobs.resume``): the target's own checkpoint row is authoritative; Spark's checkpoint directory and Delta count only if they belong
+resume (``jobs.stream.resume``): the target's own checkpoint row is authoritative; Spark's checkpoint directory and Delta count only if they belong
 to the same target. Binlogs that are read again are skipped up to the commitTS of the target's row.
 """
 

@@ -1,4 +1,4 @@
-"""A stream whose lives copy tables first, as ``jobs.replication`` has them do: the mirror is copied from, the binlogs are applied. Imports pyspark."""
+"""A stream whose lives copy tables first, as ``jobs.stream.replication`` has them do: the mirror is copied from, the binlogs are applied. Imports pyspark."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""``jobs.allocator``: what glibc does with large blocks, seen from outside in a process of its own."""
+"""``jobs.spark.allocator``: what glibc does with large blocks, seen from outside in a process of its own."""
 
 import subprocess
 import sys

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pyspark_tidb_binlog.jobs.entry import command
-from pyspark_tidb_binlog.jobs.entry.command import JOBS, Given, parsed, require_packages, usage
+from pyspark_tidb_binlog.jobs import command
+from pyspark_tidb_binlog.jobs.command import JOBS, Given, parsed, require_packages, usage
 from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 

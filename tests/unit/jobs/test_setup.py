@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -50,6 +52,14 @@ def test_etcd_is_installed_only_where_it_is_missing(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("shutil.which", lambda name: None if name == "etcd" else f"/usr/bin/{name}")
     with pytest.raises(setup.SetupError, match="etcd was not found: run `apt-get install .*etcd-server` as root"):
         setup.ensure_etcd()
+
+
+@pytest.mark.parametrize("module", ["setup", "command"])
+def test_nothing_has_to_be_installed(module: str) -> None:
+    """On a bare machine ``setup`` installs the packages, and the command says which are missing."""
+    bare = [sys.executable, "-S", "-c", f"import pyspark_tidb_binlog.jobs.{module}"]
+    done = subprocess.run(bare, env={"PYTHONPATH": str(setup.CODE)}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_archive_for_executors_holds_every_package(tmp_path: Path) -> None:

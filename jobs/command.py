@@ -2,7 +2,7 @@
 
 Options of Spark's ``spark-submit`` (``--master``, ``--conf``, ``--name``…) are Spark's in any position, all others the job's, with them ``-c`` after the
 job; all after ``--`` go to the job. What is missing (a package, Java, Delta's jars) is found here, before anything is started. Then this process
-becomes the job (``jobs/entry/launch.py``), in the environment that it needs: some of it counts only for a process that starts with it.
+becomes the job (``jobs/launch.py``), in the environment that it needs: some of it counts only for a process that starts with it.
 
 Promises: imports the standard library only, so that it can say what is missing. ``parsed`` is pure.
 """
@@ -180,7 +180,8 @@ def _run(given: Given) -> int:
     if environ.get("TIDB_BINLOG_DIE"):
         # A fault point must kill the whole application (conf/failpoints.py), which is this process.
         environ.setdefault("TIDB_BINLOG_DIE_PID", str(os.getpid()))
-    arguments = [name, *given.options]
+    # A name below `jobs` (launch.py).
+    arguments = ["check.preflight" if checks else given.job, *given.options]
     if job.spark and not checks and not asks:
         if given.job == "rehearse":
             require_case(given.options)
@@ -188,7 +189,7 @@ def _run(given: Given) -> int:
             for program in SERVER:
                 server_program(program)
         arguments = [*_in_spark(given, environ), "--", *arguments]
-    _become([sys.executable, "-m", "pyspark_tidb_binlog.jobs.entry.launch", *arguments], environ)
+    _become([sys.executable, "-m", "pyspark_tidb_binlog.jobs.launch", *arguments], environ)
 
 
 def offered() -> dict[str, Offered]:

@@ -1,4 +1,4 @@
-"""What ``jobs/entry/command.py`` becomes: ``launch.py [SPARK OPTIONS --] JOB [options]`` calls ``main`` of the module ``jobs.JOB``.
+"""What ``jobs/command.py`` becomes: ``launch.py [SPARK OPTIONS --] JOB [options]`` calls ``main`` of the module ``jobs.JOB``.
 
 Promises: the job's code is imported as a module and is never ``__main__``, so functions sent to executors are pickled by name. The job is
 the process that was started; a Spark job has the JVM as its child (``jobs/spark/jvm.py``), which starts while the job's modules are imported and
