@@ -110,6 +110,10 @@ golden: setup ## rehearse every recorded case in both deliveries and compare (GO
 	  ./spark-submit.sh rehearse $(GOLDEN)/$$case --delivery $$delivery --pace 0 || exit 1; \
 	done; done
 
+.PHONY: spark-next
+spark-next: setup ## the golden cases with the newest PySpark and Delta of the package index, in a copy of the project (SPARK_NEXT=packages, CASES=)
+	$(VENV)/python -m benchmarks.spark_next --cases "$(CASES)" $(SPARK_NEXT)
+
 .PHONY: demo
 demo: ## see it work for a minute
 	./spark-submit.sh demo

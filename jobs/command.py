@@ -29,6 +29,7 @@ from pyspark_tidb_binlog.jobs.spark import jvm_settings
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
 from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, KAFKA_SINK_JARS, FetchedJars, jars_in
 from pyspark_tidb_binlog.jobs.spark.jvm_settings import FRUGAL
+from pyspark_tidb_binlog.jobs.spark.pyspark_insides import OWN_DAEMON
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 EXIT_WRONG = 2
@@ -263,8 +264,7 @@ def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
     environ |= {"SPARK_HOME": str(home), "SPARK_SUBMIT_OPTS": f"{ours} {options}".strip(), "PYTHONHASHSEED": "0"}
     settings = ["spark.ui.showConsoleProgress=false"]
     if local:
-        # Executors elsewhere have the code sent to them, which Spark puts on the path of a task, too late for the parent of the workers.
-        settings.append("spark.python.daemon.module=pyspark_tidb_binlog.jobs.spark.workers")
+        settings.append("=".join(OWN_DAEMON))
     arguments = ["--master", master, "--name", f"tidb-binlog {given.job}"]
     for setting in settings:
         arguments += ["--conf", setting]

@@ -34,6 +34,15 @@ BROAD_EXCEPTS = {
 """Where everything may be caught: to tell it, log it and exit; to answer a client whose handler failed; to go on with a heartbeat, or with rows that nobody else writes; where a library raises bare Exceptions;
 to raise it again where it belongs."""
 
+INSIDES = {"jobs/spark/pyspark_insides.py", "sinks/engine/spark_jvm.py"}
+"""Where private parts of PySpark, Spark and Delta are named."""
+PRIVATE_NAMES = {"_jvm", "_jsc", "_jdf", "_jsparkSession", "_jconf", "_gateway", "_ensure_initialized", "_accumulatorServer", "_options"}
+PRIVATE_MODULES = re.compile(r"pyspark\.(?!errors$|sql$|sql\.(functions|types|datasource|streaming|pandas\.types)\b)|py4j\.(?!protocol$)")
+"""All but the documented ones, and ``from_arrow_schema`` of ``pyspark.sql.pandas.types``, which ``binlog_source`` needs."""
+PRIVATE_WORDS = re.compile(
+    r"_PYSPARK|PYSPARK_GATEWAY|pyspark\.(worker|daemon|sql\.worker)|python\.daemon\.module|checkpointFileManagerClass"
+)
+
 
 def sources() -> list[Path]:
     found = (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
@@ -140,6 +149,39 @@ def test_everything_is_imported_under_one_name() -> None:
         if module.partition(".")[0] in PACKAGES
     ]
     assert bare == []
+
+
+def named_insides(tree: ast.Module) -> Iterator[str]:
+    """Private names and modules of PySpark in a file, and Spark's classes in the JVM."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            of = node.value
+            if node.attr in PRIVATE_NAMES and not (isinstance(of, ast.Name) and of.id == "self"):
+                yield ast.unparse(node)
+            if node.attr == "spark" and isinstance(of, ast.Attribute) and of.attr == "apache":
+                yield ast.unparse(node)
+    yield from sorted(module for module in modules_of(tree) if PRIVATE_MODULES.match(module))
+
+
+def test_two_files_name_the_insides_of_pyspark() -> None:
+    """So a port to another Spark reads two files."""
+    named = [f"{path}: {found}" for path, tree in trees() if path not in INSIDES for found in named_insides(tree)]
+    words = [
+        f"{path}: {node.value!r}"
+        for path, tree in trees()
+        if path not in INSIDES
+        for texts in [{id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and PRIVATE_WORDS.search(node.value) and id(node) not in texts
+    ]
+    assert (named, words) == ([], [])
+    assert all(list(named_insides(ast.parse((ROOT / path).read_text()))) for path in INSIDES)
+
+
+def modules_of(tree: ast.Module) -> set[str]:
+    """The modules that a file imports, or imports from."""
+    found = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    return found | {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
 
 
 def test_no_drawer_for_everything() -> None:

@@ -13,11 +13,11 @@ from pyspark_tidb_binlog.conf.entry import document
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 SPARK = (4, 2)
-DELTA = (4, 4)
-JAVA = 17
 EXACT_DELTA = "4.4.0"
 """With which this release is tested."""
-DELTA_PACKAGE = f"io.delta:delta-spark_4.2_2.13:{EXACT_DELTA}"
+DELTA = tuple(map(int, EXACT_DELTA.split(".")[:2]))
+JAVA = 17
+DELTA_PACKAGE = f"io.delta:delta-spark_{SPARK[0]}.{SPARK[1]}_2.13:{EXACT_DELTA}"
 """Delta's jar as Maven knows it."""
 
 KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"

@@ -8,7 +8,6 @@ the job's log; if the JVM does not start, into the error.
 import contextlib
 import logging
 import os
-import struct
 import subprocess
 import tempfile
 import threading
@@ -18,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pyspark_tidb_binlog.jobs.entry.logs import spark_log_file
+from pyspark_tidb_binlog.jobs.spark import pyspark_insides
 from pyspark_tidb_binlog.schemas.errors import ConfigError, Stopped
 
 _log = logging.getLogger("spark")
@@ -43,8 +43,7 @@ class Jvm:
         self._place = tempfile.TemporaryDirectory(prefix="tbs-jvm-")
         self._connection = Path(self._place.name) / "connection"
         environ = os.environ | {
-            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._connection),
-            "SPARK_CONNECT_MODE": "0",
+            **pyspark_insides.telling(self._connection),
             "SPARK_SUBMIT_OPTS": f"-Dtidb.binlog.log={spark_log_file()} {os.environ.get('SPARK_SUBMIT_OPTS', '')}",
         }
         command = [*_IGNORING, f"{spark_home}/bin/spark-submit", *arguments, "pyspark-shell"]
@@ -64,7 +63,7 @@ class Jvm:
         Raises:
             ConfigError: it exited instead; the message has its output.
         """
-        if "PYSPARK_GATEWAY_PORT" in os.environ:
+        if pyspark_insides.is_reached():
             return True
         while not self._connection.exists():
             if asked():
@@ -73,9 +72,7 @@ class Jvm:
                 self._reader.join(1.0)
                 raise ConfigError(f"Spark did not start (exit code {self._process.returncode}):\n" + "\n".join(self._printed))
             time.sleep(_POLL_SECONDS)
-        port, length = struct.unpack(">ii", (content := self._connection.read_bytes())[:8])
-        os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
-        os.environ["PYSPARK_GATEWAY_SECRET"] = content[8 : 8 + length].decode()
+        pyspark_insides.reach(self._connection.read_bytes())
         self._place.cleanup()
         return True
 
@@ -142,7 +139,7 @@ def connect(asked: Callable[[], bool]) -> bool:
         Stopped: ``asked`` requested it.
     """
     if _current is None:
-        return "PYSPARK_GATEWAY_PORT" in os.environ
+        return pyspark_insides.is_reached()
     if not _current.connect(asked):
         raise Stopped("stopped before Spark had started")
     return True

@@ -7,11 +7,11 @@ small batches never fill it.
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
+from pyspark_tidb_binlog.sinks.engine.spark_jvm import jvm_of
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class HeapAfterBigBatches:
     @classmethod
     def of(cls, spark: SparkSession, big_bytes: int) -> "HeapAfterBigBatches":
         """For the driver's JVM, which is the executors' as well with a local master."""
-        jvm: Any = spark.sparkContext._jvm
+        jvm = jvm_of(spark)
         runtime = jvm.java.lang.Runtime.getRuntime()
 
         def collect() -> None:

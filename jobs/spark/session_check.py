@@ -6,14 +6,12 @@ error, before anything is opened. ``missing_delta`` is pure.
 
 import logging
 import os
-from typing import Any
 
-from py4j.java_gateway import JavaPackage
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.conf.entry import document
 from pyspark_tidb_binlog.jobs.entry.versions import DELTA_PACKAGE, KAFKA_PACKAGE, require_delta, require_spark
+from pyspark_tidb_binlog.jobs.spark.pyspark_insides import delta_version, has_kafka_sink
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -51,21 +49,11 @@ def require_session(spark: SparkSession) -> None:
 
 def require_kafka_sink(spark: SparkSession) -> None:
     """Raise ConfigError if ``spark`` has no Kafka sink."""
-    jvm: Any = spark.sparkContext._jvm
-    if isinstance(jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider, JavaPackage):
+    if not has_kafka_sink(spark):
         raise ConfigError(
             f"this Spark session has no Kafka sink, which spark.kafka-client or spark.kafka-options ask for ({document('runbook')}). The command brings it; "
             f"in a program of your own add before getOrCreate(), in a process that has no session yet:\n    .config('spark.jars.packages', {KAFKA_PACKAGE!r})"
         )
-
-
-def delta_version(spark: SparkSession) -> str:
-    """The version of the Delta jar that the JVM has; empty: it has none."""
-    jvm: Any = spark._jvm
-    try:
-        return str(getattr(jvm.io.delta, "package").VERSION())  # noqa: B009
-    except (TypeError, Py4JError):
-        return ""
 
 
 def missing_delta(version: str, extensions: str, catalog: str) -> list[tuple[str, str]]:

@@ -6,37 +6,33 @@ that and Spark's Python processes print goes to the log, so that the console has
 """
 
 import contextlib
-import logging
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyspark
-from py4j.java_gateway import JavaGateway
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf
 from pyspark.errors import PySparkRuntimeError
-from pyspark.java_gateway import launch_gateway
-from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.jobs.entry import own_places
 from pyspark_tidb_binlog.jobs.entry.logs import log_file, spark_level, spark_log_file
 from pyspark_tidb_binlog.jobs.entry.signals import REQUEST, take_back
 from pyspark_tidb_binlog.jobs.entry.versions import java_of, require_java, require_spark
-from pyspark_tidb_binlog.jobs.spark import jvm
+from pyspark_tidb_binlog.jobs.spark import jvm, pyspark_insides
 from pyspark_tidb_binlog.jobs.spark.allocator import reuse_blocks
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
 from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, jars_in
 from pyspark_tidb_binlog.jobs.spark.jvm_settings import FRUGAL, jvm_options
+from pyspark_tidb_binlog.jobs.spark.pyspark_insides import CHECKPOINT_FILE_MANAGER, OWN_DAEMON
 from pyspark_tidb_binlog.jobs.spark.session_check import CATALOG, EXTENSION, STATE_STORE
 from pyspark_tidb_binlog.jobs.spark.worker_forks import FORKED_BY, PYTHON, WorkerForks
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 _SHOWN = 50
 """Lines of the output of a JVM that did not start."""
-_STREAMING = "org.apache.spark.sql.execution.streaming"
 
 
 def build_session(app_name: str, *, master: str | None = None, delta: bool = True, extra: Mapping[str, str] | None = None) -> SparkSession:
@@ -46,7 +42,7 @@ def build_session(app_name: str, *, master: str | None = None, delta: bool = Tru
     submitted = jvm.connect(REQUEST.asked.is_set)
     reuse_blocks()
     if submitted:
-        SparkContext._ensure_initialized()
+        pyspark_insides.use_jvm()
     conf = SparkConf(loadDefaults=submitted)
     chosen = master or conf.get("spark.master") or "local[*]"
     settings = {"spark.master": chosen, **session_settings(jvm.local_cores(chosen), delta=delta)}
@@ -57,16 +53,16 @@ def build_session(app_name: str, *, master: str | None = None, delta: bool = Tru
     for key, value in settings.items():
         conf.setIfMissing(key, value)
     conf.setAll(list((extra or {}).items()))
-    _quiet_console()
+    pyspark_insides.quiet_console()
     with contextlib.ExitStack() as until_started:
-        if not submitted and SparkContext._gateway is None:
+        if not submitted and not pyspark_insides.has_jvm():
             if jvm.is_local(chosen):
                 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             until_started.enter_context(_workers_as_forks(chosen))
-            SparkContext._ensure_initialized(gateway=_jvm_of_our_own(conf))
+            pyspark_insides.use_jvm(_jvm_of_our_own(conf))
         session: SparkSession = SparkSession.builder.appName(app_name).config(conf=conf).getOrCreate()
     take_back()  # PySpark has installed its own SIGINT handler
-    _expect_the_jvm_to_end(session.sparkContext)
+    pyspark_insides.expect_the_jvm_to_end(session.sparkContext)
     if submitted:
         session.sparkContext.setLogLevel(spark_level())
     return session
@@ -82,7 +78,7 @@ def configured(builder: SparkSession.Builder, *, delta: bool = True) -> SparkSes
         ConfigError: PySpark, or the Java that the session would start, is another than this release runs with.
     """
     require_spark(pyspark.__version__)
-    given: dict[str, str] = {**dict(SparkConf().getAll()), **{name: str(value) for name, value in builder._options.items()}}
+    given: dict[str, str] = {**dict(SparkConf().getAll()), **pyspark_insides.given_to(builder)}
     if "spark.remote" not in given and "SPARK_REMOTE" not in os.environ:
         _require_java_to_start()
     local = jvm.is_local(given.get("spark.master", "local[*]"))
@@ -108,7 +104,7 @@ _LISTS = {"spark.driver.extraClassPath": ":", "spark.jars": ",", "spark.jars.pac
 
 def _require_java_to_start() -> None:
     """PySpark itself only says that the JVM exited before it sent its port number."""
-    if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+    if not pyspark_insides.has_jvm() and not pyspark_insides.is_reached():
         require_java(*java_of(os.environ))
 
 
@@ -169,7 +165,7 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
             # Shuffled data stays on this machine, and most of it is already compressed (sinks/engine/blocks.py).
             "spark.shuffle.compress": "false",
             # Hadoop's other rename starts a `readlink` process per path: 0.1 s a batch. Locally, both rename the file, then its checksum.
-            "spark.sql.streaming.checkpointFileManagerClass": f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager",
+            CHECKPOINT_FILE_MANAGER[0]: CHECKPOINT_FILE_MANAGER[1],
         }
     if delta:
         settings |= {
@@ -207,7 +203,7 @@ def _workers_as_forks(master: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _jvm_of_our_own(conf: SparkConf) -> JavaGateway:
+def _jvm_of_our_own(conf: SparkConf) -> Any:
     """A JVM as PySpark starts it, with its output, which Spark's Python processes inherit, in the log.
 
     Raises:
@@ -216,24 +212,10 @@ def _jvm_of_our_own(conf: SparkConf) -> JavaGateway:
     with log_file().open("ab") as out:
         before = out.tell()
         try:
-            gateway: JavaGateway = launch_gateway(conf, {"stdout": out, "stderr": subprocess.STDOUT})  # type: ignore[no-untyped-call]
+            return pyspark_insides.start_jvm(conf, out)
         except PySparkRuntimeError as error:
             printed = log_file().read_bytes()[before:].decode(errors="replace").splitlines()[-_SHOWN:]
             raise ConfigError("Spark did not start:\n" + "\n".join(printed)) from error
-    return gateway
-
-
-def _quiet_console() -> None:
-    """PySpark prints every analysis error as JSON on stderr, in addition to raising it; leave it to the log file."""
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        PySparkLogger.getLogger(name).handlers[:] = [logging.NullHandler()]
-
-
-def _expect_the_jvm_to_end(context: SparkContext) -> None:
-    """PySpark's accumulator server prints a trace on stderr when the JVM, which ends before the job does, closes its connection."""
-    server = context._accumulatorServer
-    if server is not None:
-        server.handle_error = lambda request, client_address: logging.debug("the JVM has closed %s", client_address)  # type: ignore[method-assign]
 
 
 def _launch_settings(master: str, *, delta: bool) -> dict[str, str]:
@@ -244,8 +226,7 @@ def _launch_settings(master: str, *, delta: bool) -> dict[str, str]:
     options = jvm_options(archive, local=local, given=os.environ.get("SPARK_SUBMIT_OPTS", ""))
     settings = {"spark.driver.extraJavaOptions": f"{options} -Dtidb.binlog.log={spark_log_file()}"}
     if local:
-        # Executors elsewhere have the code sent to them, which Spark puts on the path of a task, too late for the parent of the workers.
-        settings["spark.python.daemon.module"] = f"{__package__}.workers"
+        settings |= dict([OWN_DAEMON])
     return settings | (_jars(jars, local=local) if delta else {})
 
 

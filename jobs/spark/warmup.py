@@ -7,12 +7,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_tidb_binlog.jobs.spark.pyspark_insides import end_jvm
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 
 _ARCHIVE_SECONDS = 300.0
@@ -46,18 +45,11 @@ def warm(spark: SparkSession, scratch: Path) -> int:
     return total
 
 
-def end_jvm() -> None:
-    """Wait until the JVM has written its archive, which it does when it exits: once nobody holds its standard input."""
-    gateway: Any = SparkContext._gateway
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(_ARCHIVE_SECONDS)
-
-
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="tbs-warm-") as scratch:
         session = build_session("warm-up", master="local[2]")
         arrived = warm(session, Path(scratch))
         session.stop()
-        end_jvm()
+        # The JVM writes its archive when it exits.
+        end_jvm(_ARCHIVE_SECONDS)
     sys.exit(arrived != 100)

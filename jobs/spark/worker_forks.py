@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from pyspark_tidb_binlog.jobs.spark.fork_client import FORKS, TAKEN
+from pyspark_tidb_binlog.jobs.spark.pyspark_insides import WORKER_MODULES
 
 PRELOADED = (
     # What PySpark, PyArrow and grpcio import at their first use, in each process again.
@@ -42,12 +43,7 @@ PRELOADED = (
     "grpc.experimental",
     "pandas",
     "pyarrow.acero",
-    "pyspark.daemon",
-    "pyspark.sql.streaming.python_streaming_source_runner",
-    "pyspark.sql.worker.create_data_source",
-    "pyspark.sql.worker.lookup_data_sources",
-    "pyspark.sql.worker.plan_data_source_read",
-    "pyspark.worker",
+    *WORKER_MODULES,
     "pyspark_tidb_binlog.binlog_source.spark_format",
     "pyspark_tidb_binlog.sinks.mysql.parallel",
 )

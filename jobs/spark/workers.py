@@ -19,13 +19,11 @@ import signal
 import socket
 from io import BufferedReader, BufferedWriter
 
-import pyspark.worker
-from pyspark.daemon import manager
-
 from pyspark_tidb_binlog.jobs.spark.allocator import give_back, reuse_blocks
+from pyspark_tidb_binlog.jobs.spark.pyspark_insides import serve_workers, worker_main
 from pyspark_tidb_binlog.jobs.spark.worker_forks import preload
 
-_run_task = pyspark.worker.main
+_run_task = worker_main()
 
 
 def run_task(infile: BufferedReader, outfile: BufferedWriter) -> None:
@@ -50,8 +48,7 @@ if __name__ == "__main__":
     # Blocked rather than ignored: PySpark sets handlers of its own, here and in each worker.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     preload()
-    pyspark.worker.main = run_task
     gc.collect()
     gc.freeze()
     reuse_blocks()
-    manager()
+    serve_workers(run_task)

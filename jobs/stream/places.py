@@ -6,8 +6,10 @@ replaced as a whole, atomically if the file system supports that.
 
 from typing import Any
 
-from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
+
+from pyspark_tidb_binlog.jobs.spark.pyspark_insides import checkpoint_file_manager
+from pyspark_tidb_binlog.sinks.engine.spark_jvm import jvm_of
 
 
 class CheckpointFiles:
@@ -16,13 +18,11 @@ class CheckpointFiles:
     def __init__(self, spark: SparkSession, uri: str) -> None:
         """Nothing is read or created."""
         self.uri = uri
-        jvm: Any = spark._jvm
-        # Not the session's own: its file manager, the faster one for a local checkpoint, cannot replace a file.
-        conf = spark.sparkContext._jsc.hadoopConfiguration()
+        jvm = jvm_of(spark)
         self._path = jvm.org.apache.hadoop.fs.Path
         self._bytes_of = jvm.org.apache.commons.io.IOUtils.toByteArray
         self._root = self._path(uri)
-        self._files = jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.create(self._root, conf)
+        self._files = checkpoint_file_manager(spark, self._root)
 
     def read(self, name: str) -> str | None:
         """The text of the file ``name``; None where there is none."""
@@ -60,6 +60,5 @@ class CheckpointFiles:
         stream.write(text.encode())
         stream.close()
 
-    def _at(self, name: str) -> JavaObject:
-        found: JavaObject = self._path(self._root, name)
-        return found
+    def _at(self, name: str) -> Any:
+        return self._path(self._root, name)

@@ -11,7 +11,7 @@ import pytest
 from tests.support.eventually import eventually
 
 ROOT = Path(__file__).parents[2]
-WORKER = ROOT / "jobs" / "worker-python"
+WORKER = ROOT / "jobs" / "spark" / "worker-python"
 
 
 def job(code: str, directory: Path) -> subprocess.CompletedProcess[str]:
