@@ -8,7 +8,7 @@ GOLDEN ?= tests/golden
 CASES := types keys ddl txn beyond_mysql bank online bench
 DELIVERIES := sorted raw
 MYSQLD = $(abspath $(or $(TIDB_BINLOG_TEST_MYSQLD),$(shell command -v mysqld)))
-LINTED := jobs binlog_source sinks schemas conf tests benchmarks notebooks pyspark_tidb_binlog/__init__.py
+LINTED := jobs binlog_source sinks schemas conf tests benchmarks notebooks pyspark_tidb_binlog/__init__.py setup.py
 
 .PHONY: help
 help: ## this list

@@ -16,8 +16,6 @@ from pyspark_tidb_binlog.schemas import errors
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("jobs", "binlog_source", "sinks", "schemas", "conf")
 NAMESPACE = "pyspark_tidb_binlog"
-SHIPPED = ("docs", "deploy", "notebooks", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE")
-"""What a wheel holds beside the code, in the same places."""
 NOT_JOBS = {"command", "launch"}
 """Modules of ``jobs`` with a ``main`` that the command does not offer under their names."""
 BROAD_EXCEPTS = {
@@ -135,7 +133,7 @@ def imported(path: Path) -> set[str]:
 
 def test_the_namespace_is_links_to_every_package() -> None:
     linked = {path.name: path.resolve() for path in (ROOT / NAMESPACE).iterdir() if path.is_symlink()}
-    assert linked == {entry: ROOT / entry for entry in (*PACKAGES, *SHIPPED)}
+    assert linked == {package: ROOT / package for package in PACKAGES}
 
 
 def test_everything_is_imported_under_one_name() -> None:
@@ -165,7 +163,8 @@ def named_insides(tree: ast.Module) -> Iterator[str]:
 
 def test_two_files_name_the_insides_of_pyspark() -> None:
     """So a port to another Spark reads two files."""
-    named = [f"{path}: {found}" for path, tree in trees() if path not in INSIDES for found in named_insides(tree)]
+    beside = [(name(path), ast.parse(path.read_text())) for folder in ("benchmarks", "notebooks") for path in (ROOT / folder).glob("*.py")]
+    named = [f"{path}: {found}" for path, tree in (*trees(), *beside) if path not in INSIDES for found in named_insides(tree)]
     words = [
         f"{path}: {node.value!r}"
         for path, tree in trees()
