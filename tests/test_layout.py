@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+import pyspark_tidb_binlog
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
 from pyspark_tidb_binlog.jobs import command
 from pyspark_tidb_binlog.schemas import errors
@@ -147,6 +148,17 @@ def test_everything_is_imported_under_one_name() -> None:
         if module.partition(".")[0] in PACKAGES
     ]
     assert bare == []
+
+
+def test_the_notebook_uses_only_what_is_promised() -> None:
+    """Everything else may change in any release."""
+    offered = set(pyspark_tidb_binlog.__all__) - {"DefaultSource"}
+    tree = ast.parse((ROOT / "notebooks" / "replicate.py").read_text())
+    used = {module for module in imported(ROOT / "notebooks" / "replicate.py") if module.startswith(NAMESPACE)}
+    assert used <= {NAMESPACE, *(f"{NAMESPACE}.{name}" for name in offered)} and modules_of(tree) & {NAMESPACE}
+    (promised,) = re.findall(r"^\| classes and functions .*$", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
+    assert [name for name in offered if f"`{name}`" not in promised] == []
+    assert [name for name in offered if getattr(pyspark_tidb_binlog, name).__name__ != name] == []
 
 
 def named_insides(tree: ast.Module) -> Iterator[str]:

@@ -52,6 +52,10 @@ class Progress:
     unrecorded: str = ""
     """Why the newest batches are not in the Delta tables, in words; empty = they are, or will be in a moment."""
 
+    def __str__(self) -> str:
+        """One line."""
+        return render_line(self)
+
 
 def held_by(reported: Mapping[str, Any]) -> str:
     """What holds resolved_ts back and since when, from what the source reports of its Pumps; empty when it reports nothing.

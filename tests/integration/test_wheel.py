@@ -159,11 +159,10 @@ def interpreter(batches):
 
 print("workers", spark.range(1).mapInArrow(interpreter, "python string").collect()[0][0])
 
-from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.stream.replication import Replication
+from pyspark_tidb_binlog import Replication, load_drainer
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 try:
-    Replication(spark, DrainerConfig())
+    Replication(spark, load_drainer())
 except ConfigError as error:
     print("refused", error)
 """
