@@ -77,13 +77,18 @@ def installed(project: Path, packages: Sequence[str], seconds: float) -> tuple[s
     found = {name.lower().replace("_", "-"): version for name, _, version in (line.partition("==") for line in frozen.splitlines())}
     versions = project / "jobs" / "entry" / "versions.py"
     text = versions.read_text()
-    major, minor, *_ = found["pyspark"].split(".")
-    text = re.sub(r"^SPARK = .*", f"SPARK = ({major}, {minor})", text, flags=re.M)
-    if "delta-spark" in found:
-        text = re.sub(r"^EXACT_DELTA = .*", f'EXACT_DELTA = "{found["delta-spark"]}"', text, flags=re.M)
-    versions.write_text(text)
-    (delta,) = re.findall(r'^EXACT_DELTA = "(.*)"', text, re.M)
+    delta = found.get("delta-spark") or re.findall(r'^EXACT_DELTA = "(.*)"', text, re.M)[0]
+    versions.write_text(written_for(text, found["pyspark"], delta))
     return found["pyspark"], delta
+
+
+def written_for(text: str, spark: str, delta: str) -> str:
+    """``versions.py`` with another Spark and Delta."""
+    major, minor, *_ = spark.split(".")
+    for name, value in (("SPARK", f"({major}, {minor})"), ("EXACT_DELTA", f'"{delta}"')):
+        text, changed = re.subn(rf"^{name} = .*", f"{name} = {value}", text, flags=re.M)
+        assert changed == 1, name
+    return text
 
 
 def run(project: Path, seconds: float, *command: str) -> str:
