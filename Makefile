@@ -9,7 +9,7 @@ GATE_CASE := "tests/integration/test_rehearse_golden.py::test_sorted[bank]"
 CASES := types keys ddl txn beyond_mysql bank online bench
 DELIVERIES := sorted raw
 MYSQLD = $(abspath $(or $(TIDB_BINLOG_TEST_MYSQLD),$(shell command -v mysqld)))
-LINTED := jobs binlog_source sinks schemas conf tests benchmarks notebooks pyspark_tidb_binlog/__init__.py
+LINTED := jobs binlog_source sinks schemas conf tests benchmarks notebooks pyspark_tidb_binlog/__init__.py setup.py
 
 .PHONY: help
 help: ## this list
@@ -116,6 +116,10 @@ golden: setup ## rehearse every recorded case in both deliveries and compare (GO
 	@for case in $(CASES); do for delivery in $(DELIVERIES); do \
 	  ./spark-submit.sh rehearse $(GOLDEN)/$$case --delivery $$delivery --pace 0 || exit 1; \
 	done; done
+
+.PHONY: spark-next
+spark-next: setup ## the golden cases with the newest PySpark and Delta of the package index, in a copy of the project (SPARK_NEXT=packages, CASES=)
+	$(VENV)/python -m benchmarks.spark_next --cases "$(CASES)" $(SPARK_NEXT)
 
 .PHONY: demo
 demo: ## see it work for a minute

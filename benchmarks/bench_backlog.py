@@ -26,8 +26,8 @@ from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase, f
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import compare, prepare_target, settings_for, staged
-from pyspark_tidb_binlog.jobs.replication import Replication
-from pyspark_tidb_binlog.jobs.spark_session import FRUGAL, build_session
+from pyspark_tidb_binlog.jobs.spark.spark_session import FRUGAL, build_session
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table, table_json
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.spark_session import build_session
+from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo

@@ -21,8 +21,8 @@ from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
-from pyspark_tidb_binlog.jobs.replication import Replication
-from pyspark_tidb_binlog.jobs.spark_session import build_session
+from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 
 CLUSTER_ID = 11

@@ -31,8 +31,8 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceCon
 from pyspark_tidb_binlog.jobs.demo import PUMPS, catch_up, settings_for, upstream
 from pyspark_tidb_binlog.jobs.lab.lag import ProbeWatch, lags, percentile
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.replication import Replication
-from pyspark_tidb_binlog.jobs.spark_session import build_session
+from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 

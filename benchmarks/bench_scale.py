@@ -38,8 +38,8 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceCon
 from pyspark_tidb_binlog.jobs.lab.lag import percentile
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import RehearsalUpstream, compare, prepare_target, settings_for, staged
-from pyspark_tidb_binlog.jobs.replication import Replication
-from pyspark_tidb_binlog.jobs.spark_session import FRUGAL, build_session
+from pyspark_tidb_binlog.jobs.spark.spark_session import FRUGAL, build_session
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 
 _SAMPLE_SECONDS = 0.2

@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.binlog_source.pump.handlers import Handlers
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods, StreamCall
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import WRITE_BINLOG_BATCH
 from pyspark_tidb_binlog.jobs import pump
-from pyspark_tidb_binlog.jobs.cli import run_job
+from pyspark_tidb_binlog.jobs.entry.cli import run_job
 
 
 class PlainCall:

@@ -18,9 +18,9 @@ _ROLES = (
     ("source_runner", "source on the driver"),
     ("state_driver", "pairing on the driver"),
     ("pyspark.daemon", "Python workers"),
-    ("pyspark_tidb_binlog.jobs.workers", "Python workers"),
+    ("pyspark_tidb_binlog.jobs.spark.workers", "Python workers"),
     # Its forks have its command line: with them, what runs on the driver counts as a worker.
-    ("pyspark_tidb_binlog.jobs.worker_forks", "Python workers"),
+    ("pyspark_tidb_binlog.jobs.spark.worker_forks", "Python workers"),
 )
 """A text in the command line, and the role of the processes that have it."""
 

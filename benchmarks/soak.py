@@ -25,9 +25,10 @@ from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.demo import PUMPS, catch_up, settings_for, upstream
 from pyspark_tidb_binlog.jobs.lab.compare import compare
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.replication import Replication, findings_dir
-from pyspark_tidb_binlog.jobs.spark_session import build_session
+from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
+from pyspark_tidb_binlog.jobs.stream.replication import Replication, findings_dir
 from pyspark_tidb_binlog.sinks.delta.maintenance import Retention
+from pyspark_tidb_binlog.sinks.engine.spark_jvm import jvm_of
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 
 WARM_SECONDS = 60.0
@@ -94,8 +95,7 @@ def _watched(replication: Replication, workload: WorkloadProcess, seconds: float
 
 def look(spark: SparkSession, config: DrainerConfig, work_dir: Path) -> Look:
     """The resources held now, after a garbage collection of the JVM."""
-    jvm = spark._jvm
-    assert jvm is not None
+    jvm = jvm_of(spark)
     jvm.System.gc()
     time.sleep(_CLEAN_SECONDS)
     jvm.System.gc()

@@ -2,7 +2,7 @@
 
 Promises: a file, the variables and the flags of a real Drainer or Pump are read as it reads them (drainer.md 3, pump.md 3). An unknown key
 is an error that names the key, its origin and the nearest one; a value that asks for what is not built is one too (``conf.unsupported``). Values are typed and checked once, here. Every error is a
-``ValueError`` (this package imports no other of the project); ``jobs.cli`` reports it as a ``ConfigError``.
+``ValueError`` (this package imports no other of the project); ``jobs.entry.cli`` reports it as a ``ConfigError``.
 
 A setting's path is its TOML table and key: ``syncer.txn-batch``, ``spark.parts``, ``pd-urls``. In the environment it is
 ``TIDB_BINLOG__SYNCER__TXN_BATCH`` (upper case, ``__`` for the dot, ``_`` for the dash), or where the real program has a flag for it

@@ -20,14 +20,16 @@ from typing import NoReturn
 
 from pyspark_tidb_binlog.conf.entry import CODE, COMMAND, IN_CHECKOUT, PACKAGE, PROGRAM
 from pyspark_tidb_binlog.conf.version import VERSION
-from pyspark_tidb_binlog.jobs import jvm_settings, own_places
-from pyspark_tidb_binlog.jobs.class_archive import ClassArchive
-from pyspark_tidb_binlog.jobs.fetched_jars import DELTA_JARS, KAFKA_SINK_JARS, FetchedJars, jars_in
-from pyspark_tidb_binlog.jobs.jvm_settings import FRUGAL
-from pyspark_tidb_binlog.jobs.kafka_wanted import wants_kafka_sink
-from pyspark_tidb_binlog.jobs.programs import SERVER, server_program
-from pyspark_tidb_binlog.jobs.recorded_cases import require_case
-from pyspark_tidb_binlog.jobs.versions import java_of, require_java, require_spark
+from pyspark_tidb_binlog.jobs.entry import own_places
+from pyspark_tidb_binlog.jobs.entry.kafka_wanted import wants_kafka_sink
+from pyspark_tidb_binlog.jobs.entry.versions import java_of, require_java, require_spark
+from pyspark_tidb_binlog.jobs.lab.programs import SERVER, server_program
+from pyspark_tidb_binlog.jobs.lab.recorded_cases import require_case
+from pyspark_tidb_binlog.jobs.spark import jvm_settings
+from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, KAFKA_SINK_JARS, FetchedJars, jars_in
+from pyspark_tidb_binlog.jobs.spark.jvm_settings import FRUGAL
+from pyspark_tidb_binlog.jobs.spark.pyspark_insides import OWN_DAEMON
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 EXIT_WRONG = 2
@@ -179,7 +181,8 @@ def _run(given: Given) -> int:
     if environ.get("TIDB_BINLOG_DIE"):
         # A fault point must kill the whole application (conf/failpoints.py), which is this process.
         environ.setdefault("TIDB_BINLOG_DIE_PID", str(os.getpid()))
-    arguments = [name, *given.options]
+    # A name below `jobs` (launch.py).
+    arguments = ["check.preflight" if checks else given.job, *given.options]
     if job.spark and not checks and not asks:
         if given.job == "rehearse":
             require_case(given.options)
@@ -261,8 +264,7 @@ def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
     environ |= {"SPARK_HOME": str(home), "SPARK_SUBMIT_OPTS": f"{ours} {options}".strip(), "PYTHONHASHSEED": "0"}
     settings = ["spark.ui.showConsoleProgress=false"]
     if local:
-        # Executors elsewhere have the code sent to them, which Spark puts on the path of a task, too late for the parent of the workers.
-        settings.append("spark.python.daemon.module=pyspark_tidb_binlog.jobs.workers")
+        settings.append("=".join(OWN_DAEMON))
     arguments = ["--master", master, "--name", f"tidb-binlog {given.job}"]
     for setting in settings:
         arguments += ["--conf", setting]

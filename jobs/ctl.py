@@ -2,7 +2,7 @@
 
 ``COMMANDS`` says what there is, as ``--help`` does. ``-ssl-ca``, ``-ssl-cert`` and ``-ssl-key`` are for a cluster with TLS. ``-cmd pumps`` is the same as ``pumps``. Unlike binlogctl, it looks at the node's answer: a refused change is an error.
 
-Promises: nothing but the named command is changed. Exit codes as in ``cli.py``.
+Promises: nothing but the named command is changed. Exit codes as in ``jobs/entry/cli.py``.
 """
 
 import argparse
@@ -24,7 +24,8 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, 
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.conf.entry import PROGRAM
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.cli import (
+from pyspark_tidb_binlog.jobs.check.node_report import NodeReport, ddl_lines, finding_lines
+from pyspark_tidb_binlog.jobs.entry.cli import (
     EXIT_FAILED,
     JobParser,
     add_security_flags,
@@ -34,9 +35,8 @@ from pyspark_tidb_binlog.jobs.cli import (
     parser,
     security_of,
 )
-from pyspark_tidb_binlog.jobs.local_paths import local_path
-from pyspark_tidb_binlog.jobs.log_lines import line
-from pyspark_tidb_binlog.jobs.node_report import NodeReport, ddl_lines, finding_lines
+from pyspark_tidb_binlog.jobs.entry.local_paths import local_path
+from pyspark_tidb_binlog.jobs.entry.log_lines import line
 from pyspark_tidb_binlog.schemas.durable_file import replace_file
 from pyspark_tidb_binlog.schemas.errors import ConfigError, LeaseHeld, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.events import moment_of

@@ -20,19 +20,20 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryCl
 from pyspark_tidb_binlog.binlog_source.emulator.workload import ARCHIVE, DATABASE, PROBE, WorkloadConfig
 from pyspark_tidb_binlog.binlog_source.emulator.workload_process import Status, WorkloadProcess
 from pyspark_tidb_binlog.conf.entry import COMMAND, IN_CHECKOUT, document, sample
+from pyspark_tidb_binlog.conf.load import load_drainer
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig
-from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
+from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
+from pyspark_tidb_binlog.jobs.entry.logs import log_file
+from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.lab.compare import TableOutcome, compare
 from pyspark_tidb_binlog.jobs.lab.lag import ProbeWatch, lags, percentile
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PUMP, PumpProcess
-from pyspark_tidb_binlog.jobs.logs import log_file
-from pyspark_tidb_binlog.jobs.replication import Replication
-from pyspark_tidb_binlog.jobs.report import Reporter
-from pyspark_tidb_binlog.jobs.signals import stop_on_signals
-from pyspark_tidb_binlog.jobs.spark_session import build_session
-from pyspark_tidb_binlog.jobs.target_use import DEMO_CLUSTER, require_no_stream
-from pyspark_tidb_binlog.jobs.targets import require_server
+from pyspark_tidb_binlog.jobs.lab.target_use import DEMO_CLUSTER, require_no_stream
+from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
+from pyspark_tidb_binlog.jobs.stream.report import Reporter
+from pyspark_tidb_binlog.jobs.stream.targets import require_server
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 
@@ -43,6 +44,7 @@ FAKE_INTERVAL = 0.2
 """Seconds without a write after which a demo Pump writes a fake binlog: an idle one must not hold the others back."""
 _POLL_SECONDS = 0.02
 _STALLED_SECONDS = 120.0
+_FIRST_DDLS = 3
 
 
 @contextlib.contextmanager
@@ -92,6 +94,24 @@ def settings_for(workload: WorkloadProcess, config: DrainerConfig, target: Targe
         checkpoint_dir=str(work_dir / "spark"),
         delta_dir=str(work_dir / "delta"),
     )
+
+
+@contextlib.contextmanager
+def small_cluster() -> Iterator[tuple[DrainerConfig, WorkloadProcess]]:
+    """Two Pumps with a workload that writes and has executed its first DDLs, and a private MariaDB, which all end with the block.
+
+    Gives the settings of a Drainer for them, and the workload.
+    """
+    with contextlib.ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="small-cluster-", ignore_cleanup_errors=True)))
+        target = stack.enter_context(PrivateMariaDB()).target()
+        workload = stack.enter_context(upstream(place, WorkloadConfig(rate=40, sessions=2, ddl_every=80, probe_interval=0)))
+        config = settings_for(workload, load_drainer(), target, place)
+        workload.open(PUMPS)
+        workload.begin()
+        while workload.status().ddls < _FIRST_DDLS:
+            time.sleep(_POLL_SECONDS)
+        yield config, workload
 
 
 def catch_up(replication: Replication, upto_ts: int, stalled_seconds: float = _STALLED_SECONDS) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark_tidb_binlog.conf.entry import COMMAND, HOME
 from pyspark_tidb_binlog.conf.kinds import nearest
-from pyspark_tidb_binlog.jobs.cli import add_switch, parser
+from pyspark_tidb_binlog.jobs.entry.cli import add_switch, parser
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 _AT_THE_TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")

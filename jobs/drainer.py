@@ -1,20 +1,20 @@
 """``./spark-submit.sh drainer``: the replication stream, until it is stopped. [spark]
 
 The data path: ``binlog_source/stream.py`` (pump -> source -> pair) -> ``sinks/apply.py`` (explode -> decode -> plan -> apply) ->
-``sinks/mysql/progress.py`` and ``sinks/delta/checkpoint_table.py`` (checkpoint); ``jobs/replication.py`` connects them.
+``sinks/mysql/progress.py`` and ``sinks/delta/checkpoint_table.py`` (checkpoint); ``jobs/stream/replication.py`` connects them.
 """
 
 import sys
 from collections.abc import Sequence
 
-from pyspark_tidb_binlog.jobs import preflight
-from pyspark_tidb_binlog.jobs.cli import drainer_config
-from pyspark_tidb_binlog.jobs.drainer_options import BootstrapRequest, drainer_options
-from pyspark_tidb_binlog.jobs.recovery import recover_without_upstream
-from pyspark_tidb_binlog.jobs.replication import Replication
-from pyspark_tidb_binlog.jobs.report import Reporter
-from pyspark_tidb_binlog.jobs.signals import stop_on_signals
-from pyspark_tidb_binlog.jobs.spark_session import build_session
+from pyspark_tidb_binlog.jobs.check import preflight
+from pyspark_tidb_binlog.jobs.entry.cli import drainer_config
+from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest, drainer_options
+from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
+from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
+from pyspark_tidb_binlog.jobs.stream.recovery import recover_without_upstream
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
+from pyspark_tidb_binlog.jobs.stream.report import Reporter
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,7 +1,7 @@
 """What ``jobs/command.py`` becomes: ``launch.py [SPARK OPTIONS --] JOB [options]`` calls ``main`` of the module ``jobs.JOB``.
 
 Promises: the job's code is imported as a module and is never ``__main__``, so functions sent to executors are pickled by name. The job is
-the process that was started; a Spark job has the JVM as its child (``jobs/jvm.py``), which starts while the job's modules are imported and
+the process that was started; a Spark job has the JVM as its child (``jobs/spark/jvm.py``), which starts while the job's modules are imported and
 has exited when the job ends.
 """
 
@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from pyspark_tidb_binlog.jobs import jvm
-from pyspark_tidb_binlog.jobs.cli import run_job
-from pyspark_tidb_binlog.jobs.signals import REQUEST, stop_on_signals
-from pyspark_tidb_binlog.jobs.worker_forks import PYTHON, WorkerForks
+from pyspark_tidb_binlog.jobs.entry.cli import run_job
+from pyspark_tidb_binlog.jobs.entry.signals import REQUEST, stop_on_signals
+from pyspark_tidb_binlog.jobs.spark import jvm
+from pyspark_tidb_binlog.jobs.spark.worker_forks import PYTHON, WorkerForks
 
 _log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.store import THREADS, Store,
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import write_binlog
 from pyspark_tidb_binlog.conf.entry import COMMAND, PROGRAM
 from pyspark_tidb_binlog.conf.model import PumpConfig
-from pyspark_tidb_binlog.jobs.cli import (
+from pyspark_tidb_binlog.jobs.entry.cli import (
     EXIT_DEFECT,
     EXIT_FAILED,
     add_security_flags,
@@ -41,7 +41,7 @@ from pyspark_tidb_binlog.jobs.cli import (
     run_job,
     security_of,
 )
-from pyspark_tidb_binlog.jobs.signals import stop_on_signals
+from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
 from pyspark_tidb_binlog.schemas.tls import TlsSettings

@@ -20,17 +20,17 @@ from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterSer
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase, feed, load, schedule
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SourceConfig, TargetConfig
-from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, add_settings, add_switch, drainer_config, parser, target_of
 from pyspark_tidb_binlog.jobs.demo import ENDS_AT_A_FINDING
+from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_settings, add_switch, drainer_config, parser, target_of
+from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PUMP, PumpProcess
-from pyspark_tidb_binlog.jobs.recorded_cases import case_of
-from pyspark_tidb_binlog.jobs.replication import Replication
-from pyspark_tidb_binlog.jobs.report import Reporter
-from pyspark_tidb_binlog.jobs.signals import stop_on_signals
-from pyspark_tidb_binlog.jobs.spark_session import build_session
-from pyspark_tidb_binlog.jobs.target_use import require_no_stream
-from pyspark_tidb_binlog.jobs.targets import require_server
+from pyspark_tidb_binlog.jobs.lab.recorded_cases import case_of
+from pyspark_tidb_binlog.jobs.lab.target_use import require_no_stream
+from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
+from pyspark_tidb_binlog.jobs.stream.report import Reporter
+from pyspark_tidb_binlog.jobs.stream.targets import require_server
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
 from pyspark_tidb_binlog.schemas.events import tso

@@ -22,8 +22,8 @@ from typing import Any, BinaryIO, Protocol
 
 from pyspark_tidb_binlog.conf.load import PASSWORD, variable_of
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
-from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, SWITCH, JobParser, parser, run_job, switched
-from pyspark_tidb_binlog.jobs.logs import move_log, set_level
+from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, SWITCH, JobParser, parser, run_job, switched
+from pyspark_tidb_binlog.jobs.entry.logs import move_log, set_level
 from pyspark_tidb_binlog.schemas.binlogfile import files_in
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso

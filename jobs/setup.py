@@ -26,10 +26,10 @@ from typing import NoReturn
 from pyspark_tidb_binlog.conf.entry import CODE, IN_CHECKOUT, PACKAGE
 from pyspark_tidb_binlog.conf.entry import HOME as PROJECT
 from pyspark_tidb_binlog.conf.version import VERSION
-from pyspark_tidb_binlog.jobs.class_archive import ClassArchive
-from pyspark_tidb_binlog.jobs.fetched_jars import COMPLETE, DELTA_JARS, KAFKA_SINK_JARS, FetchedJars
-from pyspark_tidb_binlog.jobs.programs import SERVER, server_program
-from pyspark_tidb_binlog.jobs.versions import JAVA, java_of, java_release
+from pyspark_tidb_binlog.jobs.entry.versions import JAVA, java_of, java_release
+from pyspark_tidb_binlog.jobs.lab.programs import SERVER, server_program
+from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import COMPLETE, DELTA_JARS, KAFKA_SINK_JARS, FetchedJars
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 VENV = PROJECT / ".venv"
@@ -197,7 +197,7 @@ def ensure_archive(jars: Path, spark: SparkOfMachine) -> None:
     if IN_CHECKOUT:
         environ["PYTHONPATH"] = str(CODE)
     try:
-        run([str(spark.python), "-m", "pyspark_tidb_binlog.jobs.warmup"], "the first run of Spark", env=environ)
+        run([str(spark.python), "-m", "pyspark_tidb_binlog.jobs.spark.warmup"], "the first run of Spark", env=environ)
         archive.replaced_by(aside)
     finally:
         aside.unlink(missing_ok=True)

@@ -34,7 +34,7 @@ if "dbutils" in globals():
 try:
     spark
 except NameError:
-    from pyspark_tidb_binlog.jobs.spark_session import build_session
+    from pyspark_tidb_binlog import build_session
 
     spark = build_session("tidb_binlog notebook")
     spark.conf.set("spark.sql.repl.eagerEval.enabled", "true")  # Jupyter shows a DataFrame's rows,
@@ -53,11 +53,10 @@ except NameError:
 import contextlib
 import datetime
 import os
-import tempfile
 import time
 from pathlib import Path
 
-from pyspark_tidb_binlog.conf.load import load_drainer
+from pyspark_tidb_binlog import load_drainer, small_cluster
 
 minutes = float(os.environ.get("TIDB_BINLOG_NOTEBOOK_MINUTES", "15"))  # of the past
 seconds = float(os.environ.get("TIDB_BINLOG_NOTEBOOK_SECONDS", "30"))  # for which the stream runs
@@ -69,18 +68,7 @@ settings = os.environ.get("TIDB_BINLOG_CONFIG")
 if settings or any(name.startswith(("TIDB_BINLOG__", "BINLOG_SERVER_")) for name in os.environ):
     config = load_drainer(Path(settings) if settings else None)
 else:
-    from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
-    from pyspark_tidb_binlog.jobs.demo import PUMPS, settings_for, upstream
-    from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-
-    place = Path(own.enter_context(tempfile.TemporaryDirectory(prefix="notebook-", ignore_cleanup_errors=True)))
-    target = own.enter_context(PrivateMariaDB()).target()
-    workload = own.enter_context(upstream(place, WorkloadConfig(rate=40, sessions=2, ddl_every=80, probe_interval=0)))
-    config = settings_for(workload, load_drainer(), target, place)
-    workload.open(PUMPS)
-    workload.begin()
-    while workload.status().ddls < 3:
-        time.sleep(0.1)
+    config, workload = own.enter_context(small_cluster())
 
 # COMMAND ----------
 
@@ -94,12 +82,10 @@ else:
 
 from pyspark.sql import functions as F
 
-from pyspark_tidb_binlog.binlog_source.source.options import options_of
+from pyspark_tidb_binlog import source_options
 
-known = ("pumps", "clusterId", "compressor", "sslCa", "sslCert", "sslKey", "certAllowedCn")
 since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=minutes)
-cluster = {name: value for name, value in options_of(config.source).items() if name in known}
-cluster |= {"tidbStatus": config.source.tidb_status, "startingTimestamp": since.isoformat()}
+cluster = source_options(config) | {"startingTimestamp": since.isoformat()}
 
 every = spark.read.format("tidb_binlog").options(**cluster).load()
 changes = every.selectExpr(
@@ -213,7 +199,7 @@ display(life)
 
 # COMMAND ----------
 
-from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog import Replication
 
 replication = Replication(spark, config).start()
 
@@ -223,12 +209,10 @@ replication = Replication(spark, config).start()
 
 # COMMAND ----------
 
-from pyspark_tidb_binlog.jobs.report import render_line
-
 until = time.monotonic() + seconds
 while time.monotonic() < until:
     replication.check()
-    print(render_line(replication.progress()))
+    print(replication.progress())
     time.sleep(1)
 
 # COMMAND ----------

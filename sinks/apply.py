@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.core.broadcast import Broadcast
+from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig

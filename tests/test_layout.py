@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+import pyspark_tidb_binlog
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
 from pyspark_tidb_binlog.jobs import command
 from pyspark_tidb_binlog.schemas import errors
@@ -16,13 +17,11 @@ from pyspark_tidb_binlog.schemas import errors
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("jobs", "binlog_source", "sinks", "schemas", "conf")
 NAMESPACE = "pyspark_tidb_binlog"
-SHIPPED = ("docs", "deploy", "notebooks", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE")
-"""What a wheel holds beside the code, in the same places."""
-NOT_JOBS = {"command", "launch", "preflight", "warmup"}
+NOT_JOBS = {"command", "launch"}
 """Modules of ``jobs`` with a ``main`` that the command does not offer under their names."""
 BROAD_EXCEPTS = {
-    "jobs/cli.py",
-    "jobs/worker_forks.py",
+    "jobs/entry/cli.py",
+    "jobs/spark/worker_forks.py",
     "binlog_source/cluster/periodic_task.py",
     "binlog_source/rpc/rpc_server.py",
     "binlog_source/rpc/peer.py",
@@ -33,6 +32,15 @@ BROAD_EXCEPTS = {
 }
 """Where everything may be caught: to tell it, log it and exit; to answer a client whose handler failed; to go on with a heartbeat, or with rows that nobody else writes; where a library raises bare Exceptions;
 to raise it again where it belongs."""
+
+INSIDES = {"jobs/spark/pyspark_insides.py", "sinks/engine/spark_jvm.py"}
+"""Where private parts of PySpark, Spark and Delta are named."""
+PRIVATE_NAMES = {"_jvm", "_jsc", "_jdf", "_jsparkSession", "_jconf", "_gateway", "_ensure_initialized", "_accumulatorServer", "_options"}
+PRIVATE_MODULES = re.compile(r"pyspark\.(?!errors$|sql$|sql\.(functions|types|datasource|streaming|pandas\.types)\b)|py4j\.(?!protocol$)")
+"""All but the documented ones, and ``from_arrow_schema`` of ``pyspark.sql.pandas.types``, which ``binlog_source`` needs."""
+PRIVATE_WORDS = re.compile(
+    r"_PYSPARK|PYSPARK_GATEWAY|pyspark\.(worker|daemon|sql\.worker)|python\.daemon\.module|checkpointFileManagerClass"
+)
 
 
 def sources() -> list[Path]:
@@ -126,7 +134,7 @@ def imported(path: Path) -> set[str]:
 
 def test_the_namespace_is_links_to_every_package() -> None:
     linked = {path.name: path.resolve() for path in (ROOT / NAMESPACE).iterdir() if path.is_symlink()}
-    assert linked == {entry: ROOT / entry for entry in (*PACKAGES, *SHIPPED)}
+    assert linked == {package: ROOT / package for package in PACKAGES}
 
 
 def test_everything_is_imported_under_one_name() -> None:
@@ -140,6 +148,51 @@ def test_everything_is_imported_under_one_name() -> None:
         if module.partition(".")[0] in PACKAGES
     ]
     assert bare == []
+
+
+def test_the_notebook_uses_only_what_is_promised() -> None:
+    """Everything else may change in any release."""
+    offered = set(pyspark_tidb_binlog.__all__) - {"DefaultSource"}
+    tree = ast.parse((ROOT / "notebooks" / "replicate.py").read_text())
+    used = {module for module in imported(ROOT / "notebooks" / "replicate.py") if module.startswith(NAMESPACE)}
+    assert used <= {NAMESPACE, *(f"{NAMESPACE}.{name}" for name in offered)} and modules_of(tree) & {NAMESPACE}
+    (promised,) = re.findall(r"^\| classes and functions .*$", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
+    assert [name for name in offered if f"`{name}`" not in promised] == []
+    assert [name for name in offered if getattr(pyspark_tidb_binlog, name).__name__ != name] == []
+
+
+def named_insides(tree: ast.Module) -> Iterator[str]:
+    """Private names and modules of PySpark in a file, and Spark's classes in the JVM."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            of = node.value
+            if node.attr in PRIVATE_NAMES and not (isinstance(of, ast.Name) and of.id == "self"):
+                yield ast.unparse(node)
+            if node.attr == "spark" and isinstance(of, ast.Attribute) and of.attr == "apache":
+                yield ast.unparse(node)
+    yield from sorted(module for module in modules_of(tree) if PRIVATE_MODULES.match(module))
+
+
+def test_two_files_name_the_insides_of_pyspark() -> None:
+    """So a port to another Spark reads two files."""
+    beside = [(name(path), ast.parse(path.read_text())) for folder in ("benchmarks", "notebooks") for path in (ROOT / folder).glob("*.py")]
+    named = [f"{path}: {found}" for path, tree in (*trees(), *beside) if path not in INSIDES for found in named_insides(tree)]
+    words = [
+        f"{path}: {node.value!r}"
+        for path, tree in trees()
+        if path not in INSIDES
+        for texts in [{id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and PRIVATE_WORDS.search(node.value) and id(node) not in texts
+    ]
+    assert (named, words) == ([], [])
+    assert all(list(named_insides(ast.parse((ROOT / path).read_text()))) for path in INSIDES)
+
+
+def modules_of(tree: ast.Module) -> set[str]:
+    """The modules that a file imports, or imports from."""
+    found = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    return found | {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
 
 
 def test_no_drawer_for_everything() -> None:

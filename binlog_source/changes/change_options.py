@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable, NamedTables
-from pyspark_tidb_binlog.binlog_source.source.options import FORMAT, PROTOCOL, names_of_options
+from pyspark_tidb_binlog.binlog_source.source.options import FORMAT, PROTOCOL, names_of_options, options_of
 from pyspark_tidb_binlog.conf.kinds import nearest
+from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import Delivery, tso
 
@@ -32,6 +33,7 @@ _NAMES = (
     "startingTimestamp",
     "endingTimestamp",
 )
+_OF_CLUSTER = ("pumps", "clusterId", "tidbStatus", "compressor", "sslCa", "sslCert", "sslKey", "certAllowedCn")
 _LAST_MS = 32_503_680_000_000
 """The year 3000: a ts is 64 bits long."""
 _OF_SETTINGS = {
@@ -131,6 +133,12 @@ def change_options_of(options: Mapping[str, str]) -> ChangeOptions:
         _one_of(given, "heartbeats", ("false", "true")) == "true",
         max(1, _whole(given, "readPartitions", 4)),
     )
+
+
+def source_options(config: DrainerConfig) -> dict[str, str]:
+    """The options for changes of the cluster that a Drainer's settings name: its Pumps, how they are reached, and its DDL history."""
+    options = options_of(config.source)
+    return {name: options[name] for name in _OF_CLUSTER}
 
 
 def reading_options(options: Mapping[str, str]) -> dict[str, str]:

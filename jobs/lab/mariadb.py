@@ -27,7 +27,7 @@ from pymysql.connections import Connection
 from pyspark_tidb_binlog.binlog_source.emulator.process import dies_with_parent
 from pyspark_tidb_binlog.conf.model import TargetConfig
 from pyspark_tidb_binlog.jobs.lab.ports import free_port
-from pyspark_tidb_binlog.jobs.programs import server_program
+from pyspark_tidb_binlog.jobs.lab.programs import server_program
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 START_TIMEOUT = 60.0

@@ -27,6 +27,7 @@ from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import ReplicationError
 from pyspark_tidb_binlog.schemas.events import moment_of
 from pyspark_tidb_binlog.schemas.findings import Finding
+from pyspark_tidb_binlog.sinks.engine.spark_jvm import is_delta_table
 
 _log = logging.getLogger(__name__)
 
@@ -508,8 +509,7 @@ def is_table(spark: SparkSession, path: str) -> bool:
     if not _URI.match(path):
         # Avoids a call into the JVM, because this delays every start.
         return any((Path(path) / "_delta_log").glob("*.json"))
-    jvm: Any = spark._jvm
-    return bool(jvm.io.delta.tables.DeltaTable.isDeltaTable(spark._jsparkSession, path))
+    return is_delta_table(spark, path)
 
 
 def reason_of(error: Exception) -> str:

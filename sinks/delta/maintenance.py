@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import SETTINGS, is_table
+from pyspark_tidb_binlog.sinks.engine.spark_jvm import delta_table, frame_of
 
 _log = logging.getLogger(__name__)
 
@@ -175,9 +175,7 @@ class DeltaMaintenance:
             return
         spark.sparkContext.setJobGroup(self.group, f"{operation} {path}", interruptOnCancel=False)
         try:
-            # Delta's Python API would do no more, and its package asks for an older PySpark.
-            jvm: Any = spark._jvm
-            table = jvm.io.delta.tables.DeltaTable.forPath(spark._jsparkSession, path)
+            table = delta_table(spark, path)
             if operation is Operation.OPTIMIZE:
                 self._agree(spark, table)
                 table.optimize().executeCompaction()
@@ -187,10 +185,10 @@ class DeltaMaintenance:
             for name in ("spark.jobGroup.id", "spark.job.description"):
                 spark.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
 
-    def _agree(self, spark: SparkSession, table: JavaObject) -> None:
+    def _agree(self, spark: SparkSession, table: Any) -> None:
         """Set the table properties if they differ: the setting was changed."""
         # Uses the absolute location: SQL takes a relative path for a table name.
-        there = DataFrame(table.detail(), spark).select("properties", "location").toArrow().to_pylist()[0]
+        there = frame_of(spark, table.detail()).select("properties", "location").toArrow().to_pylist()[0]
         wanted = self._bounds.properties
         if wanted.items() <= dict(there["properties"]).items():
             return

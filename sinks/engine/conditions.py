@@ -28,14 +28,13 @@ from pyspark_tidb_binlog.sinks.engine.batch import rows_between
 from pyspark_tidb_binlog.sinks.engine.blocks import unpack
 from pyspark_tidb_binlog.sinks.engine.hidden import HIDDEN, HiddenRows
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, Span
+from pyspark_tidb_binlog.sinks.engine.spark_jvm import may_change
 from pyspark_tidb_binlog.sinks.routing.replicated import names_column
 
 _IDS = tuple(f"_tidb_binlog_{name}" for name in HIDDEN.names)
 _COMMENT = re.compile(r"/\*.*?\*/|--[^\n]*", re.DOTALL)
 _MOMENT = re.compile(r"\b(?:date|time|timestamp\w*)\s*r?['\"]\s*(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 """Literals that Spark reads as the time of the query."""
-_CHANGING_PLANS = ("CURRENT_LIKE", "PLAN_EXPRESSION")
-"""Of Catalyst's patterns of expressions: what depends on the time, the user or the session, and subqueries."""
 _ROWS = 16_384
 """Row events per Arrow batch that goes to Spark."""
 
@@ -63,21 +62,13 @@ def require(spark: SparkSession, condition: Condition) -> None:
     frame = spark.createDataFrame(_typed_images(condition.table, ROW_EVENT.empty_table()))
     try:
         hidden = _hidden_of(frame, condition)
-        changing = _changes(spark, hidden) or _MOMENT.search(_COMMENT.sub(" ", condition.where)) is not None
+        changing = may_change(spark, hidden) or _MOMENT.search(_COMMENT.sub(" ", condition.where)) is not None
     except PySparkException as error:
         raise ConfigError(
             f"{what}, is not valid for the table at schema version {condition.table.version}: {_first_line(error)}"
         ) from error
     if changing:
         raise ConfigError(f"{what}, may give another answer when a batch is applied again; compare with columns and constants")
-
-
-def _changes(spark: SparkSession, frame: DataFrame) -> bool:
-    """Whether the same rows may give another answer: Catalyst knows it of every function, under whatever name and quotes."""
-    jvm: Any = spark._jvm
-    plan = frame._jdf.queryExecution().analyzed()
-    patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
-    return not plan.deterministic() or any(plan.containsPattern(getattr(patterns, name)()) for name in _CHANGING_PLANS)
 
 
 def require_values(condition: Condition) -> None:

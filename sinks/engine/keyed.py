@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-from pyspark.core.broadcast import Broadcast
+from pyspark import Broadcast, StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.storagelevel import StorageLevel
 
 from pyspark_tidb_binlog.schemas.explode import Exploded, explode
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt

@@ -20,12 +20,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.engine.spark_jvm import is_a, jvm_of
 from pyspark_tidb_binlog.sinks.kafka import cut_off
 from pyspark_tidb_binlog.sinks.kafka.java_options import (
     ASK_SECONDS,
@@ -245,10 +245,9 @@ class SparkTopic(Topic):
         return self._consumer
 
     def _passes(self, error: Py4JJavaError) -> bool:
-        gateway = self._spark.sparkContext._gateway
         cause = error.java_exception
         while cause is not None:
-            if is_instance_of(gateway, cause, _TRANSIENT) or _UNRESOLVED in str(cause.getMessage()):
+            if is_a(self._spark, cause, _TRANSIENT) or _UNRESOLVED in str(cause.getMessage()):
                 return True
             cause = cause.getCause()
         return False
@@ -274,7 +273,7 @@ class SparkTopic(Topic):
 
     @property
     def _jvm(self) -> Any:
-        return self._spark.sparkContext._jvm
+        return jvm_of(self._spark)
 
     def _map(self, options: dict[str, str]) -> Any:
         found = self._jvm.java.util.HashMap()

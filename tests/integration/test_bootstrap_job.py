@@ -16,11 +16,11 @@ from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig
-from pyspark_tidb_binlog.jobs.drainer_options import BootstrapRequest
+from pyspark_tidb_binlog.jobs.check.node_report import NodeReport
+from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
-from pyspark_tidb_binlog.jobs.node_report import NodeReport
-from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
 from tests.support.mirrored_upstream import MirroredUpstream
 from tests.support.private_mysql import RealMariaDB

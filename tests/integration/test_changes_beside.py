@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from tests.support.change_scene import ChangeScene, rows_of_changes
 from tests.support.eventually import eventually
 from tests.support.spark_queries import WAIT, replicated, source_of_pumps

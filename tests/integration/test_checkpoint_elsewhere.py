@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, DrainerConfig, RelayConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.ports import free_port
-from pyspark_tidb_binlog.jobs.recovery import replayed
+from pyspark_tidb_binlog.jobs.stream.recovery import replayed
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, Corruption, LeaseHeld
 from pyspark_tidb_binlog.sinks.mysql import elsewhere
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink

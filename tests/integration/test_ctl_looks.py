@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_FOUND, HttpRequest, 
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.jobs.ctl import main
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.report import Progress, as_json
+from pyspark_tidb_binlog.jobs.stream.report import Progress, as_json
 from pyspark_tidb_binlog.schemas.errors import ConfigError, DdlRefused
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind

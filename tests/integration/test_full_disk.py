@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
 from pyspark_tidb_binlog.conf.model import DrainerConfig, FileConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.binlogfile import walk
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ReplicationError
 from pyspark_tidb_binlog.sinks.mysql import elsewhere
@@ -158,7 +158,7 @@ def test_the_log(disk: SmallDisk) -> None:
     program = (
         "import logging, os, sys, time\n"
         "from pathlib import Path\n"
-        "from pyspark_tidb_binlog.jobs.cli import run_job\n"
+        "from pyspark_tidb_binlog.jobs.entry.cli import run_job\n"
         "def main(argv):\n"
         "    for number in range(20):\n"
         "        logging.warning('%s before %d', 'x' * 3000, number)\n"

@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
 from pyspark_tidb_binlog.binlog_source.source.mid_history import jobs_in_doubt
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import prepare_target
-from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.history import JobType
 from tests.support.arena import Arena, Cut
 from tests.support.golden_case import GOLDEN, load_case

@@ -17,8 +17,9 @@ from pyspark.sql import SparkSession
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
 from pyspark_tidb_binlog.conf.kinds import PAIRS, text_of
 from pyspark_tidb_binlog.conf.model import KafkaConfig
-from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.errors import ApplyError, Stopped
+from pyspark_tidb_binlog.sinks.engine.spark_jvm import jvm_of
 from pyspark_tidb_binlog.sinks.kafka import kafka_wire, spark_topic, topic_settings
 from pyspark_tidb_binlog.sinks.kafka.broker_topic import BrokerTopic
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import Topic, TopicEnd
@@ -228,7 +229,7 @@ def test_a_topic_that_was_made_again(
 ) -> None:
     topic = opened()
     topic.send([b"a", b"b", b"c"])
-    jvm: Any = spark.sparkContext._jvm
+    jvm = jvm_of(spark)
     settings = jvm.java.util.HashMap()
     settings.put("bootstrap.servers", kafka.address)
     admin = jvm.org.apache.kafka.clients.admin.Admin.create(settings)

@@ -16,8 +16,9 @@ from pyspark.sql.types import StructType
 
 from pyspark_tidb_binlog.binlog_source.pairing import processor
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
-from pyspark_tidb_binlog.jobs.logs import spark_log_file
+from pyspark_tidb_binlog.jobs.entry.logs import spark_log_file
 from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.sinks.engine.spark_jvm import jvm_of
 from tests.support.pump_writes import commit, fake, prewrite, send
 from tests.support.spark_queries import Taken, end, run, source_of_pumps, until
 
@@ -33,8 +34,7 @@ def watermark_ms(query: StreamingQuery) -> int:
 
 def left_open(spark: SparkSession) -> int:
     """Sockets of the JVM whose other side has closed them, and its unix sockets, of which a kernel does not tell that."""
-    jvm = spark._jvm
-    assert jvm is not None
+    jvm = jvm_of(spark)
     process = Path(f"/proc/{jvm.java.lang.ProcessHandle.current().pid()}")
     inodes = set()
     for file in (process / "fd").iterdir():

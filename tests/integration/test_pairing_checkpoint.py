@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.replication import Replication
-from pyspark_tidb_binlog.jobs.spark_checkpoint import SparkCheckpoint
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
+from pyspark_tidb_binlog.jobs.stream.spark_checkpoint import SparkCheckpoint
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from tests.support.arena import Arena, Cut
 from tests.support.golden_case import GOLDEN

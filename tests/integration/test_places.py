@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig
-from pyspark_tidb_binlog.jobs.places import CheckpointFiles
-from pyspark_tidb_binlog.jobs.spark_checkpoint import SparkCheckpoint
+from pyspark_tidb_binlog.jobs.spark.pyspark_insides import hadoop_configuration
+from pyspark_tidb_binlog.jobs.stream.places import CheckpointFiles
+from pyspark_tidb_binlog.jobs.stream.spark_checkpoint import SparkCheckpoint
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, latest
 
@@ -21,7 +22,7 @@ def uri(request, tmp_path, spark):
     if request.param == "relative":
         return os.path.relpath(path)
     if request.param == "viewfs://":
-        conf = spark.sparkContext._jsc.hadoopConfiguration()
+        conf = hadoop_configuration(spark)
         conf.set("fs.viewfs.impl", "org.apache.hadoop.fs.viewfs.ViewFileSystem")
         conf.set("fs.AbstractFileSystem.viewfs.impl", "org.apache.hadoop.fs.viewfs.ViewFs")
         conf.set("fs.viewfs.mounttable.elsewhere.link./data", f"file://{tmp_path}")

@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState,
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal
-from pyspark_tidb_binlog.jobs import preflight
+from pyspark_tidb_binlog.jobs.check import preflight
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import ensure_ddl_table

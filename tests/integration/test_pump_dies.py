@@ -3,7 +3,7 @@
 import grpc
 import pytest
 
-from pyspark_tidb_binlog.jobs.cli import EXIT_DEFECT
+from pyspark_tidb_binlog.jobs.entry.cli import EXIT_DEFECT
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import tso

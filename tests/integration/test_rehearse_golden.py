@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import main, prepare_target
-from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import BinlogType
 from pyspark_tidb_binlog.sinks.mysql.lease import lock_name

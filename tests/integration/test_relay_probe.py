@@ -9,10 +9,10 @@ import pytest
 from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, RelayConfig, SourceConfig, TargetConfig
-from pyspark_tidb_binlog.jobs import recovery
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.recovery import recover_without_upstream, upstream_away
-from pyspark_tidb_binlog.jobs.targets import sink_of
+from pyspark_tidb_binlog.jobs.stream import recovery
+from pyspark_tidb_binlog.jobs.stream.recovery import recover_without_upstream, upstream_away
+from pyspark_tidb_binlog.jobs.stream.targets import sink_of
 from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.proto import secondary_binlog_pb2 as slave

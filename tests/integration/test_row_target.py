@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import prepare_target
-from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from tests.support.arena import Arena, Cut, counted, numbered
 from tests.support.golden_case import GOLDEN
 from tests.support.keyless_case import keyless_case

@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import prepare_target
-from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.errors import ConfigError, HistoryUnavailable, SchemaMismatch
 from tests.support.drainer_process import Drainer, drainer_of
 from tests.support.pump_writes import CLUSTER, fake, send

@@ -7,8 +7,8 @@ from pyspark.sql import SparkSession
 
 import pyspark_tidb_binlog
 from pyspark_tidb_binlog.binlog_source.source.refused_source import RefusedSource, reason
-from pyspark_tidb_binlog.jobs.session_check import STATE_STORE, delta_version, require_session
-from pyspark_tidb_binlog.jobs.versions import DELTA, EXACT_DELTA
+from pyspark_tidb_binlog.jobs.entry.versions import DELTA, EXACT_DELTA
+from pyspark_tidb_binlog.jobs.spark.session_check import STATE_STORE, delta_version, require_session
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 pytestmark = pytest.mark.spark

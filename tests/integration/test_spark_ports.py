@@ -8,6 +8,8 @@ import pytest
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
+from pyspark_tidb_binlog.sinks.engine.spark_jvm import jvm_of
+
 pytestmark = pytest.mark.spark
 
 RPC_REQUEST, RPC_FAILURE = 3, 5
@@ -26,8 +28,7 @@ def answer_to(port: int, body: bytes) -> tuple[int, str]:
 
 def test_the_jvm_reads_nothing_of_who_has_not_its_secret(spark: SparkSession, tmp_path: Path) -> None:
     """It holds the target's password, and an RPC is a serialized Java object."""
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
+    jvm = jvm_of(spark)
     blocks = jvm.org.apache.spark.SparkEnv.get().blockManager().blockTransferService().port()
     for port in (int(spark.conf.get("spark.driver.port") or 0), int(blocks)):
         kind, text = answer_to(port, b"\xac\xed\x00\x05sr")

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.lab.ports import free_port
-from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable, Stopped
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc]

@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.targets import sink_of
+from pyspark_tidb_binlog.jobs.stream.targets import sink_of
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock

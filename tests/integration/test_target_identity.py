@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, ReplicationError
 from tests.support.arena import Arena, Cut
 from tests.support.drainer_process import RUN_SECONDS

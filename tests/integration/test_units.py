@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.jobs import cli
+from pyspark_tidb_binlog.jobs.entry import cli
 
 ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "deploy").glob("*.service"))

@@ -73,13 +73,21 @@ def test_it_holds_the_product_and_nothing_else(wheel: Path) -> None:
         "conf/jvm.options",
         "docs/runbook.md",
         "docs/spec/wire.md",
+        "docs/images/lag.png",
         "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
         "notebooks/replicate.py",
-        "jobs/worker-python",
+        "notebooks/replicate.ipynb",
+        "deploy/tidb-binlog-pump.service",
+        "jobs/spark/fork_client.py",
+        "jobs/spark/worker-python",
     }
     assert wanted <= below
     assert not {name.partition("/")[0] for name in below} & {"tests", "benchmarks", "var", "build"}
     assert "tidb_binlog_spark-0.1.0.dist-info/licenses/LICENSE" in files
+    assert zipfile.ZipFile(wheel).getinfo("pyspark_tidb_binlog/jobs/spark/worker-python").external_attr >> 16 & 0o111, "Spark runs it"
 
 
 def test_links_between_documents_hold_where_it_is_installed(installed: Environment, wheel: Path) -> None:
@@ -151,11 +159,10 @@ def interpreter(batches):
 
 print("workers", spark.range(1).mapInArrow(interpreter, "python string").collect()[0][0])
 
-from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog import Replication, load_drainer
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 try:
-    Replication(spark, DrainerConfig())
+    Replication(spark, load_drainer())
 except ConfigError as error:
     print("refused", error)
 """

@@ -11,7 +11,7 @@ import pytest
 from tests.support.eventually import eventually
 
 ROOT = Path(__file__).parents[2]
-WORKER = ROOT / "jobs" / "worker-python"
+WORKER = ROOT / "jobs" / "spark" / "worker-python"
 
 
 def job(code: str, directory: Path) -> subprocess.CompletedProcess[str]:
@@ -21,7 +21,7 @@ def job(code: str, directory: Path) -> subprocess.CompletedProcess[str]:
         textwrap.dedent(
             """
             import contextlib, os, subprocess, sys, time
-            from pyspark_tidb_binlog.jobs.worker_forks import WorkerForks
+            from pyspark_tidb_binlog.jobs.spark.worker_forks import WorkerForks
 
             def run(*arguments, **options):
                 return subprocess.run([os.environ["PYSPARK_PYTHON"], *arguments], capture_output=True, text=True, **options)
@@ -205,7 +205,7 @@ def test_a_program_with_threads_has_a_process_that_forks_beside_it(tmp_path: Pat
             """
             import os, threading
             threading.Thread(target=threading.Event().wait, daemon=True).start()
-            from pyspark_tidb_binlog.jobs.spark_session import build_session
+            from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 
             def seen(batches):
                 import sys
@@ -231,7 +231,7 @@ def test_a_program_with_threads_has_a_process_that_forks_beside_it(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     environment, forked, hashed = done.stdout.splitlines()
     assert environment == f"['PYSPARK_PYTHON'] {sys.executable}"
-    assert forked.startswith("-m pyspark_tidb_binlog.jobs.worker_forks ")
+    assert forked.startswith("-m pyspark_tidb_binlog.jobs.spark.worker_forks ")
     plain = subprocess.run(
         [sys.executable, "-c", "print(hash('text'))"], env=environ | {"PYTHONHASHSEED": "0"}, capture_output=True, text=True
     )
@@ -254,7 +254,7 @@ def test_a_program_without_forks_has_workers_of_its_own_interpreter(tmp_path: Pa
         textwrap.dedent(
             f"""
             from pathlib import Path
-            from pyspark_tidb_binlog.jobs import spark_session
+            from pyspark_tidb_binlog.jobs.spark import spark_session
 
             def seen(batches):
                 import sys
@@ -283,8 +283,8 @@ def test_a_program_whose_jvm_does_not_start_keeps_its_environment_and_no_process
         textwrap.dedent(
             """
             import os
-            from pyspark_tidb_binlog.jobs import spark_session
-            from pyspark_tidb_binlog.jobs.worker_forks import FORKED_BY
+            from pyspark_tidb_binlog.jobs.spark import spark_session
+            from pyspark_tidb_binlog.jobs.spark.worker_forks import FORKED_BY
 
             try:
                 with spark_session._workers_as_forks("local[1]"):
@@ -314,7 +314,7 @@ def test_a_fork_of_the_program_ends_without_the_process_that_forks(tmp_path: Pat
         textwrap.dedent(
             """
             import os, subprocess, sys
-            from pyspark_tidb_binlog.jobs.worker_forks import WorkerForks
+            from pyspark_tidb_binlog.jobs.spark.worker_forks import WorkerForks
 
             WorkerForks().begin(sys.stderr)
             if os.fork():

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import DrainerConfig, TargetConfig
-from pyspark_tidb_binlog.jobs.drainer_options import BootstrapRequest
+from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,7 +56,7 @@ def run_life(life: Life, directory: Path, dies: str = "") -> int:
 
 def main(file: str) -> int:
     """Copy what is to be copied."""
-    from pyspark_tidb_binlog.jobs.spark_session import build_session
+    from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
     from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
     from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
     from tests.support.bootstrapped_stream import begun_stream

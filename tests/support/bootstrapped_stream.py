@@ -1,4 +1,4 @@
-"""A stream whose lives copy tables first, as ``jobs.replication`` has them do: the mirror is copied from, the binlogs are applied. Imports pyspark."""
+"""A stream whose lives copy tables first, as ``jobs.stream.replication`` has them do: the mirror is copied from, the binlogs are applied. Imports pyspark."""
 
 import json
 import threading
@@ -10,11 +10,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.drainer_options import NOTHING, BootstrapRequest
+from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.table_loader import StreamStand, TableLoader
-from pyspark_tidb_binlog.jobs.targets import sink_of
-from pyspark_tidb_binlog.jobs.upstream_cluster import StreamServers
+from pyspark_tidb_binlog.jobs.stream.table_loader import StreamStand, TableLoader
+from pyspark_tidb_binlog.jobs.stream.targets import sink_of
+from pyspark_tidb_binlog.jobs.stream.upstream_cluster import StreamServers
 from pyspark_tidb_binlog.sinks.apply import BatchApplier
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.pump.storage import store
 from pyspark_tidb_binlog.jobs import pump
-from pyspark_tidb_binlog.jobs.cli import run_job
+from pyspark_tidb_binlog.jobs.entry.cli import run_job
 
 BROKEN = "BROKEN_PUMP"
 

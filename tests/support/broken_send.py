@@ -4,8 +4,8 @@ import sys
 
 from pyspark.sql import DataFrame
 
-from pyspark_tidb_binlog.jobs.fetched_jars import KAFKA_SINK_JARS, jars_in
-from pyspark_tidb_binlog.jobs.spark_session import build_session
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import KAFKA_SINK_JARS, jars_in
+from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.kafka import spark_topic
 from pyspark_tidb_binlog.sinks.kafka.topic_settings import BrokerSettings

@@ -11,7 +11,7 @@ from pyspark_tidb_binlog.binlog_source.pump import server
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import StoreSettings
 from pyspark_tidb_binlog.conf.model import PumpConfig
 from pyspark_tidb_binlog.jobs import pump
-from pyspark_tidb_binlog.jobs.cli import run_job
+from pyspark_tidb_binlog.jobs.entry.cli import run_job
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 
 _LIMITS = "FINE_PUMP"

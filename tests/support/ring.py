@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.jobs import ctl
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
 from tests.support.emulated_stream import EmulatedStream
 from tests.support.eventually import eventually

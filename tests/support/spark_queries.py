@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
 from pyspark_tidb_binlog.binlog_source.stream import transactions
 from pyspark_tidb_binlog.conf.model import SourceConfig
-from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.events import ControlType, Delivery
 from pyspark_tidb_binlog.schemas.packed import unpacked
 from pyspark_tidb_binlog.schemas.stages import TRANSACTION

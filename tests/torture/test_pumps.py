@@ -19,8 +19,8 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceCon
 from pyspark_tidb_binlog.jobs.demo import catch_up, settings_for
 from pyspark_tidb_binlog.jobs.lab.compare import compare
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.replication import Replication
-from pyspark_tidb_binlog.jobs.target_use import DEMO_CLUSTER
+from pyspark_tidb_binlog.jobs.lab.target_use import DEMO_CLUSTER
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from tests.support.pump_herd import Happened, Herd, Kind, draw
 

@@ -1,4 +1,4 @@
-"""``jobs.allocator``: what glibc does with large blocks, seen from outside in a process of its own."""
+"""``jobs.spark.allocator``: what glibc does with large blocks, seen from outside in a process of its own."""
 
 import subprocess
 import sys
@@ -6,12 +6,12 @@ import textwrap
 
 import pytest
 
-from pyspark_tidb_binlog.jobs import allocator
-from pyspark_tidb_binlog.jobs.allocator import LARGEST_REUSED
+from pyspark_tidb_binlog.jobs.spark import allocator
+from pyspark_tidb_binlog.jobs.spark.allocator import LARGEST_REUSED
 
 SCRIPT = """
 import ctypes, resource
-from pyspark_tidb_binlog.jobs.allocator import LARGEST_REUSED, give_back, reuse_blocks
+from pyspark_tidb_binlog.jobs.spark.allocator import LARGEST_REUSED, give_back, reuse_blocks
 
 library = ctypes.CDLL(None)
 library.malloc.restype, library.malloc.argtypes, library.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]

@@ -9,8 +9,8 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.source.outage import Outage
 from pyspark_tidb_binlog.binlog_source.source.stream_end import StreamEnd
-from pyspark_tidb_binlog.jobs import batch_gate
-from pyspark_tidb_binlog.jobs.batch_gate import BatchGate
+from pyspark_tidb_binlog.jobs.stream import batch_gate
+from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.jobs import setup
-from pyspark_tidb_binlog.jobs.class_archive import ClassArchive
+from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
 
 
 @pytest.fixture

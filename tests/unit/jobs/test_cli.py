@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig, settings_of
-from pyspark_tidb_binlog.jobs import cli, ctl, demo, logs, preflight, rehearse
+from pyspark_tidb_binlog.jobs import ctl, demo, rehearse
+from pyspark_tidb_binlog.jobs.check import preflight
+from pyspark_tidb_binlog.jobs.entry import cli, logs
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, DdlRefused, NotUsableYet, Stopped
 
 WORKER_TRACE = """\

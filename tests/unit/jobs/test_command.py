@@ -4,7 +4,7 @@ import pytest
 
 from pyspark_tidb_binlog.jobs import command
 from pyspark_tidb_binlog.jobs.command import JOBS, Given, parsed, require_packages, usage
-from pyspark_tidb_binlog.jobs.fetched_jars import DELTA_JARS
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.jobs import ctl, pump, recorded_cases
-from pyspark_tidb_binlog.jobs.cli import JobParser
-from pyspark_tidb_binlog.jobs.recorded_cases import require_case
+from pyspark_tidb_binlog.jobs import ctl, pump
+from pyspark_tidb_binlog.jobs.entry.cli import JobParser
+from pyspark_tidb_binlog.jobs.lab import recorded_cases
+from pyspark_tidb_binlog.jobs.lab.recorded_cases import require_case
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 JOBS = Path(__file__).parents[3] / "jobs"

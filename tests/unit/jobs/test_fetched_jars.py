@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.jobs import command, own_places
+from pyspark_tidb_binlog.jobs import command
 from pyspark_tidb_binlog.jobs.command import Given
-from pyspark_tidb_binlog.jobs.fetched_jars import COMPLETE, DELTA_JARS, KAFKA_SINK_JARS, FetchedJars, jars_in
+from pyspark_tidb_binlog.jobs.entry import own_places
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import COMPLETE, DELTA_JARS, KAFKA_SINK_JARS, FetchedJars, jars_in
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 BOTH = pytest.mark.parametrize("jars", [DELTA_JARS, KAFKA_SINK_JARS], ids=["delta", "kafka"])

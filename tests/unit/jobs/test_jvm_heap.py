@@ -1,6 +1,6 @@
 """When the JVM is asked to give its memory back."""
 
-from pyspark_tidb_binlog.jobs.jvm_heap import HeapAfterBigBatches
+from pyspark_tidb_binlog.jobs.spark.jvm_heap import HeapAfterBigBatches
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
 
 

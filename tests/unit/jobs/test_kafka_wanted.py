@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.jobs.kafka_wanted import wants_kafka_sink
+from pyspark_tidb_binlog.jobs.entry.kafka_wanted import wants_kafka_sink
 
 OPTIONS = "TIDB_BINLOG__SPARK__KAFKA_OPTIONS"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.jobs.local_paths import local_path
+from pyspark_tidb_binlog.jobs.entry.local_paths import local_path
 
 
 @pytest.mark.parametrize(

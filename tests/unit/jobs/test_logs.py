@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.jobs import logs
+from pyspark_tidb_binlog.jobs.entry import logs
 
 ROOT = Path(__file__).parents[3]
-OTHER = "import sys; from pyspark_tidb_binlog.jobs.logs import log_file; print(log_file(), flush=True); sys.stdin.read()"
+OTHER = "import sys; from pyspark_tidb_binlog.jobs.entry.logs import log_file; print(log_file(), flush=True); sys.stdin.read()"
 
 
 def other(wanted: Path) -> "subprocess.Popen[str]":

@@ -1,8 +1,8 @@
 """What ``ctl status`` says of a Drainer."""
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
-from pyspark_tidb_binlog.jobs.node_report import NodeReport
-from pyspark_tidb_binlog.jobs.report import Progress, as_json
+from pyspark_tidb_binlog.jobs.check.node_report import NodeReport
+from pyspark_tidb_binlog.jobs.stream.report import Progress, as_json
 from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
 
 NODE = NodeStatus("drainer-1", "10.0.0.1:8249")

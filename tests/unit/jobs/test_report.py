@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_tidb_binlog.jobs.report import Progress, Reporter, held_by, render_json, render_line, render_summary
+from pyspark_tidb_binlog.jobs.stream.report import Progress, Reporter, held_by, render_json, render_line, render_summary
 from pyspark_tidb_binlog.schemas.events import tso
 
 TS = tso(1_790_000_000_123)

@@ -6,7 +6,7 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
-from pyspark_tidb_binlog.jobs.resume import (
+from pyspark_tidb_binlog.jobs.stream.resume import (
     DeltaPlace,
     NothingApplied,
     ResumeState,

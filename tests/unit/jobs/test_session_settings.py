@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.jobs.class_archive import ClassArchive
-from pyspark_tidb_binlog.jobs.fetched_jars import COMPLETE, DELTA_JARS
-from pyspark_tidb_binlog.jobs.jvm import local_cores
-from pyspark_tidb_binlog.jobs.jvm_settings import jvm_options
-from pyspark_tidb_binlog.jobs.spark_session import _launch_settings, additions, build_session, configured, session_settings
+from pyspark_tidb_binlog.jobs.spark import pyspark_insides
+from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import COMPLETE, DELTA_JARS
+from pyspark_tidb_binlog.jobs.spark.jvm import local_cores
+from pyspark_tidb_binlog.jobs.spark.jvm_settings import jvm_options
+from pyspark_tidb_binlog.jobs.spark.spark_session import _launch_settings, additions, build_session, configured, session_settings
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
@@ -79,7 +79,7 @@ def test_a_session_of_ones_own_says_which_java_it_lacks(tmp_path: Path, monkeypa
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").touch(0o755)
     (tmp_path / "release").write_text('JAVA_VERSION="11.0.13"\n')
-    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(pyspark_insides, "has_jvm", lambda: False)
     for name in ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"):
         monkeypatch.delenv(name, raising=False)
     for home, words in ((tmp_path, "is Java 11"), (tmp_path / "gone", "there is none at JAVA_HOME")):

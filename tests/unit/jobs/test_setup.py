@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -52,10 +54,18 @@ def test_etcd_is_installed_only_where_it_is_missing(monkeypatch: pytest.MonkeyPa
         setup.ensure_etcd()
 
 
+@pytest.mark.parametrize("module", ["setup", "command"])
+def test_nothing_has_to_be_installed(module: str) -> None:
+    """On a bare machine ``setup`` installs the packages, and the command says which are missing."""
+    bare = [sys.executable, "-S", "-c", f"import pyspark_tidb_binlog.jobs.{module}"]
+    done = subprocess.run(bare, env={"PYTHONPATH": str(setup.CODE)}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_archive_for_executors_holds_every_package(tmp_path: Path) -> None:
     setup.write_zip(tmp_path / "sub" / "code.zip")
     names = set(zipfile.ZipFile(tmp_path / "sub" / "code.zip").namelist())
-    wanted = {"__init__.py", "jobs/cli.py", "schemas/errors.py", "schemas/proto/binlog_pb2.py", "conf/drainer.toml", "py.typed"}
+    wanted = {"__init__.py", "jobs/entry/cli.py", "schemas/errors.py", "schemas/proto/binlog_pb2.py", "conf/drainer.toml", "py.typed"}
     assert {f"pyspark_tidb_binlog/{name}" for name in wanted} <= names
     assert all(name.startswith("pyspark_tidb_binlog/") and "__pycache__" not in name for name in names)
     assert [p.name for p in (tmp_path / "sub").iterdir()] == ["code.zip"]

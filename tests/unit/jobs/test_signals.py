@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 
 JOB = """\
 import signal, sys, threading, time
-from pyspark_tidb_binlog.jobs.signals import REQUEST, stop_on_signals, take_back
+from pyspark_tidb_binlog.jobs.entry.signals import REQUEST, stop_on_signals, take_back
 
 stop = stop_on_signals()
 signal.signal(signal.SIGINT, lambda *_: sys.exit("PySpark's own handler"))
@@ -52,7 +52,7 @@ def run(*numbers: signal.Signals, works: float = 0.0, unwinds: float = 0.0) -> t
 
 INSIDE = """\
 import inspect, os, signal, sys, threading
-from pyspark_tidb_binlog.jobs.signals import REQUEST, stop_on_signals
+from pyspark_tidb_binlog.jobs.entry.signals import REQUEST, stop_on_signals
 
 source, first = inspect.getsourcelines(threading.Event.wait)
 line = first + next(i for i, text in enumerate(source) if "signaled = self._flag" in text)

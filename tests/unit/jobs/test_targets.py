@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, FileConfig, KafkaConfig, SourceConfig, TargetConfig
-from pyspark_tidb_binlog.jobs import targets
+from pyspark_tidb_binlog.jobs.stream import targets
 from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
 from pyspark_tidb_binlog.schemas.history import SchemaHistory

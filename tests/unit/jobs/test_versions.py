@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.jobs.session_check import missing_delta
-from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, java_of, java_release, require_delta, require_java, require_spark
+from benchmarks.spark_next import written_for
+from pyspark_tidb_binlog.jobs.entry import versions
+from pyspark_tidb_binlog.jobs.entry.versions import DELTA_PACKAGE, java_of, java_release, require_delta, require_java, require_spark
+from pyspark_tidb_binlog.jobs.spark.session_check import missing_delta
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
@@ -68,3 +70,11 @@ def test_only_what_a_session_lacks_of_delta_is_named() -> None:
         ("spark.sql.extensions", extension),
         ("spark.sql.catalog.spark_catalog", catalog),
     ]
+
+
+def test_make_spark_next_is_written_for_another_spark_and_delta() -> None:
+    text = Path(versions.__file__).read_text()
+    names: dict[str, object] = {}
+    exec(written_for(text, "5.0.1", "6.1.2"), names)
+    assert (names["SPARK"], names["DELTA"], names["DELTA_PACKAGE"]) == ((5, 0), (6, 1), "io.delta:delta-spark_5.0_2.13:6.1.2")
+    assert written_for(text, "4.2.9", versions.EXACT_DELTA) == text

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyspark_tidb_binlog.jobs import workers
+from pyspark_tidb_binlog.jobs.spark import workers
 
 
 @contextlib.contextmanager

@@ -1,0 +1,419 @@
+"""``./spark-submit.sh drainer --check``: whether a stream with these settings would run, without starting one. No JVM is started.
+
+Reports a line for each thing: what, where, what to do. It reads the settings; registry and DDL history; asks each Pump what a start asks; the account of ``[spark.upstream]``; and of a MySQL-protocol
+target the account's rights, the server's variables, databases and tables, and the DDLs that wait between the checkpoint and now.
+
+Promises: nothing is applied, registered or created: no lease (one lock of its own name is tried and given back at once), no table, no database; the target's session is in a READ ONLY transaction where
+the server has such. Exit code 0: nothing hinders; 1: something does; 2: a setting is wrong.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
+from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
+from pyspark_tidb_binlog.binlog_source.source.delivery import unfit
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.jobs.check.upstream_account import UpstreamSight, upstream_remarks
+from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, drainer_config
+from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest, drainer_options
+from pyspark_tidb_binlog.jobs.stream.upstream_cluster import StreamServers, servers_at
+from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, ReplicationError
+from pyspark_tidb_binlog.schemas.events import SchemaVersion
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
+from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
+from pyspark_tidb_binlog.sinks.bootstrap.target_tables import not_empty
+from pyspark_tidb_binlog.sinks.engine.choice import decided
+from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, on_target
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
+from pyspark_tidb_binlog.sinks.mysql import lease, progress
+from pyspark_tidb_binlog.sinks.mysql.ddl.begun import begun
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import load_refused
+from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
+from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import Outcomes
+from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import load_outcomes
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
+from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
+from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
+from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded_keys
+from pyspark_tidb_binlog.sinks.mysql.inventory import Inventory, inventory_of
+from pyspark_tidb_binlog.sinks.mysql.moved_record import move_of
+from pyspark_tidb_binlog.sinks.mysql.own_tables import MADE, faults
+from pyspark_tidb_binlog.sinks.mysql.recorded_jobs import applied_at
+from pyspark_tidb_binlog.sinks.mysql.rights import WantedRights, may_write_read_only, missing_rights, read_grants, statements
+from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
+from pyspark_tidb_binlog.sinks.mysql.target_fit import holds_rows, other_words
+from pyspark_tidb_binlog.sinks.mysql.target_keys import needed_key, own_keys
+from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
+from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
+from pyspark_tidb_binlog.sinks.sink import TargetProgress
+
+_ABSENT = frozenset({1049, 1146, 1142, 1044})
+"""No such database or table, or no right to read it, which has its own remark."""
+_MORE_CONNECTIONS = 4
+"""For the lease, the driver and a DDL, beside those of parts or workers."""
+_ASK_SECONDS = 5.0
+"""What the Pumps may take to answer."""
+_FIRST = "test"
+"""The database that TiDB has from the start, without a DDL."""
+_SHOWN = 20
+_ASKED = (
+    ("SELECT GET_LOCK('tidb_binlog.check', 0), RELEASE_LOCK('tidb_binlog.check')", "no start, the lease is such a lock"),
+    ("SHOW GLOBAL STATUS LIKE 'Uptime'", "no start after a crash, which looks whether the server was restarted since"),
+)
+"""Statements of a start that need no right, and what breaks without each."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print what there is to say."""
+    settings: list[str] = []
+    given = drainer_options().parsed(argv)
+    config, request = drainer_config(given, settings.append), BootstrapRequest.of(given)
+    hindering = seen = 0
+    for remark in (*(note("settings", text) for text in settings), *preflight(config, request)):
+        print(remark.words, flush=True)
+        seen += 1
+        hindering += remark.hinders
+    print(f"{hindering} of {seen} remarks hinder the stream" if hindering else f"nothing hinders the stream ({seen} remarks)")
+    return EXIT_FAILED if hindering else 0
+
+
+def preflight(config: DrainerConfig, request: BootstrapRequest = NOTHING) -> Iterator[Remark]:
+    """Everything that there is to say about a stream with these settings, found one after the other; ``request``: what is copied before."""
+    with contextlib.ExitStack() as closing:
+        upstream = _Upstream(config, closing)
+        yield from upstream.remarks()
+        yield from upstream_remarks(config, request, UpstreamSight(upstream.cluster_id, upstream.history, upstream.servers))
+        if config.apply.db_type not in ("mysql", "tidb"):
+            yield note("syncer.db-type", f"{config.apply.db_type}: only the settings and the upstream are looked at")
+            return
+        try:
+            session = closing.enter_context(connect(config.target, config.apply))
+        except ApplyError as error:
+            yield hinders("syncer.to", str(error), "correct host, port, user or password, or start the server")
+            return
+        with contextlib.suppress(ApplyError):  # TiDB has no such transactions
+            session.execute("START TRANSACTION READ ONLY")
+        yield from _Check(config, session, upstream, request).remarks()
+
+
+class _Upstream:
+    """The cluster and its DDL history."""
+
+    def __init__(self, config: DrainerConfig, closing: contextlib.ExitStack) -> None:
+        self._config = config
+        self._closing = closing
+        self.cluster_id = config.source.cluster_id
+        self._unfit: list[str] = []
+        self.history: SchemaHistory | None = None
+        self.servers: StreamServers = dict
+
+    def remarks(self) -> Iterator[Remark]:
+        config = self._config
+        tls = TlsSettings.of(config.source.security)
+        if tls is not None:
+            tls.check(listens=True)
+        yield from self._tried(
+            "Pumps", lambda: self._ask_cluster(), "start PD, the registry or the Pumps, or correct pd-urls or spark.pumps"
+        )
+        for what in self._unfit:
+            yield hinders(
+                "Pumps", what, "start this Pump, or correct where it is registered, the settings in [security], or spark.cluster-id"
+            )
+        yield from self._tried("DDL history", lambda: self._read_history(tls), "start a TiDB server, or correct spark.tidb-status")
+
+    def _tried(self, where: str, act: Callable[[], None], todo: str) -> Iterator[Remark]:
+        try:
+            act()
+        except ReplicationError as error:
+            yield hinders(where, str(error), todo)
+
+    def _ask_cluster(self) -> None:
+        discovery = discovery_of(self._config.source)
+        self._closing.callback(discovery.close)
+        self.cluster_id = self.cluster_id or discovery.cluster_id()
+        self._unfit = unfit(self._config.source, discovery, _ASK_SECONDS)
+
+    def _read_history(self, tls: TlsSettings | None) -> None:
+        where = history_at(self._config.source, tls, self._closing)
+        self.servers = partial(servers_at, where, tls)
+        self.history = HistoryFeed(where, None, tls).snapshot()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stand:
+    """How far the target is."""
+
+    progress: TargetProgress
+    applied: AppliedJobs
+    refused: RefusedJobs
+    tables: tuple[TableAt, ...]
+    """Those that are replicated, as the target should have them."""
+    outcomes: Outcomes
+    """Of the DDLs before."""
+    begun: tuple[Remark, ...] = ()
+    """About DDLs that an earlier life has begun; ``applied`` has them."""
+
+
+class _Check:
+    """The target, and what waits for it."""
+
+    def __init__(self, config: DrainerConfig, session: Session, upstream: _Upstream, request: BootstrapRequest) -> None:
+        self._config = config
+        self._request = request
+        self._session = session
+        self._upstream = upstream
+        self._selection = Selection.of(config.apply)
+        to = config.target
+        self._where = to.socket or f"{to.host}:{to.port}"
+
+    def remarks(self) -> Iterator[Remark]:
+        history = self._upstream.history
+        there = inventory_of(self._session)
+        stand = self._stand(history) if history is not None else None
+        grants = read_grants(str(line[0]) for line in self._session.query("SHOW GRANTS"))
+        wanted, account = self._wanted(stand, history), self._account()
+        yield from missing_rights(grants, wanted, account, self._where)
+        yield from self._refused_reads(account)
+        yield from self._own_tables()
+        yield note(f"account {account} at {self._where}", "needs these rights, and no others", "; ".join(statements(wanted, account)))
+        yield from judged(
+            self._variables(), self._where, self._connections(), may_write=may_write_read_only(grants), has_zones=self._has_zones()
+        )
+        if stand is None or history is None:
+            return
+        if self._request.everything and not stand.progress.known:
+            yield from self._to_be_filled(history)
+            return
+        yield from self._begins(stand)
+        yield from stand.begun
+        config = with_collations(self._config).apply
+        yield from self._tables(stand, there, config)
+        yield from self._databases(stand, there, history)
+        waiting = WaitingDdls(stand.progress.commit_ts, history, stand.applied, stand.refused, stand.outcomes)
+        if not config.sync_ddl:
+            yield from self._not_synced(waiting)
+            return
+        yield from foreseen(self._session, waiting, config, there.engines, there.databases)
+
+    def _stand(self, history: SchemaHistory) -> _Stand:
+        apply, session = self._config.apply, self._session
+        known = TargetProgress(0, True, 0, None, False)
+        cluster_id = self._upstream.cluster_id
+        refused: RefusedJobs = frozenset()
+        outcomes: Outcomes = {}
+        remarks: list[Remark] = []
+        with _unless_absent():
+            table = table_in_target(self._config)
+            cluster_id = cluster_id or progress.only_cluster(session, apply.checkpoint_schema, table)
+            with _unless_absent():
+                known = progress.load(session, cluster_id, apply.checkpoint_schema, table)
+            moved, told = self._moved(cluster_id)
+            known, remarks = moved or known, told
+        version = known.schema_version
+        if not known.known:
+            begin = self._config.source.starting_commit_ts
+            known = replace(known, commit_ts=max((job.finished_ts for job in history.ordered), default=0) if begin < 0 else begin)
+            version = history.newest_version if begin < 0 else history.version_at(begin)
+        applied = AppliedJobs(version or history.version_at(known.commit_ts))
+        with _unless_absent():
+            applied = applied_at(session, apply, cluster_id, (known.commit_ts, applied.version), history)
+            refused = load_refused(session, apply, cluster_id)
+            outcomes = load_outcomes(session, apply.checkpoint_schema, cluster_id)
+        applied = applied if known.known else applied.covering(known.commit_ts, history)
+        with _unless_absent():
+            waiting = WaitingDdls(known.commit_ts, history, applied, refused)
+            for job, remark in begun(session, waiting, apply, cluster_id) if apply.sync_ddl else ():
+                applied = applied.with_early(job)
+                remarks.append(remark)
+        live = (applied.table(table_id, history) for table_id in sorted(history.tracks))
+        kept = (table for table in live if table is not None and self._selection.keeps(table))
+        tables = tuple(t for table in kept if (t := on_target(history, refused, table, table.version)) is not None)
+        return _Stand(known, applied, refused, tables, outcomes, tuple(remarks))
+
+    def _moved(self, cluster_id: int) -> tuple[TargetProgress | None, list[Remark]]:
+        """What counts where the record is asked for in another place than in the life before; None: nothing moves."""
+        try:
+            move = move_of(self._config, cluster_id, None, self._session)
+        except ConfigError as error:
+            return None, [hinders(self._where, str(error), "")]
+        if move.record is None:
+            return None, []
+        there = progress.progress_at(self._session, cluster_id, move.record, self._config.apply.checkpoint_schema)
+        return there, [note(self._where, move.words)]
+
+    def _begins(self, stand: _Stand) -> Iterator[Remark]:
+        found = stand.progress
+        if not found.known:
+            yield note(self._where, f"has no checkpoint of cluster {self._upstream.cluster_id}: the stream begins at initial-commit-ts")
+        elif not found.consistent and found.unfinished is None:
+            what = (
+                f"the checkpoint at {found.commit_ts} has consistent = false and none of our records: a real Drainer did not stop cleanly"
+            )
+            yield note(
+                self._where,
+                what,
+                "what it was applying may be there in part: the stream begins in safe mode; stop it cleanly first if you can",
+            )
+        held = lease.look(self._session, self._upstream.cluster_id, self._config.apply.checkpoint_schema) if found.known else None
+        if held is not None and held.life:
+            yield note(self._where, f"the lease is held by {held.words}", "stop that Drainer before this one is started")
+
+    def _to_be_filled(self, history: SchemaHistory) -> Iterator[Remark]:
+        yield note(self._where, "has no checkpoint: --bootstrap-all fills it, and makes the databases and tables that are not there")
+        live = self._selection.live(history, history.newest_version)
+        names = [(t.schema, t.name) for t in map(self._selection.routes.moved, live) if holds_rows(t)]
+        there = read_tables(self._session, names)
+        if filled := [f"{schema}.{name}" for schema, name in there if not is_empty(self._session, schema, name)]:
+            yield hinders(self._where, not_empty(filled), "empty them, or start without --bootstrap-all")
+
+    def _not_synced(self, waiting: WaitingDdls) -> Iterator[Remark]:
+        fates = [decided(step, waiting.history, self._selection).decision.fate for step in waiting.steps()]
+        if count := sum(fate is not DdlFate.FILTERED for fate in fates):
+            what = f"syncer.sync-ddl = false: {count} DDLs wait and are not executed"
+            yield note(self._where, what, "change the target's tables yourself where rows need it")
+
+    def _lacking_columns(self, table: TableAt, gone: Sequence[str]) -> Remark:
+        apply = self._config.apply
+        what, name = f"the target's table lacks the columns {', '.join(gone)}", f"{table.schema}.{table.name}"
+        written = {c.name for c in table.info.target_columns()} - set(gone)
+        if apply.partial_columns and written and written.issuperset(c.name for c in table.info.handle_columns()):
+            return note(name, what, "rows are written without them")
+        return hinders(name, what, "add them there, or leave the table out")
+
+    def _tables(self, stand: _Stand, there: Inventory, apply: ApplyConfig) -> Iterator[Remark]:
+        lacking, keyless, dialect = [], [], dialect_of(self._session, apply)
+        wanted = [t for t in map(self._selection.routes.moved, stand.tables) if not (t.info.is_view or t.info.is_sequence)]
+        found = read_tables(self._session, ((t.schema, t.name) for t in wanted))
+        for table in wanted:
+            place, name = (table.schema.lower(), table.name.lower()), f"{table.schema}.{table.name}"
+            at = found.get((table.schema, table.name))
+            if at is None or place not in there.engines:
+                lacking.append(name)
+                continue
+            gone = [c.name for c in table.info.public_columns() if not c.hidden and at.column(c.name) is None]
+            if gone:
+                yield self._lacking_columns(table, gone)
+            for one in inexact(table, at):
+                yield (hinders if one.key else note)(name, one.words, "or leave the column out")
+            if (keys := folded_keys(table.info, at, apply, dialect)) is not None:
+                yield note(name, keys.what, keys.todo)
+            if strange := [c.name for c in table.info.target_columns() if (there_as := at.column(c.name)) and other_words(c, there_as)]:
+                yield hinders(
+                    name, f"the words of {', '.join(strange)} are others than upstream", "give it the upstream's, in the same order"
+                )
+            if not at.transactional:
+                what = f"is {at.engine} at the target, which has no transactions: its rows stop the stream"
+                yield hinders(name, what, f"ALTER TABLE {name} ENGINE = InnoDB")
+            if place in there.triggers:
+                what = f"has the trigger {there.triggers[place]} at the target, which changes rows once more"
+                yield note(name, what, "drop it there, unless that is meant")
+            if not table.info.unique_keys():
+                keyless.append(name)
+            elif not gone and (statement := needed_key(table.info, at, name)):
+                yield hinders(name, "has no unique key at the target by which rows are found upstream: its rows stop the stream", statement)
+            if own := own_keys(table.info, at):
+                what = f"has the unique key {', '.join(key.name for key in own)} at the target, which is not one upstream: equal values in it remove rows"
+                yield note(name, what, "drop it there, unless its values are unique upstream, too")
+        if lacking:
+            what = (
+                f"the target lacks {len(lacking)} tables that the upstream has at this point: {_some(lacking)}. Their rows stop the stream"
+            )
+            yield hinders(self._where, what, "load them from the snapshot that belongs to the checkpoint, or leave them out")
+        if keyless:
+            what = f"{len(keyless)} tables have no unique key: {_some(keyless)}. Rows are found by all their columns, which reads the whole table"
+            yield note(
+                self._where, what, "equal rows cannot be told apart after a crash of a real Drainer; add keys upstream where you can"
+            )
+
+    def _databases(self, stand: _Stand, there: Inventory, history: SchemaHistory) -> Iterator[Remark]:
+        wanted = {table.schema for table in stand.tables}
+        version = stand.applied.version
+        made = {name.lower() for name in _made(stand, history)}
+        wanted |= {info.name for entries in history.schemas.values() if (info := _at(entries, version)) is not None}
+        if not any(name.lower() == _FIRST for name in wanted) and _FIRST not in made:
+            wanted.add(_FIRST)
+        for name in sorted(wanted):
+            target = self._selection.routes.database(name)
+            if self._selection.tables.keeps(name) and target.lower() not in there.databases:
+                why = "which TiDB has from the start, without a DDL" if name.lower() == _FIRST else "which the upstream has at this point"
+                what = f"the target lacks the database {target}, {why}: the first table or row in it stops the stream"
+                yield hinders(self._where, what, f"CREATE DATABASE `{target}`, or name it in syncer.ignore-schemas")
+
+    def _wanted(self, stand: _Stand | None, history: SchemaHistory | None) -> WantedRights:
+        tables = stand.tables if stand is not None else ()
+        moved = tuple(map(self._selection.routes.moved, tables))
+        kept = {self._selection.routes.database(name) for name in _made(stand, history) if self._selection.tables.keeps(name)}
+        named = {table.schema for table in moved} | kept
+        names = sorted(named | ({_FIRST} if self._selection.tables.keeps(_FIRST) and not named else set()))
+        return WantedRights(
+            names,
+            self._config.apply.checkpoint_schema,
+            views=any(table.info.is_view for table in moved),
+            foreign_keys=any(table.info.foreign_keys for table in moved),
+            asks_timestamp=self._config.apply.db_type == "tidb",
+            marks=self._config.apply.loopback_control,
+        )
+
+    def _refused_reads(self, account: str) -> Iterator[Remark]:
+        """What a start asks the server, whatever GRANTs say: a proxy or a managed server may refuse it."""
+        for sql, breaks in _ASKED:
+            try:
+                self._session.query(sql)
+            except ApplyError as error:
+                yield hinders(
+                    f"account {account} at {self._where}", f"{sql} is refused ({error.words}): {breaks}", "let the account do this"
+                )
+
+    def _own_tables(self) -> Iterator[Remark]:
+        for fault in faults(self._session, self._config.apply.checkpoint_schema, (table_in_target(self._config), *MADE)):
+            yield hinders(fault.table, f"{fault.what}: no start", fault.todo)
+
+    def _account(self) -> str:
+        user, _, host = str(self._session.query("SELECT CURRENT_USER()")[0][0]).rpartition("@")
+        return f"'{user}'@'{host}'"
+
+    def _variables(self) -> dict[str, str]:
+        listed = ", ".join(f"'{name}'" for name in NAMES)
+        return {str(name).lower(): str(value) for name, value in self._session.query(f"SHOW VARIABLES WHERE Variable_name IN ({listed})")}
+
+    def _connections(self) -> int:
+        apply = self._config.apply
+        return _MORE_CONNECTIONS + (apply.parts if apply.net_change else apply.worker_count)
+
+    def _has_zones(self) -> bool:
+        return self._session.query("SELECT CONVERT_TZ('2020-07-01 00:00:00', 'UTC', 'Europe/Berlin')")[0][0] is not None
+
+
+def _made(stand: _Stand | None, history: SchemaHistory | None) -> set[str]:
+    """The databases that waiting DDLs make, or change."""
+    if stand is None or history is None:
+        return set()
+    return {job.schema_name for job in history.ordered if job.version > stand.applied.version and job.db_info is not None}
+
+
+def _at(entries: Sequence[tuple[SchemaVersion, DbInfo | None]], version: int) -> DbInfo | None:
+    """The newest entry up to ``version``; None: there is none, or the database is gone."""
+    return next((info for at, info in reversed(entries) if at <= version), None)
+
+
+@contextlib.contextmanager
+def _unless_absent() -> Iterator[None]:
+    """What is not there yet, or may not be read, is left at its default."""
+    try:
+        yield
+    except ApplyError as error:
+        if error.errno not in _ABSENT:
+            raise
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

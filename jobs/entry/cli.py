@@ -1,0 +1,344 @@
+"""What the command lines of all jobs share: settings as flags, clear errors, exit codes.
+
+Promises: an operator sees one message that says what happened, where and what to do; Python and Java traces go to the log file.
+
+Exit codes: 0 done; 1 the replication failed, a start may succeed later, or a comparison found a difference; 2 a setting or option is wrong;
+70 a defect of this program; 130 ended at once by a second signal.
+"""
+
+import argparse
+import dataclasses
+import logging
+import os
+import platform
+import re
+import sys
+import textwrap
+import threading
+import traceback
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from pyspark_tidb_binlog.conf.entry import IN_CHECKOUT, PROGRAM
+from pyspark_tidb_binlog.conf.kinds import SWITCHES, nearest
+from pyspark_tidb_binlog.conf.load import NOTHING, PASSWORD, Say, load_drainer, load_pump, variable_of
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SecurityConfig, TargetConfig, settings_of
+from pyspark_tidb_binlog.conf.reference import default_of, help_of
+from pyspark_tidb_binlog.conf.version import VERSION
+from pyspark_tidb_binlog.jobs.entry.logs import log_file, log_to_file, move_log, set_format, set_level
+from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet, ReplicationError, Stopped
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
+
+EXIT_FAILED = 1
+EXIT_CONFIG = 2
+EXIT_DEFECT = 70
+EXIT_INTERRUPTED = 130
+
+_FLAG = "setting "
+_OTHERWISE = "otherwise "
+SWITCH = "[=BOOL]"
+"""Shown as the value of a flag that needs none."""
+
+C = typing.TypeVar("C", DrainerConfig, PumpConfig)
+
+
+def run_job(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
+    """Run ``main(argv)`` and turn whatever it raises into one message on stderr, a trace in the log file and an exit code."""
+    try:
+        log_to_file()
+    except OSError as error:
+        _tell(f"error: cannot write a log: {error}; name a file that can be written in TIDB_BINLOG_LOG")
+        return EXIT_FAILED
+    before, threading.excepthook = threading.excepthook, _log_death
+    try:
+        return main(sys.argv[1:] if argv is None else argv)
+    except Stopped as stopped:
+        logging.info("%s", stopped)
+        return 0
+    except KeyboardInterrupt:
+        _tell("stopped")
+        return EXIT_INTERRUPTED
+    except NotUsableYet as error:
+        logging.error("%s", error)
+        _tell(f"error: {error}")
+        return EXIT_FAILED
+    except ConfigError as error:
+        _tell(f"error: {error}")
+        return EXIT_CONFIG
+    except ReplicationError as error:
+        logging.exception("the job failed")
+        _tell(f"error: {error}")
+        return EXIT_FAILED
+    except Exception as error:  # the last resort: reported, logged in full, never swallowed
+        logging.exception("the job failed")
+        trace = "".join(traceback.format_exception(error))
+        found = replication_error_in(trace)
+        if found is not None:
+            _tell(f"error: {found}\n(the trace is in {log_file()})")
+            return EXIT_FAILED
+        if missing := re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", trace):
+            _tell(
+                f"error: Spark's Python workers have no package {missing[1]}: provide those of {'requirements.txt' if IN_CHECKOUT else 'the wheel'} "
+                f"by PYSPARK_PYTHON (a path that every executor can read) or --archives\n(the trace is in {log_file()})"
+            )
+            return EXIT_CONFIG
+        _tell(f"internal error: {type(error).__name__}: {_first_line(str(error))}\n(the trace is in {log_file()})")
+        return EXIT_DEFECT
+    finally:
+        threading.excepthook = before
+
+
+def _log_death(dead: threading.ExceptHookArgs) -> None:
+    """A thread that dies of what nobody has foreseen is in the log, not only on a terminal that nobody looks at."""
+    name = dead.thread.name if dead.thread is not None else ""
+    logging.critical("the thread %r died", name, exc_info=dead.exc_value or dead.exc_type())
+
+
+def replication_error_in(trace: str) -> str | None:
+    """The message of our own error inside a trace of Spark, Py4J and Python workers, or None if there is none.
+
+    Spark passes errors of workers and of ``foreachBatch`` on as text inside its own exceptions. Of several, the last is the outermost.
+    """
+    names = "|".join(sorted(_names(ReplicationError), key=len, reverse=True))
+    module = re.escape(ReplicationError.__module__)
+    found = list(re.finditer(rf"\b{module}\.(?:{names}): (?P<text>[^\n]*(?:\n(?!{_TRACE_GOES_ON})[^\n]+)*)", trace))
+    return found[-1]["text"].strip() if found else None
+
+
+_TRACE_GOES_ON = r"\s*(?:at |Traceback|File \"|Caused by:|During handling|The above|Driver stack|JVM stack|SQLSTATE|==|\.\.\. \d+ more)"
+
+
+class _Lines(argparse.HelpFormatter):
+    """Keeps the lines of a description; one that is too long goes on below its second column, ``  name   what it does``."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        columns = (re.match(r" +\S+ {2,}", line) for line in text.splitlines())
+        hanging = (indent + " " * (len(found[0]) if found else 0) for found in columns)
+        filled = (
+            textwrap.fill(line, width, initial_indent=indent, subsequent_indent=more, break_on_hyphens=False)
+            for line, more in zip(text.splitlines(), hanging, strict=True)
+        )
+        return "\n".join(filled)
+
+
+class JobParser(argparse.ArgumentParser):
+    """Takes flags as Go's programs do: one dash or two, ``-x=v`` or ``-x v``, a switch without a value; nothing is abbreviated.
+
+    Whatever is wrong with a command line is a ``ConfigError`` of one line, never the usage.
+    """
+
+    def parsed(self, argv: Sequence[str]) -> argparse.Namespace:
+        """The options in ``argv``.
+
+        Raises:
+            ConfigError: one is unknown, or an argument is none.
+        """
+        return self.parse_args(list(self._normalised(argv)))
+
+    def error(self, message: str) -> typing.NoReturn:
+        """What argparse finds: a value that is none, an argument that is missing, one too many."""
+        raise ConfigError(f"{message}; {self.prog} --help says what there is")
+
+    def _normalised(self, argv: Sequence[str]) -> Iterator[str]:
+        """``argv`` with every flag as ``--name=value`` or ``--name``, which leaves argparse nothing to guess."""
+        words = list(argv)
+        while words:
+            word = words.pop(0)
+            if word == "--":
+                yield from map(self._argument, words)
+                return
+            if not word.startswith("-") or word == "-":
+                yield self._argument(word)
+                continue
+            name, equals, value = word.lstrip("-").partition("=")
+            option = next((one for one in (f"--{name}", f"-{name}") if one in self._option_string_actions), "")
+            if not option or word.startswith("---"):
+                raise self._unknown(word.partition("=")[0], name)
+            action = self._option_string_actions[option]
+            if action.nargs == 0 and not equals:
+                yield option
+            elif equals or action.metavar == SWITCH:
+                yield f"{option}={value if equals else 'true'}"
+            elif words:
+                yield f"{option}={words.pop(0)}"
+            else:
+                raise ConfigError(f"flag {word} needs a value")
+
+    def _argument(self, word: str) -> str:
+        if not self._get_positional_actions():
+            raise ConfigError(f"{word!r} is not a flag (a switch takes its value as in -safe-mode=false)")
+        return word
+
+    def _unknown(self, flag: str, name: str) -> ConfigError:
+        near = " or ".join(f"--{one}" for one in nearest(name, (option.lstrip("-") for option in self._option_string_actions)))
+        return ConfigError(f"unknown flag {flag}" + (f"; did you mean {near}?" if near else "; --help lists them"))
+
+
+def parser(job: str, description: str, commands: Mapping[str, str] | None = None) -> JobParser:
+    """The parser of ``./spark-submit.sh JOB``, or where it is installed of ``tidb-binlog JOB``, with ``-V``; ``commands``: what each of the job's
+    commands does, a line each.
+    """
+    width = max(map(len, commands or ("",)))
+    listed = [f"  {name:<{width}}  {what}" for name, what in (commands or {}).items()]
+    text = "\n".join([description, *(["", "commands:", *listed] if listed else [])])
+    made = JobParser(prog=f"{PROGRAM} {job}", description=text.replace("%", "%%"), allow_abbrev=False, formatter_class=_Lines)
+    made.add_argument("-V", "--version", action=_PrintVersion, nargs=0, help="print the version and exit")
+    return made
+
+
+def no_command(name: str, known: Iterable[str], of: str) -> ConfigError:
+    """``name`` is no command of ``of``; the error names the nearest one."""
+    near = nearest(name, known)
+    return ConfigError(f"{of} has no command {name!r}" + (f"; did you mean {near[0]}?" if near else f"; {of} --help lists them"))
+
+
+def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig], otherwise: Mapping[str, object] = NOTHING) -> None:
+    """``--config FILE``, and flags for each setting: the real program's, its path, and its name where that is unique.
+
+    ``otherwise``: by path, the defaults of this job that are not the model's.
+    """
+    # not the list of all flags, which is what follows
+    to.usage = " ".join([to.prog, *(str(action.metavar) for action in to._get_positional_actions()), "[FLAG ...]"])
+    to.add_argument("--config", type=lambda text: Path(text) if text else None, metavar="FILE", help="settings file in TOML")
+    group = to.add_argument_group("settings", "each wins over the environment and the file; one dash or two, a switch needs no value")
+    settings = settings_of(model)
+    names = [setting.name for setting in settings] + [setting.flag for setting in settings if setting.flag != setting.name]
+    to.set_defaults(**{_OTHERWISE + path: value for path, value in otherwise.items()})
+    for setting in settings:
+        if setting.path in otherwise:
+            setting = dataclasses.replace(setting, default=otherwise[setting.path])
+        flags = {f"-{setting.flag}" if len(setting.flag) == 1 else f"--{setting.flag}": None} if setting.flag else {}
+        flags[f"--{setting.path}"] = None
+        if names.count(setting.name) == 1 and f"--{setting.name}" not in to._option_string_actions:
+            flags[f"--{setting.name}"] = None
+        metavar = SWITCH if setting.kind is bool else "VALUE"
+        shown = " ".join(one for one in (help_of(setting), f"[{default_of(setting)}]") if one != "[]").replace("%", "%%")
+        group.add_argument(*flags, dest=_FLAG + setting.path, metavar=metavar, default=argparse.SUPPRESS, help=shown)
+
+
+def add_switch(to: JobParser, *flags: str, what: str) -> None:
+    """A switch that is no setting, off unless it is given; it takes ``=false`` as every other."""
+    to.add_argument(*flags, type=switched, default=False, metavar=SWITCH, help=what)
+
+
+def switched(text: str) -> bool:
+    """A switch's value, as Go's programs take it."""
+    if text.lower() not in SWITCHES:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return SWITCHES[text.lower()]
+
+
+def add_security_flags(to: JobParser) -> None:
+    """Binlogctl's flags for a cluster with TLS, which ``security_of`` reads."""
+    to.add_argument(
+        "-ssl-ca", "--ssl-ca", default="", metavar="FILE", help="certificate authorities of the cluster, PEM; with it TLS is used"
+    )
+    to.add_argument("-ssl-cert", "--ssl-cert", default="", metavar="FILE", help="this side's certificate, PEM")
+    to.add_argument("-ssl-key", "--ssl-key", default="", metavar="FILE", help="its key, PEM")
+
+
+def security_of(given: argparse.Namespace) -> TlsSettings | None:
+    """How a cluster's nodes are called, by the flags of ``add_security_flags``; None: without TLS."""
+    return TlsSettings.of(SecurityConfig(given.ssl_ca, given.ssl_cert, given.ssl_key))
+
+
+class _PrintVersion(argparse.Action):
+    """``-V``: the version, in the form of the real programs."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"Release Version: {VERSION}", f"Python Version: {platform.python_version()}", sep="\n")
+        parser.exit()
+
+
+def drainer_config(arguments: argparse.Namespace, tell: Say | None = None) -> DrainerConfig:
+    """The Drainer's settings from the parsed command line, the environment and the file it names.
+
+    ``tell``: of who only looks at them; it gets what is said about them, and ``log-file``, which is the Drainer's, is left alone.
+    """
+    flags, otherwise = _named(arguments, _FLAG), _named(arguments, _OTHERWISE)
+    for setting in settings_of(DrainerConfig):
+        if setting.secret and flags.get(setting.path):
+            _warn_of_password(f"--{setting.path}")
+    return _loaded(lambda say: load_drainer(arguments.config, flags=flags, say=say, otherwise=otherwise), tell)
+
+
+def pump_config(arguments: argparse.Namespace) -> PumpConfig:
+    """A Pump's settings, from the same sources."""
+    return _loaded(lambda say: load_pump(arguments.config, flags=_named(arguments, _FLAG), say=say))
+
+
+def _loaded(load: Callable[[Say], C], tell: Say | None = None) -> C:
+    """What ``load`` makes; the lines about it go to the log that it asks for, or to ``tell``."""
+    notes: list[str] = []
+    try:
+        config = load(notes.append)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    set_level(config.log_level)
+    set_format(config.log_format)
+    if config.log_file and tell is None:
+        try:
+            move_log(Path(config.log_file))
+        except OSError as error:
+            raise ConfigError(f"cannot write log-file {config.log_file}: {error.strerror}") from error
+    for note in notes:
+        if tell is None:
+            logging.warning("%s", note)
+        else:
+            tell(note)
+    return config
+
+
+def target_of(url: str) -> TargetConfig:
+    """``mysql://user:password@host:port`` as a target; user, password and port may be left out, percent escapes are decoded.
+
+    Without a password, the one in the environment is used.
+    """
+    parts = urlsplit(url)
+    try:
+        port = parts.port or 3306
+    except ValueError:
+        # the original message may contain what follows an unescaped slash in the password
+        text = "its port is not a number up to 65535 (in a password, / and @ are written %2F and %40)"
+        raise ConfigError(f"target {_without_password(url)!r}: {text}") from None
+    if parts.scheme not in ("mysql", "mariadb") or not parts.hostname or parts.path.strip("/"):
+        raise ConfigError(f"target {_without_password(url)!r} is not of the form mysql://user:password@host:port")
+    if parts.password:
+        _warn_of_password("--to")
+    password = unquote(parts.password or "") or os.environ.get(_PASSWORD_VARIABLE, "")
+    return TargetConfig(host=parts.hostname, port=port, user=unquote(parts.username or "root"), password=password)
+
+
+_PASSWORD_VARIABLE = variable_of(PASSWORD)
+
+
+def _warn_of_password(flag: str) -> None:
+    _tell(
+        f"warning: anyone who can run `ps` here can read the password in {flag}: put it in {_PASSWORD_VARIABLE} or in spark.password-file"
+    )
+
+
+def _named(arguments: argparse.Namespace, prefix: str) -> dict[str, object]:
+    return {name.removeprefix(prefix): value for name, value in vars(arguments).items() if name.startswith(prefix)}
+
+
+def _names(root: type[Exception]) -> Iterator[str]:
+    yield root.__name__
+    for child in root.__subclasses__():
+        yield from _names(child)
+
+
+def _tell(text: str) -> None:
+    sys.stdout.flush()
+    print(text, file=sys.stderr, flush=True)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0][:500]
+
+
+def _without_password(url: str) -> str:
+    # up to the last @, so that a password with an unescaped @ is hidden as a whole
+    return re.sub(r"(//[^:/@]*):.*@", r"\1:***@", url, flags=re.DOTALL)

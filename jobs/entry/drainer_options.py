@@ -1,0 +1,82 @@
+"""The command line of the Drainer: what is asked for once, at a start, beside the settings. Pure."""
+
+import argparse
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.jobs.entry.cli import JobParser, add_settings, add_switch, parser
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+
+_NAMES = re.compile(
+    r"\s*(?:`(?P<quoted_db>(?:[^`]|``)+)`|(?P<db>[^`.,]+))\s*\.\s*(?:`(?P<quoted_table>(?:[^`]|``)+)`|(?P<table>[^`,]+))\s*(?:,|$)"
+)
+
+
+def drainer_options() -> JobParser:
+    """The command line of the Drainer."""
+    options = parser("drainer", "Replicate TiDB's binlogs.")
+    check = "only say what would hinder the stream, without starting or changing anything; exit code 1 if something does"
+    add_switch(options, "-check", "--check", what=check)
+    options.add_argument(
+        "-bootstrap",
+        "--bootstrap",
+        action="append",
+        default=[],
+        metavar="DB.TABLE,...",
+        help="first copy these tables (DB.* = all of a database) from spark.upstream at the checkpoint; what they hold at the target is removed",
+    )
+    everything = (
+        "first fill an empty target with everything that is replicated, from spark.upstream at one snapshot; the same as --bootstrap '*'"
+    )
+    add_switch(options, "-bootstrap-all", "--bootstrap-all", what=everything)
+    again = "begin a copy that is half done again, at a new snapshot"
+    add_switch(options, "-bootstrap-restart", "--bootstrap-restart", what=again)
+    add_settings(options, DrainerConfig)
+    return options
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapRequest:
+    """What the command line asks to be copied. The default asks for nothing."""
+
+    everything: bool = False
+    tables: tuple[tuple[str, str], ...] = ()
+    """Database and table, under the names upstream; a table ``*`` is all of the database."""
+    restart: bool = False
+    """What an earlier life has begun is begun again."""
+
+    @classmethod
+    def of(cls, given: argparse.Namespace) -> Self:
+        """From the flags of ``drainer_options``.
+
+        Raises:
+            ConfigError: a name is not of the form DB.TABLE.
+        """
+        named: Sequence[str] = given.bootstrap
+        tables = [pair for text in named if text.strip() != "*" for pair in _pairs(text)]
+        everything = given.bootstrap_all or any(text.strip() == "*" for text in named)
+        return cls(everything, tuple(dict.fromkeys(tables)), given.bootstrap_restart)
+
+    def __bool__(self) -> bool:
+        """Whether it asks for anything."""
+        return self.everything or bool(self.tables) or self.restart
+
+
+NOTHING = BootstrapRequest()
+
+
+def _pairs(text: str) -> Iterable[tuple[str, str]]:
+    at = 0
+    while at < len(text) or not at:
+        found = _NAMES.match(text, at)
+        if found is None:
+            raise ConfigError(
+                f"--bootstrap {text!r}: tables are named DB.TABLE,DB.TABLE or DB.*; names with dots or commas stand in `backquotes`"
+            )
+        names = ((found["quoted_db"], found["db"]), (found["quoted_table"], found["table"]))
+        database, table = (quoted.replace("``", "`") if quoted else bare.strip() for quoted, bare in names)
+        yield database, table
+        at = found.end()

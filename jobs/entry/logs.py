@@ -1,0 +1,127 @@
+"""Log files: which one belongs to this process, what its lines look like, how much is written and how much is kept.
+
+Promises: two processes never write to the same file. A job's Python writes ``JOB.log`` (with the output of Spark's Python workers), its JVM
+``JOB.spark.log`` next to it; a second job of the same kind, while the first runs, uses ``JOB-2.log``, and so does one of a user who may not
+write to the first's. Both are rotated by size: ``FILES`` old ones are kept as ``JOB.log.1`` and so on. Lines have the format of TiDB's tools
+(``log_lines.py``).
+"""
+
+import fcntl
+import itertools
+import logging
+import logging.handlers
+import os
+from pathlib import Path
+
+from pyspark_tidb_binlog.jobs.entry import own_places
+from pyspark_tidb_binlog.jobs.entry.log_lines import FORMATS, TextLines
+
+FILE_BYTES = 64 * 1024 * 1024
+"""Size at which a log file is rotated; ``conf/log4j2.properties`` has the same for the JVM's."""
+FILES = 4
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR, "fatal": logging.CRITICAL}
+_OF_SPARK = {"debug": "INFO", "info": "WARN", "warn": "WARN", "error": "ERROR", "fatal": "FATAL"}
+"""Spark logs a hundred times as much as this project: its level is one higher."""
+
+_claims: dict[Path, int] = {}
+"""Descriptor of the lock of each log file that this process has claimed, by the file's path."""
+_claimed: dict[Path, Path] = {}
+_moved_to: list[Path] = []
+"""Where ``move_log`` sent this process's log; the last one counts."""
+
+
+def log_file() -> Path:
+    """The log of this process: ``move_log``'s, or the file that ``TIDB_BINLOG_LOG`` names; in either case its first numbered variant that
+    no other process uses.
+    """
+    return _claimed_for(_moved_to[-1] if _moved_to else _first_wanted())
+
+
+def spark_log_file() -> Path:
+    """The log of this process's JVM, beside the file that ``TIDB_BINLOG_LOG`` names: it is opened before the settings are read."""
+    return _claimed_for(_first_wanted()).with_suffix(".spark.log")
+
+
+def log_to_file() -> None:
+    """Send this process's log to ``log_file()``, as text."""
+    to_file = _rotated(log_file())
+    to_file.setFormatter(TextLines())
+    logging.getLogger().addHandler(to_file)
+    set_level("info")
+    # Py4J logs every closed connection of a JVM that shuts down.
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+
+
+def move_log(wanted: Path) -> None:
+    """Log to ``wanted`` from now on (the setting ``log-file``), or to its first numbered variant that no other process uses.
+
+    Raises:
+        OSError: it cannot be written; the log stays where it is.
+    """
+    _claimed_for(wanted.absolute()).open("a").close()
+    _moved_to.append(wanted.absolute())
+    for before in _handlers():
+        after = _rotated(log_file())
+        after.setFormatter(before.formatter)
+        logging.getLogger().addHandler(after)
+        logging.getLogger().removeHandler(before)
+        before.close()
+
+
+def set_format(name: str) -> None:
+    """What each line looks like from now on: ``text`` or ``json`` (the setting ``log-format``)."""
+    for handler in _handlers():
+        handler.setFormatter(FORMATS[name]())
+
+
+def _rotated(path: Path) -> logging.handlers.RotatingFileHandler:
+    return logging.handlers.RotatingFileHandler(path, maxBytes=FILE_BYTES, backupCount=FILES, delay=True)
+
+
+def _handlers() -> list[logging.handlers.RotatingFileHandler]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, logging.handlers.RotatingFileHandler)]
+
+
+def set_level(level: str) -> None:
+    """Set the log level; ``level`` as in the setting ``log-level``."""
+    logging.getLogger().setLevel(LEVELS[level])
+
+
+def spark_level() -> str:
+    """The level of Spark's own log that corresponds to this process's."""
+    ours = logging.getLogger().level
+    return next((_OF_SPARK[name] for name, level in LEVELS.items() if level >= ours), "ERROR")
+
+
+def _first_wanted() -> Path:
+    named = os.environ.get("TIDB_BINLOG_LOG")
+    return Path(named).absolute() if named else own_places.logs() / "spark.log"
+
+
+def _claimed_for(wanted: Path) -> Path:
+    if wanted not in _claimed:
+        _claimed[wanted] = _claim(wanted)
+    return _claimed[wanted]
+
+
+def _claim(wanted: Path) -> Path:
+    """Claim a file by a lock next to it, since rotation renames the file itself; the kernel releases the lock when the process ends."""
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        path = wanted if number == 1 else wanted.with_name(f"{wanted.stem}-{number}{wanted.suffix}")
+        beside = path.with_name(f".{path.name}.lock")
+        try:
+            lock = os.open(beside, os.O_RDWR | os.O_CREAT, 0o644)
+        except PermissionError:
+            if beside.exists():
+                continue  # another user's: who has tried it as root, say
+            raise
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            continue
+        _claims[path] = lock
+        return path
+    raise AssertionError("unreachable: the numbers are infinite")

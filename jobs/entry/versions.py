@@ -1,0 +1,85 @@
+"""Which versions of Spark, Delta and Java go together with this project; docs/versions.md has the whole table. Pure but for ``java_of``.
+
+Promises: another version is one error that says which is there, which is needed and what to do. A newer patch version is never refused.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark_tidb_binlog.conf.entry import document
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+
+SPARK = (4, 2)
+EXACT_DELTA = "4.4.0"
+"""With which this release is tested."""
+DELTA = tuple(map(int, EXACT_DELTA.split(".")[:2]))
+JAVA = 17
+DELTA_PACKAGE = f"io.delta:delta-spark_{SPARK[0]}.{SPARK[1]}_2.13:{EXACT_DELTA}"
+"""Delta's jar as Maven knows it."""
+
+KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+"""Spark's Kafka sink as Maven knows it; 4.2.1 is not on Maven Central, and 4.2.0 runs on it."""
+
+
+def require_spark(version: str) -> None:
+    """Raise ConfigError if Spark ``version`` is not one of 4.2."""
+    if _first_two(version) != SPARK:
+        raise ConfigError(
+            f"this release runs on Spark {_said(SPARK)}, and here is Spark {version}: pip install 'pyspark>=4.2.1,<4.3', "
+            f"or on a cluster choose one with Spark {_said(SPARK)} ({document('versions')})"
+        )
+
+
+def require_delta(version: str) -> None:
+    """Raise ConfigError if Delta ``version`` is not one of 4.4."""
+    if _first_two(version) != DELTA:
+        raise ConfigError(
+            f"this release runs with Delta {_said(DELTA)}, and here is Delta {version}: take {DELTA_PACKAGE} instead ({document('versions')})"
+        )
+
+
+def require_java(found: Path | None, version: int | None) -> None:
+    """Raise ConfigError without a program ``java``, or if its feature release is known and too old."""
+    advice = f"install one (Debian: apt-get install openjdk-{JAVA}-jre-headless), and unset JAVA_HOME or let it name that one"
+    if found is None:
+        raise ConfigError(f"Spark needs Java {JAVA} or later, and {_no_java()}: {advice}")
+    if version is not None and version < JAVA:
+        raise ConfigError(f"Spark needs Java {JAVA} or later, and {found} is Java {version}: {advice}")
+
+
+def java_of(environ: Mapping[str, str]) -> tuple[Path | None, int | None]:
+    """The program that Spark would start, and its feature release if the file ``release`` of its directory tells."""
+    home = environ.get("JAVA_HOME")
+    named = Path(home) / "bin" / "java" if home else Path(shutil.which("java", path=environ.get("PATH")) or "/nonexistent")
+    if not os.access(named, os.X_OK):
+        return None, None
+    try:
+        told = (named.resolve().parents[1] / "release").read_text(errors="replace")
+    except OSError:
+        return named, None
+    return named, java_release(told)
+
+
+def java_release(text: str) -> int | None:
+    """``openjdk version "17.0.15" …`` or ``JAVA_VERSION="17.0.15"`` as 17; ``1.8.0`` as 8."""
+    match = re.search(r'(?:version |JAVA_VERSION=)"(\d+)(?:\.(\d+))?', text)
+    if match is None:
+        return None
+    major = int(match[1])
+    return int(match[2] or 0) if major == 1 else major
+
+
+def _no_java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return f"there is none at JAVA_HOME ({home})" if home else "none was found on PATH"
+
+
+def _first_two(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
+def _said(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

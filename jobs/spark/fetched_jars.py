@@ -1,0 +1,80 @@
+"""The jars that Spark is given beside its own: Delta's, and those of its Kafka sink. Needs neither Spark nor Python's packages to be imported.
+
+Promises: a place of jars counts only if nothing of this release's package is missing there.
+"""
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark_tidb_binlog.jobs.entry import own_places
+from pyspark_tidb_binlog.jobs.entry.versions import DELTA_PACKAGE, KAFKA_PACKAGE
+
+COMPLETE = ".complete"
+"""A file beside jars, which names what they are: nothing of it is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedJars:
+    """A package of Maven Central with what it needs and Spark does not have."""
+
+    package: str
+    folder: str
+    """The directory's name in a virtual environment; where it is fetched to, with the version behind it."""
+    excludes: str
+    """Dependencies that Spark ships in its own versions, as Spark takes them."""
+    wanted: tuple[str, ...]
+    """How the names of the jars begin that are kept."""
+    named: re.Pattern[str]
+    """What says in the words of a user that they bring it themselves."""
+
+    def place(self) -> Path | None:
+        """The directory of the jars on this machine, in the virtual environment or fetched; None: they are not here yet."""
+        # Resolved: the JVM compares class paths as text, and an environment can be reached by two.
+        in_environment = Path(sys.prefix).resolve() / self.folder
+        if self.are_in(in_environment):
+            return in_environment
+        fetched = self.place_to_fetch()
+        return fetched if self.are_in(fetched) else None
+
+    def place_to_fetch(self) -> Path:
+        """Where the jars are put once they are fetched."""
+        return own_places.downloads() / f"{self.folder}-{self.package.rpartition(':')[2]}"
+
+    def are_in(self, place: Path) -> bool:
+        """Whether the jars of this release are in ``place``, all of them."""
+        try:
+            return (place / COMPLETE).read_text() == self.package
+        except OSError:
+            return False
+
+    def are_named_in(self, text: str) -> bool:
+        """Whether jars or packages that a user names contain it: ``io.delta:delta-spark_4.2_2.13:4.4.0``, ``/jars/delta-spark_4.2_2.13-4.4.0.jar``."""
+        return bool(self.named.search(text))
+
+    def ship_with(self, spark_home: Path) -> bool:
+        """Whether it is among Spark's own jars."""
+        return any(self.are_named_in(jar.name) for jar in (spark_home / "jars").glob("*.jar"))
+
+
+DELTA_JARS = FetchedJars(
+    DELTA_PACKAGE,
+    "spark-jars",
+    # 70 MB less to download
+    "org.apache.hadoop:*,org.apache.parquet:*,com.fasterxml.jackson.core:*,com.github.luben:*,org.xerial.snappy:*,org.slf4j:*,org.apache.logging.log4j:*",
+    ("io.delta_", "io.unitycatalog_"),
+    re.compile(r"\bdelta-(?:spark|core)(?:_[\d.]+)*\b"),
+)
+KAFKA_SINK_JARS = FetchedJars(
+    KAFKA_PACKAGE,
+    "spark-kafka-jars",
+    "org.apache.hadoop:*,org.slf4j:*,at.yawk.lz4:*,org.xerial.snappy:*,com.github.luben:*,com.google.code.findbugs:*,org.scala-lang.modules:*",
+    ("org.apache.spark_", "org.apache.kafka_", "org.apache.commons_commons-pool2"),
+    re.compile(r"\bspark-sql-kafka-0-10(?:_|\b)"),
+)
+
+
+def jars_in(place: Path) -> list[str]:
+    """The paths of the jars, sorted: the JVM's class archive matches only a class path that begins with them, in this order."""
+    return sorted(str(jar) for jar in place.glob("*.jar"))

@@ -1,0 +1,29 @@
+"""What Spark's JVM is started with: options and environment. Needs neither Spark nor Python's packages to be imported.
+
+Promises: a session that a program makes itself (``jobs/spark/spark_session.py``) and one that the command starts (``jobs/command.py``) get the
+same. Options that the caller gives win.
+"""
+
+import re
+
+from pyspark_tidb_binlog.conf.entry import HOME
+from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
+
+FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "131072"}
+"""Environment variables that make the JVM and Python workers return memory after a large batch.
+
+The last is glibc's own default; setting it keeps glibc from raising it to 32 MiB as large blocks are freed: RocksDB in the JVM held 450 MiB
+more without it. Python processes raise it themselves, and give memory back after each task instead (``jobs/spark/allocator.py``).
+"""
+
+
+def jvm_options(archive: ClassArchive | None, *, local: bool, given: str) -> str:
+    """JVM options that keep Spark's log off the console and make the JVM start quickly and silently.
+
+    With a ``local`` master those of ``conf/jvm.options`` come first, unless ``given`` names a collector: a JVM accepts only one.
+    ``archive`` is used if it fits.
+    """
+    log = f"-Dlog4j2.configurationFile={(HOME / 'conf' / 'log4j2.properties').as_uri()}"
+    ours = (HOME / "conf" / "jvm.options").read_text().strip() if local and not re.search(r"-XX:\+Use\w*GC\b", given) else ""
+    classes = f"-XX:SharedArchiveFile={archive.file}" if archive is not None and archive.fits() else ""
+    return f"{ours} {log} -Xlog:disable -Xlog:all=error:stderr {classes}".strip()

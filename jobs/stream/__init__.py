@@ -1,0 +1,1 @@
+"""The replication stream as one object, and where a start resumes."""

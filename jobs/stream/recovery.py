@@ -1,0 +1,140 @@
+"""What a Drainer does at its start when the whole upstream is away: make the target consistent from the relay log (drainer.md 8).
+
+Promises: nothing is done unless ``syncer.relay.log-dir`` holds files, no part of the upstream answers (PD or the registry, the status ports and
+Pumps that the settings name), and the target's checkpoint says ``consistent`` false. Then the relay log is replayed in safe mode, and the job ends
+with an error that says so, exit code 1: it is to be started again when the upstream is back, and goes on from there. No JVM is started.
+"""
+
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import names_registry
+from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
+from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.jobs.stream.targets import relay_stream
+from pyspark_tidb_binlog.schemas.binlogfile import files_in
+from pyspark_tidb_binlog.schemas.errors import ApplyError, PumpUnavailable, Stopped
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
+from pyspark_tidb_binlog.sinks.mysql import progress
+from pyspark_tidb_binlog.sinks.mysql.elsewhere import is_elsewhere, real_checkpoint, table_in_target
+from pyspark_tidb_binlog.sinks.mysql.session import connect
+from pyspark_tidb_binlog.sinks.relay.target_replay import RelayReplay, Replayed
+from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack, process_zone
+
+_log = logging.getLogger(__name__)
+
+_CONNECT_SECONDS = 5.0
+_ABSENT = frozenset({1049, 1146})
+"""No such database; no such table."""
+
+
+def recover_without_upstream(config: DrainerConfig, stop: threading.Event) -> None:
+    """Return at once where there is nothing to recover, so that the stream is started, or says itself what is wrong.
+
+    Raises:
+        PumpUnavailable: the upstream is away, and the target was made consistent.
+        ReplicationError: the upstream is away, and the target could not be made consistent.
+    """
+    directory = Path(config.relay.log_dir)
+    if config.apply.db_type not in ("mysql", "tidb") or not config.relay.log_dir or not files_in(directory):
+        return
+    away = upstream_away(config)
+    cluster_id = _cluster_left_open(config) if away else 0
+    if not cluster_id:
+        return
+    _log.warning("%s; the target's checkpoint is not consistent: the relay log in %s is replayed", away, directory)
+    done = replayed(config, cluster_id, stop)
+    if done is not None:
+        raise PumpUnavailable(f"{away}. {in_words(done, directory)}")
+
+
+def replayed(config: DrainerConfig, cluster_id: int, stop: threading.Event) -> Replayed | None:
+    """Replay the relay log; None: the target is consistent by now."""
+
+    def pause(seconds: float) -> None:
+        if stop.wait(seconds):
+            raise Stopped("stopped before all of the relay log was replayed; the next start goes on with it")
+
+    how = ReadBack(process_zone())
+    sink = RelayReplay(config, cluster_id, relay_stream(config, cluster_id), how, pause)
+    try:
+        found = sink.start()
+        done = None if found.consistent else sink.replay(found)
+    finally:
+        sink.close()
+    for table, count in how.doubtful_times.items():
+        _log.warning("%s: %d TIMESTAMP values are of the hour that comes twice; the earlier moment was taken", table, count)
+    return done
+
+
+def in_words(done: Replayed, directory: Path) -> str:
+    """What a replay did, and what to do."""
+    text = (
+        f"The relay log in {directory} was replayed: {done.transactions} transactions with {done.operations} row operations and {done.ddls} DDLs. The target "
+        f"is consistent at {done.commit_ts} ({as_time(done.commit_ts)}). Start again when the upstream is back: the stream goes on from there"
+    )
+    if done.keyless:
+        text += (
+            f". Rows without a unique key cannot be told apart, compare these tables with the upstream: {', '.join(sorted(done.keyless))}"
+        )
+    return f"{text}. {len(done.findings)} findings are in the log" if done.findings else text
+
+
+def upstream_away(config: DrainerConfig) -> str:
+    """In words that no part of the upstream answers; empty if any does."""
+    source = config.source
+    if names_registry(source):
+        registry = open_registry(source.pumps, TlsSettings.of(source.security))
+        try:
+            registry.listing(PUMPS)
+        except PumpUnavailable as error:
+            named = str(error)
+        else:
+            return ""
+        finally:
+            registry.close()
+    else:
+        named = f"none of the Pumps {source.pumps} answers"
+    return "" if any(map(_answers, _addresses(config))) else f"the upstream cannot be reached: {named}"
+
+
+def _addresses(config: DrainerConfig) -> Iterator[tuple[str, int]]:
+    """Host and port of the Pumps and status ports that the settings name."""
+    urls = [] if names_registry(config.source) else [f"//{one.strip()}" for one in config.source.pumps.split(",")]
+    urls += [one.strip() for one in config.source.tidb_status.split(",") if one.strip().startswith(("http://", "https://"))]
+    for url in urls:
+        parts = urlsplit(url)
+        if parts.hostname:
+            yield parts.hostname, parts.port or 10080
+
+
+def _answers(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, _CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def _cluster_left_open(config: DrainerConfig) -> int:
+    """The cluster whose checkpoint is not consistent; 0 where there is none."""
+    schema = config.apply.checkpoint_schema
+    session = connect(config.target, config.apply)
+    try:
+        cluster_id = config.source.cluster_id or progress.only_cluster(session, schema, table_in_target(config))
+        recorded = progress.load_checkpoint(session, cluster_id, schema, table_in_target(config)) if cluster_id else None
+        if recorded is None and cluster_id and is_elsewhere(config):
+            recorded = real_checkpoint(config, cluster_id).read()
+    except ApplyError as error:
+        if error.errno in _ABSENT:
+            return 0
+        raise
+    finally:
+        session.close()
+    return cluster_id if recorded is not None and not recorded.consistent else 0

@@ -1,0 +1,548 @@
+"""The whole stream as one object that is started, monitored and stopped: source -> pair -> apply -> checkpoint. [spark]
+
+Promises: ``start`` first brings the target to a consistent point (an unfinished span is replayed exactly), then decides where to
+resume (``jobs.stream.resume``): the target's own checkpoint row is authoritative; Spark's checkpoint directory and Delta count only if they belong
+to the same target. Binlogs that are read again are skipped up to the commitTS of the target's row.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, names_registry, patiently
+from pyspark_tidb_binlog.binlog_source.cluster.gc_hold import GcHold
+from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
+from pyspark_tidb_binlog.binlog_source.cluster.metrics_push import push_regularly
+from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
+from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
+from pyspark_tidb_binlog.binlog_source.cluster.schema_reader import SchemaReader
+from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
+from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode, StreamControls
+from pyspark_tidb_binlog.binlog_source.drainer.pages import StreamSight
+from pyspark_tidb_binlog.binlog_source.source.mid_history import committed_before
+from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
+from pyspark_tidb_binlog.binlog_source.stream import look_up, transactions, transactions_between
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.conf.units import days_or_duration
+from pyspark_tidb_binlog.jobs.entry.cli import replication_error_in
+from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest
+from pyspark_tidb_binlog.jobs.entry.local_paths import local_path
+from pyspark_tidb_binlog.jobs.spark.jvm_heap import HeapAfterBigBatches
+from pyspark_tidb_binlog.jobs.spark.session_check import require_session
+from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
+from pyspark_tidb_binlog.jobs.stream.report import Progress, as_json
+from pyspark_tidb_binlog.jobs.stream.resume import DeltaPlace, NothingApplied, ResumeState, check_no_gap, check_spark, first_ts
+from pyspark_tidb_binlog.jobs.stream.snapshot_taker import SnapshotTaker
+from pyspark_tidb_binlog.jobs.stream.spark_checkpoint import SparkCheckpoint
+from pyspark_tidb_binlog.jobs.stream.start_wait import StartWait
+from pyspark_tidb_binlog.jobs.stream.stream_progress import StreamProgress
+from pyspark_tidb_binlog.jobs.stream.table_loader import StreamStand, TableLoader
+from pyspark_tidb_binlog.jobs.stream.targets import sink_of, words_for
+from pyspark_tidb_binlog.jobs.stream.upstream_cluster import servers_at
+from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
+from pyspark_tidb_binlog.schemas.events import Delivery
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.schemas.history_cache import HistoryCache
+from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
+from pyspark_tidb_binlog.sinks.apply import ATOMIC_BYTES, BatchApplier
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
+from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, places
+from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
+from pyspark_tidb_binlog.sinks.delta.maintenance import DeltaMaintenance, Retention
+from pyspark_tidb_binlog.sinks.engine import keyed
+from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
+from pyspark_tidb_binlog.sinks.mysql.lease import lease_of
+from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
+
+_log = logging.getLogger(__name__)
+
+GRACE_SECONDS = 4.0
+"""How long a batch may continue after the stream was asked to stop."""
+DELTA_SECONDS = 8.0
+"""How long the background writer of Delta may then take for the remaining rows."""
+_LOOK_SECONDS = 0.25
+"""Interval between checks whether the query still runs: each check wakes the JVM."""
+
+
+def findings_dir(config: DrainerConfig) -> str:
+    """Directory of the Delta table ``findings``: next to that of ``checkpoint``, which must contain nothing else."""
+    return config.delta_dir.rstrip("/") + "-findings"
+
+
+class Replication:
+    """One Drainer's stream."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: DrainerConfig,
+        stop: threading.Event | None = None,
+        bootstrap: BootstrapRequest = NOTHING,
+        upstream: SnapshotSource | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """Nothing is written before ``start``. Setting ``stop`` ends every wait, and at last a batch longer than ``GRACE_SECONDS``.
+
+        ``bootstrap``: what is copied before the stream begins; ``upstream``: from where, None: ``[spark.upstream]``. ``say`` prints a line: what
+        a start waits for.
+
+        Raises:
+            PumpUnavailable: PD or the registry, or at the first start a Pump, did not answer for ``upstream_timeout`` seconds.
+            Stopped: ``stop`` was set meanwhile.
+        """
+        require_session(spark)
+        self._spark = spark
+        self._stop = stop or threading.Event()
+        self._tls = TlsSettings.of(config.source.security)
+        """Of everything inside the cluster; None: without TLS."""
+        if self._tls is not None:
+            self._tls.check(listens=True)
+        waiting = StartWait(config.upstream_timeout, self._stop, say)
+        self._checkpoint = SparkCheckpoint(spark, config, waiting)
+        self._discovery = discovery_of(config.source)
+        cluster_id = config.source.cluster_id or patiently(self._discovery.cluster_id, config.upstream_timeout, waiting)
+        source = dataclasses.replace(config.source, cluster_id=cluster_id, delivery=str(self._checkpoint.delivery))
+        self._config = dataclasses.replace(config, source=source)
+        self._closing = contextlib.ExitStack()
+        """What ``close`` closes last."""
+        self._closing.callback(self._discovery.close)
+        self._registry = open_registry(source.pumps, self._tls) if names_registry(source) else None
+        if self._registry is not None:
+            self._closing.callback(self._registry.close)
+        self._status_ports = history_at(config.source, self._tls, self._closing)
+        self._feed = HistoryFeed(self._status_ports, _history_cache(config.checkpoint_dir, cluster_id), self._tls, self._pause)
+        self._config = with_collations(self._config)
+        servers = partial(servers_at, self._status_ports, self._tls)
+        self._loader = TableLoader(spark, self._config, bootstrap, self._stop, upstream, servers, self._join_cluster)
+        self._now = partial(patiently, self._discovery.now, config.upstream_timeout, waiting)
+        """The upstream's timestamp of now."""
+        self._sink = sink_of(self._config, cluster_id, self._pause, self._now, spark)
+        self._sink.defer(self._note_nothing_applied)
+        self._applier = BatchApplier(spark, self._config, self._sink, self._feed, self._take_report)
+        self._heap = HeapAfterBigBatches.of(spark, ATOMIC_BYTES)
+        _warm_up(spark, self._config)
+        self._counts = StreamProgress(self._sink, self._applier.clock, config.apply.log_row_data)
+        self._query: StreamingQuery | None = None
+        self._delta: DeltaCheckpoint | None = None
+        self._node: DrainerNode | None = None
+        self._gate: BatchGate | None = None
+        self._waiting: deque[BatchReport] = deque()
+        self._looked_at = 0.0
+        self._ended = False
+        self._reported_ts = 0
+        self.started_at = 0.0
+        """``time.monotonic`` just before the query was started."""
+
+    @property
+    def query(self) -> StreamingQuery:
+        """The running query."""
+        if self._query is None:
+            raise ConfigError("the stream is not started: call start() first")
+        return self._query
+
+    @property
+    def reports(self) -> Sequence[BatchReport]:
+        """The newest batches."""
+        return self._counts.reports
+
+    @property
+    def commit_ts(self) -> int:
+        """Everything up to here is in the target."""
+        return self._sink.commit_ts
+
+    @property
+    def delivery(self) -> Delivery:
+        """How this query reads the Pumps."""
+        return Delivery(self._config.source.delivery)
+
+    def start(self) -> Self:
+        """Clean up after a crash, decide where to resume, start the query. On failure, close what was opened."""
+        try:
+            self._start()
+        except BaseException as error:
+            self._close_after_error()
+            told = self._checkpoint.disks.failure_in(str(error)) if isinstance(error, (PySparkException, Py4JError, OSError)) else None
+            if told is not None:
+                raise told from error
+            raise
+        return self
+
+    def _start(self) -> None:
+        config = self._config
+        self._raise_if_stopped()
+        self._know_what_a_snapshot_has()
+        found = self._applier.open(self._begin_at)
+        if found.unfinished is not None:
+            span = found.unfinished
+            self._applier.replay(span, transactions_between(self._spark, config.source, span.after_ts, span.upto_ts))
+        self._raise_if_stopped()
+        self._copy_tables(found.schema_version)
+        self._checkpoint.clear_half_written()
+        # In this order: a name is kept only once it is registered.
+        gate = self._join_cluster()
+        self._checkpoint.keep(self._sink.target)
+        source = dataclasses.replace(config.source, starting_commit_ts=self._sink.commit_ts)
+        options = StreamOptions(stop_file=str(gate.file), patience=config.upstream_timeout, bucket_ids=self._checkpoint.bucket_ids)
+        frame = transactions(self._spark, source, self.delivery, options)
+        self.started_at = time.monotonic()
+        self._query = (
+            frame.writeStream.queryName("tidb_binlog")
+            .option("checkpointLocation", config.checkpoint_dir)
+            .trigger(processingTime="0 seconds")
+            .foreachBatch(self._applier)
+            .start()
+        )
+        app_id = str(self._query.id)
+        beside = findings_dir(config)
+        self._delta = DeltaCheckpoint(
+            self._spark,
+            config.delta_dir,
+            app_id,
+            self._sink.target,
+            findings=DeltaFindings(self._spark, beside, app_id),
+            maintenance=DeltaMaintenance(
+                self._spark, (config.delta_dir, beside), Retention(days_or_duration(config.delta_retention)), self._is_quiet
+            ),
+            is_quiet=self._is_quiet,
+        )
+        self._delta.fill_up(found.commit_ts, found.schema_version, found.consistent)
+        self._reported_ts = max(self._reported_ts, found.commit_ts)
+        while self._waiting:
+            self._record(self._waiting.popleft())
+
+    def _is_quiet(self) -> bool:
+        return self._applier.clock.idle and not self._applier.behind
+
+    def reached(self, commit_ts: int) -> bool:
+        """Whether the target holds everything up to ``commit_ts`` and ``progress`` counts the batch that applied it. Cheap to poll.
+
+        Raises the error that ended the stream, at most ``_LOOK_SECONDS`` after it occurred.
+        """
+        now = time.monotonic()
+        if now - self._looked_at >= _LOOK_SECONDS:
+            self.check()
+            self._ended = not self.query.isActive
+            self._looked_at = now
+        return self._reported_ts >= commit_ts
+
+    def check(self) -> None:
+        """Raise the error that ended the stream, unwrapped; also when another Drainer took the lease, which an idle stream misses."""
+        if self._sink.lost is not None:
+            raise self._sink.lost
+        if self._applier.failure is not None:
+            raise self._applier.failure
+        failure = self.query.exception()
+        if failure is not None:
+            raise self._unwrapped(failure)
+
+    def wait(self, stop: threading.Event, until_ts: int = 0) -> bool:
+        """Block until ``stop`` is set or the node is closed (False), or everything up to ``until_ts`` (0 = never) is in the target (True)."""
+        while not (stop.wait(0.05) or self._stop.is_set()):
+            if self.reached(until_ts) and until_ts:
+                return True
+            if self._ended:
+                self.check()
+                return False
+        return False
+
+    def close(self) -> None:
+        """Stop between two batches; safe to call twice.
+
+        Once ``stop`` is set, a batch that takes longer than ``GRACE_SECONDS`` is left unfinished; the next start finishes it.
+        """
+        with self._closing.pop_all() as then:
+            if self._node is not None:
+                then.callback(self._node.stop)
+                self._node = None
+            gate, self._gate = self._gate, None
+            if gate is not None:
+                then.callback(gate.remove)
+            then.callback(self._sink.close)
+            if self._delta is not None:
+                self._delta.hurry()
+                then.callback(self._close_delta, self._delta)
+            if self._query is not None and gate is not None and self._settle(self._query, gate):
+                # Stopping the query takes time; Delta is written meanwhile.
+                ending = threading.Thread(target=self._end, args=[self._query], name="ending the query", daemon=True)
+                ending.start()
+                then.callback(ending.join)
+
+    def _close_delta(self, delta: DeltaCheckpoint) -> None:
+        if not self._stop.is_set():
+            delta.close()
+            return
+        try:
+            delta.close(DELTA_SECONDS)
+        except ReplicationError as error:
+            _log.warning("stopped before all rows were written to Delta; the next start completes it from the target: %s", error)
+
+    def _end(self, query: StreamingQuery) -> None:
+        try:
+            query.stop()
+        except (PySparkException, Py4JError, OSError) as error:
+            _log.warning("the query could not be stopped cleanly: %s", error)
+
+    def _raise_if_stopped(self) -> None:
+        if self._stop.is_set():
+            raise Stopped("stopped before the stream was started")
+
+    def _pause(self, seconds: float) -> None:
+        """Wait between two attempts of a statement, or of a look at the DDL history."""
+        if self._stop.wait(seconds):
+            raise Stopped("stopped while waiting for the target or the DDL history; the next start resumes from its checkpoint")
+
+    def progress(self) -> Progress:
+        """The current progress; quick, called from the reporter's thread."""
+        failure = self._delta.failure if self._delta is not None else None
+        shown = self._counts.progress(self._query, self._gate)
+        holding = self._feed.waiting_for or shown.holding
+        return dataclasses.replace(
+            shown, holding=holding, bootstrap=self._loader.words, unrecorded=str(failure) if failure is not None else ""
+        )
+
+    def __enter__(self) -> Self:
+        """Start the stream; if that fails, close everything."""
+        try:
+            return self.start()
+        except BaseException:
+            self._sink.close()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close the stream; an error while closing does not hide an earlier one."""
+        if error is None:
+            self.close()
+        else:
+            self._close_after_error()
+
+    def _close_after_error(self) -> None:
+        try:
+            self.close()
+        except ReplicationError:
+            _log.exception("the failed stream could not be closed cleanly")
+
+    def _join_cluster(self) -> BatchGate:
+        """Serve the node's pages and, if there is a registry, register: Pumps notify this Drainer and do not close before it has read their
+        binlogs. Once, while the lease is held: before tables are copied, or else before the query is started.
+        """
+        config, counts = self._config, self._counts
+        if self._gate is not None:
+            return self._gate
+        gate = self._gate = BatchGate()
+        sight = StreamSight(
+            commit_ts=lambda: self.commit_ts,
+            pump_positions=lambda: counts.pump_positions(self._query),
+            applied_at=lambda: counts.applied_at,
+            progress=lambda: as_json(self.progress()),
+            metrics=lambda: counts.metrics_text(self._query),
+        )
+        controls = StreamControls(pause=gate.shut, resume=gate.open, keep=gate.keep, resting=partial(self._rests, gate), end=self._stop.set)
+        self._node = DrainerNode(
+            self._registry,
+            config.apply.drainer,
+            config.addr,
+            config.advertise_addr,
+            sight,
+            controls,
+            synced_check_seconds=60.0 * config.synced_check_time,
+            told=counts.told_state,
+            tls=self._tls,
+        ).start()
+        pushing = push_regularly(config.metrics_addr, config.metrics_interval, config.apply.drainer, sight.metrics)
+        if pushing is not None:
+            self._closing.callback(pushing.stop)
+        _log.info("Drainer %s serves gRPC and HTTP at %s", config.apply.drainer, self._node.address)
+        return gate
+
+    def _rests(self, gate: BatchGate) -> bool:
+        """Whether the gate is shut and no batch is under way, nor one that the source was about to return."""
+        query = self._query
+        try:
+            busy = query is None or self._busy(query, gate)
+        except (PySparkException, Py4JError, OSError) as error:
+            _log.warning("cannot tell whether a batch is under way: %s", error)
+            busy = True
+        return gate.rested(busy=busy)
+
+    def _settle(self, query: StreamingQuery, gate: BatchGate) -> bool:
+        """Wait until no batch is running; the source returns none once the stop file exists. False: one is unfinished, or Spark is gone."""
+        gate.shut_for_good()
+        quiet, asked_at = 0, 0.0
+        try:
+            while query.isActive and quiet < 3:
+                if self._stop.is_set():
+                    asked_at = asked_at or time.monotonic()
+                if asked_at and time.monotonic() - asked_at > GRACE_SECONDS:
+                    _log.warning(
+                        "the running batch takes longer than %.0f s and is left unfinished: the next start finishes it", GRACE_SECONDS
+                    )
+                    self._spark.sparkContext.cancelAllJobs()
+                    return False
+                quiet = 0 if self._busy(query, gate) else quiet + 1
+                time.sleep(0.1)
+        except (PySparkException, Py4JError, OSError) as error:
+            _log.warning("cannot tell whether the query still runs: %s", error)
+            return False
+        return True
+
+    def _busy(self, query: StreamingQuery, gate: BatchGate) -> bool:
+        # Without a batch, the stage stays the one before the first batch; Spark's trigger is not active while it initialises.
+        return not self._applier.clock.idle or (query.status["isTriggerActive"] and not gate.asked)
+
+    def _take_report(self, report: BatchReport) -> None:
+        self._counts.take(report)
+        self._reported_ts = report.upto_ts
+        if self._delta is None:
+            self._waiting.append(report)
+        else:
+            self._record(report)
+        self._heap.note(report)
+
+    def _record(self, report: BatchReport) -> None:
+        assert self._delta is not None
+        if report.batch_id >= 0 or report.findings:
+            self._delta.record(
+                CheckpointRow(
+                    batch_id=report.batch_id,
+                    from_ts=report.after_ts,
+                    resolved_ts=report.upto_ts,
+                    schema_version=report.schema_version,
+                    consistent=True,
+                    rows=report.row_events,
+                    transactions=report.transactions,
+                    ddls=report.ddls,
+                    bytes=report.row_bytes,
+                    timings=dict(report.seconds),
+                    findings=report.findings,
+                    notes=() if report.batch_id >= 0 else ("an unfinished span, finished at start",),
+                )
+            )
+
+    def _know_what_a_snapshot_has(self) -> None:
+        """For a first start in the middle of the history: correct the feed where FinishedTS does not tell which DDLs the target has."""
+        source = self._config.source
+        if source.starting_commit_ts > 0 and self._checkpoint.kept_for is None and not self._config.apply.load_schema_snapshot:
+            self._look_for_ddls_before(source.starting_commit_ts)
+
+    def _look_for_ddls_before(self, commit_ts: int) -> None:
+        found = committed_before(self._config.source, self._feed.snapshot(), commit_ts)
+        if found:
+            self._feed.note_committed(found)
+
+    def _begin_at(self, target: str, commit_ts: int | None) -> int:
+        """Where the stream begins, given the target's identity and its checkpoint row; raises where the operator must decide."""
+        config = self._config
+        known = ResumeState(
+            words_for(config),
+            config.source.cluster_id,
+            config.checkpoint_dir,
+            config.delta_dir,
+            config.source.starting_commit_ts,
+        )
+        check_spark(known, self._checkpoint.kept_for, target, commit_ts)
+        loaded = self._loader.first_load(lambda: lease_of(self._sink), commit_ts, self._history_reaching)
+        if commit_ts is not None:
+            starting = self._recorded_start(known, target, commit_ts)
+        elif loaded is not None:
+            return loaded
+        else:
+            starting = first_ts(known, DeltaPlace(*places(self._spark, config.delta_dir, target)))
+            starting = starting if starting >= 0 else self._now()
+        if config.apply.load_schema_snapshot and starting > 0:
+            self._load_schemas(starting, again=commit_ts is not None)
+        return starting
+
+    def _history_reaching(self, ts: int, again: bool) -> SchemaHistory:
+        """The DDL history, from which the schema at ``ts`` can be told exactly; ``again``: an earlier life has begun there."""
+        if self._config.apply.load_schema_snapshot:
+            self._load_schemas(ts, again=again)
+        else:
+            self._feed.refresh()
+            self._look_for_ddls_before(ts)
+        return self._feed.snapshot()
+
+    def _copy_tables(self, version: int) -> None:
+        """Copy what is asked for, and what an earlier life has left, at the checkpoint."""
+        if self._config.apply.db_type in ("mysql", "tidb"):
+            stand = StreamStand(self._sink.commit_ts, version, self._feed.snapshot(), self._applier.refused)
+            self._loader.of_stream(lease_of(self._sink), stand)
+
+    def _recorded_start(self, known: ResumeState, target: str, commit_ts: int) -> int:
+        """Where the stream begins on a target whose checkpoint row is ``commit_ts``."""
+        spark_ts, noted = self._checkpoint.committed_ts, self._checkpoint.nothing_applied
+        if noted is not None and noted.covers(target, commit_ts, spark_ts):
+            return spark_ts
+        check_no_gap(known, spark_ts, commit_ts)
+        moved = self._checkpoint.kept_for is None or spark_ts < commit_ts
+        if commit_ts > 0 and moved and not self._config.apply.load_schema_snapshot:
+            # Another Drainer may have brought the target there, whose row does not say exactly which DDLs it has executed.
+            self._look_for_ddls_before(commit_ts)
+        return commit_ts
+
+    def _load_schemas(self, ts: int, *, again: bool) -> None:
+        """Begin the schema history with a snapshot at ``ts``, and keep GC behind the checkpoint from now on."""
+        config, where, registry = self._config, self._status_ports, self._registry
+        if self._feed.is_recorded:
+            raise ConfigError(
+                "syncer.load-schema-snapshot reads the schema from TiDB's status ports: spark.tidb-status must not name a file"
+            )
+        if isinstance(registry, PdRegistry):
+            hold = GcHold(PdRegistry(registry.url, self._tls), lambda: max(ts, self._sink.commit_ts))
+            self._closing.callback(hold.stop)
+
+        def ports() -> StatusPorts:
+            return StatusPorts(where() if callable(where) else status_ports(where), self._tls)
+
+        kept = _history_cache(config.checkpoint_dir, config.source.cluster_id, "snapshot")
+        patience = self._feed.timeout
+        taker = SnapshotTaker(
+            SchemaReader(ports, patience, self._pause), self._feed, kept, lambda: mvcc_safe_point(registry, ports()), patience, self._pause
+        )
+        self._feed.begin_with(taker.at(ts, again=again))
+
+    def _note_nothing_applied(self, recorded_ts: int, upto_ts: int) -> None:
+        self._checkpoint.note_nothing_applied(NothingApplied(self._sink.target, recorded_ts, upto_ts))
+
+    def _unwrapped(self, failure: Exception) -> Exception:
+        text = replication_error_in(str(failure))
+        return ReplicationError(text) if text else self._checkpoint.disks.failure_in(str(failure)) or failure
+
+
+def _history_cache(checkpoint_dir: str, cluster_id: int, kind: str = "history") -> HistoryCache | None:
+    """The cache next to the checkpoint directory, if that is local; ``kind``: of the history, or of the snapshot that it begins with."""
+    local = local_path(checkpoint_dir)
+    return HistoryCache(local.with_name(f"{local.name}.{kind}"), cluster_id) if local is not None else None
+
+
+_warm: set[str] = set()
+"""The Spark applications that are warmed up."""
+
+
+def _warm_up(spark: SparkSession, config: DrainerConfig) -> None:
+    """Have Spark do once, in the background, what makes a first batch slow, while registry, target and history are asked."""
+    application = spark.sparkContext.applicationId
+    if application in _warm:
+        return
+    _warm.add(application)
+
+    def run(act: Callable[[], None]) -> None:
+        try:
+            act()
+        except (PySparkException, Py4JError, OSError, AttributeError, AssertionError) as error:  # the last two: the session was stopped
+            _log.info("Spark was not warmed up: %s", error)
+
+    for act in (partial(keyed.warm_up, spark, config.apply.parts), partial(look_up, spark, config.source)):
+        threading.Thread(target=run, args=[act], name="warm-up", daemon=True).start()

@@ -1,0 +1,140 @@
+"""Spark's checkpoint directory of a stream: the settings that it was made with, and its position. [spark]
+
+Promises: a query never continues with another delivery or other buckets than its state was made with; such settings are refused. What must
+not change is stored in one file next to Spark's own, written atomically, because a start may be killed too; with it the Drainer's name, which
+``conf.unset`` takes up where ``node-id`` is not set.
+"""
+
+import json
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import Waiting, log_waiting
+from pyspark_tidb_binlog.binlog_source.source.buckets import bucket_ids
+from pyspark_tidb_binlog.binlog_source.stream import resolve_delivery
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.conf.unset import KEPT, KEPT_NODE_ID
+from pyspark_tidb_binlog.jobs.entry.local_paths import local_path
+from pyspark_tidb_binlog.jobs.spark.full_disks import FullDisks
+from pyspark_tidb_binlog.jobs.stream.places import CheckpointFiles
+from pyspark_tidb_binlog.jobs.stream.resume import NothingApplied, committed_ts
+from pyspark_tidb_binlog.schemas.durable_file import replace_file
+from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
+from pyspark_tidb_binlog.schemas.events import Delivery
+
+_KEPT_VERSION = 3
+_NOTHING_APPLIED = "tidb-binlog-nothing-applied.json"
+_BUCKETS_EACH = 2
+"""Pairing buckets of a state partition: while what one releases is decoded the next is paired; each costs a batch 10 ms."""
+
+
+class SparkCheckpoint:
+    """The ``checkpoint_dir`` of a stream."""
+
+    def __init__(self, spark: SparkSession, config: DrainerConfig, waiting: Waiting = log_waiting) -> None:
+        """Reads the settings that the directory was made with; if there are none, asks the Pumps, for which ``waiting`` waits.
+
+        Raises:
+            ConfigError: the current settings differ from them.
+            PumpUnavailable: the Pumps do not answer.
+        """
+        self._place = CheckpointFiles(spark, config.checkpoint_dir)
+        self.disks = FullDisks(spark, config.checkpoint_dir)
+        """What is said when one of Spark's is full."""
+        self._node_id = config.apply.drainer
+        partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+        self.bucket_ids = bucket_ids(_BUCKETS_EACH * partitions, partitions)
+        """The pairing buckets."""
+        self.kept_for: str | None = None
+        """Identity of the target that it belongs to; None = no checkpoint."""
+        kept = self._place.read(KEPT)
+        self.delivery = (
+            resolve_delivery(config.source, config.upstream_timeout, waiting)
+            if kept is None
+            else self._kept_delivery(json.loads(kept), config)
+        )
+        """The delivery that it was made with, else the one that is configured or possible."""
+
+    def _kept_delivery(self, made_with: dict[str, Any], config: DrainerConfig) -> Delivery:
+        if made_with["version"] != _KEPT_VERSION:
+            raise ConfigError(
+                f"the checkpoint {config.checkpoint_dir} has the format {made_with['version']}, supported is {_KEPT_VERSION}: "
+                "delete the directory (the stream resumes from the target's checkpoint row)"
+            )
+        self.kept_for = made_with["target"]
+        if config.source.delivery not in ("", made_with["delivery"]):
+            raise ConfigError(
+                f"the checkpoint {config.checkpoint_dir} was made with delivery {made_with['delivery']}, but spark.delivery is "
+                f"{config.source.delivery}: set the former, or delete the directory (the stream resumes from the target's checkpoint row)"
+            )
+        self.bucket_ids = tuple(made_with["bucket_ids"])
+        return Delivery(made_with["delivery"])
+
+    @property
+    def committed_ts(self) -> int:
+        """The resolved_ts up to which Spark has committed batches; 0 = none."""
+        return committed_ts(self._place.names("commits"), lambda number: self._place.read(f"offsets/{number}"))
+
+    def note_nothing_applied(self, noted: NothingApplied) -> None:
+        """Keep it, instead of an earlier one.
+
+        Raises:
+            ConfigError: the directory cannot be written to.
+            ReplicationError: its disk is full.
+        """
+        local = local_path(self._place.uri)
+        if local is None:
+            self._write(_NOTHING_APPLIED, noted.to_json())
+            return
+        # Comes in every batch of an idle stream: the JVM takes several times as long.
+        try:
+            local.mkdir(parents=True, exist_ok=True)
+            replace_file(local / _NOTHING_APPLIED, noted.to_json())
+        except OSError as error:
+            raise self._unwritable(str(error)) from error
+
+    @property
+    def nothing_applied(self) -> NothingApplied | None:
+        """What was kept last."""
+        return NothingApplied.from_json(self._place.read(_NOTHING_APPLIED))
+
+    def clear_half_written(self) -> None:
+        """Delete what a death left of the record of the very first batch: Spark starts no query over it.
+
+        Raises:
+            ConfigError: there is more, although no batch is recorded, so somebody has deleted the record.
+        """
+        found = {directory: self._place.names(directory) for directory in ("offsets", "state", "commits")}
+        if any(name.isdecimal() for name in found["offsets"]):
+            return
+        half_written = [name for name in found["offsets"] if name.startswith(".0.")]
+        for name in half_written:
+            self._place.delete(f"offsets/{name}")
+        found["offsets"] = [name for name in found["offsets"] if name not in half_written]
+        if left := [f"{directory}/{name}" for directory, names in found.items() for name in names]:
+            raise ConfigError(
+                f"the checkpoint {self._place.uri} records no batch, but has {left[0]}, with which Spark starts no query: "
+                "delete the directory (the stream resumes from the target's checkpoint row)"
+            )
+
+    def keep(self, target: str) -> None:
+        """Store what the query is made with, and this Drainer's name, by which it is registered from now on.
+
+        Raises:
+            ConfigError: the directory cannot be written to.
+            ReplicationError: its disk is full.
+        """
+        buckets = {"pairing_buckets": len(self.bucket_ids), "bucket_ids": self.bucket_ids}
+        made_with = {"version": _KEPT_VERSION, "delivery": str(self.delivery), **buckets, "target": target}
+        self._write(KEPT, json.dumps(made_with | {KEPT_NODE_ID: self._node_id}))
+
+    def _write(self, name: str, text: str) -> None:
+        try:
+            self._place.write(name, text)
+        except Py4JJavaError as error:
+            raise self._unwritable(str(error.java_exception.getMessage())) from error
+
+    def _unwritable(self, why: str) -> ReplicationError:
+        return self.disks.failure_in(why) or ConfigError(f"cannot write to spark.checkpoint-dir {self._place.uri}: {why}")

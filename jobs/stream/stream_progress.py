@@ -1,0 +1,130 @@
+"""The position of a running stream, its counts so far, what holds it back, and its metrics. [spark]
+
+Promises: ``progress`` is quick and may be called from any thread; ``take`` is called by the batch's thread.
+"""
+
+import collections
+import dataclasses
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
+from pyspark_tidb_binlog.binlog_source.drainer.drainer_metrics import AppliedBatch, DrainerMetrics
+from pyspark_tidb_binlog.binlog_source.source.read_notes import waiting
+from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
+from pyspark_tidb_binlog.jobs.stream.report import Progress, held_by
+from pyspark_tidb_binlog.schemas.events import physical_ms
+from pyspark_tidb_binlog.schemas.findings import in_words
+from pyspark_tidb_binlog.sinks.engine.batch_report import IDLE, BatchReport, Stage, StageClock
+from pyspark_tidb_binlog.sinks.sink import Sink
+
+_RATE_SECONDS = 5.0
+_SHOWN_FINDINGS = 20
+"""How many of the newest findings progress and summary show; the Delta table has all."""
+
+
+class StreamProgress:
+    """The counts of one stream since its start."""
+
+    def __init__(self, sink: Sink, clock: StageClock, show_row_data: bool) -> None:
+        """``show_row_data``: whether the text of findings may contain row values."""
+        self._sink = sink
+        self._clock = clock
+        self._show_row_data = show_row_data
+        self._totals = Progress()
+        self._fakes_sent = 0
+        self._recent: deque[tuple[float, int]] = deque(maxlen=64)
+        self._lock = threading.Lock()
+        self._metrics = DrainerMetrics(lambda: sink.commit_ts)
+        self.reports: deque[BatchReport] = deque(maxlen=1000)
+        """The newest batches."""
+        self.applied_at = time.monotonic()
+        """``time.monotonic`` when a transaction or DDL was applied last, or the stream was made."""
+
+    def take(self, report: BatchReport) -> None:
+        """Count a batch that is in the target."""
+        words = tuple(in_words(f, self._show_row_data) for f in report.findings[-_SHOWN_FINDINGS:])
+        with self._lock:
+            self._totals = dataclasses.replace(
+                self._totals,
+                batches=self._totals.batches + 1,
+                transactions=self._totals.transactions + report.transactions,
+                row_events=self._totals.row_events + report.row_events,
+                ddls=self._totals.ddls + report.ddls,
+                findings=self._totals.findings + len(report.findings),
+                newest_findings=(self._totals.newest_findings + words)[-_SHOWN_FINDINGS:],
+            )
+            self._recent.append((time.monotonic(), report.row_events))
+        if report.transactions or report.ddls:
+            self.applied_at = time.monotonic()
+        self._metrics.applied(
+            AppliedBatch(
+                report.upto_ts,
+                report.transactions,
+                {"Row": report.row_events, "DDL": report.ddls},
+                report.ddls,
+                report.seconds,
+                collections.Counter(str(finding.kind) for finding in report.findings),
+            )
+        )
+        self.reports.append(report)
+
+    def told_state(self, state: NodeState) -> None:
+        """The node's state is now this one."""
+        self._metrics.state = state
+
+    def pump_positions(self, query: StreamingQuery | None) -> Mapping[str, int] | None:
+        """The newest ts received from each Pump; None before they have answered."""
+        promises: Mapping[str, int] | None = _reported(query).get("promises")
+        return promises
+
+    def metrics_text(self, query: StreamingQuery | None) -> bytes:
+        """Prometheus' text."""
+        self._metrics.pumps(_reported(query))
+        return self._metrics.text()
+
+    def progress(self, query: StreamingQuery | None, gate: BatchGate | None) -> Progress:
+        """The current progress. Next to the file of ``gate`` the source's reads note what they wait for."""
+        with self._lock:
+            totals, recent = self._totals, list(self._recent)
+        now = time.monotonic()
+        rows = sum(n for at, n in recent if now - at <= _RATE_SECONDS)
+        resolved = self._sink.commit_ts
+        reported = _reported(query)
+        self._metrics.pumps(reported)
+        self._fakes_sent = max(self._fakes_sent, sum((reported.get("woken") or {}).values()))
+        return dataclasses.replace(
+            totals,
+            resolved_ts=resolved,
+            lag_seconds=max(0.0, time.time() - physical_ms(resolved) / 1000) if resolved else 0.0,
+            rows_per_second=rows / _RATE_SECONDS,
+            fakes_sent=self._fakes_sent,
+            holding=self._holding(reported, gate),
+            state=self._metrics.state.value,
+        )
+
+    def _holding(self, reported: Mapping[str, Any], gate: BatchGate | None) -> str:
+        if (error := self._sink.waiting_for) is not None:
+            return str(error)
+        stage = self._clock.stage
+        if gate is not None and (stage in IDLE or stage is Stage.READ) and (away := waiting(gate.file)):
+            return away
+        if stage not in IDLE:
+            return stage.value
+        if (state := self._metrics.state) is not NodeState.ONLINE:
+            return f"an operator ({state.value})"
+        return held_by(reported) or (stage.value if stage is Stage.START else "")
+
+
+def _reported(query: StreamingQuery | None) -> dict[str, Any]:
+    """What the source has reported of its Pumps; empty before it has anything to report."""
+    last = query.lastProgress if query is not None else None
+    newest = last["sources"][0]["latestOffset"] if last and last["sources"] else None
+    reported = json.loads(newest) if isinstance(newest, str) else None
+    return reported if isinstance(reported, dict) else {}

@@ -1,0 +1,436 @@
+"""``drainer --bootstrap``: when tables are copied from the upstream, at which snapshot, and when the stream may begin. [spark]
+
+A first load copies everything at a timestamp of now, into a target without a checkpoint; the stream then begins there. Tables of a stream that runs
+are copied at its checkpoint, before it goes on: so no other table is affected, and no transaction is filtered by table.
+
+Promises: the stream never begins on a table that is copied in part. What an earlier life has begun is finished first, whether it is asked for again
+or not; where that is not possible, ``BootstrapRefused`` says why and what to do. GC is kept behind the snapshot while it is read, where PD is the registry.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import names_registry
+from pyspark_tidb_binlog.binlog_source.cluster.gc_hold import GcHold
+from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
+from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
+from pyspark_tidb_binlog.conf.kinds import nearest
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.jobs.entry.cli import replication_error_in
+from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest
+from pyspark_tidb_binlog.jobs.stream.upstream_cluster import StreamServers, unverified
+from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, ReplicationError, Stopped
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
+from pyspark_tidb_binlog.sinks.bootstrap import copy_record
+from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap, SchemaMoves, goes_on_at, require_still_there
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyRecord, CopyState
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
+from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, shape_of
+from pyspark_tidb_binlog.sinks.mysql import progress
+from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease
+from pyspark_tidb_binlog.sinks.mysql.leased_target import run_leased
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, patient
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_TRIES = 10
+"""Snapshots that are tried for a first load, while DDLs are under way."""
+_PAUSE_SECONDS = 1.0
+_MADE_BY_TIDB = frozenset({"information_schema", "performance_schema", "metrics_schema", "inspection_schema", "mysql", "sys"})
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStand:
+    """Where a stream's target is when tables of it are to be copied."""
+
+    commit_ts: int
+    version: int
+    history: SchemaHistory
+    refused: RefusedJobs
+
+
+class TableLoader:
+    """Copies what is asked for, and what an earlier life has left, in one life of a Drainer."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: DrainerConfig,
+        request: BootstrapRequest,
+        stop: threading.Event,
+        upstream: SnapshotSource | None = None,
+        servers: StreamServers = dict,
+        begins: Callable[[], object] = lambda: None,
+    ) -> None:
+        """``config``: with its cluster id. ``upstream``: where to read; None: ``[spark.upstream]``. ``servers``: of the stream's cluster. ``begins`` is called
+        before anything is copied.
+
+        Raises:
+            ConfigError: these settings have nothing to copy to or from.
+        """
+        self._spark = spark
+        self._config = config
+        self._request = request
+        self._stop = stop
+        self._upstream = upstream
+        self._servers = servers
+        self._looked = False
+        self._begins = begins
+        self._running: Bootstrap | None = None
+        self._loaded: tuple[int, frozenset[tuple[str, str]]] | None = None
+        self._is_server = config.apply.db_type in ("mysql", "tidb")
+        if request and not self._is_server:
+            raise ConfigError(f"--bootstrap: syncer.db-type = {config.apply.db_type!r} has no tables to be filled; remove the flag")
+        if request and config.apply.loopback_control:
+            raise ConfigError(
+                "--bootstrap: in a ring (syncer.loopback-control) the target's own Drainer would send back that the table was emptied; copy it by a dump"
+            )
+        if request:
+            self._source()
+
+    @property
+    def words(self) -> str:
+        """How far the copy is, for people; empty = none runs."""
+        running = self._running
+        return running.words if running is not None else ""
+
+    def first_load(self, held: Callable[[], Lease], commit_ts: int | None, history_at: Callable[[int, bool], SchemaHistory]) -> int | None:
+        """Fill a target without a checkpoint, if that is asked for or begun; where the stream then begins. None: it is not.
+
+        Args:
+            held: the lease.
+            commit_ts: the target's checkpoint.
+            history_at: makes the DDL history reach a timestamp, and returns it; with True an earlier life has done so.
+        """
+        if not self._is_server:
+            return None
+        record = self._record()
+        if commit_ts is not None:
+            if self._request.everything:
+                _log.warning(
+                    "--bootstrap-all: the target has a checkpoint, %d (%s); the stream goes on there", commit_ts, as_time(commit_ts)
+                )
+            return None
+        first = record if record is not None and record.head.kind is CopyKind.FIRST else None
+        if first is not None and not first.joined and not self._request.restart:
+            return self._load_all(held(), first.head.ts, history_at(first.head.ts, True))
+        if not self._request.everything and not (first is not None and not first.joined):
+            if self._request.tables:
+                raise BootstrapRefused(
+                    "--bootstrap DB.TABLE copies tables of a stream at its checkpoint, and the target has none: fill it with --bootstrap-all"
+                )
+            if self._request.restart:
+                raise BootstrapRefused(
+                    "--bootstrap-restart: the target has no checkpoint, and no first load is recorded that the stream has not joined already; to copy everything, "
+                    "which removes what an earlier first load has copied, start with --bootstrap-all --bootstrap-restart"
+                )
+            if first is not None:
+                _log.warning(
+                    "a first load at %d (%s) was made here and joined, but the target's checkpoint is gone; the stream begins as on a target that was never written "
+                    "to. To copy everything again: --bootstrap-all --bootstrap-restart",
+                    first.head.ts,
+                    as_time(first.head.ts),
+                )
+            return None
+        self._require_upstream(held())
+        for attempt in range(_TRIES):
+            ts = self._source().now()
+            try:
+                return self._load_all(held(), ts, history_at(ts, False))
+            except SchemaMoves as error:
+                after = self._record()
+                if attempt == _TRIES - 1 or (after is not None and after.begun and after.head.ts == ts):
+                    raise
+                _log.warning("another snapshot is taken: %s", error)
+                self._wait()
+        raise AssertionError("the loop above returns or raises")
+
+    def of_stream(self, held: Lease, stand: StreamStand) -> None:
+        """Copy tables of a stream at its checkpoint, before it goes on; then note that what was copied is joined.
+
+        Raises:
+            BootstrapRefused: it is not possible, or something is copied in part and cannot be finished.
+        """
+        if not self._is_server:
+            return
+        record, selection = self._settled(held, stand), Selection.of(self._config.apply)
+        begun = record is not None and record.begun
+        left = self._left(record)
+        wanted = self._named(selection, stand)
+        if left and record is not None and begun and record.head.kind is CopyKind.FIRST and not self._request.restart:
+            raise BootstrapRefused(
+                f"a first load at {record.head.ts} ({as_time(record.head.ts)}) is half done, but the target has a checkpoint, {stand.commit_ts}. Start with "
+                "--bootstrap-restart: every table of that load is emptied and copied again, at the checkpoint (views and sequences that are missing are to be made by hand). "
+                "Only where somebody else has filled all of them up to that checkpoint: delete the cluster's rows from "
+                f"{held.schema}.{copy_record.TABLE} instead"
+            )
+        if not left and not wanted:
+            if record is not None and record.head.state is CopyState.DONE:
+                self._transact(held, lambda session: copy_record.note_joined(session, held.cluster_id, held.schema))
+            if self._request.restart:
+                _log.warning(
+                    "--bootstrap-restart: nothing is half done, so nothing is copied; tables of a stream are copied by --bootstrap DB.TABLE"
+                )
+            if record is not None and record.unfinished:
+                _log.warning("a copy of tables that are not replicated any more is half done; it is left so")
+            return
+        self._require_source(left)
+        self._require_upstream(held)
+        self._require_whole(held, stand)
+        everything = self._to_copy(record, stand, selection, wanted, left)
+        self._require_thawed(stand, everything)
+        if record is not None and self._request.restart and record.head.kind is CopyKind.TABLES:
+            self._transact(held, lambda session: copy_record.give_up(session, held.cluster_id, held.schema))
+        head = CopyHead(CopyKind.TABLES, stand.commit_ts, CopyState.PLANNED)
+        self._run(held, head, everything, (), stand.history, stand.version)
+        self._transact(held, lambda session: copy_record.note_joined(session, held.cluster_id, held.schema))
+
+    def _settled(self, held: Lease, stand: StreamStand) -> CopyRecord | None:
+        """The record, after what the target has lost of a first load while its checkpoint was made (it crashed, or a replica took its place) was copied again."""
+        record = self._record()
+        first = record if record is not None and record.head.kind is CopyKind.FIRST else None
+        left = self._left(first)
+        if first is not None and first.head.ts == stand.commit_ts:
+            known = {(t.schema, t.name) for t in first.tables}
+            lost = self._loaded is not None and not self._loaded[1] <= known
+            lost = lost or (first.begun and not self._request.restart and (bool(left) or self._can_read()))
+        else:
+            lost = self._loaded is not None and self._loaded[0] == stand.commit_ts
+        if lost and self._is_whole(held, stand):
+            self._require_source(left)
+            _log.warning(
+                "the target has the checkpoint of the first load at %d (%s), but not all of that load: it has lost transactions that it had committed, and the load "
+                "goes on where the target is",
+                *(stand.commit_ts, as_time(stand.commit_ts)),
+            )
+            self._load_all(held, stand.commit_ts, stand.history)
+            return self._record()
+        if first is None or not first.begun or left:
+            return record
+        _log.warning(
+            "the first load at %d (%s) has copied all its tables, but the target has not recorded that it was completed; look whether its views and sequences are there",
+            *(first.head.ts, as_time(first.head.ts)),
+        )
+        done = [t for t in first.tables if t.state is CopyState.DONE]
+        self._transact(held, lambda session: copy_record.note_all_done(session, held.cluster_id, held.schema, done))
+        return self._record()
+
+    def _left(self, record: CopyRecord | None) -> list[tuple[str, str]]:
+        """The tables that are replicated and not copied completely."""
+        keeps = Selection.of(self._config.apply).tables.keeps
+        return [(t.schema, t.name) for t in record.unfinished if keeps(t.schema, t.name)] if record else []
+
+    def _can_read(self) -> bool:
+        try:
+            self._source()
+        except ConfigError:
+            return False
+        return True
+
+    # A first load.
+
+    def _load_all(self, held: Lease, ts: int, history: SchemaHistory) -> int:
+        self._loaded = None
+        self._loaded = ts, self._load_all_at(held, ts, history)
+        return ts
+
+    def _load_all_at(self, held: Lease, ts: int, history: SchemaHistory) -> frozenset[tuple[str, str]]:
+        """The tables that the target now has."""
+        version = history.version_at(ts)
+        selection = Selection.of(self._config.apply)
+        live = selection.live(history, version)
+        if why := selection.routes.wrong(live, history):
+            raise ConfigError(f"spark.route: {why}")
+        record, head = self._record(), CopyHead(CopyKind.FIRST, ts, CopyState.PLANNED)
+        tables = [t for t in live if not t.info.is_view and not t.info.is_sequence]
+        others = [t for t in live if t.info.is_view or t.info.is_sequence]
+        names = frozenset((t.schema, t.name) for t in tables)
+        if record is None or self._request.restart or not goes_on_at(record, head):
+            self._require_same_tables(ts, selection, live)
+        elif not record.begun and names <= {(t.schema, t.name) for t in record.tables}:
+            require_still_there(self._asked, self._config.apply, held, [t for t in record.tables if (t.schema, t.name) in names])
+            return names
+        self._run(held, head, tables, others, history, version)
+        return names
+
+    def _require_same_tables(self, ts: int, selection: Selection, live: Sequence[TableAt]) -> None:
+        with self._source().at(ts) as session:
+            there = {(s.lower(), t.lower()) for s, t in self._source().tables(session) if selection.tables.keeps(s, t)}
+        there = {name for name in there if name[0] not in _MADE_BY_TIDB}
+        known = {(t.schema.lower(), t.name.lower()) for t in live if t.schema.lower() not in _MADE_BY_TIDB}
+        if different := sorted(there ^ known):
+            shown = ", ".join(f"{s}.{t}" for s, t in different[:5])
+            raise SchemaMoves(
+                f"the upstream's tables at {ts} are not those of the DDL history: {shown}. If no DDL is under way, the account of spark.upstream may not see "
+                "them (it needs SELECT), or the history does not reach back to all of them: set syncer.load-schema-snapshot = true"
+            )
+
+    # Tables of a stream.
+
+    def _named(self, selection: Selection, stand: StreamStand) -> list[TableAt]:
+        """The tables that the request names, as they are at the checkpoint."""
+        live = [t for t in selection.live(stand.history, stand.version) if not t.info.is_view and not t.info.is_sequence]
+        found: dict[int, TableAt] = {}
+        for schema, name in self._request.tables:
+            chosen = [t for t in live if t.schema.lower() == schema.lower() and name.lower() in ("*", t.name.lower())]
+            if not chosen:
+                near = " or ".join(nearest(f"{schema}.{name}", (f"{t.schema}.{t.name}" for t in live)))
+                raise BootstrapRefused(
+                    f"--bootstrap {schema}.{name}: no such table is replicated at the checkpoint {stand.commit_ts} ({as_time(stand.commit_ts)})"
+                    + (f"; did you mean {near}?" if near else "; it has its name upstream here, and filters decide what is replicated")
+                )
+            found |= {t.table_id: t for t in chosen}
+        return list(found.values())
+
+    def _to_copy(
+        self,
+        record: CopyRecord | None,
+        stand: StreamStand,
+        selection: Selection,
+        wanted: Sequence[TableAt],
+        left: Sequence[tuple[str, str]],
+    ) -> list[TableAt]:
+        """What is asked for and what is left; of a copy that goes on also what is done, which its record names."""
+        names = set(left)
+        goes_on = record is not None and record.head.ts == stand.commit_ts and not self._request.restart
+        if record is not None and record.begun and (goes_on or record.head.kind is CopyKind.FIRST):
+            names |= {(t.schema, t.name) for t in record.tables}
+        live = {(t.schema, t.name): t for t in selection.live(stand.history, stand.version)}
+        gone = sorted(name for name in names if name not in live)
+        for schema, name in gone:
+            _log.warning("%s.%s, which was to be copied, is not replicated any more", schema, name)
+        found = {t.table_id: t for t in (*wanted, *(live[name] for name in names if name in live))}
+        return [found[i] for i in sorted(found)]
+
+    def _require_source(self, left: Sequence[tuple[str, str]]) -> None:
+        try:
+            self._source()
+        except ConfigError as error:
+            names = ", ".join(f"{schema}.{name}" for schema, name in left[:5])
+            raise BootstrapRefused(
+                f"an earlier start began to copy {names} with --bootstrap and did not finish, so the target has a part of it, and the stream may not begin. "
+                f"To finish: {error}; to go on without: syncer.ignore-table"
+            ) from error
+
+    def _is_whole(self, held: Lease, stand: StreamStand) -> bool:
+        table = table_in_target(self._config)
+        found = self._asked(lambda session: progress.load_checkpoint(session, held.cluster_id, held.schema, table))
+        return found is not None and found.consistent and found.commit_ts == stand.commit_ts
+
+    def _require_whole(self, held: Lease, stand: StreamStand) -> None:
+        if not self._is_whole(held, stand):
+            raise BootstrapRefused(
+                f"the target is not consistent at its checkpoint {stand.commit_ts}: an earlier life, or another Drainer, has applied a part of what follows. Start "
+                'without --bootstrap until the checkpoint says "consistent":true, stop, and start with it again'
+            )
+
+    @staticmethod
+    def _require_thawed(stand: StreamStand, tables: Iterable[TableAt]) -> None:
+        for table in tables:
+            shape = shape_of(stand.history, stand.refused, table.table_id, stand.version)
+            if shape is not None:
+                raise BootstrapRefused(
+                    f"{table.schema}.{table.name} is frozen at the target since DDL job {shape.since.id} was refused there. Execute that DDL at the target by hand, set "
+                    "its row in spark_ddl to done, and start again"
+                )
+
+    # Both.
+
+    def _require_upstream(self, held: Lease) -> None:
+        """It is a TiDB of the stream's cluster, as far as that can be told, and not the target."""
+        if self._looked:
+            return
+        upstream, cluster_id = self._source(), held.cluster_id
+        if upstream.is_target(held):
+            raise BootstrapRefused(
+                f"spark.upstream ({upstream.where}) is the target itself: its tables would be emptied and nothing copied. Correct spark.upstream or syncer.to"
+            )
+        if why := unverified(upstream, cluster_id, self._servers):
+            _log.warning(
+                "nobody can tell whether spark.upstream (%s) is of cluster %d, whose binlogs come; only the names and ids of its tables are compared: %s",
+                *(upstream.where, cluster_id, why),
+            )
+        else:
+            _log.info("spark.upstream (%s) is of cluster %d, whose binlogs come", upstream.where, cluster_id)
+        self._looked = True
+
+    def _run(
+        self, held: Lease, head: CopyHead, tables: Sequence[TableAt], others: Sequence[TableAt], history: SchemaHistory, version: int
+    ) -> None:
+        self._require_upstream(held)
+        self._begins()
+        with self._gc_held(head.ts):
+            self._running = Bootstrap(
+                self._spark, self._config, held, self._source(), history, version, self._stop, removes=self._request.restart
+            )
+            try:
+                done = self._running.run(head, tables, others)
+            except PySparkException as error:
+                text = replication_error_in(str(error))
+                raise (ReplicationError(text) if text else error) from error
+            finally:
+                self._running = None
+        rate = done.rows / max(done.seconds, 0.1)
+        _log.info(
+            "%d tables with %d rows are at the target as of %d, after %.0f s (%.0f rows/s)",
+            done.tables,
+            done.rows,
+            head.ts,
+            done.seconds,
+            rate,
+        )
+
+    @contextlib.contextmanager
+    def _gc_held(self, ts: int) -> Iterator[None]:
+        source = self._config.source
+        registry = open_registry(source.pumps, TlsSettings.of(source.security)) if names_registry(source) else None
+        if not isinstance(registry, PdRegistry):
+            if registry is not None:
+                registry.close()
+            yield
+            return
+        hold = GcHold(registry, lambda: ts)
+        try:
+            yield
+        finally:
+            hold.stop()
+
+    def _source(self) -> SnapshotSource:
+        if self._upstream is None:
+            self._upstream = upstream_of(self._config.upstream, self._spark.sparkContext.broadcast)
+        return self._upstream
+
+    def _record(self) -> CopyRecord | None:
+        cluster_id, schema = self._config.source.cluster_id, self._config.apply.checkpoint_schema
+        return self._asked(lambda session: copy_record.load(session, cluster_id, schema))
+
+    def _asked(self, ask: Callable[[Session], T]) -> T:
+        return run_retried(self._connect, ask, self._policy)
+
+    def _transact(self, held: Lease, work: Callable[[Session], object]) -> None:
+        run_leased(self._connect, held, work, self._policy)
+
+    def _connect(self) -> Session:
+        return connect(self._config.target, self._config.apply)
+
+    @property
+    def _policy(self) -> RetryPolicy:
+        return patient(self._config.apply.retry_seconds, self._wait)
+
+    def _wait(self, seconds: float = _PAUSE_SECONDS) -> None:
+        if self._stop.wait(seconds):
+            raise Stopped("stopped before tables were copied")

@@ -1,0 +1,145 @@
+"""The sink that ``syncer.db-type`` asks for, and what messages call it."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.jobs.stream.resume import TargetWords
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.sinks.engine.causality import Conflict
+from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
+from pyspark_tidb_binlog.sinks.kafka.broker_topic import BrokerTopic
+from pyspark_tidb_binlog.sinks.kafka.kafka_sink import Topic, kafka_sink
+from pyspark_tidb_binlog.sinks.kafka.topic_settings import BrokerSettings
+from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
+from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog, RelayStream
+from pyspark_tidb_binlog.sinks.relay.relayed_sink import RelayedSink, RelaySettings
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+from pyspark_tidb_binlog.sinks.sink import Sink
+from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings
+from pyspark_tidb_binlog.sinks.translate.process_zone import process_zone
+from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def sink_of(
+    config: DrainerConfig,
+    cluster_id: int,
+    pause: Callable[[float], None],
+    now: Callable[[], int] | None = None,
+    spark: "SparkSession | None" = None,
+) -> Sink:
+    """The sink of a stream of cluster ``cluster_id``; nothing is opened. ``pause``: waits for so many seconds, or raises to end the wait.
+    ``now``: the upstream's timestamp of now; None: by this machine's clock. ``spark``: sends to a topic, where the settings say so.
+
+    Raises:
+        ConfigError: there is no such sink, or a setting of it is wrong.
+    """
+    if config.apply.db_type in ("mysql", "tidb"):
+        # Also for net changes: it finishes what a life with net-change = false has left.
+        sink = RowSink(config, cluster_id, row_settings(config.apply), pause, now)
+        return _relayed(sink, config, cluster_id) if config.relay.log_dir else sink
+    if config.apply.db_type == "file":
+        return file_sink(FileTarget(_directory(config), config.files.retention_time), _message_settings(config, cluster_id))
+    if config.apply.db_type == "kafka":
+        return kafka_sink(_topic(config, cluster_id, pause, spark), _message_settings(config, cluster_id))
+    raise ConfigError(f"syncer.db-type = {config.apply.db_type!r}: there is no such target")
+
+
+def _topic(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None], spark: "SparkSession | None") -> Topic:
+    """The topic by the client that the settings ask for."""
+    settings = broker_settings(config, cluster_id)
+    if not config.kafka.by_spark:
+        return BrokerTopic(settings, pause)
+    if spark is None:
+        raise ConfigError("spark.kafka-options: there is no Spark session to send with")
+    # Not at the top: whoever has no Spark may ask for the other sinks.
+    from pyspark_tidb_binlog.jobs.spark.session_check import require_kafka_sink
+    from pyspark_tidb_binlog.sinks.kafka.spark_topic import SparkTopic
+
+    require_kafka_sink(spark)
+    return SparkTopic(spark, settings, pause)
+
+
+def _relayed(sink: Sink, config: DrainerConfig, cluster_id: int) -> Sink:
+    """``sink`` behind a relay log."""
+    apply = config.apply
+    if any(route.where for route in apply.routes):
+        raise ConfigError(
+            "syncer.relay.log-dir: a relay log holds whole transactions, from which the rows that a where of spark.route hides cannot be left out; "
+            "remove one of the two"
+        )
+    log = RelayLog(Path(config.relay.log_dir), config.relay.max_file_size, relay_stream(config, cluster_id))
+    settings = RelaySettings(not apply.net_change, not apply.routes, frozenset(apply.ignore_txn_commit_ts))
+    return RelayedSink(sink, log, SecondaryBinlogs(process_zone()), settings)
+
+
+def relay_stream(config: DrainerConfig, cluster_id: int) -> RelayStream:
+    """What decides which transactions a relay log holds."""
+    return RelayStream(cluster_id, Selection.of(config.apply).text, frozenset(config.apply.ignore_txn_commit_ts))
+
+
+def require_server(config: DrainerConfig) -> DrainerConfig:
+    """``config``, whose target must be a MySQL-protocol server, because it is compared at the end.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if config.apply.db_type not in ("mysql", "tidb"):
+        raise ConfigError(
+            f"syncer.db-type = {config.apply.db_type!r}: this job compares tables, and needs a MySQL-protocol server; use drainer"
+        )
+    return config
+
+
+def row_settings(config: ApplyConfig) -> RowSettings:
+    """How row operations are applied."""
+    return RowSettings(
+        net_change=config.net_change,
+        worker_count=config.worker_count,
+        txn_batch=config.txn_batch,
+        txn_seconds=config.txn_batch_time or math.inf,
+        conflict=Conflict.GROUPS if config.enable_detect else Conflict.OFF,
+        dispatch=config.enable_dispatch,
+        safe_mode=config.safe_mode,
+    )
+
+
+def broker_settings(config: DrainerConfig, cluster_id: int) -> BrokerSettings:
+    """Where the topic is, and how it is written."""
+    kafka = config.kafka
+    return BrokerSettings(
+        addrs=kafka.addrs,
+        topic=kafka.topic or f"{cluster_id}_obinlog",
+        client_id=kafka.client_id,
+        max_messages=kafka.max_messages,
+        max_message_bytes=kafka.max_message_size,
+        retry_seconds=config.apply.retry_seconds,
+        options=kafka.options,
+    )
+
+
+def words_for(config: DrainerConfig) -> TargetWords:
+    """What the target and its record are called."""
+    cluster_id = config.source.cluster_id
+    if config.apply.db_type in ("mysql", "tidb"):
+        to = config.target
+        return TargetWords.of_database(to.socket or f"{to.host}:{to.port}", config.apply.checkpoint_schema, cluster_id)
+    if config.apply.db_type == "kafka":
+        kafka = broker_settings(config, cluster_id)
+        return TargetWords.of_directory(f"topic {kafka.topic} at {kafka.addrs}", config.data_dir)
+    return TargetWords.of_directory(str(_directory(config)), config.data_dir)
+
+
+def _directory(config: DrainerConfig) -> Path:
+    return Path(config.files.dir or config.data_dir)
+
+
+def _message_settings(config: DrainerConfig, cluster_id: int) -> MessageSettings:
+    apply = config.apply
+    ignored, from_now = frozenset(apply.ignore_txn_commit_ts), config.source.starting_commit_ts < 0
+    return MessageSettings(Path(config.data_dir), cluster_id, apply.sync_ddl, ignored, from_now)

@@ -1,0 +1,48 @@
+"""What ``sinks`` uses of the insides of PySpark, Spark and Delta, which no public API promises: to port ``sinks`` to another Spark, read this file. [spark]
+
+Promises: no other file of ``sinks`` names a private part of them (``tests/test_layout.py``). Each docstring names the part, as of Spark 4.2.1 and Delta
+4.4.0. The insides that ``jobs`` uses are in ``jobs/spark/pyspark_insides.py``.
+"""
+
+from typing import Any
+
+from py4j.java_gateway import JavaObject, is_instance_of
+from pyspark.sql import DataFrame, SparkSession
+
+_CHANGING_PLANS = ("CURRENT_LIKE", "PLAN_EXPRESSION")
+
+
+def jvm_of(spark: SparkSession) -> Any:
+    """The driver's JVM as Py4J shows it, for public classes of Java: ``SparkSession._jvm``."""
+    return spark._jvm
+
+
+def is_a(spark: SparkSession, found: JavaObject, class_name: str) -> bool:
+    """Whether an object of the JVM is of the class, also by inheritance: ``SparkContext._gateway``."""
+    return bool(is_instance_of(spark.sparkContext._gateway, found, class_name))
+
+
+def may_change(spark: SparkSession, frame: DataFrame) -> bool:
+    """Whether the same rows may give another answer: Catalyst knows it of every function, under whatever name and quotes.
+
+    ``DataFrame._jdf``, ``QueryExecution.analyzed``, ``LogicalPlan.deterministic`` and ``containsPattern``. Of the ``TreePattern``s, ``CURRENT_LIKE`` is
+    what depends on the time, the user or the session, and ``PLAN_EXPRESSION`` a subquery.
+    """
+    plan = frame._jdf.queryExecution().analyzed()
+    patterns = jvm_of(spark).org.apache.spark.sql.catalyst.trees.TreePattern
+    return not plan.deterministic() or any(plan.containsPattern(getattr(patterns, name)()) for name in _CHANGING_PLANS)
+
+
+def is_delta_table(spark: SparkSession, path: str) -> bool:
+    """Whether a Delta table is there: ``SparkSession._jsparkSession``."""
+    return bool(jvm_of(spark).io.delta.tables.DeltaTable.isDeltaTable(spark._jsparkSession, path))
+
+
+def delta_table(spark: SparkSession, path: str) -> JavaObject:
+    """The table as Delta's Java API has it: ``SparkSession._jsparkSession``. Delta's Python API does no more, and its package asks for an older PySpark."""
+    return jvm_of(spark).io.delta.tables.DeltaTable.forPath(spark._jsparkSession, path)
+
+
+def frame_of(spark: SparkSession, found: JavaObject) -> DataFrame:
+    """A data frame of the JVM: the constructor of ``DataFrame``."""
+    return DataFrame(found, spark)
