@@ -12,6 +12,8 @@ from pymysql.err import OperationalError
 from pyspark_tidb_binlog.jobs.lab import mariadb as lab
 from tests.support.private_mysql import MYSQLD, PrivateMySQL
 
+# Tests kill servers, and no machine.
+lab.PrivateMariaDB.defaults = lab.DEBIAN_DEFAULTS | lab.UNSYNCED
 if MYSQLD:
     # Before any module of tests takes the name.
     lab.PrivateMariaDB = PrivateMySQL  # type: ignore[misc]
