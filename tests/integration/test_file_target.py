@@ -7,11 +7,10 @@ import dataclasses
 import gzip
 import itertools
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from _pytest.mark.structures import ParameterSet
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
@@ -65,12 +64,15 @@ def payloads(directory: Path) -> list[bytes]:
     return found
 
 
-def every_way() -> Iterator[ParameterSet]:
+def every_way() -> list[Any]:
     """Each case in each delivery and each cut; in `make test` each of them once, with ``keys`` in parts in the test of deaths."""
     quick = {("types", "sorted", "driver"), ("txn", "raw", "parts")}
-    for name, delivery, cut in itertools.product(("keys", "types", "txn"), ("sorted", "raw"), CUTS):
-        marks = () if (name, delivery, cut) in quick else pytest.mark.slow
-        yield pytest.param(name, delivery, CUTS[cut], id=f"{name}-{delivery}-{cut}", marks=marks)
+    return [
+        pytest.param(
+            name, delivery, CUTS[cut], id=f"{name}-{delivery}-{cut}", marks=() if (name, delivery, cut) in quick else pytest.mark.slow
+        )
+        for name, delivery, cut in itertools.product(("keys", "types", "txn"), ("sorted", "raw"), CUTS)
+    ]
 
 
 @pytest.mark.parametrize(("name", "delivery", "cut"), every_way())
