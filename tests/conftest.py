@@ -13,6 +13,8 @@ from pyspark_tidb_binlog.jobs.lab import mariadb as lab
 from tests.support.durations import in_shard, recorded
 from tests.support.private_mysql import MYSQLD, PrivateMySQL
 
+# Tests kill servers, and no machine.
+lab.PrivateMariaDB.defaults = lab.DEBIAN_DEFAULTS | lab.UNSYNCED
 if MYSQLD:
     # Before any module of tests takes the name.
     lab.PrivateMariaDB = PrivateMySQL  # type: ignore[misc]

@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import pymysql
 from pymysql.connections import Connection
@@ -47,6 +47,8 @@ DEBIAN_DEFAULTS = {
     "innodb-flush-log-at-trx-commit": "1",
 }
 """Settings of Debian's package, explicit or by default, on which benchmarks depend."""
+UNSYNCED = {"innodb-flush-method": "nosync", "debug-no-sync": "1"}
+"""Options of a server that leaves writing to the disk to the operating system. A kill of the server loses nothing, a crash of the machine may."""
 
 
 class PrivateMariaDB:
@@ -56,13 +58,15 @@ class PrivateMariaDB:
     ``options`` become ``--name=value`` of mariadbd and win over the defaults.
     """
 
+    defaults: ClassVar[Mapping[str, str]] = DEBIAN_DEFAULTS
+
     def __init__(self, data_dir: Path | str | None = None, options: Mapping[str, str] | None = None, port: int = 0) -> None:
         """Describe the server; ``start`` (or ``with``) runs it. ``port`` 0 takes a free one and keeps it over restarts."""
         self._user = _system_user()
         self._password = secrets.token_urlsafe(24)
         self._run_dir = Path(tempfile.mkdtemp(prefix="tbs-db-"))
         self._data_dir = Path(data_dir).resolve() if data_dir is not None else self._run_dir / "data"
-        self._options = {**DEBIAN_DEFAULTS, **(options or {})}
+        self._options = {**self.defaults, **(options or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self.port = port
         """TCP port on 127.0.0.1; 0 until the first start if none was asked for."""
@@ -192,6 +196,7 @@ class PrivateMariaDB:
             f"--datadir={self._data_dir}",
             "--auth-root-authentication-method=socket",
             "--skip-test-db",
+            *(f"--{name}={self._options[name]}" for name in UNSYNCED if name in self._options),
         ]
 
     def _serving(self) -> list[str]:

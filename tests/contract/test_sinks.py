@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
 from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import kafka_sink
+from pyspark_tidb_binlog.sinks.mysql import lease_guard
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog, RelayStream
@@ -264,8 +265,9 @@ def test_ddls_are_recorded_and_known_to_the_next_life(world: World, opened: Call
 
 
 def test_a_second_drainer_is_refused_while_the_first_lives_and_a_closed_one_writes_nothing(
-    world: World, opened: Callable[..., Sink]
+    world: World, opened: Callable[..., Sink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(lease_guard, "_SLICE", 1)
     first = opened()
     at = made(first)
     second = world.sink("another")

@@ -23,8 +23,8 @@ from tests.support.spark_queries import end, rows_of, run, until
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 MIB = 1 << 20
-ALL, PENDING, BATCH = 48 * MIB, 12 * MIB, 8 * MIB
-VALUE, STEP = 128 << 10, 256 << 10
+ALL, PENDING, BATCH = 6 * MIB, 3 * MIB // 2, MIB
+VALUE, STEP = 32 << 10, 64 << 10
 
 
 @dataclass
@@ -97,7 +97,7 @@ def test_a_dead_pump_bounds_what_the_others_are_read_ahead(spark: SparkSession, 
     assert PENDING <= full["pending_bytes"] <= PENDING + 2 * STEP + 2 * VALUE
     assert full["held_by"] == three[2].address and full["unread_bytes"] > ALL / 2
     batches = len(taken.sizes)
-    time.sleep(3)
+    time.sleep(1)
     assert len(taken.sizes) == batches, "nothing more is read, and nothing turns in vain"
     end(query, tmp_path / "stop")
 

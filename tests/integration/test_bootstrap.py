@@ -45,7 +45,11 @@ def source() -> Iterator[PrivateMariaDB]:
 
 
 @pytest.fixture
-def stream(spark: SparkSession, mariadb: PrivateMariaDB, source: PrivateMariaDB) -> Iterator[Callable[..., BootstrappedStream]]:
+def stream(
+    spark: SparkSession, mariadb: PrivateMariaDB, source: PrivateMariaDB, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., BootstrappedStream]]:
+    monkeypatch.setattr("pyspark_tidb_binlog.jobs.table_loader._TRIES", 2)
+    monkeypatch.setattr("pyspark_tidb_binlog.sinks.mysql.lease_guard._SLICE", 1)
     made: list[BootstrappedStream] = []
     drop(mariadb)
 
@@ -523,12 +527,8 @@ def test_a_target_that_is_emptied_in_the_middle_of_its_copy(
 ) -> None:
     with dying("after-bootstrap-table"):
         run.begin(ALL)
-    (table,) = [
-        row[0]
-        for row in run_sql(
-            mariadb, f"SELECT table_name FROM {MARKS}.spark_bootstrap WHERE unit = -1 AND state = 'done' AND table_name <> ''"
-        )
-    ]
+    done = f"SELECT table_name FROM {MARKS}.spark_bootstrap WHERE unit = -1 AND state = 'done' AND table_name <> ''"
+    ((table,),) = run_sql(mariadb, done)
     run_sql(mariadb, f"DELETE FROM shop.{table}")
     with pytest.raises(BootstrapRefused, match=rf"shop\.{table}: .* says that it was copied"):
         run.begin()

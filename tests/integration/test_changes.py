@@ -298,13 +298,13 @@ def test_a_window_closes_while_the_table_is_idle(spark: SparkSession, scene: Cha
     def closed(name: str, **more: str) -> DataFrame:
         rows = scene.stream(tables="shop.item", ops="insert", **more).withWatermark("commit_time", "0 seconds")
         kept = rows.where("op <> 'heartbeat' or commit_time is null")
-        counts = kept.groupBy(F.window("commit_time", "1 second"), "table").count()
+        counts = kept.groupBy(F.window("commit_time", "100 milliseconds"), "table").count()
         writer = counts.writeStream.format("memory").queryName(name).outputMode("append")
         query = writer.option("checkpointLocation", str(tmp_path / name)).start()
         try:
-            for _ in range(4):
+            for _ in range(3):
                 reach(query, scene.promise())
-                time.sleep(1.0)
+                time.sleep(0.1)
             reach(query, scene.promise())
         finally:
             query.stop()

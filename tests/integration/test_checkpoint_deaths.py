@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.rehearse import prepare_target
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
 from tests.support.arena import Arena, Cut
@@ -21,8 +22,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mar
 
 
 @pytest.fixture
-def arena(fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> Iterator[Arena]:
-    with Arena(load(GOLDEN / "txn"), fresh_mariadb, tmp_path / "arena", "raw", Cut(step_bytes=200, max_bytes=1000)) as arena:
+def arena(mariadb: PrivateMariaDB, tmp_path: Path) -> Iterator[Arena]:
+    with Arena(load(GOLDEN / "txn"), mariadb, tmp_path / "arena", "raw", Cut(step_bytes=200, max_bytes=1000)) as arena:
+        prepare_target(mariadb.target(), arena.settings(), arena.case.databases, drop=True)
         arena.write()
         yield arena
 

@@ -144,19 +144,19 @@ def test_findings_without_a_jvm_are_those_that_spark_reads(
     path = str(tmp_path / "delta-findings")
     delta = DeltaFindings(spark, path, "app")
     delta.append([batch(0)])
-    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '3')")
-    for number in range(1, 6):
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '2')")
+    for number in range(1, 3):
         delta.append([batch(number)])
     spark.sql(f"OPTIMIZE delta.`{path}`").collect()
-    delta.append([batch(6)])
+    delta.append([batch(3)])
     assert list((tmp_path / "delta-findings" / "_delta_log").glob("*.checkpoint.parquet")), "the log has a checkpoint"
     plain = read_table(Path(path), ["batch_id"])
     assert plain is not None
     with_spark = [row.batch_id for row in spark.read.format("delta").load(path).select("batch_id").collect()]
-    assert sorted(plain.column(0).to_pylist()) == sorted(with_spark) == list(range(7)), "compacted files count once"
+    assert sorted(plain.column(0).to_pylist()) == sorted(with_spark) == list(range(4)), "compacted files count once"
     assert main(["findings", "-limit", "2", "-config", str(settings)]) == 0
     first, *lines = capsys.readouterr().out.splitlines()
-    assert first == "7 findings, the newest 2:" and [line[-8:] for line in lines] == ["number 5", "number 6"]
+    assert first == "4 findings, the newest 2:" and [line[-8:] for line in lines] == ["number 2", "number 3"]
     assert "secret" not in "".join(lines), "log-row-data is off"
 
 

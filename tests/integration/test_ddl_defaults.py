@@ -1,9 +1,10 @@
 """What the rows that are there hold after ADD COLUMN, and what the column's default is then, on a real MariaDB."""
 
 import dataclasses
+import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -34,12 +35,29 @@ TIMESTAMP, DATETIME = kind(7, 128, 19), kind(12, 128, 19)
 TEXT = {**VARCHAR, "Flen": 40}
 
 
-@pytest.fixture(params=["1", "0"], ids=["explicit", "implicit"])
+SETTINGS = {"explicit": "1", "implicit": "0"}
+"""``explicit_defaults_for_timestamp``, which is set behind the session's own back."""
+with_both_settings = pytest.mark.parametrize("session", SETTINGS.values(), ids=SETTINGS, indirect=True)
+
+
+@pytest.fixture
 def session(request: pytest.FixtureRequest, mariadb: PrivateMariaDB) -> Iterator[Session]:
-    """With and without ``explicit_defaults_for_timestamp``, which is set behind the session's own back."""
-    target = dataclasses.replace(mariadb.target(), params=(("explicit_defaults_for_timestamp", request.param),))
+    params = (("explicit_defaults_for_timestamp", getattr(request, "param", SETTINGS["explicit"])),)
+    target = dataclasses.replace(mariadb.target(), params=params)
     with ddl_session(target) as session:
         yield session
+
+
+def products(*choices: Iterable[Any]) -> list[Any]:
+    """Each combination with both settings. Columns TIMESTAMP alone differ by them: `make test` has the other combinations with one of the two."""
+    made = []
+    for number, found in enumerate(itertools.product(*choices)):
+        for at, name in enumerate(SETTINGS):
+            other = (number + at) % 2 and "timestamp" not in str(found[0])
+            made.append(
+                pytest.param(*found, SETTINGS[name], id="-".join(map(str, (*found, name))), marks=pytest.mark.slow if other else ())
+            )
+    return made
 
 
 def to_alter(session: Session, added: list[dict[str, Any]], text: str, kind_of_job: int = 5) -> tuple[SchemaHistory, DdlStep]:
@@ -160,8 +178,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("how", ["text", "derived"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "how", "session"), products(CASES, ["text", "derived"]), indirect=["session"])
 def test_rows_hold_what_the_upstream_says(session: Session, case: str, how: str) -> None:
     definition, (kind_of, more), value, default = CASES[case]
     text = f"ALTER TABLE `t` ADD COLUMN `c` {definition} FIRST;" if how == "text" else "GARBLED"
@@ -214,7 +231,7 @@ FILLED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("definition", FILLED)
+@pytest.mark.parametrize(("definition", "session"), products(FILLED), indirect=["session"])
 def test_the_server_fills_in_what_the_upstream_does(session: Session, definition: str) -> None:
     """And a start that finds the column takes every row for right."""
     kind_of, origin, value = FILLED[definition]
@@ -226,6 +243,7 @@ def test_the_server_fills_in_what_the_upstream_does(session: Session, definition
     assert found_again(session, step, h) == ("done", "nothing", ())
 
 
+@with_both_settings
 def test_several_columns_of_one_statement(session: Session) -> None:
     now = {"default": "CURRENT_TIMESTAMP", "origin_default": "2021-05-06 07:08:09"}
     added = [column(2, "a", TIMESTAMP, **now), column(3, "b"), column(4, "e", DATETIME, **now)]
@@ -238,8 +256,11 @@ def test_several_columns_of_one_statement(session: Session) -> None:
     assert (declared(session, "a")[0], declared(session, "e")[0]) == ("current_timestamp()", "current_timestamp()")
 
 
-@pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl-fill", "after-ddl", "before-ddl-done"])
-@pytest.mark.parametrize("text", ["ALTER TABLE `t` ADD COLUMN `c` TIMESTAMP DEFAULT CURRENT_TIMESTAMP;", "GARBLED"])
+POINTS = ["after-ddl-intent", "after-ddl-fill", "after-ddl", "before-ddl-done"]
+TEXTS = ["ALTER TABLE `t` ADD COLUMN `c` TIMESTAMP DEFAULT CURRENT_TIMESTAMP;", "GARBLED"]
+
+
+@pytest.mark.parametrize(("point", "text", "session"), products(POINTS, TEXTS), indirect=["session"])
 def test_a_crash_between_the_halves(session: Session, point: str, text: str) -> None:
     now = {"default": "CURRENT_TIMESTAMP", "origin_default": "2021-05-06 07:08:09"}
     h, step = to_alter(session, [column(2, "c", TIMESTAMP, **now)], text)
@@ -251,6 +272,7 @@ def test_a_crash_between_the_halves(session: Session, point: str, text: str) -> 
     assert declared(session, "c") == ("current_timestamp()", "YES", "")
 
 
+@with_both_settings
 def test_a_timestamp_of_a_new_table_may_be_null(session: Session) -> None:
     wanted = table(10, "t", [ID, column(2, "c", TIMESTAMP), column(3, "n", TIMESTAMP, default="2019-12-31 16:00:00", version=2)])
     later = table(10, "t", [ID, column(2, "c", TIMESTAMP), column(3, "n", TIMESTAMP, default="2018-12-31 16:00:00", version=2)])
@@ -270,6 +292,7 @@ def test_a_timestamp_of_a_new_table_may_be_null(session: Session) -> None:
     assert declared(session, "n") == ("'2018-12-31 16:00:00'", "YES", "")
 
 
+@with_both_settings
 def test_modify_of_a_timestamp_keeps_its_nulls(session: Session) -> None:
     before, after = column(2, "c", TIMESTAMP), column(2, "c", kind(7, 128, 23, 3))
     h = history(database(1), job(2, 3, table(10, "t", [ID, before])), job(3, 12, table(10, "t", [ID, after])))
@@ -286,6 +309,7 @@ def test_modify_of_a_timestamp_keeps_its_nulls(session: Session) -> None:
     assert cells(session) == {None}
 
 
+@with_both_settings
 def test_a_null_that_may_not_be_is_filled_and_told(session: Session) -> None:
     before, after = column(2, "c", TIMESTAMP, origin_default="2021-05-06 07:08:09"), column(2, "c", kind(7, 129, 19))
     kept = column(3, "k", kind(7, 129 | 8192, 19), default="CURRENT_TIMESTAMP")
@@ -342,8 +366,7 @@ def to_add(session: Session, more: dict[str, Any]) -> tuple[SchemaHistory, DdlSt
     return h, steps[2]
 
 
-@pytest.mark.parametrize("dies", [False, True], ids=["first", "behind the intent"])
-@pytest.mark.parametrize("case", BEFORE)
+@pytest.mark.parametrize(("case", "dies", "session"), products(BEFORE, [False, True]), indirect=["session"])
 def test_a_column_that_a_person_has_added_before(session: Session, case: str, dies: bool) -> None:
     """Rows that hold another value than upstream: the stream stands, until they have it, or a person says that they are meant so."""
     more, by_hand, filled, update = BEFORE[case]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 TARGET = "target-1"
-COMMITS = 8
+COMMITS = 4
 QUICK = Retention(retention=1.0, commits=1, pause=0.0, settle=0.0)
 LONGEST = 600.0
 """A commit may take so long on a loaded machine."""
@@ -59,6 +59,7 @@ def test_files_stay_bounded_and_every_batch_is_there_once(spark: "SparkSession",
         .writeStream.format("memory")
         .queryName("delta_reader")
         .option("checkpointLocation", str(tmp_path / "reader"))
+        .trigger(processingTime="500 milliseconds")
         .start()
     )
     maintenance = DeltaMaintenance(spark, (relative, beside, str(tmp_path / "never made")), QUICK)
@@ -99,7 +100,7 @@ def test_spark_keeps_few_batches(spark: "SparkSession", tmp_path: Path) -> None:
         .start()
     )
     eventually(
-        lambda: not query.isActive or (query.lastProgress or {}).get("batchId", 0) >= 35, seconds=400, seen=lambda: query.lastProgress
+        lambda: not query.isActive or (query.lastProgress or {}).get("batchId", 0) >= 28, seconds=400, seen=lambda: query.lastProgress
     )
     query.stop()
     for kept in ("offsets", "commits"):
@@ -113,16 +114,16 @@ def test_delta_removes_its_old_log_files(spark: "SparkSession", tmp_path: Path) 
     table = DeltaTable(spark, path, "query", TARGET)
     table.append([row(0)])
     DeltaMaintenance(spark, (path,), QUICK).look()
-    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '4')")
-    for batch_id in range(1, 10):
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '2')")
+    for batch_id in range(1, 5):
         table.append([row(batch_id)])
-        if batch_id == 5:
+        if batch_id == 2:
             long_ago = time.time() - 4 * 86_400
             for age, file in enumerate(sorted(log.iterdir())):
                 os.utime(file, (long_ago + age, long_ago + age))
     checkpoints = sorted(int(file.name.split(".")[0]) for file in log.glob("*.checkpoint.parquet"))
     assert min(int(file.name.split(".")[0]) for file in log.glob("*.json")) == checkpoints[0] > 0
-    everything = list(range(10))
+    everything = list(range(5))
     assert batches(spark, path) == everything
     table.append([row(1)])
     assert batches(spark, path) == everything, "the table knows its txnVersion still"

@@ -134,11 +134,16 @@ def test_a_close_waits_for_the_batch_and_ends_offline(node: DrainerNode, stream:
     assert registered(service) == "offline"
 
 
-def test_a_process_that_ends_while_paused_is_paused(node: DrainerNode, stream: PretendedStream, service: ClusterService) -> None:
+def test_a_process_that_ends_while_paused_is_paused_until_a_start(
+    node: DrainerNode, stream: PretendedStream, service: ClusterService
+) -> None:
     stream.resting = True
     put(node, "pause")
     node.stop()
     assert registered(service) == "paused"
+    again = stream.node(RegistryClient(service.url), "host-1:8249").start()
+    eventually(lambda: registered(service) == "online", seen=lambda: registered(service))
+    again.stop()
 
 
 def test_what_cannot_be_done_leaves_the_state_and_says_why(node: DrainerNode, stream: PretendedStream, service: ClusterService) -> None:

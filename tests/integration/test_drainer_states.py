@@ -11,10 +11,13 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs import ctl
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.schemas.errors import ReplicationError
+from pyspark_tidb_binlog.schemas.errors import LeaseHeld, ReplicationError
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.http_client import fetch
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from tests.support.eventually import eventually
 from tests.support.fakes.push_gateway import PushGateway
 from tests.support.job_scene import LONGEST, Job, Scene, at_work, ended_in_order, scene_in, streaming, to_process
@@ -24,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.grpc]
 
 @pytest.fixture
 def scene(tmp_path: Path, fresh_mariadb: PrivateMariaDB) -> Iterator[Scene]:
-    with scene_in(tmp_path, fresh_mariadb, ddl_every=20) as scene:
+    with scene_in(tmp_path, fresh_mariadb, rate=8, ddl_every=10) as scene:
         yield scene
 
 
@@ -111,23 +114,34 @@ def in_a_statement(scene: Scene) -> bool:
         return bool(cursor.fetchall()[0][0])
 
 
+def rival_is_refused(scene: Scene) -> None:
+    """After more than the lease's timeout."""
+    with contextlib.closing(RegistryClient(scene.workload.url)) as registry:
+        cluster_id = registry.cluster_id()
+    apply = ApplyConfig(drainer="rival", lease_timeout=1.0)
+    rival = MySQLSink(DrainerConfig(target=scene.target.target(), apply=apply), cluster_id)
+    with contextlib.closing(rival), pytest.raises(LeaseHeld, match="already has a running Drainer on this target: drainer 'drainer'"):
+        rival.open(lambda _, commit_ts: commit_ts or 0, SchemaHistory)
+
+
 def test_a_pause_waits_for_a_ddl_then_stands_still_and_a_resume_catches_up(
     scene: Scene, gateway: PushGateway, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Paused it keeps its lease, and a signal ends it as paused."""
     # tables that the workload creates later may be missing at the target, or dropped there at any moment
     lasting = scene.workload.tables()
-    job = streaming(scene, f"-metrics-addr={gateway.address}", "-metrics-interval=1")
+    job = streaming(scene, f"-metrics-addr={gateway.address}", "-metrics-interval=1", "--lease-timeout=3")
     metrics = fetch(f"http://{address(scene)}/metrics", 10).text
     assert 'binlog_drainer_pump_position{nodeID="' in metrics and 'binlog_drainer_read_binlog_size_count{nodeID="' in metrics, metrics
     with held(scene, *reads_of(lasting)):
         until(job, lambda: progress(scene)["holding"] == "ddl" and in_a_statement(scene), "a DDL is under way")
         control(scene, "pause-drainer")
         until(job, lambda: scene.registered() == {"drainer": "pausing"}, "it is about to pause")
-        time.sleep(2.0)
+        time.sleep(1.0)
         assert scene.registered() == {"drainer": "pausing"}, "it is not paused while a DDL runs"
     until(job, lambda: scene.registered() == {"drainer": "paused"}, "it is paused")
     standing = scene.standing()
-    time.sleep(2.0)  # the workload goes on
+    rival_is_refused(scene)  # the workload goes on
     assert scene.standing() == standing, "nothing is written while it is paused"
     assert progress(scene)["holding"] == "an operator (paused)"
     capsys.readouterr()
@@ -137,12 +151,14 @@ def test_a_pause_waits_for_a_ddl_then_stands_still_and_a_resume_catches_up(
     pushed = gateway.received.get(timeout=LONGEST)
     assert (pushed.method, pushed.path) == ("PUT", "/metrics/job/binlog/instance/drainer")
     assert b'\nbinlog_drainer_pump_position{nodeID="' in pushed.body, "metrics are pushed while it is paused, too"
-    complete(scene, resumed(scene, job))
-    control(scene, "offline-drainer")
-    as_upstream(scene, ended_in_order(job, scene, "offline"))
+    paused(scene, complete(scene, resumed(scene, job)))
+    job.look()
+    to_process(job, signal.SIGTERM)
+    as_upstream(scene, ended_in_order(job, scene, "paused"))
 
 
-def test_a_paused_one_keeps_its_lease_and_a_start_goes_on_and_a_signal_ends_it_as_paused(scene: Scene) -> None:
+@pytest.mark.slow
+def test_a_paused_one_that_was_killed_goes_on_with_a_start(scene: Scene) -> None:
     """A pause does not outlive the process, as a real Drainer's: it is registered as paused, but a start goes on."""
     job = paused(scene, streaming(scene, "--lease-timeout=1"))
     standing = scene.standing()

@@ -5,8 +5,10 @@ In both deliveries, from the driver and in parts, over restarts, ``kill -9`` at 
 
 import dataclasses
 import gzip
+import itertools
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -26,8 +28,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("i
 
 DRIVER = Cut(step_bytes=500, max_bytes=3000)
 PARTS = Cut(step_bytes=500, max_bytes=3000, atomic_rows=1, parts=3)
+CUTS = {"driver": DRIVER, "parts": PARTS}
 BANK = Cut(step_bytes=8_000, max_bytes=60_000, atomic_rows=300)
 """Some of its batches in parts, some not."""
+TWO = {"before-deletes": (3,), "after-downstream-commit": (5,)}
 DEADLY = {
     "source-read": (5,),
     "before-deletes": (3,),
@@ -60,17 +64,18 @@ def payloads(directory: Path) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("delivery", "cut"),
-    [
-        pytest.param("sorted", DRIVER, id="sorted-driver"),
-        pytest.param("raw", PARTS, id="raw-parts"),
-        # the sink gets the same transactions in both deliveries
-        pytest.param("raw", DRIVER, id="raw-driver", marks=pytest.mark.slow),
-        pytest.param("sorted", PARTS, id="sorted-parts", marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize("name", ["keys", "types", "txn"])
+def every_way() -> list[Any]:
+    """Each case in each delivery and each cut; in `make test` each of them once, with ``keys`` in parts in the test of deaths."""
+    quick = {("types", "sorted", "driver"), ("txn", "raw", "parts")}
+    return [
+        pytest.param(
+            name, delivery, CUTS[cut], id=f"{name}-{delivery}-{cut}", marks=() if (name, delivery, cut) in quick else pytest.mark.slow
+        )
+        for name, delivery, cut in itertools.product(("keys", "types", "txn"), ("sorted", "raw"), CUTS)
+    ]
+
+
+@pytest.mark.parametrize(("name", "delivery", "cut"), every_way())
 def test_the_files_are_those_of_the_real_drainer(name: str, delivery: str, cut: Cut, spark: SparkSession, tmp_path: Path) -> None:
     with Arena(load(GOLDEN / name), None, tmp_path, delivery, cut) as arena:
         arena.write()
@@ -81,17 +86,29 @@ def test_the_files_are_those_of_the_real_drainer(name: str, delivery: str, cut: 
         assert f"commitTS = {arena.case.end_ts}\n" in (tmp_path / "data" / "savepoint").read_text()
 
 
-@pytest.mark.parametrize(
-    ("delivery", "deadly"), [("raw", DEADLY), pytest.param("sorted", TWICE, marks=pytest.mark.slow)], ids=["raw", "sorted-twice"]
-)
-def test_deaths_and_the_files_are_those_of_the_real_drainer(delivery: str, deadly: dict[str, tuple[int, ...]], tmp_path: Path) -> None:
-    """At the third death Spark's directory goes too: the sink's own record says where to go on."""
-    more = {"syncer.db-type": "file", "syncer.to.dir": tmp_path / "binlogs", "data-dir": tmp_path / "data"}
-    with Arena(load(GOLDEN / "bank"), None, tmp_path, delivery, BANK, more) as arena:
+def died(arena: Arena, deadly: dict[str, tuple[int, ...]], forgetting: int) -> list[bytes]:
+    """What the files hold after all these deaths. At one of them Spark's directory goes too: the sink's own record says where to go on."""
+    with arena:
         arena.write()
-        died = arena.live_and_die(numbered(deadly), lambda deaths: arena.forget(delta=False) if deaths == 3 else None)
-        assert (died, arena.deaths()) == (sum(map(len, deadly.values())), counted(deadly))
-    assert checksums(payloads(tmp_path / "binlogs")) == checksums_from_drainer("bank", "drainer.pb")
+        deaths = arena.live_and_die(numbered(deadly), lambda deaths: arena.forget(delta=False) if deaths == forgetting else None)
+        assert (deaths, arena.deaths()) == (sum(map(len, deadly.values())), counted(deadly))
+    return payloads(arena.work_dir / "binlogs")
+
+
+def arena_of_files(name: str, delivery: str, cut: Cut, directory: Path) -> Arena:
+    more = {"syncer.db-type": "file", "syncer.to.dir": directory / "binlogs", "data-dir": directory / "data"}
+    return Arena(load(GOLDEN / name), None, directory, delivery, cut, more)
+
+
+def test_deaths_and_the_files_are_those_of_the_real_drainer(tmp_path: Path) -> None:
+    assert died(arena_of_files("keys", "raw", PARTS, tmp_path), TWO, forgetting=2) == from_drainer("keys", "drainer.pb")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("delivery", "deadly"), [("raw", DEADLY), ("sorted", TWICE)], ids=["raw", "sorted-twice"])
+def test_more_deaths_of_more_kinds(delivery: str, deadly: dict[str, tuple[int, ...]], tmp_path: Path) -> None:
+    found = died(arena_of_files("bank", delivery, BANK, tmp_path), deadly, forgetting=3)
+    assert checksums(found) == checksums_from_drainer("bank", "drainer.pb")
 
 
 def test_what_the_file_sink_wrote_is_replayed(spark: SparkSession, tmp_path: Path) -> None:
