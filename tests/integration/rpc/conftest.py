@@ -3,11 +3,14 @@
 import grpc
 import pytest
 
+from pyspark_tidb_binlog.binlog_source.rpc import rpc_server as front_module
 from tests.support.rpc_front import UNLIMITED, Server
 
 
 @pytest.fixture
-def server():
+def server(monkeypatch):
+    """It looks after its connections every 50 ms, from its start."""
+    monkeypatch.setattr(front_module, "LOOK", 0.05)
     server = Server()
     yield server
     server.go_on.set()

@@ -114,12 +114,14 @@ def test_a_client_that_asks_and_does_not_listen_is_not_read(server, monkeypatch)
     monkeypatch.setattr(peer_module, "_DEAF_BYTES", BACKLOG + MIB)
     monkeypatch.setattr(allowance_module, "CALM", 1 << 40)
     client = Raw(server)
+    for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # the answers are to wait at the server, and few questions on their way
+        client.socket.setsockopt(socket.SOL_SOCKET, buffer, 64 << 10)
     pings = frame(PING, 0, 0, b"are you?") * 10_000
     said = 0
     client.socket.settimeout(0.5)
     with pytest.raises(TimeoutError):
         while said < 200 * MIB:
-            said += client.socket.send(pings)
+            said += client.socket.send(pings[said % 17 :])
     client.socket.settimeout(PATIENCE)
     answered = []
     listening = threading.Thread(target=lambda: answered.append(client.body(1)))

@@ -10,7 +10,6 @@ from http import HTTPStatus
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.rpc import http_peer as http_peer_module
-from pyspark_tidb_binlog.binlog_source.rpc import rpc_server as front_module
 from tests.support.eventually import eventually
 from tests.support.own_host import OWN_HOST
 from tests.support.rpc_front import (
@@ -24,7 +23,6 @@ pytestmark = pytest.mark.grpc
 
 @pytest.mark.parametrize("said", [b"GET /slow HTTP/1.1\r\nHost", b"PUT / HTTP/1.1\r\nHost: p\r\nContent-Length: 9\r\n\r\nbod"])
 def test_an_http_request_that_does_not_become_complete_is_dropped(server, monkeypatch, said):
-    monkeypatch.setattr(front_module, "LOOK", 0.05)
     monkeypatch.setattr(http_peer_module, "REQUEST_SECONDS", 0.3)
     with socket.create_connection((OWN_HOST, server.front.port), PATIENCE) as slow, contextlib.suppress(ConnectionError):
         for byte in said:
@@ -35,7 +33,6 @@ def test_an_http_request_that_does_not_become_complete_is_dropped(server, monkey
 
 
 def test_an_idle_http_connection_is_closed_and_a_busy_one_is_not(server, monkeypatch):
-    monkeypatch.setattr(front_module, "LOOK", 0.05)
     client = http.client.HTTPConnection(OWN_HOST, server.front.port, PATIENCE)
     for _ in range(3):
         client.request("GET", "/a")

@@ -152,23 +152,27 @@ def test_large_requests_come_in_turn_and_all_of_them():
         server.front.stop(0)
 
 
-def test_who_announces_much_and_sends_nothing_is_refused_and_the_next_goes_on(server, channel, monkeypatch):
+def test_who_announces_much_and_sends_nothing_is_refused_and_the_next_goes_on(monkeypatch):
     monkeypatch.setattr(front_module, "LOOK", 0.05)
     monkeypatch.setattr(request_module, "PATIENCE", 0.3)
-    monkeypatch.setattr(request_module, "SLOWEST", 32 * MIB)  # what is sent gets through even on a machine that is busy
-    client = Raw(server)
-    for stream_id in (1, 3):
-        unfinished(client, stream_id, 200 * MIB, WINDOW)
-    eventually(lambda: server.front.budget.waiting)
-    assert unary(channel, "Write")(b"w" * (100 * MIB), timeout=PATIENCE) == b""
-    refusal = next(f for f in client.frames() if f[0] == HEADERS and f[2] == 1)
-    assert b"the request is not complete after" in refusal[3]
-    eventually(lambda: server.front.budget.held == 0)
-    client.socket.close()
+    monkeypatch.setattr(request_module, "SLOWEST", 4 * MIB)  # what is sent gets through even on a machine that is busy
+    server = Server(max_unfinished=32 * MIB)
+    try:
+        client = Raw(server)
+        for stream_id in (1, 3):
+            unfinished(client, stream_id, 24 * MIB, WINDOW)
+        eventually(lambda: server.front.budget.waiting)
+        with grpc.insecure_channel(server.address, options=UNLIMITED) as channel:
+            assert unary(channel, "Write")(b"w" * (12 * MIB), timeout=PATIENCE) == b""
+        refusal = next(f for f in client.frames() if f[0] == HEADERS and f[2] == 1)
+        assert b"the request is not complete after" in refusal[3]
+        eventually(lambda: server.front.budget.held == 0)
+        client.socket.close()
+    finally:
+        server.front.stop(0)
 
 
 def test_while_it_holds_nobodys_time_passes(server, monkeypatch):
-    monkeypatch.setattr(front_module, "LOOK", 0.02)
     monkeypatch.setattr(request_module, "PATIENCE", 0.3)
     client = Raw(server)
     unfinished(client, 1, 1000, 500)
@@ -210,7 +214,6 @@ def test_a_client_that_breaks_the_protocol_is_told_and_cut_off(server, channel, 
 
 @pytest.mark.parametrize("said", [b"", b"PR", PREFACE[:20], PREFACE, PREFACE + frame(SETTINGS, 0, 0, b"123456")[:-1]])
 def test_a_client_that_does_not_finish_its_first_words_is_dropped(server, monkeypatch, said):
-    monkeypatch.setattr(front_module, "LOOK", 0.05)
     monkeypatch.setattr(peer_module, "FIRST_WORD", 0.1)
     with socket.create_connection((OWN_HOST, server.front.port), PATIENCE) as silent:
         silent.sendall(said)
