@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, Stopped
 from pyspark_tidb_binlog.sinks.engine.spark_jvm import jvm_of
 from pyspark_tidb_binlog.sinks.kafka import kafka_wire, spark_topic, topic_settings
 from pyspark_tidb_binlog.sinks.kafka.broker_topic import BrokerTopic
+from pyspark_tidb_binlog.sinks.kafka.java_options import MOST_BYTES
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import Topic, TopicEnd
 from pyspark_tidb_binlog.sinks.kafka.spark_topic import SparkTopic
 from pyspark_tidb_binlog.sinks.kafka.topic_settings import BrokerSettings
@@ -36,7 +37,7 @@ from tests.support.spark_queries import replicated
 
 pytestmark = [pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-PARTS = Cut(step_bytes=500, max_bytes=3000, atomic_rows=3, parts=3)
+PARTS = Cut(step_bytes=500, max_bytes=8000, atomic_rows=3, parts=3)
 BANK = Cut(step_bytes=8_000, max_bytes=60_000, atomic_rows=300)
 """Some of its batches in parts, some not."""
 DEADLY = {"before-deletes": (3,), "before-downstream-commit": (5,), "after-downstream-commit": (2,), "after-spark-commit": (5,)}
@@ -116,6 +117,33 @@ def by_spark(spark: SparkSession, kafka: PrivateKafka, name: str, closing: conte
     return make
 
 
+@pytest.fixture
+def admin(spark: SparkSession, kafka: PrivateKafka) -> Iterator[Any]:
+    """Kafka's own client for what an operator does, in Spark's JVM."""
+    jvm: Any = spark.sparkContext._jvm
+    settings = jvm.java.util.HashMap()
+    settings.put("bootstrap.servers", kafka.address)
+    made = jvm.org.apache.kafka.clients.admin.Admin.create(settings)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def configure(admin: Any, spark: SparkSession, name: str) -> Callable[[str, str], None]:
+    """Sets one of the settings of the test's topic, which is there."""
+    jvm: Any = spark.sparkContext._jvm
+
+    def alter(setting: str, value: str) -> None:
+        config, clients = jvm.org.apache.kafka.common.config.ConfigResource, jvm.org.apache.kafka.clients.admin
+        op = clients.AlterConfigOp(clients.ConfigEntry(setting, value), clients.AlterConfigOp.OpType.SET)
+        topic = config(config.Type.TOPIC, name)
+        admin.incrementalAlterConfigs(
+            jvm.java.util.Collections.singletonMap(topic, jvm.java.util.Collections.singletonList(op))
+        ).all().get()
+
+    return alter
+
+
 def messages(kafka: PrivateKafka, name: str) -> list[bytes]:
     """All of a topic."""
     topic = BrokerTopic(BrokerSettings(kafka.address, name))
@@ -143,10 +171,11 @@ def test_what_is_sent_is_there_in_order(opened: Callable[..., Topic]) -> None:
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_a_topic_that_the_broker_compresses(codec: str, kafka: PrivateKafka, name: str, ours: Callable[..., BrokerTopic]) -> None:
+def test_a_topic_that_the_broker_compresses(
+    codec: str, kafka: PrivateKafka, name: str, ours: Callable[..., BrokerTopic], configure: Callable[[str, str], None]
+) -> None:
     ours().end()
-    to = ("--bootstrap-server", kafka.address, "--entity-type", "topics", "--entity-name", name)
-    kafka.tool("kafka.admin.ConfigCommand", *to, "--alter", "--add-config", f"compression.type={codec}")
+    configure("compression.type", codec)
     ours().send(MESSAGES)
     assert messages(kafka, name) == MESSAGES
     files = [f for d in kafka.data_dir.glob(f"{name}-0") for f in d.glob("*.log")]
@@ -164,10 +193,11 @@ def test_a_message_that_the_broker_does_not_take(kafka: PrivateKafka, name: str,
     assert [m[:1] for m in messages(kafka, name)] == [b"a", b"x", b"b", b"c"]
 
 
-def test_a_small_limit_of_the_topic_halves_batches(kafka: PrivateKafka, name: str, opened: Callable[..., Topic]) -> None:
+def test_a_small_limit_of_the_topic_halves_batches(
+    kafka: PrivateKafka, name: str, opened: Callable[..., Topic], configure: Callable[[str, str], None]
+) -> None:
     opened().end()
-    to = ("--bootstrap-server", kafka.address, "--entity-type", "topics", "--entity-name", name)
-    kafka.tool("kafka.admin.ConfigCommand", *to, "--alter", "--add-config", "max.message.bytes=5000")
+    configure("max.message.bytes", "5000")
     opened().send(MESSAGES[:200])
     assert messages(kafka, name) == MESSAGES[:200]
 
@@ -180,6 +210,8 @@ def test_another_program_that_sends_is_noticed(opened: Callable[..., Topic], our
         topic.send([b"c"])
 
 
+# Spark waits in its task, too: ``test_a_broker_that_goes_away_amid_a_send_of_spark``.
+@pytest.mark.parametrize("client", ["own", pytest.param("spark", marks=pytest.mark.slow)], indirect=True)
 def test_a_broker_that_is_away_is_waited_for(kafka: PrivateKafka, name: str, opened: Callable[..., Topic]) -> None:
     pauses: list[object] = []
 
@@ -225,16 +257,12 @@ def test_a_topic_that_does_not_exist(
 
 
 def test_a_topic_that_was_made_again(
-    kafka: PrivateKafka, name: str, opened: Callable[..., Topic], ours: Callable[..., BrokerTopic], spark: SparkSession
+    kafka: PrivateKafka, name: str, opened: Callable[..., Topic], ours: Callable[..., BrokerTopic], admin: Any, spark: SparkSession
 ) -> None:
     topic = opened()
     topic.send([b"a", b"b", b"c"])
     jvm = jvm_of(spark)
-    settings = jvm.java.util.HashMap()
-    settings.put("bootstrap.servers", kafka.address)
-    admin = jvm.org.apache.kafka.clients.admin.Admin.create(settings)
     admin.deleteTopics(jvm.java.util.Collections.singletonList(name)).all().get()
-    admin.close()
     eventually(lambda: ours().end() == 0, seconds=300)
     with pytest.raises(ApplyError, match=r"offset 0.*, where 3 was expected"):
         topic.send([b"d"])
@@ -297,11 +325,13 @@ def plans_of(spark: SparkSession) -> str:
 
 
 @pytest.mark.spark
-def test_a_message_of_20_mb(kafka: PrivateKafka, name: str, by_spark: Callable[..., SparkTopic]) -> None:
-    to = ("--bootstrap-server", kafka.address, "--entity-type", "topics", "--entity-name", name)
+def test_a_message_that_is_larger_than_what_is_sent_at_once(
+    kafka: PrivateKafka, name: str, by_spark: Callable[..., SparkTopic], configure: Callable[[str, str], None]
+) -> None:
     by_spark().end()
-    kafka.tool("kafka.admin.ConfigCommand", *to, "--alter", "--add-config", "max.message.bytes=25000000")
-    sent = [b"a" * 10, b"b" * (20 << 20), b"c" * (3 << 20), b"d" * (3 << 20), b"e"]
+    configure("max.message.bytes", "8000000")
+    assert (6 << 20) > MOST_BYTES > (3 << 20)
+    sent = [b"a" * 10, b"b" * (6 << 20), b"c" * (3 << 20), b"d" * (3 << 20), b"e"]
     topic = by_spark()
     topic.send(sent)
     assert topic.end() == 5 and list(topic.read(1, 3)) == sent[1:3]

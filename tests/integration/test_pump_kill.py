@@ -28,12 +28,22 @@ pytestmark = pytest.mark.grpc
 WRITERS = 6
 OLD_TXNS = 600
 HOUR_MS = 3_600_000
+SLOW = pytest.mark.slow
 WHILE_WRITING = [
-    *[(point, passes) for point in ("vlog-before-write", "vlog-written", "vlog-synced", "store-answered") for passes in (1, 40)],
-    *[(point, passes) for point in ("vlog-finished", "vlog-created") for passes in (2, 5)],
-    *[(point, passes) for point in ("index-before-write", "index-written") for passes in (3, 40)],
+    *[("vlog-before-write", 1), ("vlog-written", 40), ("vlog-synced", 1), ("store-answered", 40)],
+    *[("vlog-finished", 5), ("vlog-created", 2), ("index-before-write", 40), ("index-written", 3)],
+    *[pytest.param(point, 40, marks=SLOW) for point in ("vlog-before-write", "vlog-synced", "index-written")],
+    *[pytest.param(point, 1, marks=SLOW) for point in ("vlog-written", "store-answered")],
+    *[pytest.param(*which, marks=SLOW) for which in (("vlog-finished", 2), ("vlog-created", 5), ("index-before-write", 3))],
 ]
-WHILE_COLLECTING = [("gc-noted", 1), ("vlog-before-drop", 2), ("vlog-dropped", 1), ("vlog-dropped", 3), ("gc-keys", 1)]
+"""Each point early or late in ``make test``, and both in ``make slow``."""
+WHILE_COLLECTING = [
+    ("gc-noted", 1),
+    ("vlog-before-drop", 2),
+    pytest.param("vlog-dropped", 1, marks=SLOW),
+    ("vlog-dropped", 3),
+    ("gc-keys", 1),
+]
 
 
 class Clock:

@@ -273,7 +273,7 @@ def test_many_pulls_that_nobody_reads_hold_one_huge_binlog(tmp_path, delivery):
         before = most_memory(pump)
         with socket.create_connection(pump.address.split(":")) as silent:
             silent.sendall(frames_of_pulls(16, delivery))
-            time.sleep(4)
+            time.sleep(2)
             assert most_memory(pump) < before + 6 * size
         with Pull(pump.address) as pull:
             assert [entity.meta.commitTs for entity in pull.take(1)] == [11]

@@ -1,4 +1,4 @@
-"""Every recorded case but ``bench`` through real Pumps, Spark and MariaDB, in both deliveries: nothing differs.
+"""Every recorded case but ``bench`` through real Pumps, Spark and MariaDB: nothing differs. Each in one delivery, and in ``make slow`` in the other one too.
 
 In raw each Prewrite comes a random distance earlier than recorded, batches are cut fine, and the stream is stopped and started again on its
 way: at least 25 % of the pairs must straddle two batches, and 1 % a restart. One Spark session serves all of it.
@@ -37,6 +37,9 @@ SMALL = Cut(step_bytes=500, max_bytes=3000)
 LARGE = Cut(step_bytes=8_000, max_bytes=60_000)
 TINY = Cut(step_bytes=200, max_bytes=1000)
 CASES = {"keys": SMALL, "ddl": SMALL, "txn": TINY, "beyond_mysql": TINY, "types": LARGE, "bank": LARGE, "online": LARGE}
+IN_RAW = ("txn", "bank")
+"""Those that ``make test`` replicates in raw; after pairing, transactions are the same in both deliveries."""
+SLOW = pytest.mark.slow
 
 
 @dataclass(slots=True)
@@ -116,7 +119,7 @@ def test_the_target_of_a_stream_is_refused_whatever_may_be_dropped(mariadb: Priv
         cursor.execute("DROP DATABASE tidb_binlog")
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW if name in (*IN_RAW, "online") else ()) for name in CASES])
 def test_sorted(name: str, spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path) -> None:
     with Arena(load(GOLDEN / name), mariadb, tmp_path, "sorted", Cut(max_bytes=256 << 20, step_bytes=1 << 20)) as arena:
         prepare_target(mariadb.target(), arena.settings(), arena.case.databases, drop=True)
@@ -126,6 +129,7 @@ def test_sorted(name: str, spark: SparkSession, mariadb: PrivateMariaDB, tmp_pat
 
 
 def test_a_target_that_takes_only_short_statements(spark: SparkSession, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    """``online`` in sorted delivery, as in ``make slow`` with statements of any length."""
     with Arena(load(GOLDEN / "online"), fresh_mariadb, tmp_path, "sorted", Cut(max_bytes=256 << 20, step_bytes=1 << 20)) as arena:
         with fresh_mariadb.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SET GLOBAL max_allowed_packet = 4096")
@@ -134,7 +138,7 @@ def test_a_target_that_takes_only_short_statements(spark: SparkSession, fresh_ma
         arena.assert_equal()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in IN_RAW else SLOW) for name in CASES])
 def test_raw_with_straddling_pairs(name: str, spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path) -> None:
     with Arena(load(GOLDEN / name), mariadb, tmp_path, "raw", CASES[name]) as arena:
         prepare_target(mariadb.target(), arena.settings(), arena.case.databases, drop=True)
@@ -147,7 +151,7 @@ def test_raw_with_straddling_pairs(name: str, spark: SparkSession, mariadb: Priv
         assert pairs.over_restarts >= 0.01 * pairs.all
 
 
-@pytest.mark.parametrize("delivery", ["sorted", "raw"])
+@pytest.mark.parametrize("delivery", [pytest.param("sorted", marks=SLOW), "raw"])
 def test_a_stream_that_has_nothing_left_to_do_ends(delivery: str, spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path) -> None:
     with Arena(load(GOLDEN / "txn"), mariadb, tmp_path, delivery, TINY) as arena:
         prepare_target(mariadb.target(), arena.settings(), arena.case.databases, drop=True)
@@ -162,7 +166,7 @@ def test_a_stream_that_has_nothing_left_to_do_ends(delivery: str, spark: SparkSe
         replication.close()
 
 
-@pytest.mark.parametrize("delivery", ["sorted", "raw"])
+@pytest.mark.parametrize("delivery", ["sorted", pytest.param("raw", marks=SLOW)])
 def test_a_stream_that_starts_before_its_pumps_have_anything(
     delivery: str, spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path
 ) -> None:

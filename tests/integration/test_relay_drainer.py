@@ -1,9 +1,8 @@
 """The real job with a relay log: killed while it applies in parts, then started without any upstream, then with it again.
 
-Many kills: ``tests/torture/test_relay.py``. Row by row, without Spark: ``test_relay_recovery.py``.
+Many kills: ``tests/torture/test_relay.py``. Row by row, without Spark, and a recovery that dies: ``test_relay_recovery.py``.
 """
 
-import signal
 from pathlib import Path
 
 import pytest
@@ -21,9 +20,6 @@ def test_killed_in_parts_recovered_without_the_upstream_and_continued(fresh_mari
         assert site.killed("before-part-write-commit:3")
     before = site.checkpoint()
     assert not before.consistent
-    # The recovery itself dies once, before its last commit.
-    assert site.live("before-downstream-commit:9,before-rows-commit:1")[0] == -signal.SIGKILL
-    assert site.checkpoint() == before
     assert site.recover() > before.commit_ts
     with site.arena as arena:
         arena.live_and_die("", flags=lambda _: site.in_few_batches)

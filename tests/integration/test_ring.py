@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.sinks.mysql import late_record
 from tests.support.eventually import eventually
 from tests.support.ring import CHANNEL, MARK_TABLE, DrainedHalf, Half, is_marked
 from tests.support.row_binlog import ROW_BINLOG, Transaction
@@ -204,11 +205,12 @@ def idle(halves: tuple[Half, Half], seconds: float) -> None:
         unfiltered = [c for t in transactions for c in t.changes if c.table != "tidb_binlog.checkpoint"]
         assert unfiltered, "without loopback-control there would be something to apply"
         assert [t for t in transactions if not is_marked(t)] == []
-        assert 1 <= checkpoints(transactions) <= seconds / 3 + 1
+        assert 1 <= checkpoints(transactions) <= seconds / late_record.SECONDS + 1
 
 
-def test_an_idle_ring_stands_still(halves: tuple[Half, Half]) -> None:
-    idle(halves, 7)
+def test_an_idle_ring_stands_still(halves: tuple[Half, Half], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_record, "SECONDS", 1.0)
+    idle(halves, 2.5)
 
 
 @pytest.mark.slow

@@ -92,6 +92,7 @@ def write(sink: RowSink, history: RowHistory, rows: pa.Table, upto_ts: int | Non
     return sink.apply(rows, history.step(sink.commit_ts, rows, upto_ts), StageClock())
 
 
+SLOW = pytest.mark.slow
 MODES: list[dict[str, Any]] = [
     {"worker_count": 4, "txn_batch": 3},
     {"worker_count": 16, "txn_batch": 20},
@@ -102,7 +103,7 @@ MODES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("mode", MODES, ids=[" ".join(f"{k}={v}" for k, v in m.items()) for m in MODES])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=SLOW)])
 def test_random_histories_end_as_upstream(place: Place, mode: dict[str, Any], seed: int) -> None:
     tables = worlds()
     place.create(*tables)
@@ -127,15 +128,20 @@ def run_process(place: Place, seed: str, env: dict[str, str], cuts: list[int] | 
     return run(Task(place.server.target(), seed, BATCHES, cuts, settings), env)
 
 
-POINTS = [
-    (p, n)
-    for p, ns in (("before-rows-commit", (1, 4, 17)), ("after-rows-commit", (2, 9, 23)), ("before-downstream-commit", (2,)))
-    for n in ns
-]
+POINTS = (
+    [("before-rows-commit", n) for n in (1, 4, 17)] + [("after-rows-commit", n) for n in (2, 9, 23)] + [("before-downstream-commit", 2)]
+)
+RESTARTED: dict[str, dict[str, Any]] = {"same": SETTINGS, "other settings": {"worker_count": 7, "txn_batch": 5}}
 
 
-@pytest.mark.parametrize(("point", "number"), POINTS)
-@pytest.mark.parametrize("restarted", [SETTINGS, {"worker_count": 7, "txn_batch": 5}], ids=["same", "other settings"])
+@pytest.mark.parametrize(
+    ("point", "number", "restarted"),
+    [
+        pytest.param(*point, settings, id=f"{point[0]}-{point[1]}-{name}", marks=() if (place + other) % 2 else SLOW)
+        for place, point in enumerate(POINTS)
+        for other, (name, settings) in enumerate(RESTARTED.items())
+    ],
+)
 def test_a_killed_process_leaves_each_operation_applied_once(place: Place, point: str, number: int, restarted: dict[str, Any]) -> None:
     """Rows without a key included: nothing would repair them if one was applied twice or not at all."""
     history, _, _ = made(point, BATCHES)
@@ -149,7 +155,7 @@ def test_a_killed_process_leaves_each_operation_applied_once(place: Place, point
     assert '"consistent":true' in place.checkpoint()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=SLOW if seed > 2 else ()) for seed in range(6)])
 def test_other_spans_are_mended_in_safe_mode(place: Place, seed: int) -> None:
     """After the crash the same binlogs come in other batches: rows with a key are exact, and the tables of others are named."""
     history, events, ends = made(str(seed), BATCHES)
@@ -379,6 +385,16 @@ def test_safe_mode_mends_what_another_drainer_left_half_done(place: Place, seed:
     second = place.sink(**SETTINGS, safe_until_ts=history.ts)
     assert write(second, history, rows).findings == ()
     assert place.rows(*tables) == history.expected()
+
+
+@pytest.mark.parametrize("point", ["before-deletes", "between-phases", "before-downstream-commit", "after-downstream-commit"])
+def test_a_killed_process_leaves_net_changes_applied_once(place: Place, point: str) -> None:
+    history, _, _ = made("net", BATCHES)
+    place.create(*worlds())
+    assert run_process(place, "net", {failpoints.DIE: f"{point}:2"}, net_change=True).returncode == -signal.SIGKILL
+    finished = run_process(place, "net", {}, net_change=True)
+    assert finished.returncode == 0, finished.stderr
+    assert place.rows(*worlds()) == history.expected()
 
 
 def test_net_changes_come_after_an_open_span(place: Place) -> None:

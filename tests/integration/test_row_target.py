@@ -25,11 +25,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mar
 DRIVER = Cut(step_bytes=500, max_bytes=3000)
 PARTS = Cut(step_bytes=1000, max_bytes=20_000, atomic_rows=20)
 BANK = Cut(step_bytes=2000, max_bytes=30_000, atomic_rows=20)
+ONCE = Cut(step_bytes=1 << 20, max_bytes=256 << 20, atomic_rows=20)
+"""All of a case in one batch."""
 KEYLESS = Cut(step_bytes=300, max_bytes=2000, atomic_rows=20)
 ROWS = {"spark.net-change": "false", "syncer.worker-count": 4, "syncer.txn-batch": 3}
 NET = {"spark.net-change": "true"}
 MODES: dict[str, dict[str, Any]] = {
-    "groups": {},
     "one transaction each": {"enable_dispatch": False},
     "safe": {"safe_mode": True, "txn_batch_time": 0.001},
 }
@@ -54,17 +55,20 @@ def assert_equal(arena: Arena) -> None:
         assert cursor.fetchall() == ((0,),)
 
 
+CUTS = {"driver": DRIVER, "parts": PARTS}
+QUICK = {("keys", "raw", "parts"), ("ddl", "sorted", "driver"), ("txn", "raw", "driver"), ("types", "sorted", "parts")}
+"""Each case once, and each delivery with each cut once: the sink gets the same transactions in both deliveries."""
+
+
 @pytest.mark.parametrize(
-    ("delivery", "cut"),
+    ("name", "delivery", "cut"),
     [
-        pytest.param("sorted", DRIVER, id="sorted-driver"),
-        pytest.param("raw", PARTS, id="raw-parts"),
-        # the sink gets the same transactions in both deliveries
-        pytest.param("raw", DRIVER, id="raw-driver", marks=_SLOW),
-        pytest.param("sorted", PARTS, id="sorted-parts", marks=_SLOW),
+        pytest.param(name, delivery, cut, id=f"{name}-{delivery}-{how}", marks=() if (name, delivery, how) in QUICK else _SLOW)
+        for name in ("keys", "ddl", "txn", "types")
+        for delivery in ("sorted", "raw")
+        for how, cut in CUTS.items()
     ],
 )
-@pytest.mark.parametrize("name", ["keys", "ddl", "txn", "types"])
 def test_nothing_differs(name: str, delivery: str, cut: Cut, spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path) -> None:
     with Arena(load(GOLDEN / name), mariadb, tmp_path, delivery, cut) as arena:
         prepare_target(mariadb.target(), arena.settings(), arena.case.databases, drop=True)
@@ -77,7 +81,7 @@ def test_nothing_differs(name: str, delivery: str, cut: Cut, spark: SparkSession
 
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_differs_however_it_is_applied(mode: str, spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path) -> None:
-    with Arena(load(GOLDEN / "keys"), mariadb, tmp_path, "sorted", PARTS) as arena:
+    with Arena(load(GOLDEN / "keys"), mariadb, tmp_path, "sorted", ONCE) as arena:
         prepare_target(mariadb.target(), arena.settings(), arena.case.databases, drop=True)
         arena.write()
         with Replication(spark, by_row(arena, **MODES[mode])) as replication:
@@ -85,19 +89,22 @@ def test_nothing_differs_however_it_is_applied(mode: str, spark: SparkSession, m
         assert_equal(arena)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "delivery", "deadly"),
     [
-        pytest.param("bank", "raw", DEATHS, id="bank-raw", marks=_SLOW),
+        pytest.param("bank", "raw", DEATHS, id="bank-raw"),
         pytest.param("keyless", "sorted", DEATHS, id="keyless-sorted"),
-        pytest.param("bank", "sorted", MORE_DEATHS, id="bank-sorted-more", marks=_SLOW),
-        pytest.param("keyless", "raw", MORE_DEATHS, id="keyless-raw-more", marks=_SLOW),
+        pytest.param("bank", "sorted", MORE_DEATHS, id="bank-sorted-more"),
+        pytest.param("keyless", "raw", MORE_DEATHS, id="keyless-raw-more"),
     ],
 )
 def test_deaths_within_the_lanes(
     name: str, delivery: str, deadly: dict[str, tuple[int, ...]], fresh_mariadb: PrivateMariaDB, tmp_path: Path
 ) -> None:
     """After each death of a lane a life applies net changes: it finishes the open span row by row, and dies too. Spark's directory is lost at the third death.
+
+    Each point kills without Spark in ``test_row_sink.py`` and ``test_skipped_in_parts.py``, too.
 
     ``bank`` has conflicts all the time; in the other case, which has no key, an operation that runs twice is seen.
     """

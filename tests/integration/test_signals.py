@@ -24,8 +24,8 @@ def scene(tmp_path: Path, fresh_mariadb: PrivateMariaDB) -> Iterator[Scene]:
 @pytest.mark.parametrize(
     ("send", "number"),
     [
-        (to_group, signal.SIGINT),
         (to_everyone, signal.SIGTERM),
+        pytest.param(to_group, signal.SIGINT, marks=pytest.mark.slow),
         pytest.param(to_process, signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param(to_process, signal.SIGINT, marks=pytest.mark.slow),
         pytest.param(to_group, signal.SIGTERM, marks=pytest.mark.slow),
@@ -78,7 +78,7 @@ def test_a_batch_that_takes_for_ever_is_left(tmp_path: Path, fresh_mariadb: Priv
         job = streaming(scene)
         with held_up(scene):
             job.look()
-            to_group(job, signal.SIGTERM)
+            to_group(job, signal.SIGINT)
             assert job.wait() == 0, job.said()
         ended_in_order(job, scene)
 

@@ -1,9 +1,7 @@
 """A transaction that is to be skipped, or no longer, once the deletes of a span in parts are committed: on a real MariaDB, without Spark."""
 
-import os
 import pickle
 import random
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -26,6 +24,7 @@ from pyspark_tidb_binlog.sinks.mysql.parallel import PartPlan, PartTarget, apply
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from tests.support.killed_fork import in_a_life_that_is_killed
 from tests.support.leases import take_lease
 from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
 
@@ -364,18 +363,6 @@ def test_a_task_of_an_earlier_life_changes_nothing(begin: Begin) -> None:
 
 
 # Deaths.
-
-
-def in_a_life_that_is_killed(work: Callable[[], object], die: str) -> None:
-    """Run ``work`` in a child process that a failpoint kills."""
-    child = os.fork()
-    if child == 0:
-        os.environ[failpoints.DIE] = die
-        try:
-            work()
-        finally:
-            os._exit(1)
-    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
 
 
 POINTS = ["before-part-delete-commit:1", "after-part-delete:1", "before-part-delete-commit:2", "after-part-delete:2", "after-part-delete:4"]

@@ -86,13 +86,6 @@ class PrivateKafka:
             self._process.wait()
             self._process = None
 
-    def tool(self, main: str, *arguments: str) -> str:
-        """What one of Kafka's own programs prints."""
-        command = self._command(main, *arguments)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
     def __enter__(self) -> Self:
         return self.start()
 

@@ -1,15 +1,12 @@
-"""Settings: what wins, what is refused and in which words, and that a real Drainer's and Pump's files, flags and variables are taken."""
+"""Settings: what wins, what is refused and in which words; real variables and flags are taken, and our annotated files are current."""
 
 import dataclasses
-import logging
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pyspark_tidb_binlog.conf import reference, unset
-from pyspark_tidb_binlog.conf.encrypted import encrypted
 from pyspark_tidb_binlog.conf.load import flags_of, load_drainer, load_pump
 from pyspark_tidb_binlog.conf.model import (
     ApplyConfig,
@@ -17,34 +14,18 @@ from pyspark_tidb_binlog.conf.model import (
     EventFilterRule,
     FileConfig,
     PumpConfig,
-    SecurityConfig,
     SourceConfig,
     TableMigrateRule,
     TableName,
     TargetConfig,
-    UpstreamConfig,
     settings_of,
 )
-from pyspark_tidb_binlog.conf.units import days_or_duration, go_duration, pause_of
 from pyspark_tidb_binlog.conf.unsupported import ONLY_FOR, ONLY_WITH, WITHOUT_EFFECT
+from tests.support.settings_file import toml
 
 ROOT = Path(__file__).parents[3]
-SAMPLES = Path(__file__).parent / "samples"
-"""The annotated files of TiDB Binlog v7.1 itself."""
 
-
-def toml(tmp_path: Path, text: str) -> Path:
-    file = tmp_path / "drainer.toml"
-    file.write_text(text)
-    return file
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine of a known name, in an empty directory."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(unset, "first_ipv4", lambda: "10.0.0.9")
-    monkeypatch.setattr("socket.gethostname", lambda: "here")
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def test_nothing_set_gives_the_real_defaults() -> None:
@@ -143,43 +124,6 @@ def test_a_session_variable_is_text_or_a_number(tmp_path: Path, value: str) -> N
     assert load_drainer(toml(tmp_path, "[syncer.to.params]\na = 1\n"), {}).target.params == (("a", "1"),)
 
 
-def test_a_drainers_own_file_is_taken_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    config = load_drainer(SAMPLES / "drainer.toml", {})
-    assert (config.addr, config.data_dir, config.source.pumps) == ("127.0.0.1:8249", "data.drainer", "pd://127.0.0.1:2379")
-    assert config.apply.ignore_schemas == ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql")
-    assert config.target == TargetConfig(host="127.0.0.1")
-    assert [record.getMessage() for record in caplog.records] == [
-        "without effect here: detect-interval (the list of Pumps is read for every batch)",
-        "without effect here: syncer.channel-id (only with syncer.loopback-control)",
-    ]
-
-
-def uncommented(text: str) -> str:
-    """The sample with the settings that it only shows, without the keys that appear twice and those of other targets."""
-    text = text.partition("# Uncomment this if you want to use file as db-type.")[0]
-    return re.sub(r"^ *# ?(?=(\[|[a-z_A-Z0-9-]+ = ?))", "", text, flags=re.M)
-
-
-def test_a_pumps_own_file_is_taken_as_it_is_and_uncommented(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    config = load_pump(SAMPLES / "pump.toml", {})
-    assert config == PumpConfig(pd_urls="http://127.0.0.1:2379")
-    assert caplog.records == []
-    text = uncommented((SAMPLES / "pump.toml").read_text()).replace("http://127.0.0.1:2379", "https://127.0.0.1:2379")
-    assert "\n[storage.kv]\n" in text and "\nwrite-L0-pause-trigger = 24" in text
-    security = SecurityConfig("/path/to/ca.pem", "/path/to/drainer.pem", "/path/to/drainer-key.pem", ("binlog",))
-    assert load_pump(toml(tmp_path, text), {}) == dataclasses.replace(
-        config, stop_write_at_available_space="10 gib", security=security, pd_urls="https://127.0.0.1:2379"
-    )
-
-
-def test_everything_that_the_real_file_only_shows_is_known(tmp_path: Path) -> None:
-    text = uncommented((SAMPLES / "drainer.toml").read_text()).replace("http://127.0.0.1:2379", "https://127.0.0.1:2379")
-    assert "\ncert-allowed-cn = " in text
-    config = load_drainer(toml(tmp_path, text), {})
-    assert config.apply.replicate_do_db == ("~^b.*", "s1") and config.apply.ignore_table == (TableName("test", "log"),)
-    assert config.apply.replicate_do_table == (TableName("test", "log"), TableName("test", "~^a.*"))
-
-
 def test_rules_that_do_nothing_are_said(tmp_path: Path) -> None:
     said: list[str] = []
     text = """
@@ -197,48 +141,6 @@ target = {schema = "x"}
         "syncer.binlog-filter-rule.idle has no effect: no [[syncer.table-migrate-rule]] names it",
         "syncer.table-migrate-rule: target is only for Oracle; tables get other names by [[spark.route]]",
     ]
-
-
-def test_keys_in_any_case(tmp_path: Path) -> None:
-    file = toml(tmp_path, '[Syncer]\nIgnore-Schemas = "a"\n[SYNCER.to]\nHOST = "db"\n')
-    config = load_drainer(file, {})
-    assert (config.apply.ignore_schemas, config.target.host) == (("a",), "db")
-    with pytest.raises(ValueError, match="'addr' is set twice, in different case"):
-        load_drainer(toml(tmp_path, 'addr = "a:1"\nADDR = "a:2"\n'), {})
-    pump = toml(tmp_path, "[storage]\nKV_CHAN_CAP = 9\n[storage.KV]\nCompaction-l0-trigger = 8\n")
-    assert load_pump(pump, {}).kv_chan_cap == 9
-
-
-@pytest.mark.parametrize("value", ["7", '"7"'])
-def test_gc_is_a_number_or_a_text(tmp_path: Path, value: str) -> None:
-    config = load_pump(toml(tmp_path, f"gc = {value}\n"), {})
-    assert (config.gc, days_or_duration(config.gc)) == ("7", 7 * 86400)
-
-
-@pytest.mark.parametrize(("value", "seconds"), [("1m", 60.0), ("1m30s", 90.0), ("100ms", 0.1), ("48h", 172800.0)])
-def test_a_read_timeout_as_the_real_drainer_reads_it(tmp_path: Path, value: str, seconds: float) -> None:
-    config = load_drainer(toml(tmp_path, f'[syncer.to]\nread-timeout = "{value}"\n'), {})
-    assert config.target.read_timeout == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("value", ["60", '"60"', "1", "60.0", "true"])
-def test_a_read_timeout_without_a_unit_is_refused_for_it_was_seconds_before(tmp_path: Path, value: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"is not a duration with its unit, such as 90s, 1m or 48h \(a number alone is days in TiDB Binlog"
-    ):
-        load_drainer(toml(tmp_path, f"[syncer.to]\nread-timeout = {value}\n"), {})
-    with pytest.raises(ValueError, match="READ_TIMEOUT: '60' is not a duration with its unit"):
-        load_drainer(environ={"TIDB_BINLOG__SYNCER__TO__READ_TIMEOUT": "60"})
-    with pytest.raises(ValueError, match="read-timeout must be above 0"):
-        load_drainer(environ={}, flags={"syncer.to.read-timeout": "0s"})
-
-
-@pytest.mark.parametrize(
-    ("value", "names"), [('"a,b"', ("a", "b")), ('["a", "b"]', ("a", "b")), ('"a, b"', ("a", " b")), ('""', ()), ("[]", ())]
-)
-def test_ignored_schemas_are_a_text_or_a_list(tmp_path: Path, value: str, names: tuple[str, ...], caplog: pytest.LogCaptureFixture) -> None:
-    assert load_drainer(toml(tmp_path, f"[syncer]\nignore-schemas = {value}\n"), {}).apply.ignore_schemas == names
-    assert ("' b' begins or ends with a blank" in caplog.text) == (" b" in names)
 
 
 def test_the_annotated_files_and_the_page_are_current() -> None:
@@ -434,63 +336,6 @@ def test_certificates_without_an_authority_have_no_effect_and_that_is_said(caplo
     assert "without effect here: syncer.to.security.ssl-key (only with syncer.to.security.ssl-ca)" in caplog.text
 
 
-def test_the_checkpoint_may_repeat_what_the_target_has() -> None:
-    for load in (load_drainer, load_pump):
-        with pytest.raises(ValueError, match="cert-allowed-cn needs ssl-ca: without it there is no TLS"):
-            load(environ={}, flags={"security.cert-allowed-cn": "tidb"})
-        assert load(environ={}, flags={"security.cert-allowed-cn": ""})
-    both = {f"{table}.ssl-ca": "ca.pem" for table in ("syncer.to.security", "syncer.to.checkpoint.security")}
-    assert load_drainer(environ={}, flags=both | {"syncer.to.checkpoint.type": "mysql"}).checkpoint.security.ssl_ca == "ca.pem"
-    other = both | {"syncer.to.checkpoint.type": "mysql", "syncer.to.checkpoint.security.ssl-ca": "other.pem"}
-    assert load_drainer(environ={}, flags=other).checkpoint.security.ssl_ca == "other.pem"
-
-
-def test_the_checkpoints_own_password_is_decrypted() -> None:
-    """The real one decrypts the target's for both (drainer.md, gotchas)."""
-    key = {"BINLOG_SECRET_KEY": "00c0ffee" * 8}
-    flags: dict[str, object] = {
-        "syncer.to.encrypted_password": encrypted("targets", key),
-        "syncer.to.checkpoint.type": "mysql",
-        "syncer.to.checkpoint.host": "elsewhere",
-        "syncer.to.checkpoint.encrypted_password": encrypted("its own", key),
-    }
-    config = load_drainer(environ=key, flags=flags)
-    assert (config.target.password, config.checkpoint.password) == ("targets", "its own")
-    with pytest.raises(ValueError, match=r"syncer\.to\.checkpoint\.encrypted_password: it is not"):
-        load_drainer(environ=key, flags=flags | {"syncer.to.checkpoint.encrypted_password": "hard-to-guess!"})
-
-
-def test_an_encrypted_password(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    key = {"BINLOG_SECRET_KEY": "00c0ffee" * 8}
-    flags: dict[str, object] = {"syncer.to.encrypted_password": encrypted("s3cret", key), "syncer.to.password": "other"}
-    config = load_drainer(environ=key, flags=flags)
-    assert config.target.password == "s3cret", "it wins, as in the real Drainer"
-    assert load_drainer(environ=key | {"MYSQL_PSWD": "other"}, flags=flags).target.password == "s3cret"
-    assert "s3cret" not in repr(config) and str(flags["syncer.to.encrypted_password"]) not in repr(config)
-    assert load_drainer(environ=key, flags=flags_of(config)) == config
-    assert caplog.text == ""
-    load_drainer(environ={}, flags={"syncer.to.encrypted_password": encrypted("s3cret", {})})
-    assert "anybody can decrypt it, because BINLOG_SECRET_KEY is not set" in caplog.text and "s3cret" not in caplog.text
-    for text in ("hard-to-guess!", "aGFyZC10by1ndWVzcw=="):
-        with pytest.raises(ValueError, match=r"syncer\.to\.encrypted_password: it is not") as refused:
-            load_drainer(environ=key, flags={"syncer.to.encrypted_password": text})
-        assert text not in str(refused.value)
-    with pytest.raises(ValueError, match="encrypted_password and spark.password-file are both set"):
-        load_drainer(environ=key, flags=flags | {"spark.password-file": str(tmp_path)})
-
-
-def test_the_upstreams_account() -> None:
-    key = {"BINLOG_SECRET_KEY": "00c0ffee" * 8}
-    flags: dict[str, object] = {"spark.upstream.host": "db", "spark.upstream.encrypted_password": encrypted("s3cret", key)}
-    config = load_drainer(environ=key, flags=flags | {"spark.upstream.security.ssl-ca": "ca.pem"})
-    assert (config.upstream.host, config.upstream.port, config.upstream.password) == ("db", 4000, "s3cret")
-    assert config.upstream.security.ssl_ca == "ca.pem" and "s3cret" not in repr(config)
-    with pytest.raises(ValueError, match=r"spark\.upstream\.encrypted_password: it is not"):
-        load_drainer(environ=key, flags=flags | {"spark.upstream.encrypted_password": "hard-to-guess!"})
-    with pytest.raises(ValueError, match=r"spark\.upstream\.port: 0 is not a port"):
-        UpstreamConfig(port=0)
-
-
 def test_the_format_of_the_log() -> None:
     assert load_drainer(environ={}, flags={"spark.log-format": "json"}).log_format == "json"
     with pytest.raises(ValueError, match="spark.log-format: 'xml' is not text or json"):
@@ -559,69 +404,11 @@ def test_zookeeper_is_out_with_its_alternative() -> None:
     assert load_drainer(environ={"KAFKA_ADDRS": "k:1"}, flags={"syncer.db-type": "kafka"}).kafka.addrs == "k:1"
 
 
-def test_what_means_nothing_is_taken_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    text = "[syncer]\ntxn-batch = 100\nworker-count = 32\nenable-detect = false\n"
-    text += '[syncer.to]\nmerge = true\ntopic-name = "t"\nkafka-version = "1"\ndir = "d"\n[syncer.relay]\nmax-file-size = 1\n'
-    text += '[syncer.to.checkpoint]\nhost = "other"\n'
-    load_drainer(toml(tmp_path, text), {}, {"cache-binlog-count": "9", "log-rotate": "hour"})
-    said = "\n".join(caplog.messages)
-    for words in (
-        "without effect here: syncer.to.merge (spark.net-change says whether the changes of a row are combined)",
-        "without effect here: syncer.txn-batch (only with spark.net-change = false; a transaction of net changes is bounded by",
-        "without effect here: syncer.worker-count (only with spark.net-change = false; the number of connections for net changes is",
-        "without effect here: syncer.enable-detect (",
-        'syncer.to.topic-name, syncer.to.kafka-version (only for db-type = "kafka")',
-        'syncer.to.dir (only for db-type = "file")',
-        "syncer.relay.max-file-size (only with syncer.relay.log-dir)",
-        "syncer.to.checkpoint.host (only with syncer.to.checkpoint.type)",
-        "cache-binlog-count (",
-        "log-rotate (",
-    ):
-        assert words in said
-    caplog.clear()
-    load_pump(toml(tmp_path, "[storage]\nslow_write_threshold = 2\n[storage.kv]\nwrite-buffer = 1\nblock-size = 1\n"), {})
-    assert "without effect here: storage.kv.write-buffer, storage.kv.block-size (the index is RocksDB, not goleveldb)" in caplog.text
-    assert len(caplog.records) == 2 and all(record.levelno == logging.WARNING for record in caplog.records)
-
-
-def test_a_checkpoint_on_the_target_itself_is_taken(tmp_path: Path) -> None:
-    target = '[syncer.to]\nhost = "db"\nport = 33\nuser = "u"\npassword = "s3cret"\n'
-    same = '[syncer.to.checkpoint]\ntype = "mysql"\nhost = "db"\nport = 33\nuser = "u"\npassword = "s3cret"\nschema = "s"\n'
-    assert load_drainer(toml(tmp_path, target + same), {}).apply.checkpoint_schema == "s"
-    elsewhere = load_drainer(toml(tmp_path, target + same.replace('"db"', '"other"').replace("s3cret", "t0psecret")), {})
-    assert (elsewhere.checkpoint.host, elsewhere.checkpoint.password) == ("other", "t0psecret") and "t0psecret" not in repr(elsewhere)
-    own = {"BINLOG_SECRET_KEY": "00c0ffee" * 8}
-    flags: dict[str, object] = {"syncer.to.checkpoint.type": "mysql", "syncer.to.checkpoint.encrypted_password": encrypted("hush", own)}
-    assert load_drainer(environ=own, flags=flags).checkpoint.password == "hush", "its own, not the target's as in the real Drainer"
-    with pytest.raises(ValueError, match=r"syncer\.to\.checkpoint\.encrypted_password: it is not"):
-        load_drainer(environ=own, flags=flags | {"syncer.to.checkpoint.encrypted_password": "x"})
-
-
-@pytest.mark.parametrize(
-    ("in_file", "flags", "kept"),
-    [
-        ("enable-dispatch = true", {"disable-dispatch": "true"}, True),
-        ("disable-dispatch = true", {"enable-dispatch": "true"}, True),
-        ("disable-dispatch = false\nenable-dispatch = false", {}, False),
-        ("enable-dispatch = false", {"enable-dispatch": "true"}, False),
-        ("disable-dispatch = true", {"disable-dispatch": "false"}, False),
-    ],
-)
-def test_the_deprecated_switches_come_first(tmp_path: Path, in_file: str, flags: dict[str, str], kept: bool) -> None:
-    file = toml(tmp_path, f"[syncer]\n{in_file}\n")
-    given = {f"syncer.{name}": value for name, value in flags.items()}
-    assert load_drainer(file, {}, given).apply.enable_dispatch is not kept
-
-
 def test_partial_columns_and_ddls_of_ones_own_are_accepted(caplog: pytest.LogCaptureFixture) -> None:
     config = load_drainer(environ={}, flags={"syncer.to.sync-mode": "2", "syncer.sync-ddl": "false"})
     assert (config.apply.sync_mode, config.apply.sync_ddl, caplog.records) == (2, False, [])
     with pytest.raises(ValueError, match="sync-mode: 3 is not 1 or 2"):
         load_drainer(environ={}, flags={"syncer.to.sync-mode": "3"})
-
-
-def test_sync_mode_0_is_1() -> None:
-    assert load_drainer(environ={}, flags={"syncer.to.sync-mode": "0"}).apply.sync_mode == 1
 
 
 @pytest.mark.parametrize(
@@ -644,67 +431,3 @@ def test_a_wrong_variable_or_flag_is_refused_by_name() -> None:
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot read the settings file .*absent.toml: No such file"):
         load_drainer(tmp_path / "absent.toml", {})
-
-
-@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
-def test_a_password_from_a_file(tmp_path: Path, end: str) -> None:
-    file = tmp_path / "password"
-    file.write_bytes(f" s3cret \n x{end}".encode())
-    config = load_drainer(environ={"TIDB_BINLOG__SPARK__PASSWORD_FILE": str(file)})
-    assert config.target.password == " s3cret \n x"
-    assert "s3cret" not in repr(config)
-
-
-def test_a_password_that_cannot_be_had_is_refused_and_not_shown(tmp_path: Path) -> None:
-    empty, odd, toml = tmp_path / "empty", tmp_path / "odd", tmp_path / "d.toml"
-    empty.write_text("\n")
-    odd.write_bytes(b"s3cret\xff")
-    toml.write_text("[syncer.to]\npassword = 53237\n")
-    for flags, file, words in (
-        ({"spark.password-file": str(tmp_path / "none")}, None, "cannot read spark.password-file .*none: No such file"),
-        ({"spark.password-file": str(empty)}, None, "empty is empty"),
-        ({"spark.password-file": str(odd)}, None, "odd: it is not UTF-8"),
-        ({"spark.password-file": str(odd), "syncer.to.password": "s3cret"}, None, "are both set"),
-        ({}, toml, "syncer.to.password: the value is not a string"),
-    ):
-        with pytest.raises(ValueError, match=words) as refused:
-            load_drainer(file, {}, flags)
-        assert "s3cret" not in str(refused.value) and "53237" not in str(refused.value)
-        assert refused.value.__cause__ is None or "s3cret" not in repr(refused.value.__cause__)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("1m30s", 90), ("1.5h", 5400), ("100ms", 0.1), ("2us", 2e-6), ("3µs", 3e-6), ("-2s", -2), ("0", 0), (".5s", 0.5)]
-)
-def test_a_duration_of_go(text: str, seconds: float) -> None:
-    assert go_duration(text) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["", "1", "1d", "s", "1m 30s", "1.5.5s", "1e3s", "m1s"])
-def test_what_is_no_duration_of_go(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a duration"):
-        go_duration(text)
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("200ms", 0.2), (" 1.5s ", 1.5), ("0", 0.0), ("0s", 0.0), ("1ms", 0.001), ("1m", 60.0)])
-def test_a_pause(text: str, seconds: float) -> None:
-    assert pause_of(text) == pytest.approx(seconds)
-    assert SourceConfig(wake_idle_pumps=text).wake_interval == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["", "200", "-1s", "ms", "1e3ms", "1 s"])
-def test_what_is_no_pause_is_refused_with_the_setting(text: str) -> None:
-    with pytest.raises(ValueError, match="spark.wake-idle-pumps: .* is not a pause: write 200ms, 1.5s, or 0"):
-        SourceConfig(wake_idle_pumps=text)
-
-
-def test_upstream_transactions_are_kept_by_row_operations_unless_told_otherwise(tmp_path: Path) -> None:
-    file, said = tmp_path / "drainer.toml", []
-    file.write_text("[syncer]\ndisable-dispatch = true\n")
-    found = load_drainer(file, {}, {}, said.append)
-    assert (found.apply.enable_dispatch, found.apply.net_change) == (False, False)
-    assert any("syncer.disable-dispatch: the upstream's transactions are kept, so spark.net-change is false" in line for line in said)
-    with pytest.raises(ValueError, match="do not keep the upstream's transactions"):
-        load_drainer(file, {}, {"spark.net-change": "true"})
-    file.write_text('[syncer]\ndb-type = "file"\ndisable-dispatch = true\n')
-    assert load_drainer(file, {}, {}).apply.net_change

@@ -1,0 +1,299 @@
+"""Clients that go away, are slow, or come in numbers: they harm nobody but themselves."""
+
+import contextlib
+import os
+import resource
+import socket
+import threading
+
+import grpc
+import pytest
+
+from pyspark_tidb_binlog.binlog_source.rpc import allowance as allowance_module
+from pyspark_tidb_binlog.binlog_source.rpc import peer as peer_module
+from pyspark_tidb_binlog.binlog_source.rpc import rpc_server as front_module
+from pyspark_tidb_binlog.binlog_source.rpc.frames import frame
+from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal
+from tests.support.eventually import eventually
+from tests.support.own_host import OWN_HOST
+from tests.support.rpc_front import (
+    BACKLOG,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    MIB,
+    PATIENCE,
+    PING,
+    RST_STREAM,
+    UNLIMITED,
+    WINDOW,
+    Raw,
+    Server,
+    block_of,
+    blocked_at,
+    calm,
+    streaming,
+    unary,
+)
+
+pytestmark = pytest.mark.grpc
+
+
+def test_a_deadline_that_passes(server, channel):
+    with pytest.raises(grpc.RpcError) as error:
+        unary(channel, "Hold")(b"x", timeout=0.1)
+    assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    server.answer_one()
+    assert unary(channel, "Write")(b"next") == b""
+
+
+def test_a_cancelled_unary_call_harms_no_other(server, channel):
+    first = unary(channel, "Hold").future(b"1")
+    eventually(lambda: server.held.qsize() == 1)
+    second = unary(channel, "Hold").future(b"2")
+    eventually(lambda: server.held.qsize() == 2)
+    first.cancel()
+    server.answer_one()
+    server.answer_one(Refusal(UNKNOWN, "disk full"))
+    assert second.exception(PATIENCE).details() == "disk full"
+
+
+def test_cancelling_a_stream_wakes_its_handler(server, channel):
+    call = streaming(channel, "Wait")(b"x")
+    assert next(call) == b"here"
+    call.cancel()
+    assert server.ended.get(timeout=PATIENCE) is True
+
+
+def test_a_killed_client_leaves_nothing_behind(server):
+    before = threading.active_count()
+    clients = [Raw(server) for _ in range(3)]
+    for number, client in enumerate(clients):
+        client.call(1, b"Wait", b"x")
+        client.call(3, b"Hold", b"y")
+        client.call(5, b"Down", b"100000 1000")
+        client.socket.sendall(frame(HEADERS, END_HEADERS, 7, block_of(b"Write")) + frame(DATA, 0, 7, b"\0\0\0\0\x08half"))
+        eventually(lambda number=number: server.held.qsize() == number + 1)
+    eventually(lambda: server.calls.qsize() == 6)
+    for client in clients:
+        client.kill()
+    assert [server.ended.get(timeout=PATIENCE) for _ in range(6)] == [True] * 6
+    eventually(lambda: threading.active_count() == before and not server.front._peers and not server.front._handlers)
+    for _ in clients:
+        server.answer_one()
+
+
+def test_a_client_with_narrow_windows_holds_its_handler_back(server):
+    client = Raw(server)
+    count, size = 100_000, 995
+    client.call(1, b"Down", b"%d %d" % (count, size))
+    blocked_at(server, size + 5)
+    calm(server)
+    # what the window let through, what may be on the way, and one more batch of 100
+    assert server.sent * (size + 5) <= WINDOW + BACKLOG + 100 * (size + 5)
+    client.widen(1 << 30, 1)
+    assert len(client.body(1)) == count * (size + 5)
+    client.socket.close()
+
+
+def test_a_client_that_does_not_read_holds_its_handler_back(server):
+    client = Raw(server, initial_window=(1 << 31) - 1)
+    client.widen(1 << 30)
+    count, size = 100_000, 9_995
+    client.call(1, b"Down", b"%d %d" % (count, size))
+    calm(server)
+    # of a gigabyte what the two ends of the socket hold, and the backlog
+    assert server.sent * (size + 5) < 64 * MIB
+    client.kill()
+    assert server.ended.get(timeout=PATIENCE) is True
+
+
+def test_a_client_that_asks_and_does_not_listen_is_not_read(server, monkeypatch):
+    monkeypatch.setattr(peer_module, "_DEAF_BYTES", BACKLOG + MIB)
+    monkeypatch.setattr(allowance_module, "CALM", 1 << 40)
+    client = Raw(server)
+    for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # the answers are to wait at the server, and few questions on their way
+        client.socket.setsockopt(socket.SOL_SOCKET, buffer, 64 << 10)
+    pings = frame(PING, 0, 0, b"are you?") * 10_000
+    said = 0
+    client.socket.settimeout(0.5)
+    with pytest.raises(TimeoutError):
+        while said < 200 * MIB:
+            said += client.socket.send(pings[said % 17 :])
+    client.socket.settimeout(PATIENCE)
+    answered = []
+    listening = threading.Thread(target=lambda: answered.append(client.body(1)))
+    listening.start()
+    client.socket.sendall(pings[said % 17 : 17])
+    client.call(1, b"Write", b"now that I listen")
+    listening.join(PATIENCE)
+    assert answered == [b"\0" * 5]
+    client.socket.close()
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"max_streams": 2}, "Test: more than 2 streams at the same time"),
+        ({"max_streams_per_peer": 2}, "Test: more than 2 streams from 127.0.0.1 at the same time"),
+    ],
+)
+def test_too_many_streams_at_once(limits, said):
+    server = Server(**limits)
+    try:
+        with grpc.insecure_channel(server.address, options=UNLIMITED) as channel:
+            calls = [streaming(channel, "Wait")(b"x") for _ in range(2)]
+            for call in calls:
+                next(call)
+            with pytest.raises(grpc.RpcError) as error:
+                next(streaming(channel, "Wait")(b"x"))
+            assert (error.value.code(), error.value.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, said)
+            calls[0].cancel()
+            server.ended.get(timeout=PATIENCE)
+            eventually(lambda: len(server.front._handlers) == 1)
+            assert next(streaming(channel, "Wait")(b"x")) == b"here"
+    finally:
+        server.front.stop(0)
+
+
+def test_one_address_does_not_lock_the_others_out():
+    server = Server(max_streams_per_peer=3)
+    try:
+        greedy, other = Raw(server), Raw(server, source="127.0.0.2")
+        for stream_id in range(1, 21, 2):
+            greedy.call(stream_id, b"Wait", b"x")
+        other.call(1, b"Wait", b"x")
+        eventually(lambda: server.calls.qsize() == 4)
+        eventually(lambda: {address: len(calls) for address, calls in server.front._streams_of.items()} == {"127.0.0.1": 3, "127.0.0.2": 1})
+        greedy.kill()
+        other.kill()
+        eventually(lambda: not server.front._streams_of)
+    finally:
+        server.front.stop(0)
+
+
+def is_closed(client):
+    """Whether the server has closed a connection, and said so in HTTP/2's words."""
+    client.socket.settimeout(PATIENCE)
+    with contextlib.suppress(ConnectionError):
+        return GOAWAY in [f[0] for f in client.frames()]
+    return False
+
+
+def test_idle_connections_make_room():
+    server = Server(max_connections=6, max_connections_per_peer=3)
+    try:
+        busy, *idle = (Raw(server) for _ in range(3))
+        busy.call(1, b"Wait", b"x")
+        server.calls.get(timeout=PATIENCE)
+        eventually(lambda: len(server.front._peers) == 3 and all(peer.connection for peer in server.front._peers))
+        own = Raw(server)
+        assert is_closed(idle[0]), "of one address the idle one goes that was silent for the longest"
+        others = [Raw(server, source="127.0.0.2") for _ in range(3)]
+        eventually(lambda: len(server.front._peers) == 6)
+        newcomer = Raw(server, source="127.0.0.3")
+        newcomer.call(1, b"Write", b"the newcomer is served")
+        assert newcomer.body(1) == b"\0" * 5
+        eventually(lambda: len(server.front._peers) == 6)
+        busy.socket.sendall(frame(RST_STREAM, 0, 1, b"\0\0\0\x08"))
+        assert server.ended.get(timeout=PATIENCE) is True, "who had a call stayed"
+        for client in (busy, own, newcomer, *idle, *others):
+            client.socket.close()
+    finally:
+        server.front.stop(0)
+
+
+def test_where_all_have_calls_the_newcomer_is_refused(caplog, monkeypatch):
+    monkeypatch.setattr(front_module, "LOOK", 0.05)
+    server = Server(max_connections_per_peer=2)
+    try:
+        clients = [Raw(server) for _ in range(2)]
+        for client in clients:
+            client.call(1, b"Wait", b"x")
+            server.calls.get(timeout=PATIENCE)
+        with contextlib.suppress(ConnectionError), socket.create_connection((OWN_HOST, server.front.port), PATIENCE) as refused:
+            while refused.recv(MIB):
+                pass
+        eventually(lambda: "connections to make room" in caplog.text)
+        clients[0].kill()
+        eventually(lambda: len(server.front._peers) == 1)
+        again = Raw(server)
+        again.call(1, b"Write", b"now there is room")
+        assert again.body(1) == b"\0" * 5
+        again.socket.close()
+        clients[1].kill()
+    finally:
+        server.front.stop(0)
+
+
+def test_connections_leave_descriptors_for_the_files(server):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = 2 * max(map(int, os.listdir("/proc/self/fd"))) + 100
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+    clients = []
+    try:
+        # the clients live in the same process: half of the descriptors are theirs
+        with contextlib.suppress(OSError):
+            while len(clients) < limit:
+                clients.append(Raw(server, source=f"127.0.0.{2 + len(clients) % 50}"))
+                eventually(lambda: server.front._peers)  # the first one gets in, however late the front takes the others
+                if len(clients) > 1 and max(map(int, os.listdir("/proc/self/fd"))) >= limit - limit // 4 + 10:
+                    break
+        eventually(lambda: max(peer._transport.get_extra_info("socket").fileno() for peer in server.front._peers) < limit - limit // 4)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for client in clients:
+            client.socket.close()
+
+
+def test_rapid_resets(server, channel):
+    client = Raw(server)
+    block = block_of(b"Wait")
+    with pytest.raises(ConnectionError):
+        for n in range(1, 100_001, 2):
+            client.socket.sendall(frame(HEADERS, END_HEADERS | END_STREAM, n, block) + frame(RST_STREAM, 0, n, b"\0\0\0\x08"))
+    eventually(lambda: not server.front._handlers)
+    assert unary(channel, "Write")(b"others go on") == b""
+    client.socket.close()
+
+
+def test_a_newcomer_takes_the_place_of_who_has_many():
+    server = Server(max_streams=6, max_streams_per_peer=5)
+    try:
+        many, few = Raw(server), Raw(server, source="127.0.0.2")
+        for stream_id in (1, 3, 5, 7):
+            many.call(stream_id, b"Wait", b"x")
+        for stream_id in (1, 3):
+            few.call(stream_id, b"Wait", b"x")
+        calls = [server.calls.get(timeout=PATIENCE) for _ in range(6)]
+        of_many = sorted((call for call in calls if call.address == "127.0.0.1"), key=lambda call: call.stream_id)
+        of_many[0].send([b"this one moves"])
+        eventually(lambda: of_many[0].moved > max(call.moved for call in of_many[1:]))
+        newcomer = Raw(server, source="127.0.0.3")
+        newcomer.call(1, b"Wait", b"x")
+        assert server.calls.get(timeout=PATIENCE).address == "127.0.0.3"
+        assert server.ended.get(timeout=PATIENCE) is True
+        ended = next(f for f in many.frames() if f[0] == HEADERS and f[1] & END_STREAM)
+        assert ended[2] == min(of_many[1:], key=lambda call: call.moved).stream_id and b"this client has 4 of them" in ended[3]
+        eventually(lambda: {a: len(c) for a, c in server.front._streams_of.items()} == {"127.0.0.1": 3, "127.0.0.2": 2, "127.0.0.3": 1})
+        few.call(5, b"Wait", b"x")
+        assert b"more than 6 streams" in next(f[3] for f in few.frames() if f[2] == 5), "who has two already waits for its turn"
+        for client in (many, few, newcomer):
+            client.kill()
+        eventually(lambda: not server.front._streams_of and not server.front._handlers)
+    finally:
+        server.front.stop(0)
+
+
+def test_dead_machines_are_noticed(server):
+    with Raw(server).socket as client:
+        eventually(lambda: server.front._peers)
+        (peer,) = server.front._peers
+        accepted = peer._transport.get_extra_info("socket")
+        assert (
+            accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            and accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
+        )
+        client.recv(1)

@@ -1,0 +1,240 @@
+"""The front with clients that do nothing wrong: calls, large and many, gzip, texts and metadata; and handlers that fail."""
+
+import queue
+import threading
+import time
+
+import grpc
+import pytest
+
+from pyspark_tidb_binlog.binlog_source.rpc import allowance as allowance_module
+from pyspark_tidb_binlog.binlog_source.rpc import inflater as inflater_module
+from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal, inflated, message_of
+from tests.support.eventually import eventually
+from tests.support.rpc_front import (
+    MIB,
+    PATIENCE,
+    UNLIMITED,
+    Raw,
+    Server,
+    streaming,
+    unary,
+)
+
+pytestmark = pytest.mark.grpc
+
+
+def test_unary_calls_one_by_one_and_many_at_once(server, channel):
+    call = unary(channel, "Write")
+    assert call(b"") == b"" and server.messages.get_nowait() == b""
+    bodies = [b"%d" % n * 50 for n in range(2000)]
+    for future in [call.future(body) for body in bodies]:
+        assert future.result(PATIENCE) == b""
+    assert sorted(server.messages.get_nowait() for _ in bodies) == sorted(bodies)
+
+
+def test_a_hundred_megabytes_up(server, channel):
+    body = bytes(range(256)) * (100 * MIB // 256)
+    assert unary(channel, "Write")(body, timeout=PATIENCE) == b""
+    assert server.messages.get_nowait() == body
+
+
+def test_many_small_messages_down(server, channel):
+    answers = streaming(channel, "Down")(b"20000 30", timeout=PATIENCE)
+    assert [int(answer.split()[0]) for answer in answers] == list(range(20_000))
+    assert server.ended.get(timeout=PATIENCE) is False
+
+
+def test_large_messages_down(server, channel):
+    (first, second) = streaming(channel, "Down")(b"2 %d" % (20 * MIB), timeout=PATIENCE)
+    assert first == b"0 ".ljust(20 * MIB, b".") and second.startswith(b"1 ")
+
+
+@pytest.mark.parametrize(
+    "options", [[], [("grpc.http2.bdp_probe", 0)], [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024)]]
+)
+def test_no_real_client_widens_its_windows_too_often(server, monkeypatch, options):
+    """C-core widens windows by five bytes for each message that it waits for, and with a small lookahead for each message that comes."""
+    monkeypatch.setattr(allowance_module, "CALM", 500)
+    monkeypatch.setattr(allowance_module, "CALM_RATE", 0)
+    with grpc.insecure_channel(server.address, options=UNLIMITED + options) as channel:
+        for _ in range(20):
+            writes = [unary(channel, "Write").future(b"x" * 200) for _ in range(100)]
+            refused = [unary(channel, "Refuse").future(b"no") for _ in range(50)]
+            assert [write.result(PATIENCE) for write in writes] == [b""] * 100
+            assert all(call.exception(PATIENCE).details() == "no" for call in refused)
+        for count, size in ((20_000, 40), (5_000, 1000), (100, MIB)):
+            assert sum(1 for _ in streaming(channel, "Down")(b"%d %d" % (count, size))) == count
+
+
+@pytest.mark.parametrize("size", [1, 5 * MIB])
+def test_gzip_both_ways(server, size):
+    body = b"z" * size
+    with grpc.insecure_channel(server.address, options=UNLIMITED, compression=grpc.Compression.Gzip) as channel:
+        assert unary(channel, "Write")(body) == b"" and server.messages.get_nowait() == body
+        call = streaming(channel, "Down")(b"300 1000", timeout=PATIENCE)
+        assert [answer.split(b" ")[0] for answer in call] == [b"%d" % n for n in range(300)]
+
+
+def inflating(server):
+    """How many calls wait for their message."""
+    return sum(len(peer._inflations) for peer in list(server.front._peers))
+
+
+def test_what_is_inflated_holds_up_nobody_and_is_in_the_budget(monkeypatch):
+    """A few bytes may become 2 GiB: neither on the loop's thread, nor more of them than the server has memory for."""
+    go_on, begun = threading.Event(), queue.Queue()
+
+    def slowly(packed, limit, wanted):
+        begun.put(len(packed))
+        assert go_on.wait(PATIENCE)
+        return inflated(packed, limit, wanted)
+
+    monkeypatch.setattr(inflater_module, "inflated", slowly)
+    server = Server(max_request=8 * MIB, max_unfinished=4 * MIB)
+    try:
+        with grpc.insecure_channel(server.address, options=UNLIMITED, compression=grpc.Compression.Gzip) as packing:
+            writes = [unary(packing, "Write").future(bytes((n,)) * ((n + 1) * MIB), timeout=PATIENCE) for n in range(6)]
+            left = unary(packing, "Write").future(b"l" * MIB)
+            down = streaming(packing, "Down")(b"3".ljust(MIB) + b"10", timeout=PATIENCE)
+            begun.get(timeout=PATIENCE)
+            eventually(lambda: inflating(server) == 8)
+            left.cancel()
+            eventually(lambda: inflating(server) == 7)
+            with grpc.insecure_channel(server.address, options=UNLIMITED) as plain:
+                assert unary(plain, "Write")(b"others go on", timeout=PATIENCE) == b""
+                assert server.messages.get_nowait() == b"others go on"
+            assert server.front.budget.held <= 2 * MIB
+            go_on.set()
+            assert [write.result(PATIENCE) for write in writes] == [b""] * 6
+            assert len(list(down)) == 3
+            with pytest.raises(grpc.RpcError) as error:
+                unary(packing, "Write")(b"x" * (9 * MIB), timeout=PATIENCE)
+            assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            with pytest.raises(grpc.RpcError, match="nothing of the kind"):
+                unary(packing, "Refuse")(b"nothing of the kind".ljust(MIB), timeout=PATIENCE)
+        assert sorted(map(len, server.messages.queue)) == [n * MIB for n in range(1, 7)]
+        eventually(lambda: not server.front.budget.held and not server.front.budget.waiting)
+    finally:
+        go_on.set()
+        server.front.stop(0)
+
+
+def test_inflated_calls_wait_while_it_holds(server):
+    """What is inflated meanwhile must not pass by the bound on what waits for the disk."""
+    server.front.methods.unary[b"/t/Full"] = lambda data, call: (server.messages.put(data), server.front.hold(True))
+    with grpc.insecure_channel(server.address, options=UNLIMITED, compression=grpc.Compression.Gzip) as packing:
+        waiting = [unary(packing, "Full").future(bytes((n,)) * MIB) for n in range(3)]
+        for seen in (1, 2, 3):
+            eventually(lambda seen=seen: server.messages.qsize() == seen and server.front.held)
+            server.front.call(server.front.hold, False)
+        assert not any(call.done() for call in waiting)
+
+
+def test_who_asks_in_gzip_is_answered_in_gzip(server):
+    client = Raw(server)
+    client.call(1, b"Down", b"1 10000", (b"grpc-encoding", b"gzip"))
+    body = client.body(1)
+    assert len(body) < 200 and message_of(body, {b"grpc-encoding": b"gzip"}, MIB) == b"0 ".ljust(10_000, b".")
+    client.socket.close()
+
+
+@pytest.mark.parametrize("body", [b"x", b"z" * 10_000])
+def test_deflate_is_refused_in_a_real_pumps_words(server, body):
+    with grpc.insecure_channel(server.address, compression=grpc.Compression.Deflate) as channel, pytest.raises(grpc.RpcError) as error:
+        unary(channel, "Write")(body)
+    assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert error.value.details() == 'grpc: Decompressor is not installed for grpc-encoding "deflate"'
+
+
+def test_an_unknown_method(channel):
+    with pytest.raises(grpc.RpcError) as error:
+        unary(channel, "Unheard/of")(b"x")
+    assert (error.value.code(), error.value.details()) == (grpc.StatusCode.UNIMPLEMENTED, "unknown method /t/Unheard/of")
+
+
+@pytest.mark.parametrize("method", ["Refuse", "RefuseAtOnce", "RefuseLate"])
+@pytest.mark.parametrize("text", ["cluster ID are mismatch, 8 vs 7", "100% für 漢字 😀\nsecond line", "%41 \x00 end "])
+def test_texts_arrive_as_they_were_said(channel, method, text):
+    answers = streaming(channel, method)(text.encode(), timeout=PATIENCE)
+    got = []
+    with pytest.raises(grpc.RpcError) as error:
+        got.extend(answers)
+    assert (error.value.code(), error.value.details()) == (grpc.StatusCode.UNKNOWN, text)
+    assert got == ([b"one", b"two"] if method == "RefuseLate" else [])
+
+
+def test_a_long_text_does_not_break_the_connection(server, channel):
+    with pytest.raises(grpc.RpcError) as error:
+        unary(channel, "Refuse")(("漢" * 100_000).encode())
+    assert error.value.details().startswith("漢漢漢")
+    assert unary(channel, "Write")(b"next") == b""
+
+
+def test_metadata_both_ways(server, channel):
+    call = streaming(channel, "Down")(b"1 1", metadata=(("x-say", "hello"), ("x-raw-bin", b"\x00\xff")), timeout=PATIENCE)
+    assert dict(call.initial_metadata())["x-echo"] == "hello"
+    headers = server.calls.get(timeout=PATIENCE).headers
+    assert headers[b":path"] == b"/t/Down" and headers[b"x-raw-bin"] and headers[b"grpc-timeout"]
+    assert len(list(call)) == 1
+
+
+def test_a_request_above_the_limit():
+    server = Server(max_request=1000)
+    try:
+        with grpc.insecure_channel(server.address, options=UNLIMITED) as channel:
+            for body in (b"x" * 1001, b"x" * 10 * MIB):
+                with pytest.raises(grpc.RpcError) as error:
+                    unary(channel, "Write")(body)
+                assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                assert error.value.details() == f"grpc: received message larger than max ({len(body)} vs. 1000)"
+            assert unary(channel, "Write")(b"x" * 1000) == b""
+            with pytest.raises(grpc.RpcError, match="RESOURCE_EXHAUSTED"):
+                unary(channel, "Write")(b"x" * 10 * MIB, compression=grpc.Compression.Gzip)
+    finally:
+        server.front.stop(0)
+
+
+# Handlers that fail.
+
+
+@pytest.mark.parametrize("method", ["Fail", "FailLate"])
+def test_a_defect_in_a_handler_fails_its_own_call_only(server, channel, caplog, method):
+    held = unary(channel, "Hold").future(b"x")
+    with pytest.raises(grpc.RpcError) as error:
+        next(streaming(channel, method)(b"x"))
+    assert (error.value.code(), error.value.details()) == (grpc.StatusCode.INTERNAL, "ValueError: a defect")
+    server.answer_one()
+    assert held.result(PATIENCE) == b""
+    # In the records: PySpark gives the handlers of a process a format of its own.
+    assert any(record.getMessage() == "a call failed" and record.exc_info for record in caplog.records)
+
+
+def test_a_refusal_that_is_raised_for_ever_gathers_nothing(server, channel):
+    kept = Refusal(UNKNOWN, "no")
+
+    def refuse(data, call):
+        raise kept
+
+    server.front.methods.unary[b"/t/Kept"] = refuse
+    for _ in range(3):
+        with pytest.raises(grpc.RpcError, match="no"):
+            unary(channel, "Kept")(b"x")
+    assert kept.__traceback__ is None
+
+
+# Holding.
+
+
+def test_while_it_holds_nothing_is_read_and_nothing_is_lost(server, channel):
+    call = unary(channel, "Write")
+    call(b"before")
+    server.front.call(server.front.hold, True)
+    futures = [call.future(b"%d" % n) for n in range(100)]
+    with grpc.insecure_channel(server.address, options=UNLIMITED) as later:
+        futures.append(unary(later, "Write").future(b"from a client that comes meanwhile", wait_for_ready=True))
+        time.sleep(0.2)
+        assert server.messages.qsize() == 1 and not any(future.done() for future in futures)
+        server.front.call(server.front.hold, False)
+        assert [future.result(PATIENCE) for future in futures] == [b""] * 101
+    assert server.messages.qsize() == 102
