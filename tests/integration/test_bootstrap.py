@@ -48,7 +48,7 @@ def source() -> Iterator[PrivateMariaDB]:
 def stream(
     spark: SparkSession, mariadb: PrivateMariaDB, source: PrivateMariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., BootstrappedStream]]:
-    monkeypatch.setattr("pyspark_tidb_binlog.jobs.table_loader._TRIES", 2)
+    monkeypatch.setattr("pyspark_tidb_binlog.jobs.stream.table_loader._TRIES", 2)
     monkeypatch.setattr("pyspark_tidb_binlog.sinks.mysql.lease_guard._SLICE", 1)
     made: list[BootstrappedStream] = []
     drop(mariadb)
