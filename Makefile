@@ -49,6 +49,10 @@ imports: setup-dev ## direction of imports (import-linter)
 settings: setup-dev ## docs/settings.md and conf/*.toml from the model of the settings
 	$(VENV)/python -m pyspark_tidb_binlog.conf.reference
 
+.PHONY: parity
+parity: setup-dev ## docs/parity.md from the markers of the tests and tests/parity.toml
+	$(VENV)/python -m tests.support.parity_page
+
 .PHONY: notebook
 notebook: setup-dev ## notebooks/replicate.ipynb, as Jupyter opens it, from notebooks/replicate.py
 	$(VENV)/python -m benchmarks.notebook_form
