@@ -50,6 +50,7 @@ def drainer(site: Site, registry: Registry) -> Iterator[DrainerNode]:
     made.stop()
 
 
+@pytest.mark.shows("pump pd-urls", "pump spark.registry")
 def test_a_cluster(site: Site, registry: Registry, drainer: DrainerNode, tmp_path: Path) -> None:
     before = registry.tso()
     pumps = [pump(site, tmp_path, name).start() for name in ("pump-1", "pump-2")]

@@ -69,6 +69,7 @@ def state(registry: Registry, kind: str) -> NodeState:
     return registry.listing(kind).nodes[0].state
 
 
+@pytest.mark.shows("ctl pumps")
 def test_nodes_are_listed_as_binlogctl_lists_them(registry: Registry, where: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     at = tso(1_577_934_245_600)  # 2020-01-02 03:04:05.6
     registry.put_status(PUMPS, NodeStatus("gone", "10.0.0.1:8250", NodeState.OFFLINE, 5, at))
@@ -99,6 +100,7 @@ def test_who_sets_a_pump_offline_is_told_what_that_means(registry: Registry, whe
             assert capsys.readouterr().err.count("Pump n was paused, and did not leave by itself") == expected
 
 
+@pytest.mark.shows("ctl update-pump")
 @pytest.mark.parametrize(("command", "kind"), [("update-pump", PUMPS), ("update-drainer", DRAINERS)])
 def test_a_state_is_written_into_the_registry(registry: Registry, where: list[str], command: str, kind: str) -> None:
     before = NodeStatus("n", "10.0.0.1:1", NodeState.ONLINE, 5, 6, 7, {"zone": "a"})
@@ -115,6 +117,7 @@ def test_a_state_is_written_into_the_registry(registry: Registry, where: list[st
         main([command, "-state", "paused", *where])
 
 
+@pytest.mark.shows("ctl pause-drainer", "drainer gotcha 11")
 def test_a_drainer_is_paused_resumed_and_taken_offline(
     registry: Registry, drainer: DrainerNode, stream: PretendedStream, where: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +139,7 @@ def test_a_drainer_is_paused_resumed_and_taken_offline(
         main(["offline-drainer", "-node-id", "gone", *where])
 
 
+@pytest.mark.shows("ctl pause-pump", "ctl -ssl-ca")
 @pytest.mark.parametrize(("command", "last"), [("pause-pump", NodeState.PAUSED), ("offline-pump", NodeState.OFFLINE)])
 def test_a_pump_is_paused_and_taken_offline(
     registry: Registry, pump: EmbeddedPump, where: list[str], command: str, last: NodeState
@@ -147,6 +151,7 @@ def test_a_pump_is_paused_and_taken_offline(
         main([command, "-node-id", "p1", *where])
 
 
+@pytest.mark.shows("ctl generate_meta")
 def test_a_savepoint_with_a_fresh_timestamp(registry: Registry, where: list[str], tmp_path: Path) -> None:
     before = registry.tso()
     assert main(["-cmd", "generate_meta", "-data-dir", str(tmp_path / "a"), *where]) == 0
@@ -160,6 +165,7 @@ def test_a_savepoint_with_a_fresh_timestamp(registry: Registry, where: list[str]
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["savepoint", "savepoint.lock"]
 
 
+@pytest.mark.shows("ctl generate_meta")
 def test_no_savepoint_is_written_beside_a_drainer_that_writes_there(where: list[str], tmp_path: Path) -> None:
     """Both would write through one temporary file, so that half of one could become the savepoint."""
     directory = tmp_path / "data"
@@ -177,6 +183,7 @@ def test_no_savepoint_is_written_beside_a_drainer_that_writes_there(where: list[
         main(["generate_meta", "-data-dir", str(directory / "file"), *where])
 
 
+@pytest.mark.shows("ctl an unknown command")
 def test_a_command_that_is_none(where: list[str]) -> None:
     with pytest.raises(ConfigError, match="no command 'jump'; did you mean pumps"):
         main(["-cmd", "jump", *where])

@@ -186,6 +186,7 @@ def test_any_member_will_do(pd_site: PdSite, registry: PdRegistry) -> None:
         gone.start()
 
 
+@pytest.mark.shows("spark.cluster-id")
 def test_another_clusters_pd_is_refused(pd_site: PdSite, registry: PdRegistry) -> None:
     registry.tso()
     pd_site.pd.cluster_id += 1
@@ -205,6 +206,7 @@ def test_the_status_ports_of_tidb(pd_site: PdSite, registry: PdRegistry, caplog:
     assert "uuid-4 is left out" in caplog.text
 
 
+@pytest.mark.shows("GC safe point")
 def test_gc_is_kept_behind_the_checkpoint(pd_site: PdSite, caplog: pytest.LogCaptureFixture) -> None:
     """Renewed with the checkpoint of the moment, over a PD that is away for a while, and ended at the stop."""
     pd, checkpoint = pd_site.pd, iter(range(1000, 100_000))
@@ -226,6 +228,7 @@ def test_gc_is_kept_behind_the_checkpoint(pd_site: PdSite, caplog: pytest.LogCap
     assert len(pd.holds) == ended
 
 
+@pytest.mark.shows("GC safe point")
 def test_gc_that_is_ahead_of_the_checkpoint_is_told_once(pd_site: PdSite, caplog: pytest.LogCaptureFixture) -> None:
     pd = pd_site.pd
     pd.safe_point, pd.held, pd.holds = 2000, {}, []

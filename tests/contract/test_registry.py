@@ -33,6 +33,7 @@ def waiting(ask: Callable[[], Listing]) -> "Future[Listing]":
     return answer
 
 
+@pytest.mark.shows("spark.cluster-id")
 def test_the_clusters_id(registry: Registry) -> None:
     assert registry.cluster_id() == CLUSTER
 

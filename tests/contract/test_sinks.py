@@ -221,6 +221,7 @@ def test_a_new_target_begins_where_it_is_told_and_another_life_where_it_was(worl
     assert target and target == same and (nothing, there) == (None, BEGIN)
 
 
+@pytest.mark.shows("drainer gotcha 6")
 def test_rows_and_their_commit_ts_are_there_together(world: World, opened: Callable[..., Sink]) -> None:
     sink = opened()
     at = made(sink)
@@ -282,6 +283,7 @@ def test_a_second_drainer_is_refused_while_the_first_lives_and_a_closed_one_writ
     assert world.rows() == [(1, 10)]
 
 
+@pytest.mark.shows("drainer gotcha 6")
 def test_an_empty_step_moves_the_record(world: World, opened: Callable[..., Sink]) -> None:
     sink = opened()
     at = made(sink)

@@ -73,6 +73,7 @@ def feed(pd_site: PdSite, monkeypatch: pytest.MonkeyPatch) -> Iterator[HistoryFe
         yield HistoryFeed(TidbServers(partial(tidb_status_ports, registry)).urls)
 
 
+@pytest.mark.shows("spark.tidb-status")
 def test_the_history_is_read_from_any_server(tidb: Tidb, feed: HistoryFeed) -> None:
     tidb.start("one")
     tidb.start("two")

@@ -75,6 +75,7 @@ def transaction(ms: int) -> tuple[bytes, bytes, bytes]:
     return written.SerializeToString(), done.SerializeToString(), value[:16]
 
 
+@pytest.mark.shows("spark.max-bytes-per-trigger", "spark.max-pending-bytes", "drainer gotcha 1")
 def test_a_dead_pump_bounds_what_the_others_are_read_ahead(spark: SparkSession, tmp_path: Path, three: list[PumpProcess]) -> None:
     pumps = ",".join(pump.address for pump in three)
     source = SourceConfig(pumps, CLUSTER, "raw", 0, max_bytes_per_trigger=BATCH, max_pending_bytes=PENDING)

@@ -84,6 +84,7 @@ def check(sights: dict[tuple[int, Rows], int], changes: list[Change]) -> None:
         assert not seen or sum(balance for _, _, balance in seen) == TOTAL, commit_ts
 
 
+@pytest.mark.shows("drainer gotcha 4")
 @pytest.mark.parametrize("pace", PACES)
 @pytest.mark.parametrize("delivery", [pytest.param("sorted", marks=pytest.mark.slow), "raw"])
 def test_every_look_is_a_state_that_was(spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path, pace: float, delivery: str) -> None:

@@ -129,6 +129,7 @@ def state(server: PrivateMariaDB) -> str:
 SMALL = ("shop.item", "shop.log", "shop.named")
 
 
+@pytest.mark.shows("drainer --bootstrap-all")
 def test_a_first_load_with_writes_going_on(run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
     over = threading.Event()
 
@@ -153,6 +154,7 @@ def test_a_first_load_with_writes_going_on(run: BootstrappedStream, mariadb: Pri
     same(run, source, mariadb, *SMALL)
 
 
+@pytest.mark.shows("drainer --bootstrap-all")
 def test_every_type_as_it_is(stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
     run, chance = stream(), random.Random(5)
     shop(run, TYPES)
@@ -179,6 +181,7 @@ def by_value(rows: Counter[tuple[bytes | None, ...]]) -> list[tuple[Any, ...]]:
     return sorted(read, key=lambda row: int(row[0]))
 
 
+@pytest.mark.shows("drainer --bootstrap")
 def test_one_table_again_at_the_checkpoint(run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
     run.apply()
     more_changes(run, 1)
@@ -222,6 +225,7 @@ def test_a_table_that_ddls_changed_behind_a_filter_is_not_copied_into_its_old_de
     assert run_sql(mariadb, "SELECT id, u, v FROM shop.words") == [(1, 1, "v1"), (2, 1, "a longer one")]
 
 
+@pytest.mark.shows("drainer --bootstrap")
 def test_routes_columns_and_conditions(stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB) -> None:
     routes = (
         TableRoute("shop", "item", "mart", "thing", ("id", "v"), "v > 10 AND t IS NOT NULL"),
@@ -243,6 +247,7 @@ def test_routes_columns_and_conditions(stream: Callable[..., BootstrappedStream]
     assert run_sql(mariadb, "SELECT v FROM mart.thing WHERE id = 2") == [(50,)]
 
 
+@pytest.mark.shows("drainer --bootstrap")
 def test_what_is_refused(run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
     with pytest.raises(BootstrapRefused, match="fill it with --bootstrap-all"):
         run.begin(BootstrapRequest(tables=(("shop", "item"),)))
@@ -292,6 +297,7 @@ POINTS = (
 )
 
 
+@pytest.mark.shows("drainer --bootstrap-all")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["first load", "tables"])
 def test_killed_at_every_step_it_goes_on_exactly(
@@ -322,6 +328,7 @@ def test_killed_at_every_step_it_goes_on_exactly(
     assert [r.findings for r in run.reports if r.findings] == []
 
 
+@pytest.mark.shows("drainer --bootstrap-restart")
 def test_a_first_load_is_begun_again(
     run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -459,6 +466,7 @@ def test_what_is_added_to_a_table_of_the_stream_stays_when_its_copy_is_begun_aga
     assert run_sql(mariadb, "SHOW INDEX FROM shop.item WHERE Key_name = 'theirs'")
 
 
+@pytest.mark.shows("drainer --bootstrap-restart")
 def test_what_an_earlier_start_made_is_removed_where_the_upstream_has_it_no_more_or_otherwise(
     run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB
 ) -> None:
@@ -506,6 +514,7 @@ def test_a_first_load_that_is_done_and_not_joined(run: BootstrappedStream, maria
     same(run, source, mariadb, *SMALL)
 
 
+@pytest.mark.shows("drainer --bootstrap-restart")
 def test_a_first_load_whose_checkpoint_is_lost(run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
     run.begin(ALL)
     more_changes(run, 1)

@@ -136,6 +136,13 @@ def place(spark: SparkSession, mariadb: PrivateMariaDB, query: Query, tmp_path: 
 KINDS = pytest.mark.parametrize("kind", ["file", pytest.param("account", marks=pytest.mark.slow)])
 
 
+@pytest.mark.shows(
+    "syncer.to.checkpoint.type",
+    "syncer.to.checkpoint.host",
+    "syncer.to.checkpoint.port",
+    "syncer.to.checkpoint.user",
+    "savepoint of files and topics",
+)
 @KINDS
 def test_it_follows_ours_and_is_consistent_after_a_clean_stop(kind: str, place: Callable[..., Place]) -> None:
     here = place(kind)
@@ -336,6 +343,7 @@ def test_two_drainers_with_one_file(place: Callable[..., Place], spark: SparkSes
     query(f"DROP DATABASE {MARKS}2")
 
 
+@pytest.mark.shows("syncer.to.checkpoint.table")
 def test_another_name_of_the_table_is_in_the_datas_transaction(spark: SparkSession, mariadb: PrivateMariaDB, query: Query) -> None:
     apply = ApplyConfig(checkpoint_schema=MARKS, on_finding="stop")
     config = DrainerConfig(target=mariadb.target(), apply=apply, checkpoint=CheckpointConfig(type="tidb", table="mine"))

@@ -34,6 +34,7 @@ pytestmark = [pytest.mark.grpc, pytest.mark.mysql, pytest.mark.spark]
 AT = tso(1_577_934_245_600)
 
 
+@pytest.mark.shows("ctl status")
 def test_status_names_what_holds_progress_back(service: ClusterService, capsys: pytest.CaptureFixture[str]) -> None:
     stream = PretendedStream(lambda: AT)
     stream.positions = {"p1": AT + 9, "p2": AT}
@@ -69,6 +70,7 @@ def test_status_of_nodes_that_do_not_answer(service: ClusterService, registry: R
         main(["status", "-node-id", "nobody", f"-registry={service.url}"])
 
 
+@pytest.mark.shows("ctl status")
 def test_status_of_a_real_drainer(capsys: pytest.CaptureFixture[str]) -> None:
     """It has no page of ours."""
 
@@ -101,6 +103,7 @@ def settings(mariadb: PrivateMariaDB, tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.shows("ctl ddl")
 def test_ddls_that_were_not_executed_as_written(session: Session, settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ddl", "-config", str(settings)]) == 0
     assert capsys.readouterr().out == "every DDL was executed as TiDB wrote it\n"
@@ -122,6 +125,7 @@ def test_ddls_that_were_not_executed_as_written(session: Session, settings: Path
     assert "job 2" not in said and "job 4" not in said, "nothing to know of these"
 
 
+@pytest.mark.shows("syncer.to.checkpoint.schema")
 def test_a_target_without_our_tables_has_no_ddls(session: Session, settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     session.execute(f"DROP DATABASE {MARKS}")
     assert main(["ddl", "-config", str(settings)]) == 0
@@ -133,6 +137,7 @@ def batch(number: int) -> CheckpointRow:
     return CheckpointRow(number, 0, AT + number, findings=(finding,))
 
 
+@pytest.mark.shows("ctl findings")
 def test_findings_without_a_jvm_are_those_that_spark_reads(
     spark: "SparkSession", settings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

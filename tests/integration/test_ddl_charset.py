@@ -59,6 +59,7 @@ def session(request: pytest.FixtureRequest) -> Iterator[Session]:
         yield session
 
 
+@pytest.mark.shows("ddl create schema")
 def test_keys_compare_as_upstream(session: Session) -> None:
     jobs = [
         job(1, 1, "create database cs"),

@@ -178,6 +178,7 @@ CASES = {
 }
 
 
+@pytest.mark.shows("ddl add column", "ddl set default")
 @pytest.mark.parametrize(("case", "how", "session"), products(CASES, ["text", "derived"]), indirect=["session"])
 def test_rows_hold_what_the_upstream_says(session: Session, case: str, how: str) -> None:
     definition, (kind_of, more), value, default = CASES[case]
@@ -243,6 +244,7 @@ def test_the_server_fills_in_what_the_upstream_does(session: Session, definition
     assert found_again(session, step, h) == ("done", "nothing", ())
 
 
+@pytest.mark.shows("ddl multi schema change")
 @with_both_settings
 def test_several_columns_of_one_statement(session: Session) -> None:
     now = {"default": "CURRENT_TIMESTAMP", "origin_default": "2021-05-06 07:08:09"}

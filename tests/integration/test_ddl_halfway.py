@@ -18,6 +18,7 @@ def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
         yield session
 
 
+@pytest.mark.shows("ddl drop schema")
 @pytest.mark.parametrize("left", [("a", "b"), ("b",), ()])
 def test_what_is_left_is_dropped(session: Session, left: tuple[str, ...]) -> None:
     info = {"id": 1000, "db_name": {"O": "halfway"}, "charset": "utf8mb4", "collate": "utf8mb4_bin"}

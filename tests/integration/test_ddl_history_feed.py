@@ -91,6 +91,7 @@ def many(count: int) -> list[dict[str, Any]]:
     return [database(1), *(job(i, 3, table(10_000 + i, f"t{i}")) for i in range(2, count + 1))]
 
 
+@pytest.mark.shows("ddl gotcha 5")
 def test_everything_once_then_only_what_is_new(status: Status) -> None:
     status.jobs = many(1000)
     feed = HistoryFeed(status.url)
@@ -109,6 +110,7 @@ def test_a_job_that_finished_late_is_found_behind_newer_ones(status: Status) -> 
     assert feed.wait_for_job(100).id == 100
 
 
+@pytest.mark.shows("ddl gotcha 3")
 def test_a_history_that_lags_is_polled(status: Status) -> None:
     status.jobs = many(3)
     feed = HistoryFeed(status.url)
@@ -376,6 +378,7 @@ def test_nobody_there() -> None:
         HistoryFeed("http://127.0.0.1:1").snapshot()
 
 
+@pytest.mark.shows("spark.tidb-status")
 def test_files(tmp_path: Path) -> None:
     plain, packed = tmp_path / "h.json", tmp_path / "h.json.gz"
     plain.write_text(json.dumps(many(3)))

@@ -63,6 +63,7 @@ def shown(session: Session) -> str:
     return str(session.query("SHOW CREATE TABLE d.t")[0][1])
 
 
+@pytest.mark.shows("ddl add foreign key", "ddl drop foreign key")
 def test_a_foreign_key_comes_and_goes(session: Session) -> None:
     added = table(11, "t", PLAIN, **FOREIGN)
     assert run(session, 9, "ALTER TABLE `t` ADD CONSTRAINT `fk` FOREIGN KEY (`n`) REFERENCES `p`(`id`);", added).how == "text"
@@ -265,6 +266,7 @@ def test_a_column_of_the_target_that_has_the_new_name_is_not_the_one_of_the_upst
     assert column_names(session, "d", "t") == ("id", "n", "m", "x", "k")
 
 
+@pytest.mark.shows("ddl rebase auto id", "ddl table comment")
 @pytest.mark.parametrize(
     ("kind", "query"),
     [
@@ -281,6 +283,15 @@ def test_an_option_of_the_table(session: Session, kind: JobType, query: str) -> 
     assert ("COMMENT='said'" in shown(session)) is not rebased
 
 
+@pytest.mark.shows(
+    "ddl shard row id",
+    "ddl set tiflash replica",
+    "ddl auto id cache",
+    "ddl rebase auto random",
+    "ddl stats options",
+    "ddl set ttl",
+    "ddl remove ttl",
+)
 @pytest.mark.parametrize(
     ("kind", "query"),
     [
@@ -299,12 +310,31 @@ def test_what_only_tidb_has_changes_nothing_at_the_target(session: Session, kind
     assert f"ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE={NO_PAD_BIN}" in shown(session)
 
 
+@pytest.mark.shows(
+    "ddl lock table",
+    "ddl unlock table",
+    "ddl tiflash status",
+    "ddl table attributes",
+    "ddl partition attributes",
+    "ddl create placement",
+    "ddl alter placement",
+    "ddl drop placement",
+    "ddl partition placement",
+    "ddl schema placement",
+    "ddl table placement",
+    "ddl cache table",
+    "ddl nocache table",
+    "ddl create resource group",
+    "ddl alter resource group",
+    "ddl drop resource group",
+)
 @pytest.mark.parametrize("kind", [27, 28, 31, 49, 50, 51, 52, 53, 54, 55, 56, 57, 59, 68, 69, 70])
 def test_what_no_target_holds_gets_no_step(kind: int) -> None:
     h = history(database(1), job(2, 3, CHILD), job(3, kind, CHILD, table_name="t", query="whatever"))
     assert [step.job.id for step in steps_of(h, {})] == [1, 2]
 
 
+@pytest.mark.shows("ddl add primary key", "ddl drop primary key")
 def test_a_primary_key_comes_and_goes(session: Session) -> None:
     bare = table(11, "t", PLAIN, pk_is_handle=False)
     keyed = table(11, "t", PLAIN, pk_is_handle=False, index_info=[index(1, "PRIMARY", ("id", 0), unique=True, primary=True)])
@@ -320,6 +350,7 @@ def test_a_primary_key_comes_and_goes(session: Session) -> None:
     assert hows == [("text", False), ("text", False), ("text", True), ("text", False)]
 
 
+@pytest.mark.shows("ddl repair table")
 def test_a_repaired_table_is_left_as_it_is_or_refused_aloud(session: Session) -> None:
     query = "ADMIN REPAIR TABLE `t` CREATE TABLE `t` (`id` INT PRIMARY KEY,`n` INT);"
     with pytest.raises(DdlRefused, match=r"job 4 on d\.t at commit_ts 40 refused.*syncer.ignore-txn-commit-ts = \[40\]"):
@@ -327,6 +358,7 @@ def test_a_repaired_table_is_left_as_it_is_or_refused_aloud(session: Session) ->
     assert "`n` int" in shown(session)
 
 
+@pytest.mark.shows("ddl create sequence", "ddl alter sequence", "ddl drop sequence")
 def test_a_sequence_is_made_changed_and_dropped(session: Session) -> None:
     made = table(12, "s", sequence={"sequence_start": 1})
     h = history(database(1), job(2, 34, made), job(3, 35, made), job(4, 36, None, table_id=12, table_name="s"))
@@ -350,6 +382,7 @@ def test_a_sequence_is_made_changed_and_dropped(session: Session) -> None:
     assert session.query("SHOW TABLES FROM d") == []
 
 
+@pytest.mark.shows("ddl recover table", "ddl flashback cluster", "ddl recover schema")
 @pytest.mark.parametrize(
     ("kind", "query", "words"),
     [
@@ -407,6 +440,7 @@ NO_DROPS = {
 }
 
 
+@pytest.mark.shows("ddl recover table")
 @pytest.mark.parametrize(
     ("gone", "back", "text", "config", "sent", "there"),
     [
@@ -442,6 +476,7 @@ def test_a_tidb_restores_the_table_once(
 V = table(12, "t")
 
 
+@pytest.mark.shows("ddl recover table")
 @pytest.mark.parametrize(
     ("jobs", "config", "words"),
     [
@@ -470,6 +505,7 @@ def test_what_a_tidb_would_not_restore_as_upstream_is_refused(
     assert len(said) == 1 and said[0].startswith("will be refused"), said
 
 
+@pytest.mark.shows("ddl recover table")
 @pytest.mark.parametrize("record", ["begun behind it", "copied since"])
 def test_what_the_stream_did_not_drop_there_last_is_not_restored(tidb: RestoringTidb, record: str) -> None:
     """The stream began behind the TRUNCATE, or tables were copied after it: the target keeps other rows under that name."""
@@ -563,11 +599,13 @@ def test_a_job_of_the_upstream_is_no_name_at_the_target(session: Session, mariad
             execute_text(lambda: connect(mariadb.target(), CONFIG), FEW, "d", "recover table /* x */ by job 7;", flavour, record)
 
 
+@pytest.mark.shows("ddl of a later TiDB")
 def test_a_type_of_a_later_tidb_is_executed_as_its_text(session: Session) -> None:
     outcome = run(session, 199, "ALTER TABLE `t` COMMENT = 'of a later type';")
     assert outcome.how == "text" and "of a later type" in shown(session)
 
 
+@pytest.mark.shows("ddl of a later TiDB")
 def test_a_type_of_a_later_tidb_that_the_target_refuses_says_how_to_go_on(session: Session) -> None:
     with pytest.raises(
         DdlRefused, match=r"error 1064.*syncer.ignore-txn-commit-ts = \[40\], or set spark.ddl-policy to skip or quarantine"
@@ -583,6 +621,7 @@ def run_again(session: Session, policy: str) -> DdlOutcome:
     )
 
 
+@pytest.mark.shows("ddl add check", "ddl drop check", "ddl alter check")
 def test_a_check_which_the_upstream_has_made_is_left_out_and_named(session: Session) -> None:
     h = history(database(1), job(2, 3, CHILD), job(3, 43, CHILD), job(4, 45, CHILD), job(5, 44, CHILD))
     texts = {
@@ -596,6 +635,7 @@ def test_a_check_which_the_upstream_has_made_is_left_out_and_named(session: Sess
     assert outcomes[2].losses == ("d.t: CHECK constraint left out, the upstream has checked it",)
 
 
+@pytest.mark.shows("ddl add columns", "ddl drop columns", "ddl drop indexes")
 def test_old_jobs_of_several_columns_and_indexes(session: Session) -> None:
     more = [*PLAIN, column(3, "x"), column(4, "y")]
     indexed = table(11, "t", more, index_info=[index(1, "a", ("x", 2)), index(2, "b", ("y", 3))])
@@ -621,6 +661,7 @@ def test_old_jobs_of_several_columns_and_indexes(session: Session) -> None:
     assert "KEY `a`" not in shown(session) and "`y`" not in shown(session)
 
 
+@pytest.mark.shows("ddl table charset", "ddl index visibility")
 def test_partitions_of_a_list_are_kept_by_a_charset_change(session: Session) -> None:
     wide = table(11, "t", [column(1, "id", {**INT, "Flag": 4099}), TEXT_COLUMN], partition=partitions((21, "p0"), (22, "p1")))
     narrow = {**wide, "partition": partitions((21, "p0"))}
@@ -640,6 +681,7 @@ def test_partitions_of_a_list_are_kept_by_a_charset_change(session: Session) -> 
     assert "p1" not in shown(session)
 
 
+@pytest.mark.shows("ddl alter partitioning", "ddl remove partitioning")
 def test_a_table_is_partitioned_anew_under_another_id(session: Session) -> None:
     """Its rows stay, and it is known under its new id only, over a death behind each of the two DDLs."""
     h = history(

@@ -63,6 +63,7 @@ def recovered() -> SchemaHistory:
 TEXTS = {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY);", 3: "DROP TABLE `t`;", 4: "RECOVER TABLE `t`;"}
 
 
+@pytest.mark.shows("spark.ddl-policy")
 def test_rows_that_nobody_sends_again_stop_the_stream(session: Session) -> None:
     with pytest.raises(DdlRefused, match=r"commit_ts 40 refused: 'RECOVER TABLE `t`;'.*syncer.ignore-txn-commit-ts = \[40\]"):
         run(session, recovered(), TEXTS)
@@ -71,6 +72,7 @@ def test_rows_that_nobody_sends_again_stop_the_stream(session: Session) -> None:
     assert run(session, recovered(), TEXTS)[-1].how == "found", "somebody has made it, with its rows"
 
 
+@pytest.mark.shows("spark.ddl-policy", "ddl recover table")
 @pytest.mark.parametrize(("policy", "state"), [("skip", "skipped"), ("quarantine", "quarantined")])
 def test_policies_that_go_on_say_so(session: Session, policy: str, state: str) -> None:
     config = dataclasses.replace(CONFIG, ddl_policy=policy)
@@ -79,17 +81,20 @@ def test_policies_that_go_on_say_so(session: Session, policy: str, state: str) -
     assert (outcome.state, outcome.how, outcome.losses) == (state, "policy", (words,))
 
 
+@pytest.mark.shows("syncer.ignore-txn-commit-ts")
 def test_the_named_setting_skips_it(session: Session) -> None:
     config = dataclasses.replace(CONFIG, ignore_txn_commit_ts=(40,))
     assert run(session, recovered(), TEXTS, config)[-1].how == "ignored"
 
 
+@pytest.mark.shows("syncer.ignore-schemas")
 def test_ignored_databases_are_left_alone(session: Session) -> None:
     config = dataclasses.replace(CONFIG, ignore_schemas=("d",))
     assert {o.how for o in run(session, recovered(), TEXTS, config)} == {"filtered"}
     assert session.query("SHOW DATABASES LIKE 'd'") == []
 
 
+@pytest.mark.shows("drainer gotcha 9")
 def test_a_table_that_is_there_already_is_taken_only_when_equal_and_empty(session: Session) -> None:
     h = history(database(1), job(2, 3, table(10, "t")))
     session.execute("CREATE DATABASE d")
@@ -103,6 +108,7 @@ def test_a_table_that_is_there_already_is_taken_only_when_equal_and_empty(sessio
         run(session, h, TEXTS)
 
 
+@pytest.mark.shows("ddl create tables")
 def test_batch_created_tables(session: Session) -> None:
     h = history(database(1), job(2, 60, None, many=[table(10, "a"), table(11, "b", [column(1, "id"), column(2, "x")])]))
     assert [o.how for o in run(session, h, {})] == ["text", "derived"]

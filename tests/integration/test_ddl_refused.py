@@ -52,6 +52,7 @@ def row(session: Session) -> tuple[str, list[dict[str, str]]]:
     return state, json.loads(tries or "[]")
 
 
+@pytest.mark.shows("drainer gotcha 9")
 def test_an_alter_by_hand_is_not_taken_for_the_refused_one(session: Session) -> None:
     h, step = refused_unique(session)
     session.execute("ALTER TABLE d.t ADD COLUMN note VARCHAR(20)")

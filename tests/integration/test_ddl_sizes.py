@@ -106,6 +106,7 @@ class refusing:  # noqa: N801
         self._session.execute = self._execute  # type: ignore[method-assign]
 
 
+@pytest.mark.shows("ddl modify column")
 @pytest.mark.mariadb  # no other server has alter_algorithm
 def test_the_servers_own_refusal(session: Session) -> None:
     h, step = modify(session, "TEXT", "LONGTEXT", TEXT, LONGTEXT)

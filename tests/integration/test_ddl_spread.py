@@ -61,6 +61,7 @@ def test_linear_is_plain_as_in_tidb(session: Session, how: str) -> None:
     assert rows(session) == [1, 2, 4, 5, 7, 8, 10, 11]
 
 
+@pytest.mark.shows("ddl truncate partition")
 @pytest.mark.parametrize("how", ["KEY", "LINEAR KEY"])
 @pytest.mark.parametrize("last", [truncated(KEY, 111, 102, 103), exchanged(KEY)], ids=["truncate", "exchange"])
 def test_a_partition_by_key_is_left_alone(session: Session, how: str, last: dict[str, Any]) -> None:
@@ -98,12 +99,14 @@ def test_a_table_that_is_linear_from_before_is_left_alone_too(session: Session) 
     assert rows(session) == list(range(1, 13))
 
 
+@pytest.mark.shows("ddl truncate partition")
 def test_all_partitions_are_the_same_rows_everywhere(session: Session) -> None:
     h, step = made(session, KEY, "KEY", truncated(KEY, 111, 112, 113))
     assert apply(session, step, h).how == "text"
     assert rows(session) == []
 
 
+@pytest.mark.shows("ddl reorganize partition")
 def test_what_moves_rows_and_loses_none_is_sent(session: Session) -> None:
     query = "ALTER TABLE `t` COALESCE PARTITION 1"
     h, step = made(session, KEY, "KEY", job(4, 64, parts(KEY, 111, 112), query=query))

@@ -129,6 +129,7 @@ def crash_between(session: Session, create: DdlStep, h: SchemaHistory, monkeypat
         apply(session, create, h)
 
 
+@pytest.mark.shows("ddl create tables")
 def test_after_a_crash_between_two_of_them_it_goes_on(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     h, create = many(session)
     crash_between(session, create, h, monkeypatch)

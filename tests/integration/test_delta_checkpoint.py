@@ -28,6 +28,7 @@ def ids(spark: "SparkSession", path: str) -> list[tuple[str, int]]:
     return sorted((r["app_id"], r["batch_id"]) for r in table)
 
 
+@pytest.mark.shows("spark.delta-dir")
 def test_the_table_over_restarts(spark: "SparkSession", tmp_path: Path) -> None:
     path = str(tmp_path / "checkpoint")
     assert latest(spark, path) is None

@@ -47,6 +47,7 @@ def most_tasks(spark: "SparkSession", group: str) -> int:
     return max(stage.numTasks for stage in stages if stage is not None)
 
 
+@pytest.mark.shows("spark.delta-retention")
 def test_files_stay_bounded_and_every_batch_is_there_once(spark: "SparkSession", tmp_path: Path) -> None:
     """Over a table without its properties, a stream that reads it meanwhile, and a batch that is written again."""
     path, beside = str(tmp_path / "delta"), str(tmp_path / "delta-findings")

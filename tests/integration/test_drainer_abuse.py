@@ -74,6 +74,7 @@ def test_what_is_malformed_changes_nothing(node: DrainerNode, stream: PretendedS
     assert fetch(f"http://{node.address}/commit_ts", PATIENCE).ok
 
 
+@pytest.mark.shows("drainer 404 and 405")
 @pytest.mark.parametrize(
     "path", ["/state/d1/pause/", "/state/D1/pause", "/state/d1%2Fpause/x", "/state/d1/%70ause%00", "/state//pause", "/state/d1/pause%20"]
 )

@@ -56,6 +56,7 @@ def registered(service: ClusterService) -> str:
     return service.nodes.listing(DRAINERS).nodes[0].state.value
 
 
+@pytest.mark.shows("drainer GET /status")
 def test_status_is_a_real_drainers(node: DrainerNode, stream: PretendedStream) -> None:
     assert ask(node, "GET", "/status") == (
         200,
@@ -67,6 +68,7 @@ def test_status_is_a_real_drainers(node: DrainerNode, stream: PretendedStream) -
     assert ask(node, "GET", "/status")[2] == expected
 
 
+@pytest.mark.shows("synced-check-time")
 def test_synced_once_nothing_was_applied_for_a_while(node: DrainerNode, stream: PretendedStream) -> None:
     stream.positions = {"pump1": 1}
     stream.applied_at = time.monotonic() - 299
@@ -77,6 +79,7 @@ def test_synced_once_nothing_was_applied_for_a_while(node: DrainerNode, stream: 
     assert b'"Synced":false' in ask(node, "GET", "/status")[2]
 
 
+@pytest.mark.shows("drainer GET /commit_ts")
 def test_commit_ts_is_a_real_drainers(node: DrainerNode) -> None:
     status, kind, body = ask(node, "GET", "/commit_ts")
     assert (status, kind) == (200, "application/json; charset=UTF-8")
@@ -85,24 +88,28 @@ def test_commit_ts_is_a_real_drainers(node: DrainerNode) -> None:
     )
 
 
+@pytest.mark.shows("drainer GET /metrics", "drainer GET /progress")
 def test_metrics_and_our_page(node: DrainerNode) -> None:
     status, kind, body = ask(node, "GET", "/metrics")
     assert status == 200 and kind is not None and kind.startswith("text/plain; version=0.0.4") and b"binlog_drainer_checkpoint_tso" in body
     assert json.loads(ask(node, "GET", "/progress")[2]) == {"holding": "apply"}
 
 
+@pytest.mark.shows("drainer 404 and 405")
 def test_what_is_not_there(node: DrainerNode) -> None:
     assert ask(node, "GET", "/nothing") == (404, "text/plain; charset=utf-8", b"404 page not found\n")
     assert [ask(node, "POST", path)[0] for path in ("/status", "/commit_ts", "/metrics", "/state/d/pause")] == [405] * 4
     assert ask(node, "GET", "/state/host-1:8249/pause")[0] == 405
 
 
+@pytest.mark.shows("addr", "gRPC and HTTP on one port")
 def test_grpc_goes_on_on_the_same_port(node: DrainerNode) -> None:
     with grpc.insecure_channel(node.address) as channel:
         assert channel.unary_unary(NOTIFY, request_serializer=None, response_deserializer=None)(b"", timeout=10) == b""
         assert ask(node, "GET", "/commit_ts")[0] == 200
 
 
+@pytest.mark.shows("drainer PUT /state/{nodeID}/pause")
 def test_refused_changes_of_state(node: DrainerNode, stream: PretendedStream, service: ClusterService) -> None:
     assert put(node, "pause", "other") == (3, "invalid nodeID other, this pump's nodeID is host-1:8249")
     assert put(node, "jump") == (3, "invalid action jump")
@@ -110,6 +117,7 @@ def test_refused_changes_of_state(node: DrainerNode, stream: PretendedStream, se
     assert registered(service) == "online" and stream.asked == []
 
 
+@pytest.mark.shows("drainer PUT /state/{nodeID}/pause")
 def test_a_pause_takes_effect_between_two_batches_and_ends_with_resume(
     node: DrainerNode, stream: PretendedStream, service: ClusterService
 ) -> None:
@@ -123,6 +131,7 @@ def test_a_pause_takes_effect_between_two_batches_and_ends_with_resume(
     assert stream.asked == ["pause", "resume"]
 
 
+@pytest.mark.shows("drainer PUT /state/{nodeID}/close")
 def test_a_close_waits_for_the_batch_and_ends_offline(node: DrainerNode, stream: PretendedStream, service: ClusterService) -> None:
     assert put(node, "close") == (200, "apply action close success!")
     eventually(lambda: registered(service) == "closing", seen=lambda: registered(service))

@@ -124,6 +124,7 @@ def rival_is_refused(scene: Scene) -> None:
         rival.open(lambda _, commit_ts: commit_ts or 0, SchemaHistory)
 
 
+@pytest.mark.shows("metrics-addr", "metrics-interval", "pump metrics-addr", "pump metrics-interval", "drainer PUT /state/{nodeID}/resume")
 def test_a_pause_waits_for_a_ddl_then_stands_still_and_a_resume_catches_up(
     scene: Scene, gateway: PushGateway, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,6 +178,7 @@ def test_a_paused_one_that_was_killed_goes_on_with_a_start(scene: Scene) -> None
     as_upstream(scene, ended_in_order(again, scene, "paused"))
 
 
+@pytest.mark.shows("spark.atomic-rows", "spark.parts")
 @pytest.mark.slow
 def test_a_pause_waits_for_a_span_in_parts_and_a_kill_leaves_it_to_the_next_start(scene: Scene) -> None:
     """Which is paused, goes on, and is closed while it is paused again."""

@@ -57,6 +57,7 @@ def test_a_spark_option_needs_its_value(tmp_path: Path) -> None:
     assert "--master needs a value" in run("drainer", "--master", log=tmp_path).stderr
 
 
+@pytest.mark.shows("-c after the job")
 def test_c_after_the_job_is_the_jobs(tmp_path: Path) -> None:
     """Spark's short form of --conf before the job, the real Drainer's worker-count after it; a Pump has no such flag, and needs no JVM to say so."""
     done = run("pump", "-c", "16", log=tmp_path)
@@ -64,6 +65,7 @@ def test_c_after_the_job_is_the_jobs(tmp_path: Path) -> None:
     assert "-c needs a value" in run("-c", log=tmp_path).stderr
 
 
+@pytest.mark.shows("pump data-dir")
 @pytest.mark.grpc
 def test_a_pump_serves_until_it_is_told_to_stop_without_a_jvm(tmp_path: Path) -> None:
     command = [ENTRY, "pump", "-pd-urls=", "-addr", "127.0.0.1:0", "--data-dir", str(tmp_path / "pump")]

@@ -75,6 +75,7 @@ def every_way() -> list[Any]:
     ]
 
 
+@pytest.mark.shows("syncer.to.dir", "pb files")
 @pytest.mark.parametrize(("name", "delivery", "cut"), every_way())
 def test_the_files_are_those_of_the_real_drainer(name: str, delivery: str, cut: Cut, spark: SparkSession, tmp_path: Path) -> None:
     with Arena(load(GOLDEN / name), None, tmp_path, delivery, cut) as arena:
@@ -100,6 +101,7 @@ def arena_of_files(name: str, delivery: str, cut: Cut, directory: Path) -> Arena
     return Arena(load(GOLDEN / name), None, directory, delivery, cut, more)
 
 
+@pytest.mark.shows("data-dir")
 def test_deaths_and_the_files_are_those_of_the_real_drainer(tmp_path: Path) -> None:
     assert died(arena_of_files("keys", "raw", PARTS, tmp_path), TWO, forgetting=2) == from_drainer("keys", "drainer.pb")
 
@@ -111,6 +113,7 @@ def test_more_deaths_of_more_kinds(delivery: str, deadly: dict[str, tuple[int, .
     assert checksums(found) == checksums_from_drainer("bank", "drainer.pb")
 
 
+@pytest.mark.shows("Reparo: print")
 def test_what_the_file_sink_wrote_is_replayed(spark: SparkSession, tmp_path: Path) -> None:
     with Arena(load(GOLDEN / "keys"), None, tmp_path, "sorted", DRIVER) as arena:
         arena.write()

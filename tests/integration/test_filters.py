@@ -81,6 +81,7 @@ def tables_of(query: Query, schema: str) -> list[str]:
     return sorted(name for (name,) in query(f"SELECT table_name FROM information_schema.tables WHERE table_schema = '{schema}'"))
 
 
+@pytest.mark.shows("syncer.replicate-do-db", "syncer.ignore-table")
 @pytest.mark.parametrize("mode", MODES)
 def test_only_the_tables_that_pass_are_there(mode: str, stream: Callable[..., EmulatedStream], query: Query) -> None:
     run = stream(mode, replicate_do_db=("~^SHOP$",), ignore_table=(TableName("shop", "~^LO"),))
@@ -104,6 +105,7 @@ def test_only_the_tables_that_pass_are_there(mode: str, stream: Callable[..., Em
     assert run.sink.commit_ts == run.reports[-1].upto_ts and all(not r.findings for r in run.reports)
 
 
+@pytest.mark.shows("syncer.replicate-do-table", "known wrong: everything is filtered")
 @pytest.mark.parametrize("mode", MODES)
 def test_the_checkpoint_moves_when_everything_is_filtered(mode: str, stream: Callable[..., EmulatedStream], query: Query) -> None:
     run = stream(mode, replicate_do_table=(TableName("nothing", "t"),))
@@ -139,6 +141,7 @@ def test_rows_that_do_not_pass_are_not_even_keyed(
     assert query("SELECT * FROM shop.item") == [(1, 1)]
 
 
+@pytest.mark.shows("syncer.ignore-txn-commit-ts")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_transaction_is_left_out_by_its_commit_ts(
     mode: str, stream: Callable[..., EmulatedStream], query: Query, mariadb: PrivateMariaDB
@@ -162,6 +165,7 @@ def rule(*events: str, sql: tuple[str, ...] = ()) -> dict[str, Any]:
     return RULE | {"binlog_filter_rule": (EventFilterRule("r", events, sql),)}
 
 
+@pytest.mark.shows("syncer.binlog-filter-rule")
 @pytest.mark.parametrize("mode", MODES)
 def test_deletes_are_left_out_by_a_rule(mode: str, stream: Callable[..., EmulatedStream], query: Query) -> None:
     run = stream(mode, **rule("delete"))
@@ -257,6 +261,7 @@ def test_a_filter_that_is_wrong_is_refused_at_start(spark: SparkSession, mariadb
 ROUTED = {"routes": (TableRoute("shop", "item", "mart", "thing"), TableRoute("other", "", "mart2", ""))}
 
 
+@pytest.mark.shows("spark.route")
 @pytest.mark.parametrize("mode", MODES)
 def test_tables_have_other_names_at_the_target(mode: str, stream: Callable[..., EmulatedStream], query: Query) -> None:
     query("CREATE DATABASE mart")
@@ -324,6 +329,7 @@ def test_a_span_in_parts_is_finished_by_the_filters_it_was_begun_with(
     assert len(query("SELECT * FROM shop.item")) == 8
 
 
+@pytest.mark.shows("spark.route")
 @pytest.mark.parametrize("mode", MODES)
 def test_only_some_columns_are_there(mode: str, stream: Callable[..., EmulatedStream], query: Query) -> None:
     run = stream(mode, routes=(TableRoute("shop", "wide", columns=("ID", "v")), TableRoute("shop", "loose", columns=("a",))))
@@ -379,6 +385,7 @@ AGAIN = "may give another answer"
 WHERE = "price >= 10 AND kind IN ('a', 'ä') AND (at IS NULL OR at < timestamp'2024-01-01 00:00:00')"
 
 
+@pytest.mark.shows("spark.route")
 @pytest.mark.parametrize("mode", ["driver", "parts"])
 def test_rows_that_cross_a_condition_come_and_go(mode: str, stream: Callable[..., EmulatedStream], query: Query) -> None:
     run = stream(mode, routes=(TableRoute("shop", "priced", "", "dear", ("id", "price"), WHERE),))

@@ -149,6 +149,7 @@ def test_a_value_that_was_changed_by_the_target_is_found(target: TargetConfig, t
     ]
 
 
+@pytest.mark.shows("known wrong: ENUM 0")
 def test_harmless_warnings_are_none(target: TargetConfig) -> None:
     at = table([column("id", flag=INT_PK), column("e", ColumnType.ENUM, charset="utf8mb4"), column("d", ColumnType.DATE)], handle="int")
     sql(target, "CREATE TABLE d.t (id bigint primary key, e enum('a','b'), d date) ENGINE=InnoDB", "SELECT 1")
@@ -161,6 +162,7 @@ def test_harmless_warnings_are_none(target: TargetConfig) -> None:
     assert [(f.kind, f.key) for f in apply(target, unknown, at)] == [(FindingKind.VALUE, "id=1001")]
 
 
+@pytest.mark.shows("spark.on-finding")
 def test_stop_commits_nothing_and_says_what_to_do_without_row_data(target: TargetConfig) -> None:
     sql(target, PAIR_SQL.format(type="varchar(20)"), "INSERT INTO d.t VALUES (1,1,'a')", "SELECT 1")
     events = Events(PAIR).update((1, 1, "a"), (1, 1, "A")).delete(4711, 2, "b")
@@ -197,6 +199,7 @@ def test_a_row_above_the_servers_packet_is_refused_at_once(target: TargetConfig)
     assert caught.value.errno == 1153
 
 
+@pytest.mark.shows("spark.log-row-data")
 def test_errors_and_their_traces_hold_no_row_data(target: TargetConfig) -> None:
     sql(target, PAIR_SQL.format(type="varchar(20)"), "INSERT INTO d.t VALUES (4711,1,'a')", "SELECT 1")
     with connect(target, STOP) as session, pytest.raises(ApplyError) as caught:

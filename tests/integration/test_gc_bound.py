@@ -75,6 +75,7 @@ def test_a_start_above_it_is_none() -> None:
         assert rows(pump, GC_TS, fail=True) == [(1, GC_TS + 90, GC_TS + 100), (1, GC_TS + 190, GC_TS + 200)]
 
 
+@pytest.mark.shows("spark.fail-on-data-loss")
 def test_with_fail_on_data_loss_off_it_is_a_finding() -> None:
     with ScriptedPump(after_gc, metrics=TEXT) as pump:
         found = rows(pump, GC_TS - 1, fail=False)

@@ -168,6 +168,7 @@ STEPS: list[Step] = [
 STATEMENTS = [sql for _, many in STEPS for sql in many]
 
 
+@pytest.mark.shows("hand-over")
 @pytest.mark.parametrize(
     ("mode", "executed"),
     [
@@ -214,6 +215,7 @@ def crashed(handed: Handed, executed: int = 3) -> int:
     return at
 
 
+@pytest.mark.shows("hand-over")
 def test_a_life_that_is_killed_in_safe_mode_is_followed_by_one_in_safe_mode_up_to_the_same_bound(
     handed: Callable[..., Handed], caplog: pytest.LogCaptureFixture
 ) -> None:

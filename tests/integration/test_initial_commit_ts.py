@@ -29,6 +29,7 @@ def commit_ts_of(kind: JobType) -> int:
     return next(d.commit_ts for d in CASE.ddls if (job := CASE.history.job(d.job_id)) is not None and job.type == kind)
 
 
+@pytest.mark.shows("initial-commit-ts")
 @pytest.mark.parametrize("by_row", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_ddl_whose_binlog_is_before_the_ts_is_not_executed_again(
     by_row: bool, spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path

@@ -160,6 +160,7 @@ def test_a_broker_of_0_11_is_read(ours: Callable[..., BrokerTopic], monkeypatch:
     assert topic.read(0, len(MESSAGES)) == MESSAGES
 
 
+@pytest.mark.shows("syncer.to.kafka-max-messages")
 def test_what_is_sent_is_there_in_order(opened: Callable[..., Topic]) -> None:
     topic = opened(max_messages=1200)
     assert (topic.begin(), topic.end()) == (0, 0)
@@ -182,6 +183,7 @@ def test_a_topic_that_the_broker_compresses(
     assert sum(f.stat().st_size for f in files) < sum(map(len, MESSAGES))
 
 
+@pytest.mark.shows("syncer.to.kafka-max-message-size")
 def test_a_message_that_the_broker_does_not_take(kafka: PrivateKafka, name: str, opened: Callable[..., Topic]) -> None:
     topic = opened(max_message_bytes=3 << 20)
     topic.send([b"a", b"x" * 1_000_000, b"b"])
@@ -295,6 +297,7 @@ def test_an_answer_that_is_lost_sends_nothing_twice(
     assert messages(kafka, name) == [b"a", b"b", b"c", b"d"]
 
 
+@pytest.mark.shows("spark.kafka-options")
 @pytest.mark.spark
 @pytest.mark.parametrize(("mechanism", "module"), [("PLAIN", "plain.PlainLoginModule"), ("SCRAM-SHA-512", "scram.ScramLoginModule")])
 def test_tls_sasl_and_compression(
@@ -400,6 +403,7 @@ def test_a_send_that_was_begun_is_not_tried_again(
     assert messages(kafka, name) == there
 
 
+@pytest.mark.shows("syncer.to.kafka-addrs", "syncer.to.topic-name", "Kafka messages")
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("case", "delivery"),

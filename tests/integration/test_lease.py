@@ -227,6 +227,7 @@ def test_a_killed_process_leaves_the_lease_at_once(
     guard.close()
 
 
+@pytest.mark.shows("spark.lease-timeout")
 def test_a_stopped_process_loses_the_lease_and_says_so_when_it_wakes(
     holder: "subprocess.Popen[str]", guards: Callable[[str], LeaseGuard], session: Session
 ) -> None:

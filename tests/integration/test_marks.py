@@ -125,6 +125,7 @@ def test_files_have_nothing_that_came_back_and_nothing_of_a_drainer(spark: Spark
     assert not any(b"etl" in f.ddl_query for f in found)
 
 
+@pytest.mark.shows("syncer.loopback-control", "mark table")
 @pytest.mark.parametrize("mode", MODES)
 def test_every_transaction_of_a_life_is_marked(mode: str, spark: SparkSession, server: PrivateMariaDB, query: Callable[[str], Any]) -> None:
     binlog, by_hand = RowBinlog(server), 0
@@ -187,6 +188,7 @@ def test_a_mark_that_somebody_deleted_is_put_back_in_the_same_transaction(server
     assert [[change.table for change in t.changes] for t in binlog.read()] == [[MARK_TABLE, "shop.item"]]
 
 
+@pytest.mark.shows("known wrong: mark id")
 def test_two_drainers_never_wait_for_each_others_marks(server: PrivateMariaDB, query: Callable[[str], Any]) -> None:
     """One holds its mark in an open transaction while others of both channels begin, start and stop."""
     with contextlib.ExitStack() as stack:
@@ -218,6 +220,7 @@ def test_what_a_killed_drainer_left_is_removed_by_the_next(
         assert left == [(15, CHANNEL, 9), (1 << 40, CHANNEL + 1, 3)]
 
 
+@pytest.mark.shows("syncer.loopback-control")
 def test_without_loopback_control_there_is_no_mark(server: PrivateMariaDB, query: Callable[[str], Any]) -> None:
     with connect(server.target(), ApplyConfig()) as session:
         run_transaction(lambda: contextlib.nullcontext(session), Session.commit)

@@ -36,6 +36,7 @@ def gateway() -> Iterator[PushGateway]:
     made.server.stop(0)
 
 
+@pytest.mark.shows("metrics-addr", "metrics-interval", "pump metrics-addr", "pump metrics-interval", "push gateway")
 def test_a_pump_pushes_its_metrics(gateway: PushGateway, tmp_path: Path) -> None:
     pump = EmbeddedPump(config_of(tmp_path, 1, metrics_addr=gateway.address, metrics_interval=1)).start()
     try:
@@ -47,6 +48,7 @@ def test_a_pump_pushes_its_metrics(gateway: PushGateway, tmp_path: Path) -> None
         pump.stop()
 
 
+@pytest.mark.shows("push gateway")
 def test_a_gateway_that_refuses_or_is_away_is_said_and_asked_again(gateway: PushGateway, caplog: pytest.LogCaptureFixture) -> None:
     gateway.status = HTTPStatus.BAD_REQUEST
     task = push_regularly(gateway.address, 0.01, "d1", lambda: b"m 1\n")

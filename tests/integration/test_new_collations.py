@@ -57,6 +57,7 @@ def collations(session: Session) -> dict[str, str]:
     return {str(name): str(collation) for name, collation in rows}
 
 
+@pytest.mark.shows("spark.upstream-new-collations")
 def test_show_create_table_has_the_names_that_everybody_knows(session: Session) -> None:
     h = history(database(1), job(2, 3, made("t", column(3, "g", GBK))))
     text = CREATE.replace("`k` VARCHAR(20)", "`k` VARCHAR(20),`g` VARCHAR(20) CHARACTER SET GBK COLLATE gbk_bin", 1)
@@ -221,6 +222,7 @@ def test_short_rows_say_what_to_do(session: Session) -> None:
     assert apply(session, steps[1], h, OLD).how == "text"
 
 
+@pytest.mark.shows("spark.upstream-new-collations")
 def test_a_table_from_before_the_setting_stays_as_it_is(session: Session) -> None:
     wide = made("t", column(3, "n", VARCHAR))
     wide["cols"][1] |= {"type": WIDER}  # type: ignore[index]
@@ -298,6 +300,7 @@ def asked(upstream: TargetConfig, user: str = "reader", password: str = "pässwo
     return UpstreamConfig("127.0.0.1", upstream.port, user, password)
 
 
+@pytest.mark.shows("spark.upstream.host", "spark.upstream.port", "spark.upstream.user", "spark.upstream-new-collations")
 @pytest.mark.parametrize(("value", "wanted"), [("True", True), ("False", False), (None, None)])
 def test_auto_asks_the_upstream_and_says_what_it_chose(
     upstream: TargetConfig, value: str | None, wanted: bool | None, caplog: pytest.LogCaptureFixture
@@ -319,6 +322,7 @@ def test_auto_asks_the_upstream_and_says_what_it_chose(
     assert f"because mysql.tidb at 127.0.0.1:{upstream.port} {said}" in caplog.text and name in caplog.text
 
 
+@pytest.mark.shows("spark.upstream.password")
 @pytest.mark.parametrize(("user", "password", "error"), [("reader", "wrong", "1045"), ("nobody", "pässword", "1142")])
 def test_who_gets_no_answer_does_not_know(
     upstream: TargetConfig, user: str, password: str, error: str, caplog: pytest.LogCaptureFixture

@@ -49,6 +49,7 @@ def state_of(registry: RegistryClient, kind: str, node_id: str) -> NodeState:
     return next(status.state for status in registry.listing(kind).nodes if status.node_id == node_id)
 
 
+@pytest.mark.shows("node-id")
 def test_the_drainer_is_registered(registry: RegistryClient, drainer: DrainerNode) -> None:
     (status,) = registry.listing(DRAINERS).nodes
     assert (status.node_id, status.host, status.state, status.max_commit_ts) == ("drainer", drainer.address, NodeState.ONLINE, 42)
@@ -59,6 +60,7 @@ def test_a_stopped_drainer_is_paused(service: ClusterService, registry: Registry
     assert state_of(registry, DRAINERS, "d") is NodeState.PAUSED
 
 
+@pytest.mark.shows("Notify")
 def test_a_new_pump_serves_once_the_drainer_has_answered(
     service: ClusterService, registry: RegistryClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

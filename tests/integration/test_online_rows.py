@@ -247,6 +247,7 @@ def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
         session.execute("DROP DATABASE IF EXISTS d")
 
 
+@pytest.mark.shows("ddl drop column", "known wrong: own replay")
 @pytest.mark.parametrize(("table", "change"), STORIES)
 def test_every_cut(session: Session, table: str, change: str) -> None:
     """All in one batch, each transaction alone, and two batches for every place between them; a fourth of the places for each table."""

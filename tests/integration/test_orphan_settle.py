@@ -82,6 +82,7 @@ def waits(pump: EmbeddedPump) -> bool:
     return bool(pump.service.store.orphans(1 << 62))
 
 
+@pytest.mark.shows("pump spark.tidb-status")
 def test_the_pump_waits_says_so_and_takes_a_persons_word(
     pump: EmbeddedPump, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:

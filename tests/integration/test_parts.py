@@ -127,6 +127,7 @@ def found(server: PrivateMariaDB) -> list[tuple[int, int]]:
         return list(cursor.fetchall())  # type: ignore[arg-type]
 
 
+@pytest.mark.shows("spark.atomic-rows", "spark.parts")
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_unique_values_move_between_parts(server: PrivateMariaDB, sink: MySQLSink, spark: "SparkSession", parts: int) -> None:
     clock = StageClock()

@@ -86,6 +86,7 @@ def pumps(tmp_path: Path, case: RecordedCase, pd: FakePd, tls: TlsSettings | Non
         ]
 
 
+@pytest.mark.shows("pd-urls", "a real drainer.toml")
 def test_a_real_drainers_file_is_enough(
     tmp_path: Path, case: RecordedCase, pd: FakePd, pumps: list[PumpProcess], tls: TlsSettings | None, fresh_mariadb: PrivateMariaDB
 ) -> None:

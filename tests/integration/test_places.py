@@ -42,6 +42,7 @@ def test_a_file_is_kept_and_replaced(spark, uri, tmp_path):
     assert not list(Path().glob("*:*")), "no folder that is named like a URI"
 
 
+@pytest.mark.shows("spark.checkpoint-dir")
 def test_a_checkpoint_that_cannot_be_written_is_a_config_error(spark, tmp_path):
     (tmp_path / "file").touch()
     config = DrainerConfig(source=SourceConfig("p:1", delivery="sorted"), checkpoint_dir=str(tmp_path / "file" / "spark"))

@@ -166,6 +166,7 @@ def test_a_key_under_another_collation(check: Checks, session: Session) -> None:
     assert found.code == 0
 
 
+@pytest.mark.shows("drainer --check")
 def test_an_account_with_too_few_rights(check: Checks, session: Session, server: PrivateMariaDB) -> None:
     for sql in (
         "DROP USER IF EXISTS few@localhost",
@@ -222,6 +223,7 @@ WAITING = [
 ]
 
 
+@pytest.mark.shows("drainer --check")
 def test_ddls_that_will_be_refused(check: Checks, session: Session) -> None:
     session.execute("CREATE TABLE d.taken (other INT)")
     found = check(WAITING)
@@ -297,6 +299,7 @@ def test_without_a_history(check: Checks) -> None:
     assert found.code == 1 and "no/such/file" in found.hindering[0]
 
 
+@pytest.mark.shows("drainer --check")
 def test_pumps_that_do_not_serve_the_stream(check: Checks, pump: EmbeddedPump) -> None:
     def of_another_cluster(asked: Asked) -> Iterator[bytes]:
         raise Refusal(UNKNOWN, "cluster ID are mismatch, 1 vs 9")
@@ -328,6 +331,7 @@ def test_pumps_that_do_not_serve_the_stream(check: Checks, pump: EmbeddedPump) -
     assert pump.address in other_cluster.line("cluster ID are mismatch, 2 vs 1") and other_cluster.code == 1
 
 
+@pytest.mark.shows("drainer --check")
 def test_a_pump_whose_certificate_is_refused(check: Checks, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     tls = Authority(tmp_path / "ca").settings("node", "node")
     settings = {"security__ssl_ca": tls.ca, "security__ssl_cert": tls.cert, "security__ssl_key": tls.key}
@@ -353,6 +357,7 @@ def contents(session: Session) -> list[tuple[Any, ...]]:
     return sorted(found, key=repr)
 
 
+@pytest.mark.shows("syncer.to.checkpoint.schema", "drainer --check")
 def test_nothing_is_changed(check: Checks, session: Session, server: PrivateMariaDB, tmp_path: Path) -> None:
     log = server.data_dir / "general.log"
     session.execute("SET GLOBAL general_log_file = %s, GLOBAL log_output = 'FILE'", [str(log)])
@@ -379,6 +384,7 @@ def test_nothing_is_changed(check: Checks, session: Session, server: PrivateMari
     )
 
 
+@pytest.mark.shows("drainer --check")
 def test_by_the_command_without_a_jvm(check: Checks, server: PrivateMariaDB, tmp_path: Path) -> None:
     command = [str(ROOT / "spark-submit.sh"), "drainer", *check.flags(JOBS, {}), "--check"]
     done = subprocess.run(

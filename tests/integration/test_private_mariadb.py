@@ -35,6 +35,7 @@ def test_what_was_committed_outlives_a_kill(fresh_mariadb: PrivateMariaDB) -> No
         assert cursor.fetchall() == ((1,),)
 
 
+@pytest.mark.shows("syncer.to.host", "syncer.to.port", "syncer.to.user")
 def test_it_flushes_at_every_commit_and_answers_over_tcp_too(mariadb: PrivateMariaDB) -> None:
     target = mariadb.target()
     who = {"user": target.user, "password": target.password}

@@ -41,6 +41,7 @@ def test_an_empty_target(session: Session) -> None:
     assert load(session) == TargetProgress(0, True, 48, None)
 
 
+@pytest.mark.shows("tidb_binlog.checkpoint")
 def test_checkpoint_row_is_the_drainers(session: Session) -> None:
     session.begin()
     save(session, 470604628714323969, True)
@@ -57,6 +58,7 @@ def test_checkpoint_row_is_the_drainers(session: Session) -> None:
     assert load(session) == TargetProgress(470604628714323969, True, 48, None)
 
 
+@pytest.mark.shows("the cluster of the only row")
 def test_an_unknown_cluster_is_that_of_the_only_row(session: Session) -> None:
     assert progress.only_cluster(session, "no_such_schema") == 0
     assert progress.only_cluster(session, SCHEMA) == 0

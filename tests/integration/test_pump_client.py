@@ -113,6 +113,7 @@ def test_when_all_are_gone_it_says_so_and_goes_on_later(pumps):
     assert [found for pump in pumps for found in stored(pump.address)] == [(PREWRITE, 20)]
 
 
+@pytest.mark.shows("pump spark.cluster-id")
 def test_another_cluster_is_refused(pumps):
     with PumpClient.fixed([pump.address for pump in pumps], CLUSTER + 1, QUICK) as client:
         with pytest.raises(PumpUnavailable, match=f"UNKNOWN cluster ID are mismatch, {CLUSTER + 1} vs {CLUSTER}"):
@@ -250,6 +251,7 @@ def test_a_pump_that_lacks_the_batch_gets_them_one_by_one(plain):
     assert failure.value.code == "CANCELLED"
 
 
+@pytest.mark.shows("wire gotcha 4")
 def test_an_errmsg_is_a_failure_though_the_status_is_ok(plain):
     plain.errmsg = "the disk is full"
     writer = PumpWriter(plain.address, CLUSTER)

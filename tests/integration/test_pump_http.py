@@ -112,6 +112,7 @@ def service_nodes(service, kind):
         client.close()
 
 
+@pytest.mark.shows("pump GET /status")
 def test_status_is_a_real_pumps(pump, service):
     before = service.oracle.next()
     status, kind, body = ask(pump, "GET", "/status")
@@ -124,6 +125,7 @@ def test_status_is_a_real_pumps(pump, service):
     )
 
 
+@pytest.mark.shows("pump GET /status")
 def test_status_without_a_registry_says_why(tmp_path):
     service = ClusterService(Oracle(), CLUSTER).start()
     pump = EmbeddedPump(config(tmp_path, "alone", service)).start()
@@ -133,6 +135,7 @@ def test_status_without_a_registry_says_why(tmp_path):
     pump.stop()
 
 
+@pytest.mark.shows("pump GET /drainers")
 def test_drainers(pump, service):
     assert ask(pump, "GET", "/drainers")[2] == b"null\n"
     client = RegistryClient(service.url)
@@ -142,12 +145,14 @@ def test_drainers(pump, service):
     assert (drainer["nodeId"], drainer["state"], drainer["maxCommitTS"]) == ("d1", "paused", 5)
 
 
+@pytest.mark.shows("pump 404 and 405")
 def test_what_is_not_there(pump):
     assert ask(pump, "GET", "/nothing") == (404, "text/plain; charset=utf-8", b"404 page not found\n")
     assert ask(pump, "POST", "/status")[0] == 405 and ask(pump, "POST", "/status")[2] == b""
     assert ask(pump, "GET", "/state/pump1/pause")[0] == 405
 
 
+@pytest.mark.shows("pump spark.log-row-data", "pump GET /debug/binlog/{ts}")
 def test_a_look_at_a_record_shows_rows_and_keys_only_where_that_is_set(tmp_path, service):
     row = binlog_pb2.TableMutation(table_id=96, inserted_rows=[b"card 4111"], sequence=[0])
     value = binlog_pb2.PrewriteValue(schema_version=48, mutations=[row]).SerializeToString()
@@ -167,6 +172,7 @@ def test_a_look_at_a_record_shows_rows_and_keys_only_where_that_is_set(tmp_path,
         assert secret not in shown[False] and secret in shown[True]
 
 
+@pytest.mark.shows("pump GET /debug/binlog/{ts}")
 def test_a_look_at_a_record(pump):
     value = binlog_pb2.PrewriteValue(schema_version=48, mutations=[binlog_pb2.TableMutation(table_id=96)]).SerializeToString()
     write(pump, payload(0, 10, prewrite_key=b"\x74k", prewrite_value=value), payload(1, 10, 15, prewrite_key=b"\x74k"))
@@ -198,6 +204,7 @@ def test_a_look_at_a_large_binlog_counts_its_changes(pump):
     assert "PREWRITE at 0:" in text and "table id 7: 2 changes" in text and "table id 9: 1 changes" in text and len(text) < 500
 
 
+@pytest.mark.shows("pump POST /debug/gc/trigger")
 def test_gc_on_demand(tmp_path, service):
     with fine_store(max_file_size=100):
         pump = EmbeddedPump(config(tmp_path, "old", service, gc="1h")).start()
@@ -233,6 +240,7 @@ def test_gc_counts_from_the_time_of_the_upstream(tmp_path, service, monkeypatch)
     pump.stop()
 
 
+@pytest.mark.shows("pump GET /metrics", "pump metrics")
 def test_metrics_have_a_real_pumps_names(pump):
     write(pump, payload(0, 10, prewrite_value=b"x" * 100), payload(1, 10, tso(1234)))
     pump.service.store.catch_up()
@@ -247,6 +255,7 @@ def test_metrics_have_a_real_pumps_names(pump):
     assert 'binlog_pump_rpc_duration_seconds_bucket{label="succ",le="5e-05",method="WriteBinlog"}' in text
 
 
+@pytest.mark.shows("pump PUT /state/{nodeID}/pause")
 @pytest.mark.parametrize(
     ("path", "code", "message"),
     [
@@ -260,6 +269,7 @@ def test_refused_changes_of_state(pump, path, code, message):
     assert body.decode() == json.dumps({"message": message, "code": code, "data": None}, indent=2)
 
 
+@pytest.mark.shows("pump PUT /state/{nodeID}/pause")
 def test_pause_ends_in_paused(pump, service):
     eventually(lambda: states(service) == {"pump1": "online"}, seen=lambda: states(service))
     assert json.loads(ask(pump, "PUT", "/state/pump1/pause")[2]) == {"message": "apply action pause success!", "code": 200, "data": None}
@@ -267,6 +277,7 @@ def test_pause_ends_in_paused(pump, service):
     assert states(service) == {"pump1": "paused"}
 
 
+@pytest.mark.shows("pump PUT /state/{nodeID}/close")
 def test_close_waits_for_the_drainers(pump, service):
     client = RegistryClient(service.url)
     client.put_status(DRAINERS, NodeStatus("behind", "127.0.0.1:1", NodeState.PAUSED, 5))
@@ -327,6 +338,7 @@ def test_a_heartbeat_tells_what_is_sorted(pump, service):
     eventually(lambda: service_nodes(service, PUMPS)[0]["maxCommitTS"] == 15, seen=lambda: service_nodes(service, PUMPS))
 
 
+@pytest.mark.shows("pump storage.stop-write-at-available-space")
 def test_a_full_disk_refuses_with_a_real_pumps_words(tmp_path, service):
     pump = EmbeddedPump(config(tmp_path, "full", service, stop_write_at_available_space="900000 TiB")).start()
     with pytest.raises(PumpUnavailable, match=r"no available space, available: \d+, StopWriteAtAvailableSpace: \d+"):
@@ -335,6 +347,7 @@ def test_a_full_disk_refuses_with_a_real_pumps_words(tmp_path, service):
     pump.stop()
 
 
+@pytest.mark.shows("pump spark.max-message-size")
 def test_a_message_above_the_limit_is_resource_exhausted(tmp_path, service):
     pump = EmbeddedPump(config(tmp_path, "small", service, max_message_size=1000)).start()
     with pytest.raises(PumpUnavailable, match="RESOURCE_EXHAUSTED.*received message larger than max"):
@@ -343,6 +356,7 @@ def test_a_message_above_the_limit_is_resource_exhausted(tmp_path, service):
     pump.stop()
 
 
+@pytest.mark.shows("pump node-id")
 def test_the_node_id_is_kept_in_the_data_directory(tmp_path, service):
     first = EmbeddedPump(config(tmp_path, "a", service, node_id="")).start()
     made = first.node_id
@@ -353,6 +367,7 @@ def test_the_node_id_is_kept_in_the_data_directory(tmp_path, service):
     again.stop()
 
 
+@pytest.mark.shows("pump socket")
 def test_a_unix_socket_beside_the_port(tmp_path, service):
     pump = EmbeddedPump(config(tmp_path, "u", service, socket=f"unix://{tmp_path}/pump.sock")).start()
     writer = PumpWriter(f"unix:{tmp_path}/pump.sock", CLUSTER)

@@ -89,6 +89,7 @@ def test_lonely_calls_are_written_on_the_loop_and_others_in_groups(pump, monkeyp
     writer.close()
 
 
+@pytest.mark.shows("WriteBinlog", "wire gotcha 4")
 def test_errors_are_a_real_pumps(pump):
     writer = PumpWriter(pump.address, 8)
     with pytest.raises(PumpUnavailable, match=f"UNKNOWN cluster ID are mismatch, 8 vs {CLUSTER}"):
@@ -116,6 +117,7 @@ def test_stop_ends_pulls_cleanly(tmp_path):
         assert pull.call.code() == grpc.StatusCode.OK
 
 
+@pytest.mark.shows("pump spark.registry", "pump gen-binlog-interval", "pump heartbeat-interval")
 def test_an_idle_pump_writes_fakes_and_registers(tmp_path):
     service = ClusterService(Oracle(), CLUSTER).start()
     registry = RegistryClient(service.url)
@@ -134,11 +136,13 @@ def test_an_idle_pump_writes_fakes_and_registers(tmp_path):
     service.stop()
 
 
+@pytest.mark.shows("pump addr")
 def test_a_taken_port_is_told(pump, tmp_path):
     with pytest.raises(ConfigError, match="cannot listen"):
         EmbeddedPump(config(tmp_path / "other", addr=pump.address)).start()
 
 
+@pytest.mark.shows("pump storage.sync-log")
 @pytest.mark.parametrize("writers", [1, 6])
 def test_kill_nine_under_writers_loses_nothing_acknowledged(tmp_path, writers):
     process = PumpProcess(config(tmp_path)).start()
@@ -186,6 +190,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path):
     assert not process.running
 
 
+@pytest.mark.shows("wire gotcha 2")
 @pytest.mark.parametrize("name", ["types", "keys", "ddl", "txn", "beyond_mysql", "bank", "online"])
 @pytest.mark.parametrize("seed", [None, 1])
 def test_a_recorded_case_comes_out_as_it_was(tmp_path, name, seed):
@@ -337,6 +342,7 @@ def test_an_empty_node_file_is_as_none(tmp_path, caplog, left, configured):
         pump.stop()
 
 
+@pytest.mark.shows("pump node-id")
 def test_the_node_file_wins_over_the_setting(tmp_path, caplog):
     (tmp_path / ".node").write_text("pump-7\n")
     pump = EmbeddedPump(config(tmp_path, node_id="pump-9")).start()

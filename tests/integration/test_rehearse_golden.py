@@ -119,6 +119,7 @@ def test_the_target_of_a_stream_is_refused_whatever_may_be_dropped(mariadb: Priv
         cursor.execute("DROP DATABASE tidb_binlog")
 
 
+@pytest.mark.shows("known wrong: key changes only in case")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW if name in (*IN_RAW, "online") else ()) for name in CASES])
 def test_sorted(name: str, spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path) -> None:
     with Arena(load(GOLDEN / name), mariadb, tmp_path, "sorted", Cut(max_bytes=256 << 20, step_bytes=1 << 20)) as arena:

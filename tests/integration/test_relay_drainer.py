@@ -13,6 +13,7 @@ from tests.support.relay_site import RelaySite
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
 
 
+@pytest.mark.shows("syncer.relay.log-dir")
 def test_killed_in_parts_recovered_without_the_upstream_and_continued(fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
     site = RelaySite(fresh_mariadb, tmp_path, {})
     with site.arena as arena:

@@ -79,6 +79,7 @@ def crashed(mariadb: PrivateMariaDB, tmp_path: Path, request: pytest.FixtureRequ
     found.drop()
 
 
+@pytest.mark.shows("relay log")
 @pytest.mark.parametrize("crashed", [("types", "drainer.slave"), ("keys", "drainer.slave"), ("txn", "drainer.slave")], indirect=True)
 def test_everything_from_the_checkpoint_on(crashed: Crashed, request: pytest.FixtureRequest) -> None:
     """DDLs and rows; then once more from the middle, over what is there already."""

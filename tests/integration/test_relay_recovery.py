@@ -85,6 +85,7 @@ def killed_within(site: Site, seed: str, point: str) -> None:
     assert '"consistent":false' in site.checkpoint()
 
 
+@pytest.mark.shows("syncer.relay.log-dir")
 @pytest.mark.parametrize("number", [3, pytest.param(16, marks=pytest.mark.slow), pytest.param(40, marks=pytest.mark.slow)])
 def test_killed_in_lanes_then_without_the_upstream(site: Site, number: int) -> None:
     """The target becomes what the upstream held at the checkpoint that recovery saves, and goes on from there with the upstream."""
@@ -101,6 +102,7 @@ def test_killed_in_lanes_then_without_the_upstream(site: Site, number: int) -> N
     assert keyed(site.rows()) == keyed(made(seed, BATCHES)[0].expected())
 
 
+@pytest.mark.shows("relay log")
 @pytest.mark.parametrize("upstream_returns", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_recovery_is_killed_and_repeated(site: Site, upstream_returns: bool) -> None:
     """What it has begun is finished by itself, or by the stream."""
@@ -163,6 +165,7 @@ def test_what_was_written_but_not_begun_is_written_once(site: Site) -> None:
     assert keyed(site.rows()) == keyed(made(seed, BATCHES)[0].expected())
 
 
+@pytest.mark.shows("syncer.relay.max-file-size")
 def test_files_are_deleted_once_they_are_applied(site: Site) -> None:
     seed = "files"
     stream_until(site.task(seed, max_file_bytes=2000))
@@ -170,6 +173,7 @@ def test_files_are_deleted_once_they_are_applied(site: Site) -> None:
     assert last.index > 2
 
 
+@pytest.mark.shows("syncer.relay.max-file-size")
 def test_an_open_span_keeps_its_files(site: Site) -> None:
     seed = "open"
     ended = relayed_process(site.task(seed, max_file_bytes=2000), {failpoints.DIE: "after-rows-commit:9"})

@@ -86,6 +86,7 @@ def strict(destination: Destination) -> Iterator[None]:
     destination.query(f"SET GLOBAL sql_mode = '{mode}', time_zone = '{zone}'")
 
 
+@pytest.mark.shows("Reparo: mysql")
 @pytest.mark.usefixtures("strict")
 @pytest.mark.parametrize(
     ("case", "name", "zone"),
@@ -166,6 +167,7 @@ def test_operations_reach_the_target_exactly(destination: Destination) -> None:
     assert destination.query("SELECT COUNT(*) FROM tidb_binlog.spark_rows") == ((0,),)
 
 
+@pytest.mark.shows("Reparo: mysql")
 @pytest.mark.parametrize(("point", "safe"), [("before-rows-commit", False), ("after-rows-commit", True), ("after-ddl", False)])
 def test_killed_in_the_middle_it_goes_on(point: str, safe: bool, destination: Destination) -> None:
     """Without safe mode exactly where it was, tables without a key included; with it, wherever it is begun again."""
@@ -299,6 +301,7 @@ def test_a_large_transaction_of_equal_rows_goes_on_exactly(destination: Destinat
     assert destination.query("SELECT n, COUNT(*) FROM rp.bag GROUP BY n") == ((0, 34), (1, 33), (2, 33))
 
 
+@pytest.mark.shows("Reparo: mysql")
 def test_a_ddl_is_executed_once(destination: Destination, dies: Dies, capsys: pytest.CaptureFixture[str]) -> None:
     """Also where it stands twice in the files, the rows behind it fail, or nobody knows whether it was."""
     destination.write([*EXCHANGED, EXCHANGE, rows(20, plain("x", 1)), EXCHANGE, rows(40, plain("gone", 1), plain("x", 2))])
@@ -376,6 +379,7 @@ def test_the_ways_on_lead_on(destination: Destination, capsys: pytest.CaptureFix
     assert destination.query("SELECT id FROM rp.t ORDER BY id") == tuple((n,) for n in (0, 1, 2, 4, 5))
 
 
+@pytest.mark.shows("Reparo: mysql")
 def test_a_ddl_of_which_a_part_is_there_is_refused(destination: Destination, dies: Dies, capsys: pytest.CaptureFixture[str]) -> None:
     both = ddl(30, "use `rp`; ALTER TABLE `t` ADD COLUMN `a` INT, ADD COLUMN `b` INT, ALGORITHM=INPLACE;;")
     event = of_t(pb.Insert, 5)

@@ -168,6 +168,7 @@ def checkpoints(transactions: list[Transaction]) -> int:
     return sum(any(c.table == "tidb_binlog.checkpoint" for c in t.changes) for t in transactions)
 
 
+@pytest.mark.shows("syncer.loopback-control", "syncer.channel-id")
 def test_both_sides_are_equal_and_nothing_comes_back(halves: tuple[Half, Half], servers: tuple[PrivateMariaDB, PrivateMariaDB]) -> None:
     there, back = halves
     with Writer(servers[0], 0), Writer(servers[1], 1):
@@ -208,6 +209,7 @@ def idle(halves: tuple[Half, Half], seconds: float) -> None:
         assert 1 <= checkpoints(transactions) <= seconds / late_record.SECONDS + 1
 
 
+@pytest.mark.shows("mark table")
 def test_an_idle_ring_stands_still(halves: tuple[Half, Half], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(late_record, "SECONDS", 1.0)
     idle(halves, 2.5)
@@ -218,6 +220,7 @@ def test_an_idle_ring_stands_still_for_a_minute(halves: tuple[Half, Half]) -> No
     idle(halves, 60)
 
 
+@pytest.mark.shows("syncer.channel-id")
 def test_marks_of_another_channel_are_left_alone(halves: tuple[Half, Half], servers: tuple[PrivateMariaDB, PrivateMariaDB]) -> None:
     """Its transactions are replicated, its marks are not."""
     there, _ = halves

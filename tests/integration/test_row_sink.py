@@ -248,6 +248,7 @@ def events_of(at: TableAt, events: Events) -> tuple[pa.Table, RowsStep]:
     return rows, RowsStep(BEGIN, upto_ts, rows.num_rows, {TABLE_ID: at}, applied=AppliedJobs(40))
 
 
+@pytest.mark.shows("syncer.worker-count")
 def test_every_operation_reaches_the_target(place: Place) -> None:
     """Triggers count them: nothing is folded, and an update is an update."""
     world = clustered("c1", 101, 30)
@@ -329,6 +330,7 @@ def test_a_lane_that_fails_leaves_the_step_open(place: Place, restarted: bool) -
     assert '"consistent":true' in place.checkpoint()
 
 
+@pytest.mark.shows("known wrong: table that the target lacks")
 def test_a_table_that_the_target_lacks_is_a_finding(place: Place) -> None:
     world = clustered("c1", TABLE_ID)
     (found,) = place.sink("record", txn_batch=5).apply(*events_of(world.at, Events(world.at).insert(1, None, 1)), StageClock()).findings
@@ -345,6 +347,7 @@ def test_a_row_that_the_target_refuses_is_named(place: Place) -> None:
     assert place.query("SELECT * FROM d.c1") == []
 
 
+@pytest.mark.shows("known wrong: ENUM 0")
 def test_an_enum_of_zero_is_no_finding(place: Place) -> None:
     at = table([column("id", flag=INT_PK), replace(column("e", ColumnType.ENUM, 0, -1, 0, "utf8mb4"), elems=("a",))], handle="int")
     place.query("CREATE TABLE d.t (id bigint PRIMARY KEY, e enum('a'))")
@@ -366,6 +369,7 @@ def test_another_life_takes_the_lease_from_the_lanes(place: Place) -> None:
     assert place.rows(*tables) == before
 
 
+@pytest.mark.shows("syncer.safe-mode")
 @pytest.mark.parametrize("seed", range(4))
 def test_safe_mode_mends_what_another_drainer_left_half_done(place: Place, seed: int) -> None:
     """Any prefix of each row's operations may be there, and the checkpoint is before all of them."""
@@ -397,6 +401,7 @@ def test_a_killed_process_leaves_net_changes_applied_once(place: Place, point: s
     assert place.rows(*worlds()) == history.expected()
 
 
+@pytest.mark.shows("spark.net-change")
 def test_net_changes_come_after_an_open_span(place: Place) -> None:
     """Who switches to net changes after a crash gets the open span finished as it was begun."""
     history, events, ends = made("net", BATCHES)
@@ -444,6 +449,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+@pytest.mark.shows("spark.txn-batch-time")
 def test_a_slow_transaction_makes_the_next_one_smaller(place: Place, sizes: list[int]) -> None:
     world = clustered("c1", TABLE_ID, 1000)
     place.create(world)
@@ -455,6 +461,7 @@ def test_a_slow_transaction_makes_the_next_one_smaller(place: Place, sizes: list
     assert place.query("SELECT COUNT(*) FROM d.c1") == [(200,)]
 
 
+@pytest.mark.shows("syncer.txn-batch")
 def test_transactions_have_at_most_so_many_operations(place: Place, sizes: list[int]) -> None:
     history = RowHistory(worlds(), random.Random("sizes"))
     place.create(*history.worlds)
@@ -462,6 +469,7 @@ def test_transactions_have_at_most_so_many_operations(place: Place, sizes: list[
     assert max(sizes) == 4 and len(sizes) > 10
 
 
+@pytest.mark.shows("syncer.enable-dispatch", "drainer gotcha 4")
 def test_without_dispatch_the_upstream_transactions_are_kept(place: Place, sizes: list[int]) -> None:
     history = RowHistory(worlds(), random.Random("kept"))
     place.create(*history.worlds)

@@ -60,6 +60,7 @@ QUICK = {("keys", "raw", "parts"), ("ddl", "sorted", "driver"), ("txn", "raw", "
 """Each case once, and each delivery with each cut once: the sink gets the same transactions in both deliveries."""
 
 
+@pytest.mark.shows("spark.net-change", "drainer gotcha 3")
 @pytest.mark.parametrize(
     ("name", "delivery", "cut"),
     [

@@ -138,6 +138,7 @@ def settings(world: World, target: PrivateMariaDB, directory: Path, ts: int, **a
     )
 
 
+@pytest.mark.shows("syncer.load-schema-snapshot")
 def test_a_history_that_was_cut_before_the_ts(world: World, spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path) -> None:
     """Without the setting the error names it; with it everything arrives; where GC or the history is beyond the ts, an error says so."""
     ts = world.before()

@@ -35,6 +35,7 @@ PAGES = ("jobs/", "stages/", "storage/", "environment/", "executors/", "SQL/", "
 REST = ("environment", "executors", "jobs", "stages", "sql?details=true&planDescription=true&length=1000", "storage/rdd")
 
 
+@pytest.mark.shows("syncer.to.password")
 def test_a_run_leaves_no_trace_of_the_password(fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
     """The password comes in a flag, the way that is told most of; batches go in parts, so executors log in too."""
     secrets = fresh_mariadb.target().password, SECRET_KEY

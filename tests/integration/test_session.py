@@ -110,6 +110,7 @@ def test_a_variable_that_is_refused_does_not_take_the_others_with_it(target: Tar
             assert sum("max_error_count" in sql or "lock_wait" in sql or "no_such" in sql or "page_size" in sql for sql in sent) == count
 
 
+@pytest.mark.shows("syncer.to.params", "drainer gotcha 8")
 def test_session_settings(target: TargetConfig) -> None:
     with connect(replace(target, params=(("lock_wait_timeout", "7"), ("net_read_timeout", "1000"))), ApplyConfig()) as session:
         row = session.query(
@@ -186,6 +187,7 @@ def test_a_foreign_key_may_refer_to_a_key_that_is_not_unique(target: TargetConfi
         session.execute("DROP USER plain@localhost")
 
 
+@pytest.mark.shows("syncer.to.params")
 @pytest.mark.parametrize("name", ["time_zone", "SQL_MODE", "foreign_key_checks", "unique_checks", "collation_connection"])
 def test_params_may_not_break_our_literals(target: TargetConfig, name: str) -> None:
     with pytest.raises(ConfigError, match=name):
@@ -198,6 +200,7 @@ def test_an_unknown_param_is_an_error(target: TargetConfig) -> None:
     assert caught.value.errno == 1193
 
 
+@pytest.mark.shows("syncer.to.password")
 @pytest.mark.parametrize("password", ["plain", "pä\\'ss wörd", "пароль€"])
 def test_any_password(target: TargetConfig, password: str) -> None:
     with connect(target, ApplyConfig()) as session:
@@ -224,6 +227,7 @@ def test_tables_have_transactions_whatever_the_servers_default(target: TargetCon
             session.execute(f"SET GLOBAL default_storage_engine = {before}, GLOBAL unique_checks = 1")
 
 
+@pytest.mark.shows("syncer.to.read-timeout")
 def test_a_statement_that_takes_long_has_longer_in_the_next_try(target: TargetConfig) -> None:
     tries = []
 
@@ -345,6 +349,7 @@ def test_deadlock_victim_is_run_again(target: TargetConfig) -> None:
     assert len(attempts) == 3, "one of the two was the victim, once"
 
 
+@pytest.mark.shows("syncer.sql-mode")
 @pytest.mark.parametrize("mode", ["", "TRADITIONAL", "STRICT_TRANS_TABLES"])
 def test_zero_is_a_value_in_every_mode(target: TargetConfig, mode: str) -> None:
     with connect(target, ApplyConfig(sql_mode=mode)) as session:
@@ -399,6 +404,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.shows("syncer.sql-mode")
 @pytest.mark.parametrize(
     "mode",
     [
@@ -421,6 +427,7 @@ def test_no_mode_reads_row_data_as_sql(target: TargetConfig, mode: str, form: Li
     assert found == [v.replace(b"\\", b"\\\\").replace(b"\0", b"\\0") if plain else v for v in values]
 
 
+@pytest.mark.shows("spark.socket")
 def test_a_unix_socket_where_nobody_takes_connections_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a server that is stopped, once its backlog is full."""
     monkeypatch.setattr(sessions, "_CONNECT_SECONDS", 1)

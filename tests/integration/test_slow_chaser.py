@@ -20,6 +20,7 @@ from tests.support.store_model import raw
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.shows("pump storage.kv_chan_cap")
 def test_a_slow_index_is_chased(tmp_path):
     chased(opened(tmp_path, QUICK, backlog=16), delay=0.2, seconds=3)
 

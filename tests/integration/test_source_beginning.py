@@ -82,6 +82,7 @@ def run(source: SourceConfig) -> list[tuple[int, int, int]]:
     return rows
 
 
+@pytest.mark.shows("initial-commit-ts")
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("at_once", [1 << 30, 5000])
 @pytest.mark.parametrize("delivery", list(Delivery))

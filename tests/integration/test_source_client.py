@@ -105,6 +105,7 @@ def test_a_real_pump_is_asked_who_it_is_once_for_each_of_its_lives() -> None:
         assert gc_ts_of(pump.address, pump.address, by_address=True) == 0
 
 
+@pytest.mark.shows("PullBinlogs")
 def test_sorted_goes_on_where_it_was_when_the_pump_ends_the_stream() -> None:
     def one(asked: Asked) -> Iterator[bytes]:
         yield message(1, asked.offset + 1, asked.offset + 2)
@@ -161,11 +162,13 @@ def test_a_purged_span_is_told_with_the_oldest_ts() -> None:
     assert told == [500]
 
 
+@pytest.mark.shows("spark.delivery")
 def test_a_pump_without_raw_is_refused_by_name() -> None:
     with ScriptedPump(lambda asked: iter([message(1, 5, 9)])) as pump, pytest.raises(ConfigError, match="Pump p7 .* no raw delivery"):
         commits(read_raw(endpoint(pump), Position(0, 0), Position(1, 10), 1, ReadTerms(5, refuse)))
 
 
+@pytest.mark.shows("spark.pumps", "spark.delivery")
 @pytest.mark.parametrize("proxy", ["", "http://127.0.0.1:1"])
 def test_who_offers_raw(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
     monkeypatch.setenv("http_proxy", proxy)

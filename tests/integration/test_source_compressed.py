@@ -38,6 +38,7 @@ def read(pump: EmbeddedPump, compressor: str) -> list[tuple[int, bytes]]:
     return [(row["commit_ts"], row["payload"]) for row in rows if row["control"] is None]
 
 
+@pytest.mark.shows("compressor")
 def test_binlogs_are_compressed_on_the_way(pump: EmbeddedPump, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[tuple[int, int]] = []
 

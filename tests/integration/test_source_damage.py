@@ -74,6 +74,7 @@ def test_a_damaged_record_is_one_clear_error(damaged: EmbeddedPump, delivery: De
         rows(partition_of(damaged, delivery), STRICT)
 
 
+@pytest.mark.shows("spark.fail-on-data-loss")
 @pytest.mark.parametrize("delivery", DELIVERIES)
 @pytest.mark.parametrize("damaged", ["live", "rebuilt"], indirect=True)
 def test_with_fail_on_data_loss_off_it_is_a_finding_and_all_else_arrives(damaged: EmbeddedPump, delivery: Delivery) -> None:

@@ -60,6 +60,7 @@ def offset(value: dict[str, Any]) -> BinlogOffset:
     return from_json(value)
 
 
+@pytest.mark.shows("spark.pumps")
 @pytest.mark.parametrize("delivery", list(Delivery))
 def test_pumps_join_and_leave(service: ClusterService, registry: RegistryClient, tmp_path: Path, delivery: Delivery) -> None:
     first = pump("pump-1", service, tmp_path)
@@ -304,6 +305,7 @@ def test_a_registry_that_has_lost_its_memory_loses_no_pump(
         second.stop()
 
 
+@pytest.mark.shows("spark.gone-pumps")
 @pytest.mark.parametrize("delivery", list(Delivery))
 def test_a_pump_that_is_gone_for_ever_is_left_out_as_lost(tmp_path: Path, delivery: Delivery) -> None:
     first, second = (EmbeddedPump(config_of(tmp_path, n)).start() for n in (1, 2))

@@ -139,6 +139,7 @@ def test_a_pump_killed_in_mid_stream_holds_r_until_it_is_back(spark: SparkSessio
     assert sorted(taken.payloads) == [tso(1001), tso(1012)]
 
 
+@pytest.mark.shows("spark.tidb-status")
 def test_an_orphan_is_settled_by_the_upstream_and_a_copy_goes_out_once(
     spark: SparkSession, tmp_path: Path, pumps: list[EmbeddedPump]
 ) -> None:

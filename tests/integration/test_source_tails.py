@@ -142,6 +142,7 @@ def test_a_real_pump_is_followed_by_commit_ts_alone(tails: Tails) -> None:
         script.over.set()
 
 
+@pytest.mark.shows("drainer gotcha 1")
 def test_a_silent_pump_holds_r_and_is_named(tails: Tails) -> None:
     script = Held(tip(100, 10, 10), tip(200, 15, 14))
     with ScriptedPump(script, TIP) as pump:

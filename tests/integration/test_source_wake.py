@@ -123,6 +123,7 @@ def test_nobody_is_woken_when_all_are_idle(cluster: Cluster) -> None:
     assert stands(reader, at) and cluster.writes() == [1, 1] and woken(reader) == {}
 
 
+@pytest.mark.shows("spark.wake-idle-pumps")
 def test_with_0_the_stream_waits_for_the_pump(cluster: Cluster) -> None:
     reader = cluster.reader(wake_idle_pumps="0")
     at = begun(cluster, reader)
@@ -223,6 +224,7 @@ def test_the_stream_goes_on_while_the_registry_gives_no_timestamps(
     ]
 
 
+@pytest.mark.shows("spark.ending-commit-ts")
 def test_a_stream_past_its_end_wakes_nobody(cluster: Cluster) -> None:
     commit_ts = cluster.transaction(0)
     for pump in cluster.pumps:

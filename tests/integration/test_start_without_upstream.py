@@ -15,6 +15,7 @@ from pyspark_tidb_binlog.schemas.errors import PumpUnavailable, Stopped
 pytestmark = [pytest.mark.spark, pytest.mark.grpc]
 
 
+@pytest.mark.shows("spark.upstream-timeout")
 @pytest.mark.parametrize(
     ("pumps", "who"), [("127.0.0.1:{}", "Pump 127.0.0.1"), ("pd://127.0.0.1:{}", "PD http"), ("http://127.0.0.1:{}", "registry")]
 )

@@ -48,6 +48,7 @@ def checkpoint(server: PrivateMariaDB) -> dict[str, Any]:
         return dict(json.loads(cursor.fetchall()[0][0]))
 
 
+@pytest.mark.shows("syncer.db-type", "ts-map")
 @pytest.mark.parametrize("net_change", [True, False], ids=["net changes", "row by row"])
 def test_the_targets_timestamp_is_in_the_checkpoint(net_change: bool, logged: PrivateMariaDB, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = opened(logged, db_type="tidb", net_change=net_change)

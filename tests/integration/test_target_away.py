@@ -84,6 +84,7 @@ def in_background(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
+@pytest.mark.shows("spark.retry-seconds")
 def test_a_wait_ends(fresh_mariadb: PrivateMariaDB, plain: TargetConfig) -> None:
     admin(fresh_mariadb, "SET GLOBAL read_only = 1")
     with pytest.raises(RetryableApplyError, match="1290"):

@@ -135,6 +135,7 @@ by_row = pytest.mark.parametrize("by_row", [False, True])
 # Fewer columns.
 
 
+@pytest.mark.shows("syncer.to.sync-mode")
 @by_row
 def test_columns_that_the_target_lacks_are_left_out_with_sync_mode_2(
     target: Target, by_row: bool, caplog: pytest.LogCaptureFixture
@@ -149,6 +150,7 @@ def test_columns_that_the_target_lacks_are_left_out_with_sync_mode_2(
     assert caplog.text.count("the target has no column v, e, which rows are written without from now on (syncer.to.sync-mode = 2)") == 1
 
 
+@pytest.mark.shows("syncer.to.sync-mode")
 @by_row
 def test_without_it_the_error_says_which_column_of_which_table_and_what_to_do(target: Target, by_row: bool) -> None:
     target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, e ENUM('x','y','z'), w INT)")
@@ -453,6 +455,7 @@ def test_a_key_that_takes_rows_for_others_is_refused(target: Target, by_row: boo
 # No table.
 
 
+@pytest.mark.shows("known wrong: table that the target lacks")
 @by_row
 def test_a_table_that_the_target_lacks_is_a_finding_and_the_stream_goes_on(target: Target, by_row: bool) -> None:
     sink = target.life(by_row=by_row, on_finding="record")
@@ -487,6 +490,7 @@ def test_a_trigger_that_names_a_missing_table_is_not_a_missing_table(target: Tar
 # DDLs that are not synced.
 
 
+@pytest.mark.shows("syncer.sync-ddl")
 @by_row
 def test_rows_go_on_by_the_targets_own_tables_where_ddls_are_not_synced(target: Target, by_row: bool) -> None:
     target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'))")
@@ -517,6 +521,7 @@ def test_rows_go_on_by_the_targets_own_tables_where_ddls_are_not_synced(target: 
 # Values that a strict server refuses.
 
 
+@pytest.mark.shows("known wrong: ENUM 0")
 @by_row
 @pytest.mark.parametrize("mode", ["TRADITIONAL", "STRICT_ALL_TABLES,NO_ZERO_DATE"])
 def test_an_enum_0_gets_through_a_strict_sql_mode_which_ddls_obey(

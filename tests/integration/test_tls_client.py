@@ -59,6 +59,7 @@ def failure(call: Callable[[], Any]) -> grpc.Call:
     return failed.value
 
 
+@pytest.mark.shows("wire gotcha 7")
 def test_grpcio_refuses_a_server_without_alpn(ca: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     """Why there is a client of our own (wire.md 7)."""
     without_alpn(monkeypatch)

@@ -65,6 +65,7 @@ def test_http_whatever_is_offered(server: TlsServer, ca: Authority, protocols: l
         assert len(client.getresponse().read()) == 4 << 20
 
 
+@pytest.mark.shows("wire gotcha 7")
 def test_grpc_without_alpn(server: TlsServer, ca: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = TlsSettings.client
     monkeypatch.setattr(TlsSettings, "client", lambda self, *protocols: plain(self))
@@ -100,6 +101,7 @@ def refused(server: TlsServer, tls: TlsSettings) -> str:
     return str(failed.value)
 
 
+@pytest.mark.shows("security.cert-allowed-cn", "pump security.cert-allowed-cn")
 def test_who_is_refused(ca: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     stranger = Authority(tmp_path / "stranger")
     with serving(ca.settings("server", "server", ("drainer", "server"))) as server, caplog.at_level(logging.WARNING):

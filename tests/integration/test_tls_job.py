@@ -73,6 +73,15 @@ def flags_of_target(place: Path, target: PrivateMariaDB) -> list[str]:
     ]
 
 
+@pytest.mark.shows(
+    "security.ssl-ca",
+    "security.ssl-cert",
+    "security.ssl-key",
+    "pump security.ssl-ca",
+    "pump security.ssl-cert",
+    "pump security.ssl-key",
+    "ctl -ssl-ca",
+)
 @pytest.mark.parametrize("delivery", ["raw", pytest.param("sorted", marks=pytest.mark.slow)])
 def test_a_cluster_over_tls(
     place: Path, ca: Authority, target: PrivateMariaDB, tmp_path: Path, delivery: str, capsys: pytest.CaptureFixture[str]

@@ -52,11 +52,13 @@ def cipher(target: TargetConfig) -> str:
         return str(session.query("SHOW STATUS LIKE 'Ssl_cipher'")[0][1])
 
 
+@pytest.mark.shows("syncer.to.security.ssl-ca")
 @pytest.mark.parametrize("more", [{}, {"cert_allowed_cn": ("target",)}, {"cert_allowed_cn": ("x", "test-ca")}])
 def test_a_verified_target(target: TargetConfig, ca: Authority, more: dict[str, Any]) -> None:
     assert cipher(secured(target, ca.ca, **more))
 
 
+@pytest.mark.shows("syncer.to.security.ssl-ca", "syncer.to.security.cert-allowed-cn")
 def test_who_is_not_the_target(target: TargetConfig, ca: Authority, place: Path) -> None:
     wrong = {
         "self-signed certificate": secured(target, Authority(place / "other").ca),
@@ -101,12 +103,19 @@ def shown(ca: Authority) -> SecurityConfig:
     return SecurityConfig(ca.ca, str(ours.cert), str(ours.key), ("target",))
 
 
+@pytest.mark.shows("syncer.to.security.ssl-cert", "syncer.to.security.ssl-key")
 def test_a_user_that_must_show_a_certificate(shows: TargetConfig, shown: SecurityConfig, ca: Authority) -> None:
     with pytest.raises(ApplyError, match="Access denied"):
         connect(secured(shows, ca.ca), ApplyConfig())
     assert cipher(replace(shows, security=shown))
 
 
+@pytest.mark.shows(
+    "syncer.to.checkpoint.security.ssl-ca",
+    "syncer.to.checkpoint.security.ssl-cert",
+    "syncer.to.checkpoint.security.ssl-key",
+    "syncer.to.checkpoint.security.cert-allowed-cn",
+)
 def test_the_checkpoints_account_has_certificates_of_its_own(target: TargetConfig, shows: TargetConfig, shown: SecurityConfig) -> None:
     def checkpoint(security: SecurityConfig) -> RealCheckpoint:
         asked = CheckpointConfig("mysql", host=shows.host, port=shows.port, user=shows.user, password=shows.password, security=security)
@@ -121,6 +130,7 @@ def test_the_checkpoints_account_has_certificates_of_its_own(target: TargetConfi
             checkpoint(wrong).open()
 
 
+@pytest.mark.shows("spark.upstream.security.ssl-cert", "spark.upstream.security.ssl-key", "spark.upstream.security.cert-allowed-cn")
 def test_the_upstreams_account_has_certificates_of_its_own(shows: TargetConfig, shown: SecurityConfig) -> None:
     def upstream(security: SecurityConfig) -> UpstreamConfig:
         return UpstreamConfig(host=shows.host, port=shows.port, user=shows.user, password=shows.password, security=security)

@@ -43,6 +43,7 @@ TABLES = {
 }
 
 
+@pytest.mark.shows("known wrong: memory")
 @pytest.mark.parametrize("kind", list(TABLES))
 @pytest.mark.parametrize("delivery", ["sorted", "raw"])
 def test_a_gigabyte_in_one_transaction(delivery: str, kind: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:

@@ -129,6 +129,7 @@ def test_bank(delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> N
         assert arena.most_transactions() <= 5
 
 
+@pytest.mark.shows("known wrong: own replay")
 @pytest.mark.parametrize("delivery", ["sorted", "raw"])
 def test_ddl(delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
     """Exchanged, truncated and dropped partitions, truncated tables and swapped names are among its DDLs."""

@@ -19,6 +19,7 @@ def route(monkeypatch):
     monkeypatch.setattr(advertise, "_on_the_way_to", lambda host, port: {"192.0.2.7": "192.0.2.1", "127.0.0.1": "127.0.0.1"}[host])
 
 
+@pytest.mark.shows("advertise-addr", "pump advertise-addr")
 @pytest.mark.parametrize(
     ("addr", "advertise_addr", "registry", "want"),
     [
@@ -35,6 +36,7 @@ def test_what_others_can_reach(addr, advertise_addr, registry, want):
     assert advertised(addr, advertise_addr, 8250, registry) == want
 
 
+@pytest.mark.shows("advertise-addr", "pump advertise-addr")
 @pytest.mark.parametrize(
     ("addr", "advertise_addr", "registry"),
     [

@@ -55,6 +55,7 @@ def test_one_that_a_list_does_not_name_ends_the_stream() -> None:
         departed(LIST).membership(at("a:1", "b:1"), {"a:1": "a:1"}, {}, {})
 
 
+@pytest.mark.shows("spark.gone-pumps")
 @pytest.mark.parametrize("pumps", [REGISTRY, LIST])
 def test_one_that_is_gone_for_ever_is_left_out_and_told(pumps: str, caplog: pytest.LogCaptureFixture) -> None:
     members = departed(pumps, gone_pumps="c:1, b:1")

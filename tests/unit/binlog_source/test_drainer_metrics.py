@@ -60,6 +60,20 @@ def values(metrics: DrainerMetrics) -> dict[str, float]:
     return {name: float(value) for name, value in lines}
 
 
+@pytest.mark.shows(
+    "binlog_drainer_pump_position",
+    "binlog_drainer_ddl_jobs_total",
+    "binlog_drainer_error_count",
+    "binlog_drainer_event",
+    "binlog_drainer_checkpoint_tso",
+    "binlog_drainer_checkpoint_delay_seconds",
+    "binlog_drainer_execute_duration_time",
+    "binlog_drainer_query_duration_time",
+    "binlog_drainer_binlog_reach_duration_time",
+    "binlog_drainer_read_binlog_size",
+    "binlog_drainer_queue_size",
+    "alert rules and Grafana board",
+)
 @pytest.mark.parametrize("expression", BOARD)
 def test_what_the_board_and_the_rules_ask_for_is_there(metrics: DrainerMetrics, expression: str) -> None:
     (name,) = re.findall(r"binlog_drainer_\w+", expression)
@@ -69,6 +83,7 @@ def test_what_the_board_and_the_rules_ask_for_is_there(metrics: DrainerMetrics, 
     assert all(f'{label}="' in sample for sample in found) if label else True
 
 
+@pytest.mark.shows("binlog_drainer_pump_position", "binlog_drainer_checkpoint_tso")
 def test_units_are_a_real_ones(metrics: DrainerMetrics) -> None:
     found = values(metrics)
     assert found["binlog_drainer_checkpoint_tso"] == (NOW - 2) * 1000, "physical milliseconds"
@@ -96,6 +111,7 @@ def test_a_report_counts_once(metrics: DrainerMetrics) -> None:
     assert values(metrics)['binlog_drainer_read_binlog_size_sum{nodeID="p1"}'] == 270, "a source that was started anew"
 
 
+@pytest.mark.shows("binlog_drainer_spark_")
 def test_ours_stand_beside_them(metrics: DrainerMetrics) -> None:
     metrics.state = NodeState.PAUSED
     found = values(metrics)

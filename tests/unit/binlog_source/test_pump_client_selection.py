@@ -123,6 +123,7 @@ def test_others_are_taken_while_no_matching_one_is_available():
     assert made.choose(0, 0) == "n"
 
 
+@pytest.mark.shows("pump spark.labels", "pump spark.score")
 def test_labels_come_before_scores():
     near, far = NodeStatus("n", "n:1", score=1, labels=NEAR), NodeStatus("f", "f:1", score=1000)
     made = selector("score", [far, near], NEAR)

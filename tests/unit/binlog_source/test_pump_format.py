@@ -19,6 +19,7 @@ REAL_RECORD = bytes.fromhex("e8563a821a00000000000000b482bb08080210828080fec984f
 REAL_PAYLOAD = REAL_RECORD[16:]
 
 
+@pytest.mark.shows("wire gotcha 6")
 def test_record_of_a_real_pump():
     assert encode_record(REAL_PAYLOAD) == REAL_RECORD
     assert decode_record(REAL_RECORD, Pointer(0, 0)) == REAL_PAYLOAD

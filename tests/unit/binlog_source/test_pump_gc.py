@@ -47,6 +47,7 @@ def during(monkeypatch, point, act):
     monkeypatch.setattr(failpoints, "point", lambda name: acts.pop()() if name == point and acts else None)
 
 
+@pytest.mark.shows("pump gc")
 def test_files_and_keys_up_to_the_slack_below_gc_ts_are_gone(store, tmp_path):
     assert store.collect(15, 5)
     assert files_of(tmp_path) == list(range(10, 21)) and store.beginning == Pointer(10, 0)

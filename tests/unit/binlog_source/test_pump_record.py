@@ -38,6 +38,7 @@ def test_kind_and_ts(payload, kind, ts):
         assert (record.kind, record.ts) == (kind, ts)
 
 
+@pytest.mark.shows("wire gotcha 1")
 def test_canonical_has_the_fields_that_are_always_there():
     assert canonical(b"\x10\x05").payload == binlog(0, 5, 0)
     assert canonical(b"").payload == bytes.fromhex("08001000180038004000")

@@ -330,6 +330,7 @@ def test_closing_twice_is_closing_once(tmp_path):
     other.close()
 
 
+@pytest.mark.shows("wire gotcha 3")
 def test_sorted_delivery_begins_after_the_ts_it_is_given(tmp_path):
     store = opened(tmp_path)
     store.write([prewrite(5), commit(5, 9), fake(12)])

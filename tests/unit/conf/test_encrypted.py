@@ -19,6 +19,7 @@ def test_what_is_encrypted_comes_back(size: int) -> None:
         assert base64.b64decode(text)[16:17] == b"@"
 
 
+@pytest.mark.shows("syncer.to.encrypted_password")
 def test_the_bytes_are_openssls() -> None:
     """``printf %s 'a secret of more than one block' | openssl enc -aes-256-cfb -K KEY -iv 000102…0f``."""
     made = bytes.fromhex(OPENSSL)

@@ -29,6 +29,7 @@ def test_a_name_with_dots_may_be_quoted_or_not(text: str, tmp_path: Path) -> Non
     assert load_drainer(environ={}, flags=flags_of(found)).kafka == found.kafka
 
 
+@pytest.mark.shows("spark.kafka-options")
 def test_a_part_of_a_value_may_be_encrypted(caplog: pytest.LogCaptureFixture) -> None:
     text = encrypted('a"b\\c', KEY)
     options = {JAAS: LOGIN % f"encrypted({text})", "ssl.key.password": f"encrypted({text})", "ssl.truststore.type": "PEM"}

@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
+@pytest.mark.shows("spark.checkpoint-dir")
 def test_nothing_set_gives_the_real_defaults() -> None:
     config, pump = load_drainer(environ={}), load_pump(environ={})
     assert (config.addr, config.apply.drainer, config.data_dir) == ("127.0.0.1:8249", "here:8249", "data.drainer")
@@ -43,6 +44,7 @@ HERE = ["", "http://127.0.0.1:2379", "http://localhost:2379,http://[::1]:2379", 
 ELSEWHERE = ["http://pd1:2379", "http://127.0.0.1:2379,http://10.0.0.2:2379", "http://[2001:db8::1]:2379", "http://localhost.example:2379"]
 
 
+@pytest.mark.shows("addr", "pump addr")
 @pytest.mark.parametrize(("urls", "host"), [*((urls, "127.0.0.1") for urls in HERE), *((urls, "10.0.0.9") for urls in ELSEWHERE)])
 def test_servers_listen_for_others_only_if_the_cluster_is_not_all_on_this_machine(urls: str, host: str) -> None:
     flags = {"pd-urls": urls}
@@ -69,6 +71,7 @@ def kept_in(place: Path, text: str) -> Path:
     return place
 
 
+@pytest.mark.shows("node-id")
 @pytest.mark.parametrize(
     ("text", "name"),
     [
@@ -174,6 +177,7 @@ def test_paths_flags_and_variables_are_unique_and_tables_name_settings(model: ty
         assert named <= paths | others
 
 
+@pytest.mark.shows("order of settings")
 def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
     file = toml(tmp_path, 'log-file = "f"\n[spark]\nparts = 3\natomic-rows = 10\n[syncer.to]\nport = 1\n')
     environ = {"TIDB_BINLOG__SPARK__PARTS": "4", "TIDB_BINLOG__SYNCER__TO__PORT": "2", "PATH": "/bin", "TIDB_BINLOG_DIE": "x:1"}
@@ -181,6 +185,7 @@ def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
     assert (config.log_file, config.apply.parts, config.apply.atomic_rows, config.target.port) == ("f", 4, 10, 3)
 
 
+@pytest.mark.shows("BINLOG_SERVER_")
 def test_the_real_variables_count_like_the_flags_that_they_are_named_after(tmp_path: Path) -> None:
     file = toml(tmp_path, 'addr = "f:1"\npd-urls = "http://f:1"\n')
     environ = {"BINLOG_SERVER_ADDR": "e:2", "BINLOG_SERVER_PD_URLS": "http://e:2", "BINLOG_SERVER_L": "warn", "BINLOG_SERVER_DATA_DIR": ""}
@@ -193,6 +198,7 @@ def test_the_real_variables_count_like_the_flags_that_they_are_named_after(tmp_p
         load_drainer(environ={"BINLOG_SERVER_C": "x"})
 
 
+@pytest.mark.shows("syncer.to.host", "syncer.to.port", "syncer.to.user", "MYSQL_HOST")
 def test_the_targets_variables_are_used_where_nothing_else_names_it(tmp_path: Path) -> None:
     environ = {"MYSQL_HOST": "h", "MYSQL_PORT": "33", "MYSQL_USER": "u", "MYSQL_PSWD": "s3cret"}
     assert load_drainer(None, environ).target == TargetConfig("h", 33, "u", "s3cret")
@@ -210,6 +216,7 @@ def test_false_zero_and_empty_win_over_a_default() -> None:
     assert (config.apply.ignore_schemas, config.pd_urls) == ((), "")
 
 
+@pytest.mark.shows("pd-urls")
 def test_one_place_for_the_pumps(tmp_path: Path) -> None:
     assert load_drainer(environ={}, flags={"pd-urls": "http://a:1, http://b:2"}).source.pumps == "pd://a:1,b:2"
     assert load_drainer(environ={}, flags={"pd-urls": "http://127.0.0.1:2379", "spark.pumps": "http://r:1"}).source.pumps == "http://r:1"
@@ -287,6 +294,7 @@ def test_the_other_kinds_variables_are_no_error() -> None:
     assert load_pump(environ={"TIDB_BINLOG__SPARK__PARTS": "4", "TIDB_BINLOG__NODE_ID": "p"}).node_id == "p"
 
 
+@pytest.mark.shows("an unknown key")
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -342,6 +350,13 @@ def test_the_format_of_the_log() -> None:
         load_pump(environ={}, flags={"spark.log-format": "xml"})
 
 
+@pytest.mark.shows(
+    "syncer.to.oracle-service-name",
+    "syncer.to.oracle-connect-string",
+    "syncer.to.checkpoint.oracle-service-name",
+    "syncer.to.checkpoint.oracle-connect-string",
+    "Oracle",
+)
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -359,6 +374,7 @@ def test_a_tidb_is_a_target(caplog: pytest.LogCaptureFixture) -> None:
     assert (found.apply.db_type, found.target.host, caplog.records) == ("tidb", "db", [])
 
 
+@pytest.mark.shows("syncer.to.checkpoint.type", "savepoint of files and topics")
 @pytest.mark.parametrize("value", ["file", "pb"])
 def test_binlog_files_are_a_target(value: str, caplog: pytest.LogCaptureFixture) -> None:
     flags = {"syncer.db-type": value, "syncer.to.dir": "d", "syncer.to.retention-time": "7", "syncer.sync-ddl": "false"}
@@ -372,6 +388,7 @@ def test_binlog_files_are_a_target(value: str, caplog: pytest.LogCaptureFixture)
         load_drainer(environ={}, flags=flags | {"syncer.to.checkpoint.type": "mysql"})
 
 
+@pytest.mark.shows("KAFKA_ADDRS")
 def test_a_topic_is_a_target(caplog: pytest.LogCaptureFixture) -> None:
     flags = {"syncer.db-type": "kafka", "syncer.to.kafka-addrs": "b:1,c:2", "syncer.to.topic-name": "t", "spark.retry-seconds": "3"}
     found = load_drainer(environ={}, flags=flags | {"syncer.to.checkpoint.type": "file", "syncer.to.dir": "d"})
@@ -398,6 +415,7 @@ def test_settings_of_row_operations(caplog: pytest.LogCaptureFixture) -> None:
             load_drainer(environ={}, flags=wrong)
 
 
+@pytest.mark.shows("syncer.to.zookeeper-addrs", "ZooKeeper")
 def test_zookeeper_is_out_with_its_alternative() -> None:
     with pytest.raises(ValueError, match="ZooKeeper is not asked: name the brokers in syncer.to.kafka-addrs"):
         load_drainer(environ={}, flags={"syncer.db-type": "kafka", "syncer.to.zookeeper-addrs": "z:1"})

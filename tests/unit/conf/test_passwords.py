@@ -25,6 +25,7 @@ def test_the_checkpoint_may_repeat_what_the_target_has() -> None:
     assert load_drainer(environ={}, flags=other).checkpoint.security.ssl_ca == "other.pem"
 
 
+@pytest.mark.shows("syncer.to.checkpoint.encrypted_password")
 def test_the_checkpoints_own_password_is_decrypted() -> None:
     """The real one decrypts the target's for both (drainer.md, gotchas)."""
     key = {"BINLOG_SECRET_KEY": "00c0ffee" * 8}
@@ -40,6 +41,7 @@ def test_the_checkpoints_own_password_is_decrypted() -> None:
         load_drainer(environ=key, flags=flags | {"syncer.to.checkpoint.encrypted_password": "hard-to-guess!"})
 
 
+@pytest.mark.shows("syncer.to.encrypted_password")
 def test_an_encrypted_password(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     key = {"BINLOG_SECRET_KEY": "00c0ffee" * 8}
     flags: dict[str, object] = {"syncer.to.encrypted_password": encrypted("s3cret", key), "syncer.to.password": "other"}
@@ -59,6 +61,7 @@ def test_an_encrypted_password(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         load_drainer(environ=key, flags=flags | {"spark.password-file": str(tmp_path)})
 
 
+@pytest.mark.shows("spark.upstream.encrypted_password", "spark.upstream.security.ssl-ca")
 def test_the_upstreams_account() -> None:
     key = {"BINLOG_SECRET_KEY": "00c0ffee" * 8}
     flags: dict[str, object] = {"spark.upstream.host": "db", "spark.upstream.encrypted_password": encrypted("s3cret", key)}
@@ -84,6 +87,7 @@ def test_a_checkpoint_on_the_target_itself_is_taken(tmp_path: Path) -> None:
         load_drainer(environ=own, flags=flags | {"syncer.to.checkpoint.encrypted_password": "x"})
 
 
+@pytest.mark.shows("spark.password-file")
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
 def test_a_password_from_a_file(tmp_path: Path, end: str) -> None:
     file = tmp_path / "password"
@@ -93,6 +97,7 @@ def test_a_password_from_a_file(tmp_path: Path, end: str) -> None:
     assert "s3cret" not in repr(config)
 
 
+@pytest.mark.shows("spark.password-file")
 def test_a_password_that_cannot_be_had_is_refused_and_not_shown(tmp_path: Path) -> None:
     empty, odd, toml = tmp_path / "empty", tmp_path / "odd", tmp_path / "d.toml"
     empty.write_text("\n")

@@ -23,6 +23,7 @@ SAMPLES = Path(__file__).parent / "samples"
 """The annotated files of TiDB Binlog v7.1 itself."""
 
 
+@pytest.mark.shows("a real drainer.toml")
 def test_a_drainers_own_file_is_taken_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
     config = load_drainer(SAMPLES / "drainer.toml", {})
     assert (config.addr, config.data_dir, config.source.pumps) == ("127.0.0.1:8249", "data.drainer", "pd://127.0.0.1:2379")
@@ -40,6 +41,7 @@ def uncommented(text: str) -> str:
     return re.sub(r"^ *# ?(?=(\[|[a-z_A-Z0-9-]+ = ?))", "", text, flags=re.M)
 
 
+@pytest.mark.shows("pump pd-urls", "a real pump.toml")
 def test_a_pumps_own_file_is_taken_as_it_is_and_uncommented(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = load_pump(SAMPLES / "pump.toml", {})
     assert config == PumpConfig(pd_urls="http://127.0.0.1:2379")
@@ -60,6 +62,7 @@ def test_everything_that_the_real_file_only_shows_is_known(tmp_path: Path) -> No
     assert config.apply.replicate_do_table == (TableName("test", "log"), TableName("test", "~^a.*"))
 
 
+@pytest.mark.shows("keys in any case")
 def test_keys_in_any_case(tmp_path: Path) -> None:
     file = toml(tmp_path, '[Syncer]\nIgnore-Schemas = "a"\n[SYNCER.to]\nHOST = "db"\n')
     config = load_drainer(file, {})
@@ -70,12 +73,14 @@ def test_keys_in_any_case(tmp_path: Path) -> None:
     assert load_pump(pump, {}).kv_chan_cap == 9
 
 
+@pytest.mark.shows("pump gc")
 @pytest.mark.parametrize("value", ["7", '"7"'])
 def test_gc_is_a_number_or_a_text(tmp_path: Path, value: str) -> None:
     config = load_pump(toml(tmp_path, f"gc = {value}\n"), {})
     assert (config.gc, days_or_duration(config.gc)) == ("7", 7 * 86400)
 
 
+@pytest.mark.shows("syncer.to.read-timeout")
 @pytest.mark.parametrize(("value", "seconds"), [("1m", 60.0), ("1m30s", 90.0), ("100ms", 0.1), ("48h", 172800.0)])
 def test_a_read_timeout_as_the_real_drainer_reads_it(tmp_path: Path, value: str, seconds: float) -> None:
     config = load_drainer(toml(tmp_path, f'[syncer.to]\nread-timeout = "{value}"\n'), {})
@@ -94,6 +99,7 @@ def test_a_read_timeout_without_a_unit_is_refused_for_it_was_seconds_before(tmp_
         load_drainer(environ={}, flags={"syncer.to.read-timeout": "0s"})
 
 
+@pytest.mark.shows("syncer.ignore-schemas")
 @pytest.mark.parametrize(
     ("value", "names"), [('"a,b"', ("a", "b")), ('["a", "b"]', ("a", "b")), ('"a, b"', ("a", " b")), ('""', ()), ("[]", ())]
 )
@@ -102,6 +108,31 @@ def test_ignored_schemas_are_a_text_or_a_list(tmp_path: Path, value: str, names:
     assert ("' b' begins or ends with a blank" in caplog.text) == (" b" in names)
 
 
+@pytest.mark.shows(
+    "syncer.to.kafka-version",
+    "detect-interval",
+    "syncer.to.merge",
+    "cache-binlog-count",
+    "log-rotate",
+    "pump storage.slow_write_threshold",
+    "pump storage.kv.block-cache-capacity",
+    "pump storage.kv.block-restart-interval",
+    "pump storage.kv.block-size",
+    "pump storage.kv.compaction-L0-trigger",
+    "pump storage.kv.compaction-table-size",
+    "pump storage.kv.compaction-total-size",
+    "pump storage.kv.compaction-total-size-multiplier",
+    "pump storage.kv.write-buffer",
+    "pump storage.kv.write-L0-pause-trigger",
+    "pump storage.kv.write-L0-slowdown-trigger",
+    "pump enable-debug",
+    "pump binlog-file-size",
+    "pump enable-binlog-slice",
+    "pump binlog-slice-size",
+    "pump log-rotate",
+    "what means nothing here",
+    "drainer gotcha 10",
+)
 def test_what_means_nothing_is_taken_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = "[syncer]\ntxn-batch = 100\nworker-count = 32\nenable-detect = false\n"
     text += '[syncer.to]\nmerge = true\ntopic-name = "t"\nkafka-version = "1"\ndir = "d"\n[syncer.relay]\nmax-file-size = 1\n'
@@ -127,6 +158,7 @@ def test_what_means_nothing_is_taken_and_said(tmp_path: Path, caplog: pytest.Log
     assert len(caplog.records) == 2 and all(record.levelno == logging.WARNING for record in caplog.records)
 
 
+@pytest.mark.shows("syncer.disable-dispatch", "syncer.disable-detect")
 @pytest.mark.parametrize(
     ("in_file", "flags", "kept"),
     [

@@ -6,6 +6,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.conf.sql_mode import for_all, for_rows, refusals
 
 
+@pytest.mark.shows("syncer.sql-mode")
 @pytest.mark.parametrize(
     "mode",
     ["NO_BACKSLASH_ESCAPES", "ansi_quotes", "STRICT_TRANS_TABLES, Ansi", "ORACLE", "DB2", "MSSQL", "MAXDB", "POSTGRESQL"]

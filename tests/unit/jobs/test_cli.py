@@ -98,6 +98,7 @@ def test_to_be_stopped_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None
     assert "while the target was waited for" in logs.log_file().read_text()
 
 
+@pytest.mark.shows("log-level", "pump log-level")
 def test_the_log_level_is_a_setting() -> None:
     parser = cli.parser("drainer", "")
     cli.add_settings(parser, DrainerConfig)
@@ -168,6 +169,7 @@ def test_every_setting_is_a_flag_by_path_and_unique_name() -> None:
     assert (config.target.host, config.apply.ddl_policy, config.source.pumps, config.apply.parts) == ("db", "skip", "a:1,b:2", 4)
 
 
+@pytest.mark.shows("-config")
 @pytest.mark.parametrize(
     "argv",
     [
@@ -202,6 +204,7 @@ def test_a_wrong_flag_is_refused_with_what_was_meant(argv: list[str], words: str
     assert str(refused.value) == words
 
 
+@pytest.mark.shows("-V")
 @pytest.mark.parametrize("flag", ["-V", "--V", "-h", "--help", "-help"])
 def test_version_and_help_end_well(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     parser = cli.parser("drainer", "")
@@ -214,6 +217,7 @@ def test_version_and_help_end_well(flag: str, capsys: pytest.CaptureFixture[str]
     ) in capsys.readouterr().out
 
 
+@pytest.mark.shows("--help")
 @pytest.mark.parametrize("model", [DrainerConfig, PumpConfig])
 def test_help_has_a_line_for_every_setting(model: type[DrainerConfig] | type[PumpConfig], capsys: pytest.CaptureFixture[str]) -> None:
     parser = cli.parser("x", "")
@@ -255,6 +259,7 @@ def test_demo_and_rehearse_end_at_a_finding_unless_told_otherwise(
     assert 'do not match the binlogs [default: "stop"]' in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.shows("spark.log-format", "pump spark.log-format")
 def test_the_settings_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "_moved_to", [])
     logs.log_to_file()
@@ -267,6 +272,7 @@ def test_the_settings_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert logs.spark_log_file() == tmp_path / "log" / "job.spark.log", "the JVM writes since before the settings were read"
 
 
+@pytest.mark.shows("log-file", "pump log-file")
 def test_what_is_said_about_settings_is_in_the_log_that_they_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "_moved_to", [])
     logs.log_to_file()

@@ -9,6 +9,7 @@ from pyspark_tidb_binlog.jobs.ctl import main
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
+@pytest.mark.shows("ctl encrypt")
 def test_a_password_is_encrypted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     key = {"BINLOG_SECRET_KEY": "00c0ffee" * 8}
     monkeypatch.setenv("BINLOG_SECRET_KEY", key["BINLOG_SECRET_KEY"])
@@ -33,6 +34,7 @@ def test_a_key_that_everybody_knows_is_said(monkeypatch: pytest.MonkeyPatch, cap
         main(["encrypt"])
 
 
+@pytest.mark.shows("ctl -V")
 def test_the_version_in_binlogctls_form(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["-V"])

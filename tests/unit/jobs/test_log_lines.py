@@ -51,6 +51,7 @@ def test_an_exception_is_two_fields() -> None:
     assert values["error"] == "ValueError: no\nway" and values["stack"].startswith("Traceback")
 
 
+@pytest.mark.shows("spark.log-format", "pump spark.log-format")
 @pytest.mark.parametrize("message", HARD)
 def test_json_holds_the_same(message: str) -> None:
     said = JsonLines().format(record(message, logging.CRITICAL, fields={"path": Path("/a")}))

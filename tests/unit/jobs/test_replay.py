@@ -33,6 +33,7 @@ def at(*times: int) -> list[bytes]:
     return [pb.Binlog(tp=pb.DDL, commit_ts=ts, ddl_query=b"use `d`; DROP TABLE `t`;;").SerializeToString() for ts in times]
 
 
+@pytest.mark.shows("Reparo: print")
 @pytest.mark.parametrize("case", ["types", "keys", "txn", "ddl"])
 def test_it_prints_what_reparo_prints(case: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """The original read files of these messages and printed them (tests/golden/README.md)."""
@@ -63,6 +64,7 @@ def test_values_as_go_prints_them(value: int | float | bytes | None, tp: int, te
     assert cell_text(value, tp) == text
 
 
+@pytest.mark.shows("Reparo: ranges")
 def test_both_ends_of_a_range_are_in_it(tmp_path: Path) -> None:
     written(tmp_path, at(*range(10, 30)), max_bytes=150)
 
@@ -74,6 +76,7 @@ def test_both_ends_of_a_range_are_in_it(tmp_path: Path) -> None:
             assert found(start, stop) == [ts for ts in range(10, 30) if ts >= start and (ts <= stop or not stop)], (start, stop)
 
 
+@pytest.mark.shows("Reparo: ranges")
 def test_only_files_that_can_hold_the_range_are_read(tmp_path: Path) -> None:
     """The newest file is empty: the one before it had reached its size."""
     written(tmp_path, at(10, 11, 20, 21, 30, 31), max_bytes=90)
@@ -125,6 +128,7 @@ def test_the_table_that_a_ddl_names(query: str, schema: str, table: str) -> None
     assert ddl_name(query) == QualifiedName(schema, table)
 
 
+@pytest.mark.shows("Reparo: filters")
 def test_filters_leave_out_events_and_ddls() -> None:
     events = [pb.Event(schema_name=s, table_name=t, tp=pb.Insert) for s, t in (("a", "x"), ("a", "y"), ("B", "x"))]
     dml = pb.Binlog(tp=pb.DML, commit_ts=1, dml_data=pb.DMLData(events=events))
@@ -157,6 +161,7 @@ def run(argv: list[str]) -> list[int]:
     return [b.commit_ts for b in binlogs_in(settings.directory, settings.wanted)]
 
 
+@pytest.mark.shows("Reparo: settings")
 def test_settings_of_the_file_and_of_options(tmp_path: Path) -> None:
     moment = datetime.datetime(2024, 3, 4, 5, 6, 7)  # noqa: DTZ001 - local time
     first = tso(int(moment.timestamp()) * 1000)

@@ -129,6 +129,7 @@ def test_what_was_not_changed_is_as_it_is_now(ports: FakePorts) -> None:
     assert not tables & set(ports.asked) and len(ports.asked) == 2, "the version and its diff: nothing else needs to be asked"
 
 
+@pytest.mark.shows("syncer.load-schema-snapshot")
 def test_every_change_since_is_undone(ports: FakePorts) -> None:
     change = ports.change
     change(1, JobType.RENAME_TABLE, B, table_id=100, old_schema_id=A, tables={(A, 100): None, (B, 100): table(100, "moved")})

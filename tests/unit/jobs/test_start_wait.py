@@ -22,6 +22,7 @@ def test_it_is_said_at_once_and_then_every_few_seconds(caplog: pytest.LogCapture
     assert [record.getMessage() for record in caplog.records] == said
 
 
+@pytest.mark.shows("spark.upstream-timeout")
 def test_a_stop_ends_the_wait() -> None:
     stop = threading.Event()
     waiting = StartWait(60.0, stop, lambda text: None)

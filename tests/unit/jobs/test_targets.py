@@ -29,6 +29,7 @@ def config(db_type: str = "mysql", **apply: Any) -> DrainerConfig:
     )
 
 
+@pytest.mark.shows("syncer.db-type")
 @pytest.mark.parametrize(("db_type", "kind"), [("mysql", RowSink), ("tidb", RowSink), ("file", MessageSink), ("kafka", MessageSink)])
 def test_each_type_has_its_sink(db_type: str, kind: type) -> None:
     assert type(targets.sink_of(config(db_type), 7, lambda seconds: None)) is kind
@@ -41,6 +42,7 @@ def test_settings_of_row_operations() -> None:
     assert targets.row_settings(dataclasses.replace(given, enable_detect=False)).conflict is Conflict.OFF
 
 
+@pytest.mark.shows("syncer.to.kafka-client-id")
 def test_settings_of_a_topic() -> None:
     found = targets.broker_settings(config("kafka", retry_seconds=9.0), 7)
     assert (found.topic, found.addresses(), found.client_id, found.retry_seconds) == ("7_obinlog", [("b", 1)], "tidb_binlog", 9.0)
@@ -72,6 +74,7 @@ def test_who_sends_to_a_topic() -> None:
     assert targets.broker_settings(with_options, 7).options == (("security.protocol", "SSL"),)
 
 
+@pytest.mark.shows("start without a savepoint")
 def test_a_stream_that_would_begin_now_needs_an_empty_target(tmp_path: Path) -> None:
     writer = BinlogWriter(tmp_path)
     writer.append([pb.Binlog(tp=pb.DDL, commit_ts=9, ddl_query=b"x").SerializeToString()])

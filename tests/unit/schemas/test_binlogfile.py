@@ -57,6 +57,7 @@ def payloads(directory: Path) -> list[bytes]:
     return [r.payload for r in walk(directory)]
 
 
+@pytest.mark.shows("wire gotcha 6")
 def test_records_of_the_specification() -> None:
     assert record_of(bytes.fromhex(DDL)).hex() == "04051b1c3800000000000000" + DDL + "7253f06e"
     assert record_of(bytes.fromhex(DML)).hex() == "04051b1c4900000000000000" + DML + "a1c839b5"
@@ -104,6 +105,7 @@ def test_files_without_a_gap_but_after_the_first() -> None:
             require_whole(names(*broken))
 
 
+@pytest.mark.shows("pb files")
 def test_a_file_ends_with_the_record_that_fills_it(tmp_path: Path) -> None:
     """Two records of 10 bytes are 52 bytes."""
     assert write(tmp_path, [b"binlogtest"] * 5, max_bytes=52) == FilePosition(2, 26)

@@ -29,6 +29,7 @@ def batch(*rows: Row) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=TRANSACTION)
 
 
+@pytest.mark.shows("wire gotcha 5")
 def test_events_follow_the_sequence_over_all_tables_of_a_transaction() -> None:
     first = mutation(7, inserted_rows=[b"i1", b"i2"], updated_rows=[b"u1"], deleted_rows=[b"d1"], sequence=[0, 1, 4, 0])
     second = mutation(9, inserted_rows=[b"j1"], sequence=[0])

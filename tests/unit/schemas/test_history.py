@@ -13,6 +13,7 @@ from tests.support.ddl_jobs import column, database, history, job, partitions, t
 from tests.support.golden_case import load_case
 
 
+@pytest.mark.shows("ddl gotcha 2", "ddl gotcha 10")
 def test_a_table_is_known_from_its_version_on() -> None:
     h = history(database(1), job(2, 3, table(10, "t")), job(5, 4, table_id=10))
     assert h.table_at(10, 1) is None
@@ -33,6 +34,7 @@ def test_defaults_come_from_the_first_snapshot_not_older_than_the_row() -> None:
     assert dropping is not None and dropping.can_append_default(10)
 
 
+@pytest.mark.shows("ddl gotcha 7")
 @pytest.mark.parametrize("change", [{"state": 5}, {"state": 3}, {"version": 0}, {"type": 57}])
 def test_jobs_without_effect_change_nothing(change: dict[str, int]) -> None:
     fields = {"kind": 5, **change}
@@ -59,6 +61,7 @@ def test_truncate_gives_a_new_id() -> None:
     assert h.tables_of_job(h.jobs[3]) == (10, 11)
 
 
+@pytest.mark.shows("ddl rename tables")
 def test_rename_tables_renames_all_of_them() -> None:
     many = [table(10, "b"), table(11, "a")]
     h = history(
@@ -72,6 +75,7 @@ def test_rename_tables_renames_all_of_them() -> None:
     assert [(t.schema, t.name) for i in (10, 11) if (t := h.table_at(i, 4))] == [("d", "a"), ("d", "b")]
 
 
+@pytest.mark.shows("ddl rename tables", "known wrong: RENAME TABLES")
 def test_a_three_way_swap_leaves_the_last_names() -> None:
     many = [table(10, "x"), table(11, "a"), table(10, "b")]
     h = history(
@@ -84,6 +88,7 @@ def test_a_three_way_swap_leaves_the_last_names() -> None:
     assert len(h.jobs_of_table(10, 4, 9)) == 1
 
 
+@pytest.mark.shows("ddl exchange partition", "known wrong: EXCHANGE PARTITION")
 def test_exchange_partition_swaps_the_ids() -> None:
     h = history(
         database(1),
@@ -97,6 +102,7 @@ def test_exchange_partition_swaps_the_ids() -> None:
     assert [j.id for j in h.jobs_of_table(21, 0, 9)] == [4]
 
 
+@pytest.mark.shows("ddl alter partitioning", "ddl remove partitioning")
 @pytest.mark.parametrize("kind", [71, 72], ids=["PARTITION BY", "REMOVE PARTITIONING"])
 def test_a_table_that_is_partitioned_anew_goes_on_under_its_new_id_only(kind: int) -> None:
     """``table_id`` is the old id, the info has the new one (ddl.md 3); its rows stay."""
@@ -130,6 +136,7 @@ def test_dropping_a_database_drops_its_tables_and_flashback_brings_them_back() -
     assert [t.table_id for t in h.tables_in("d", 7)] == [20]
 
 
+@pytest.mark.shows("ddl flashback cluster")
 def test_flashback_cluster_and_unknown_types_are_not_fatal() -> None:
     h = history(database(1), job(2, 3, table(10, "t")), job(3, 62), job(4, 999, table(10, "t")))
     assert h.table_at(10, 9) is not None
@@ -177,6 +184,7 @@ def test_pickles_small_and_equal() -> None:
     assert only.table_at(287, 285) == case.history.table_at(287, 285)
 
 
+@pytest.mark.shows("ddl gotcha 6")
 def test_golden_ddl_ends_with_the_tables_that_tidb_had() -> None:
     case = load_case("ddl")
     version = max(j.version for d in case.ddls if (j := case.history.job(d.job_id)))

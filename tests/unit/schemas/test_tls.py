@@ -41,6 +41,7 @@ def test_without_a_ca_there_is_no_tls() -> None:
     assert TlsSettings.of(SecurityConfig("ca", "cert", "key", (" a ", "b"))) == TlsSettings("ca", "cert", "key", ("a", "b"))
 
 
+@pytest.mark.shows("security.ssl-cert", "security.ssl-key", "pump security.ssl-cert", "pump security.ssl-key")
 @pytest.mark.parametrize(("cert", "key"), [("cert", ""), ("", "key")])
 def test_a_certificate_needs_its_key(cert: str, key: str) -> None:
     with pytest.raises(ConfigError, match=r"security: ssl-\w+ needs ssl-\w+ as well"):
@@ -108,6 +109,7 @@ def test_the_settings_tell_no_secret(ca: Authority) -> None:
     assert "PRIVATE" in Path(settings.key).read_text() and "PRIVATE" not in repr(settings)
 
 
+@pytest.mark.shows("security.cert-allowed-cn", "pump security.cert-allowed-cn")
 @pytest.mark.parametrize(
     ("allowed", "refused"),
     [(("node",), False), (("other", "node"), False), (("test-ca",), False), (("nod",), True), (("localhost",), True), ((), False)],
@@ -146,6 +148,7 @@ def test_client_certificates_are_asked_for_only_with_names(ca: Authority) -> Non
     assert answers.getpeercert(binary_form=True) is None
 
 
+@pytest.mark.shows("security.ssl-ca", "pump security.ssl-ca")
 @pytest.mark.parametrize(
     ("more", "why"),
     [

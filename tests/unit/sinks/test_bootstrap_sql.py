@@ -90,6 +90,7 @@ def test_the_ids_of_tables_at_the_snapshot() -> None:
     assert tidb.table_ids(tidb.told) == {}  # type: ignore[arg-type]
 
 
+@pytest.mark.shows("drainer --bootstrap")
 def test_a_session_reads_at_the_snapshot() -> None:
     tidb = ToldTidb()
     with tidb.at(TS) as session:

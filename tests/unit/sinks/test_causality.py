@@ -17,6 +17,7 @@ MIXED = [[1], [2], [1], [2], [2], [2]]
 """ins 1, ins 2, upd 1, upd 2, del 2, ins 2."""
 
 
+@pytest.mark.shows("syncer.worker-count")
 @pytest.mark.parametrize(("keys", "lanes"), [(MOVES, [0, 1, 0]), (MIXED, [0, 1, 0, 1, 1, 1])])
 def test_an_operation_joins_the_lane_of_its_group(keys: list[list[int]], lanes: list[int]) -> None:
     found = schedule(OpKeys.of(keys), 4, Conflict.GROUPS, 1)
@@ -42,6 +43,7 @@ def test_neighbours_go_to_the_lane_being_filled() -> None:
     )
 
 
+@pytest.mark.shows("syncer.enable-detect")
 def test_without_detection_the_first_key_decides() -> None:
     found = schedule(OpKeys.of([[1, 9], [2, 9], [1], [5]]), 4, Conflict.OFF, 1)
     assert (found.lanes.tolist(), found.flushed_before) == ([1, 2, 1, 1], [])

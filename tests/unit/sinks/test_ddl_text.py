@@ -51,6 +51,7 @@ def test_databases_are_made_from_the_job() -> None:
     )
 
 
+@pytest.mark.shows("ddl schema charset")
 def test_charset_changes_of_a_database() -> None:
     info = {"id": 1000, "db_name": {"O": "d"}, "charset": "gbk", "collate": "gbk_chinese_ci"}
     h = history(database(1), job(2, 26, None, db=info))
@@ -92,6 +93,7 @@ def test_create_table(body: str, columns: list[dict[str, Any]] | None, wanted: s
     assert create(body, columns).sql == f"CREATE TABLE `d`.`t` ({wanted}) {CS}"
 
 
+@pytest.mark.shows("ddl options of TiDB")
 @pytest.mark.parametrize(
     ("tail", "wanted"),
     [
@@ -113,11 +115,13 @@ def test_table_options(tail: str, wanted: str) -> None:
     assert rewritten(f"CREATE TABLE `t` (`id` INT){tail};", 3, made).sql == f"CREATE TABLE `d`.`t` (`id` INT) {CS}{wanted}"
 
 
+@pytest.mark.shows("spark.upstream-collation")
 def test_another_default_charset() -> None:
     sql = create("`id` INT,`s` VARCHAR(20)", [ID, column(2, "s", VARCHAR)], " CHARSET = GBK", charset="gbk", collate="gbk_chinese_ci").sql
     assert sql == f"CREATE TABLE `d`.`t` (`id` INT, `s` VARCHAR(20) {CLAUSE}) DEFAULT CHARACTER SET = gbk COLLATE = gbk_chinese_ci"
 
 
+@pytest.mark.shows("ddl temporary tables")
 @pytest.mark.parametrize(
     ("query", "wanted"),
     [
@@ -242,6 +246,7 @@ def test_each_job_of_a_drop_drops_its_own_table() -> None:
     assert rewritten("DROP TABLE IF EXISTS `x`, `t`;", 4, table_id=10).sql == "DROP TABLE `d`.`t`"
 
 
+@pytest.mark.shows("ddl rename table")
 def test_renames_name_their_databases() -> None:
     h = history(database(1), database(2, "e", 1001), job(3, 3, table(10, "t")), job(4, 14, table(10, "u"), schema_id=1001))
     assert on(h, "ALTER TABLE `t` RENAME AS `e`.`u`;").sql == "RENAME TABLE `d`.`t` TO `e`.`u`"
@@ -269,6 +274,7 @@ def test_exchange_names_both_tables_and_says_nothing_of_validation() -> None:
     assert sql == "ALTER TABLE `d`.`p` EXCHANGE PARTITION `p0` WITH TABLE `d`.`plain`"
 
 
+@pytest.mark.shows("ddl gotcha 4")
 def test_user_text_has_backslash_escapes() -> None:
     info = table(10, "t")
     assert "comment 'it\\'s, not )')" in rewritten("create table t (id int comment 'it\\'s, not )')", 3, info, restored=False).sql
@@ -289,6 +295,7 @@ def test_tidb_keeps_its_own_text() -> None:
     )
 
 
+@pytest.mark.shows("ddl create placement", "ddl cache table")
 def test_what_jobs_without_statement_ask_for_is_named() -> None:
     h = history(database(1), job(2, 3, table(10, "c")), job(3, 57, table(10, "c"), table_name="c"), job(4, 51, schema_name="pp"))
     assert silent_losses(h, 0, 9) == ("d.c: CACHE left out", "pp: placement policy left out")

@@ -15,6 +15,7 @@ def tidb(query: str, kind: int, info: dict[str, Any] | None = None, **more: Any)
     return rewritten(query, kind, info or table(10, "t"), Flavour.TIDB, **more).sql
 
 
+@pytest.mark.shows("ddl set tiflash replica")
 def test_a_tiflash_replica_is_passed_through_and_may_fail() -> None:
     found = rewritten("ALTER TABLE `t` SET TIFLASH REPLICA 1;", 30, table(10, "t"), Flavour.TIDB)
     assert (found.sql, found.may_fail) == ("ALTER TABLE `t` SET TIFLASH REPLICA 1", True)
@@ -22,6 +23,7 @@ def test_a_tiflash_replica_is_passed_through_and_may_fail() -> None:
     assert rewritten("ALTER TABLE `t` SET TIFLASH REPLICA 1;", 30, table(10, "t")).sql == ""
 
 
+@pytest.mark.shows("ddl options of TiDB")
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -75,6 +77,7 @@ def test_databases_lose_their_policy_too() -> None:
     assert tidb("ALTER DATABASE `d` CHARACTER SET = utf8mb4;", 26) == "ALTER DATABASE `d` CHARACTER SET = utf8mb4"
 
 
+@pytest.mark.shows("ddl options of TiDB")
 def test_what_else_only_tidb_knows_is_passed_through() -> None:
     for spec in ("SHARD_ROW_ID_BITS = 4", "AUTO_ID_CACHE = 100", "STATS_OPTIONS='x'", "AUTO_RANDOM_BASE = 5"):
         text = f"ALTER TABLE `t` /*T! {spec} */"

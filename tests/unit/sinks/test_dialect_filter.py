@@ -52,6 +52,7 @@ def test_route_by_database() -> None:
     assert table_filter.keeps("mysql2")
 
 
+@pytest.mark.shows("syncer.replicate-do-db", "drainer gotcha 5")
 def test_route_patterns() -> None:
     assert TableFilter(replicate_schemas=("shop",)).keeps("SHOP")
     assert not TableFilter(replicate_schemas=("shop",)).keeps("shop2")

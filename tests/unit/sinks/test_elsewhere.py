@@ -19,6 +19,13 @@ def at(commit_ts: int, *named: int, consistent: bool = False) -> Checkpoint:
     return Checkpoint(commit_ts, consistent, 5, None, named)
 
 
+@pytest.mark.shows(
+    "syncer.to.checkpoint.type",
+    "syncer.to.checkpoint.host",
+    "syncer.to.checkpoint.port",
+    "syncer.to.checkpoint.user",
+    "syncer.to.checkpoint.password",
+)
 @pytest.mark.parametrize(
     ("asked", "separate"),
     [
@@ -224,6 +231,7 @@ def test_a_server_that_is_away_does_not_hold_the_data_up(monkeypatch: pytest.Mon
     assert real.writes == [10, 70]
 
 
+@pytest.mark.shows("syncer.to.checkpoint.password")
 def test_the_settings_of_a_separate_checkpoint_are_checked() -> None:
     with pytest.raises(ValueError, match="syncer.to.checkpoint.type: 'redis' is not"):
         CheckpointConfig(type="redis")

@@ -299,6 +299,7 @@ def commit_ts(message: bytes) -> int:
     return pb.Binlog.FromString(message).commit_ts
 
 
+@pytest.mark.shows("savepoint")
 def test_our_savepoint_is_a_drainers(tmp_path: Path) -> None:
     run(in_files(tmp_path))
     end = spans()[-1][1]
@@ -325,6 +326,7 @@ def test_ours_goes_on_where_a_drainer_crashed_and_removes_what_it_wrote_beyond_i
             assert payloads(directory) == messages and files(directory) == files(tmp_path / "whole"), (begin, at, beyond)
 
 
+@pytest.mark.shows("savepoint")
 def test_a_drainers_savepoint_wins_over_ours(tmp_path: Path) -> None:
     """It ran after ours, and wrote on; or a person set it back."""
     run(in_files(tmp_path / "whole"))
@@ -363,6 +365,7 @@ def test_binlogs_without_a_savepoint_are_not_written_over(tmp_path: Path) -> Non
     assert files(tmp_path) == before
 
 
+@pytest.mark.shows("start without a savepoint")
 @pytest.mark.parametrize("kind", ["files", "topic"])
 def test_a_stream_whose_record_is_lost_does_not_begin_at_now(kind: str, tmp_path: Path) -> None:
     """With initial-commit-ts = -1 nothing that is there lies beyond the beginning; what was committed meanwhile would be missing."""
@@ -483,6 +486,7 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     run(in_files(tmp_path))
 
 
+@pytest.mark.shows("syncer.sync-ddl")
 def test_ddls_are_left_out_without_sync_ddl_and_for_databases_that_are_not_replicated(tmp_path: Path) -> None:
     run(in_files(tmp_path / "a", sync_ddl=False))
     assert {pb.Binlog.FromString(m).tp for m in payloads(tmp_path / "a")} == {pb.DML}
@@ -515,6 +519,7 @@ def test_a_ddl_that_is_ignored_counts_as_done(tmp_path: Path) -> None:
     assert ddls[0] not in payloads(tmp_path / "a")
 
 
+@pytest.mark.shows("syncer.to.retention-time", "pb files")
 def test_old_files_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def sink(days: int) -> MessageSink:
         return file_sink(FileTarget(tmp_path / "binlogs", days, MAX_BYTES), MessageSettings(tmp_path, 1))

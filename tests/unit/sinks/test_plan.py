@@ -85,6 +85,7 @@ def test_unique_values_swapped_between_rows() -> None:
     ]
 
 
+@pytest.mark.shows("known wrong: key changes only in case")
 def test_a_key_that_changes_only_in_case_is_deleted() -> None:
     events = Events(COMMON).delete("Key", 1, 5).insert("KEY", 1, 5, same=True)
     assert texts(plan(COMMON, events)) == [

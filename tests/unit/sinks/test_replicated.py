@@ -21,6 +21,7 @@ BOTH = TableFilter(("shop",), (), (("other", "t"),))
 IGNORED = TableFilter(("shop", "mysql"), ("mysql",), (), (("shop", "~tmp"), ("shop", "a.b")))
 
 
+@pytest.mark.shows("syncer.replicate-do-table", "syncer.ignore-table", "drainer gotcha 5")
 @pytest.mark.parametrize(
     ("table_filter", "schema", "name", "kept"),
     [
@@ -114,6 +115,7 @@ def test_row_changes_are_left_out_by_kind(events: tuple[str, ...], ignored: set[
     assert only(*events).ignored_rows("d", "t2") == frozenset()
 
 
+@pytest.mark.shows("syncer.binlog-filter-rule")
 @pytest.mark.parametrize(
     ("events", "query", "ignored"),
     [
@@ -137,6 +139,7 @@ def test_ddls_are_left_out_by_event(events: tuple[str, ...], query: str, ignored
     assert only(*events).ignores_ddl("d", "t", query) is ignored
 
 
+@pytest.mark.shows("syncer.binlog-filter-rule")
 def test_ddls_are_left_out_by_their_text_and_rows_never() -> None:
     found = only(sql=("^drop\\s+table", "add column.*secret"))
     assert found.ignores_ddl("d", "t", "DROP   TABLE t") and found.ignores_ddl("d", "t", "alter table t ADD COLUMN x_secret int")
@@ -145,6 +148,7 @@ def test_ddls_are_left_out_by_their_text_and_rows_never() -> None:
     assert found.ignored_rows("d", "t") == frozenset()
 
 
+@pytest.mark.shows("syncer.table-migrate-rule")
 @pytest.mark.parametrize(
     ("pattern", "name", "matches"),
     [
@@ -165,6 +169,7 @@ def test_name_patterns(pattern: str, name: str, matches: bool) -> None:
     assert bool(found.ignored_rows("d", name)) is matches
 
 
+@pytest.mark.shows("syncer.table-migrate-rule")
 def test_rules_of_one_place_and_of_several_apply_together() -> None:
     found = rules(
         of("d", "t", "a"),
@@ -181,6 +186,7 @@ def test_rules_of_one_place_and_of_several_apply_together() -> None:
     assert not rules(of("d", "t", "a"), a=(("all",), ())).ignores_ddl("d", "", "drop database d")
 
 
+@pytest.mark.shows("syncer.case-sensitive")
 def test_case_counts_only_where_it_is_asked_for() -> None:
     found = rules(of("D", "t", "a"), case_sensitive=True, a=(("all",), ()))
     assert found.ignored_rows("D", "t") == ROWS and found.ignored_rows("d", "t") == frozenset()

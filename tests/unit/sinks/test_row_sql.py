@@ -1,5 +1,7 @@
 """The SQL of single row operations, and which of them become one statement."""
 
+import pytest
+
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.sinks.engine.causality import keys_of
 from pyspark_tidb_binlog.sinks.engine.row_ops import operations_of
@@ -29,6 +31,7 @@ def test_plain() -> None:
     ]
 
 
+@pytest.mark.shows("syncer.safe-mode")
 def test_safe_mode() -> None:
     events = Events(KEYED).insert(1, "a", 2).update((1, "a", 2), (1, "b", 3)).delete(1, "b", 3)
     assert sql(KEYED, events, safe=True) == [

@@ -51,6 +51,7 @@ def test_a_ddl_at_the_very_end_needs_no_step_behind_it() -> None:
     assert outline(plan_steps((0, 50), [ddl(50, 7)], [], some(), AppliedJobs(3))) == [("ddl", 50, 7)]
 
 
+@pytest.mark.shows("ddl SELECT SETVAL", "ddl gotcha 9")
 @pytest.mark.parametrize(
     "event",
     [
@@ -68,6 +69,7 @@ def test_skipped_entirely(event: DdlEvent) -> None:
     assert outline(steps) == [(0, 100, 5)]
 
 
+@pytest.mark.shows("ddl gotcha 1")
 def test_the_delete_only_twin_marks_the_table_until_the_drop() -> None:
     touches = [TableActivity(10, 9, 20, 5, 30), TableActivity(10, 12, 60, 1, 60)]
     steps = plan_steps((0, 100), [ddl(10, 12, state=1), ddl(50, 12, state=0)], touches, some(), AppliedJobs(11))

@@ -41,6 +41,7 @@ def binlog(name: str, payload: bytes) -> Any:
     return (pb if name == "pb" else slave).Binlog.FromString(payload)
 
 
+@pytest.mark.shows("wire gotcha 8", "Kafka messages")
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("case", ["types", "keys", "txn", "beyond_mysql"])
 def test_messages_are_a_real_drainers_byte_for_byte(case: str, name: str) -> None:
@@ -57,6 +58,7 @@ def test_thousands_of_messages_are_a_real_drainers(case: str, name: str) -> None
     assert len(found) > 3000 and checksums(found) == checksums_from_drainer(case, f"drainer.{name}")
 
 
+@pytest.mark.shows("drainer gotcha 8")
 @pytest.mark.parametrize("name", FORMS)
 def test_timestamps_are_in_the_zone_of_the_process(name: str) -> None:
     found, wanted = ours("types", FORMS[name](SHANGHAI)), from_drainer("types", f"drainer-shanghai.{name}")
@@ -93,6 +95,7 @@ ID = replace(column(1, ColumnType.BIGINT, NOT_NULL | ColumnFlag.PRI_KEY, flen=20
 NAME = example(ColumnType.VARCHAR, flen=20, decimal=0, charset="utf8mb4", collate="utf8mb4_bin")
 
 
+@pytest.mark.shows("wire gotcha 10")
 def test_worked_examples() -> None:
     info = replace(table((ID, NAME), pk_is_handle=True), name="a")
     insert = (int(Op.INSERT), encode_insert(info, {1: 7, 2: "hi"}))
@@ -116,6 +119,7 @@ def test_worked_examples() -> None:
     )
 
 
+@pytest.mark.shows("wire gotcha 9")
 def test_a_ddl_chooses_its_database_unless_it_makes_it() -> None:
     form = PbBinlogs()
 
