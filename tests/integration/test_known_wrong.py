@@ -54,7 +54,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "memory after one huge transaction": ("tests/torture/test_huge.py::test_a_gigabyte_in_one_transaction",),
     "two Drainers pick one mark id": ("tests/integration/test_marks.py::test_two_drainers_never_wait_for_each_others_marks",),
     "after a crash amid a DDL's rows it meets its own replay": (
-        "tests/integration/test_kill_points.py::test_six_deaths_and_nothing_differs",
+        "tests/integration/test_kill_points.py::test_the_job_dies_and_nothing_differs",
         "tests/integration/test_online_rows.py::test_every_cut",
     ),
 }
