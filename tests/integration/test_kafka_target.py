@@ -37,7 +37,8 @@ from tests.support.spark_queries import replicated
 
 pytestmark = [pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-PARTS = Cut(step_bytes=500, max_bytes=8000, atomic_rows=3, parts=3)
+PARTS = Cut(step_bytes=500, max_bytes=3000, atomic_rows=3, parts=3)
+CUTS = {"keys": PARTS, "types": Cut(step_bytes=8_000, max_bytes=60_000, atomic_rows=3, parts=3)}
 BANK = Cut(step_bytes=8_000, max_bytes=60_000, atomic_rows=300)
 """Some of its batches in parts, some not."""
 DEADLY = {"before-deletes": (3,), "before-downstream-commit": (5,), "after-downstream-commit": (2,), "after-spark-commit": (5,)}
@@ -418,7 +419,7 @@ def test_a_send_that_was_begun_is_not_tried_again(
 def test_the_messages_are_those_of_the_real_drainer(
     case: str, delivery: str, kafka: PrivateKafka, name: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    with Arena(load(GOLDEN / case), None, tmp_path, delivery, PARTS) as arena:
+    with Arena(load(GOLDEN / case), None, tmp_path, delivery, CUTS[case]) as arena:
         arena.write()
         settings = arena.settings()
         settings = dataclasses.replace(

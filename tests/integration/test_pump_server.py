@@ -143,7 +143,7 @@ def test_a_taken_port_is_told(pump, tmp_path):
 
 
 @pytest.mark.shows("pump storage.sync-log")
-@pytest.mark.parametrize("writers", [1, 6])
+@pytest.mark.parametrize("writers", [pytest.param(1, marks=pytest.mark.slow), 6])
 def test_kill_nine_under_writers_loses_nothing_acknowledged(tmp_path, writers):
     process = PumpProcess(config(tmp_path)).start()
     address = process.address
@@ -271,7 +271,7 @@ def most_memory(pump):
 
 @pytest.mark.parametrize("delivery", [b"sorted", b"raw"])
 def test_many_pulls_that_nobody_reads_hold_one_huge_binlog(tmp_path, delivery):
-    size = 40 << 20
+    size = 20 << 20
     with PumpProcess(config(tmp_path)) as pump:
         huge_binlog(pump, 10, size)
         Path(f"/proc/{pump.pid}/clear_refs").write_text("5")  # what it needed for writing is forgotten

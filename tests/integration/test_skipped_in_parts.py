@@ -378,7 +378,7 @@ def test_killed_at_any_point_while_what_is_skipped_changes(begin: Begin, die: st
     assert life.rows() == [(1, 10, "A"), (2, 2, "b"), (3, 3, "c"), (4, 40, "D"), (5, 5, "e")]
 
 
-@pytest.mark.parametrize("die", POINTS[:5])
+@pytest.mark.parametrize("die", [pytest.param(die, marks=pytest.mark.slow if die.endswith("2") else ()) for die in POINTS[:5]])
 def test_killed_while_it_changes_and_changed_again(begin: Begin, die: str) -> None:
     life = begin(PAIR, BEFORE, 4)
     life.deletes_only(SPREAD)
@@ -410,7 +410,7 @@ def history_of(kind: Kind, seed: int) -> tuple[list[Row], pa.Table]:
     return before, events.table()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=pytest.mark.slow if seed > 3 else ()) for seed in range(12)])
 @pytest.mark.parametrize("kind", [k for k in KINDS if k.id in ("pair", "handle", "common")])
 def test_the_same_as_if_it_had_been_skipped_from_the_beginning(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, kind: Kind, seed: int
@@ -431,7 +431,7 @@ def test_the_same_as_if_it_had_been_skipped_from_the_beginning(
     assert ([(f.key, f.commit_ts) for f in life.run([events], *last)], life.rows()) == expected
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=pytest.mark.slow if seed > 3 else ()) for seed in range(8)])
 @pytest.mark.parametrize("kind", [k for k in KINDS if k.id in ("unique", "keyless")])
 def test_rows_without_a_handle_too_if_nothing_was_skipped_before(begin: Begin, kind: Kind, seed: int) -> None:
     before, events = history_of(kind, seed)

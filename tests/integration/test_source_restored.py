@@ -1,6 +1,7 @@
 """A Pump whose log is another one than was read, under the same name: restored from a backup, or begun anew; told of, never a gap in silence."""
 
 import dataclasses
+import itertools
 import shutil
 import threading
 import time
@@ -116,15 +117,23 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
 
 STRICT = [(delivery, True) for delivery in Delivery]
 LOSSY = [(delivery, False) for delivery in Delivery]
+
+
+def combinations(worlds: list[tuple[Delivery, bool]], *grown: int) -> list[Any]:
+    """Each world, by each way of a restore, with each growth and either life of the drainer; any two of them meet in the half that is not slow."""
+    ways = list(itertools.product(enumerate(worlds), enumerate(("backup", "empty")), grown, enumerate(("goes on", "restarts"))))
+    return [
+        pytest.param(world, how, more, drainer, id=f"{world[0]}-{how}-{more}-{drainer}", marks=pytest.mark.slow if (a + b + c) % 2 else ())
+        for (a, world), (b, how), more, (c, drainer) in ways
+    ]
+
+
 WORDS = (
     r"Pump \S+ has a different log from the one that was read .*commit_ts 355 .*its log now ends at 000000.vlog:\d+ .*failOnDataLoss=false"
 )
 
 
-@pytest.mark.parametrize("drainer", ["goes on", "restarts"])
-@pytest.mark.parametrize("grown", [0, 10, 60])
-@pytest.mark.parametrize("how", ["backup", "empty"])
-@pytest.mark.parametrize("world", STRICT, indirect=True, ids=str)
+@pytest.mark.parametrize(("world", "how", "grown", "drainer"), combinations(STRICT, 0, 10, 60), indirect=["world"])
 def test_another_log_is_one_clear_error(world: World, how: str, grown: int, drainer: str) -> None:
     if drainer == "restarts":
         world.reader.stop()
@@ -137,10 +146,7 @@ def test_another_log_is_one_clear_error(world: World, how: str, grown: int, drai
             world.plan()
 
 
-@pytest.mark.parametrize("drainer", ["goes on", "restarts"])
-@pytest.mark.parametrize("grown", [1, 60])
-@pytest.mark.parametrize("how", ["backup", "empty"])
-@pytest.mark.parametrize("world", LOSSY, indirect=True, ids=str)
+@pytest.mark.parametrize(("world", "how", "grown", "drainer"), combinations(LOSSY, 1, 60), indirect=["world"])
 def test_or_a_finding_and_all_that_it_has_arrives(world: World, how: str, grown: int, drainer: str) -> None:
     if drainer == "restarts":
         world.reader.stop()
