@@ -232,7 +232,7 @@ class _Check:
         with _unless_absent():
             waiting = WaitingDdls(known.commit_ts, history, applied, refused)
             for job, remark in begun(session, waiting, apply, cluster_id) if apply.sync_ddl else ():
-                applied = applied.with_early(job)
+                applied, outcomes = applied.with_early(job), {**outcomes, job.id: "found"}
                 remarks.append(remark)
         live = (applied.table(table_id, history) for table_id in sorted(history.tracks))
         kept = (table for table in live if table is not None and self._selection.keeps(table))

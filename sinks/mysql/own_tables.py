@@ -47,7 +47,7 @@ class TableFault:
 
 def made_with(name: str, charset: str = "") -> str:
     """The options of the table ``name`` in its CREATE TABLE: the layout of one that is ours alone."""
-    return f"ENGINE=InnoDB{charset}" + (f" COMMENT='{_comment(LAYOUT)}'" if name in MADE else "")
+    return f"ENGINE=InnoDB{charset}" + (f" COMMENT='{_comment(LAYOUT)}'" if name.lower() in MADE else "")
 
 
 def faults(session: Queries, schema: str, names: Iterable[str]) -> Iterator[TableFault]:
@@ -57,7 +57,7 @@ def faults(session: Queries, schema: str, names: Iterable[str]) -> Iterator[Tabl
     for name in wanted:
         if (there := found.get((schema, name))) is not None:
             label = table_name(there.schema, there.name)
-            yield from _another_layout(session, label, there) if name in MADE else ()
+            yield from _another_layout(session, label, there) if name.lower() in MADE else ()
             yield from _faults(label, there, _KEYS.get(name, _CHECKPOINT))
 
 
@@ -80,7 +80,8 @@ def _another_layout(session: Queries, label: str, there: TargetTable) -> Iterato
             what = (
                 f"has the comment {as_text(comment)!r}, and this release reads and writes only tables with the comment {_comment(LAYOUT)!r}"
             )
-            yield TableFault(label, what, "start the release that made the table")
+            copied = f"; or, if it was only copied without its comment, execute ALTER TABLE {label} COMMENT='{_comment(LAYOUT)}'"
+            yield TableFault(label, what, "start the release that made the table" + ("" if comment else copied))
 
 
 def _comment(layout: int) -> str:
