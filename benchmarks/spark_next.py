@@ -94,6 +94,7 @@ def written_for(text: str, spark: str, delta: str) -> str:
 def run(project: Path, seconds: float, *command: str) -> str:
     """What a step prints; raises Broken if it fails or takes longer."""
     environ = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH", "SPARK_HOME", "PYTHON")}
+    environ["TMPDIR"] = str(project.parent)  # what a step that is killed leaves goes with the rest
     try:
         done = subprocess.run(
             command, cwd=project, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=seconds
