@@ -6,18 +6,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from pyspark_tidb_binlog.schemas import decoder, reference_decoder
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import Op
 from tests.support.drawn_rows import Events, at, column, events, table
+from tests.support.examples import examples
 
 SLOW_DRAWS = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=SLOW_DRAWS)
+@examples(150, suppress_health_check=SLOW_DRAWS)
 @given(events())
 def test_images_are_what_was_written(drawn: Events) -> None:
     stats = decoder.DecodeStats()
@@ -35,7 +36,7 @@ def test_images_are_what_was_written(drawn: Events) -> None:
     assert stats.fallback == 0
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=SLOW_DRAWS)
+@examples(100, suppress_health_check=SLOW_DRAWS)
 @given(events())
 def test_keys_agree_and_never_need_the_slow_way(drawn: Events) -> None:
     stats = decoder.DecodeStats()
@@ -81,7 +82,7 @@ def outcome(decode: Callable[..., Any], *args: Any) -> Any:
         return str(error)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=SLOW_DRAWS)
+@examples(400, suppress_health_check=SLOW_DRAWS)
 @given(damaged_events())
 def test_damage_is_one_error_and_the_same_in_both(drawn: Events) -> None:
     for i in range(len(drawn.ops)):
@@ -94,7 +95,7 @@ def test_damage_is_one_error_and_the_same_in_both(drawn: Events) -> None:
             assert_same(outcome(getattr(decoder, name), *args), outcome(getattr(reference_decoder, name), *args))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=SLOW_DRAWS)
+@examples(150, suppress_health_check=SLOW_DRAWS)
 @given(damaged_events())
 def test_damage_beside_good_rows_is_refused_by_both_or_by_none(drawn: Events) -> None:
     for name, ops in (("new_images", (Op.INSERT, Op.UPDATE)), ("old_images", (Op.UPDATE, Op.DELETE))):

@@ -5,12 +5,13 @@ import struct
 import h2.config
 import h2.connection
 import h2.events
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_tidb_binlog.binlog_source.rpc.budget import Budget
 from pyspark_tidb_binlog.binlog_source.rpc.http2 import Connection
 from pyspark_tidb_binlog.binlog_source.rpc.http2_events import Call
+from tests.support.examples import examples
 
 FIELDS = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/t/Write"), (b":authority", b"p"), (b"te", b"trailers")]
 SIZES = st.one_of(st.integers(0, 200), st.sampled_from([65_529, 65_530, 65_531, 70_000, 300_000, 1_500_000]))
@@ -51,7 +52,7 @@ class Upload:
         return bool(said or heard)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(SIZES, min_size=1, max_size=8), st.lists(SIZES, min_size=1, max_size=4), st.integers(1_000, 70_000))
 def test_every_request_arrives_whole_within_the_budget(first, second, chunk):
     budget = Budget(CAPACITY)

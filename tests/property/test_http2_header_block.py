@@ -1,17 +1,18 @@
 """Our reading of header blocks against the ``hpack`` library's, for what a client says and for any bytes."""
 
 import hpack
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_tidb_binlog.binlog_source.rpc.header_block import BadBlock, HeaderReader, literal
+from tests.support.examples import examples
 
 NAMES = st.sampled_from([b":path", b":method", b"te", b"grpc-timeout", b"x-a", b"x-b", b"x-longer-name"])
 FIELDS = st.lists(st.tuples(NAMES, st.one_of(st.sampled_from([b"POST", b"", b"/a"]), st.binary(max_size=40))), max_size=8)
 SIZES = st.sampled_from([0, 60, 200, 4096])
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(st.one_of(st.tuples(FIELDS, st.booleans()), SIZES), max_size=20))
 def test_what_a_client_says(steps):
     encoder, reader = hpack.Encoder(), HeaderReader()
@@ -37,7 +38,7 @@ PIECES = st.one_of(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(st.lists(st.lists(PIECES, max_size=6).map(b"".join), max_size=8))
 def test_any_bytes_mean_what_the_library_says(blocks):
     decoder, reader = hpack.Decoder(), HeaderReader()

@@ -2,7 +2,7 @@
 
 import struct
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, frame
@@ -10,6 +10,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.header_block import literal
 from pyspark_tidb_binlog.binlog_source.rpc.http2 import Connection
 from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import RemoteConnectionError
 from pyspark_tidb_binlog.binlog_source.rpc.http2_events import Call, Cancelled
+from tests.support.examples import examples
 
 DATA, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 8, 9
 END_STREAM, END_HEADERS, PADDED = 0x1, 0x4, 0x8
@@ -43,7 +44,7 @@ def uploads(draw):
     return b"".join(first) + b"".join(plans[n].pop(0) for n in order), meant
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(uploads(), st.lists(st.integers(0, 600), max_size=8))
 def test_each_call_gets_its_own_body(upload, cuts):
     data, meant = upload
@@ -108,7 +109,7 @@ MOVES = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.integers(0, 60_000), st.lists(MOVES, max_size=30))
 def test_answers_arrive_whole_and_within_their_windows(window, moves):
     client, connection = Client(STREAMS, WINDOW), Connection()
@@ -147,7 +148,7 @@ FRAMES = st.builds(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(st.lists(st.tuples(FRAMES, st.integers(0, 3)), max_size=30))
 def test_whatever_a_peer_sends_is_an_event_or_a_protocol_failure(steps):
     connection = Connection(max_request=50)

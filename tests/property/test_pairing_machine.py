@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from unittest import mock
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_tidb_binlog.binlog_source.pairing.state import NOTHING, Index, pack, put_away, take_up, unpack
@@ -17,6 +17,7 @@ from pyspark_tidb_binlog.binlog_source.pairing.transitions import KEPT, RECORD, 
 from pyspark_tidb_binlog.schemas.events import BinlogType, tso
 from pyspark_tidb_binlog.schemas.packed import unpacked
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from tests.support.examples import examples
 from tests.support.fakes.chunks import MemoryChunks
 
 PUMPS = ("a", "b", "c")
@@ -109,7 +110,7 @@ def wanted(records: pa.Table) -> object:
     return found.settles, [(o.pump, o.start_ts, o.age_ms) for o in found.orphans], keys, found.again_ms
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.integers(0, 1 << 40), st.sampled_from([(1 << 20, 1 << 20), (200, 150), (0, 1), (0, 300)]))
 def test_any_cut_gives_the_same_transactions(seed: int, sizes: tuple[int, int]) -> None:
     with mock.patch.multiple("pyspark_tidb_binlog.binlog_source.pairing.state", INDEX_BYTES=sizes[0], CHUNK_BYTES=sizes[1]):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.sinks.engine.causality import OpKeys, Schedule, keys_of, schedule
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, operations_of
+from tests.support.examples import examples
 from tests.support.row_worlds import RowHistory, RowWorld, clustered, half_keyed, keyless, two_keys
 
 KEYS = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=4, unique=True), max_size=40)
@@ -90,6 +91,7 @@ def interleaved(found: Schedule, rng: random.Random) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", [clustered, two_keys, keyless, half_keyed])
+@examples(100)
 @given(seed=st.integers(0, 1 << 30), lanes=st.integers(1, 5), run=st.integers(1, 3))
 def test_any_interleaving_of_real_events_ends_as_upstream(kind: Any, seed: int, lanes: int, run: int) -> None:
     rng = random.Random(seed)

@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -13,6 +13,7 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, fa
 from pyspark_tidb_binlog.binlog_source.pump.storage.sorter import NOTHING, LogRecord, Sorter
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from tests.support.examples import examples
 from tests.support.store_model import Model, commit, drained, prewrite, pulled, raw, rollback
 
 MEMORY = Path("/dev/shm")
@@ -196,7 +197,7 @@ def position(entity):
     return Pointer(entity.pos.suffix, entity.pos.offset)
 
 
-StoreMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+StoreMachine.TestCase.settings = examples(80, stateful_step_count=40)
 TestStore = StoreMachine.TestCase
 
 
