@@ -41,6 +41,7 @@ _OF_SETTINGS = {
     "spark.fail-on-data-loss = false": "option failOnDataLoss = false",
     "initial-commit-ts": "startingCommitTs",
     "spark.tidb-status": "option tidbStatus",
+    "spark.cluster-id": "option clusterId",
 }
 _INSIDE = ("stopFile",)
 """Options of the reading that are not for users."""

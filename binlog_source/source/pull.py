@@ -37,7 +37,7 @@ from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import (
 )
 from pyspark_tidb_binlog.binlog_source.wire.reason import reason
 from pyspark_tidb_binlog.schemas.backoff import Retries, steady
-from pyspark_tidb_binlog.schemas.errors import DamagedLog, PumpUnavailable
+from pyspark_tidb_binlog.schemas.errors import ConfigError, DamagedLog, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery, as_time
 from pyspark_tidb_binlog.schemas.pieces import PIECE_BYTES
 from pyspark_tidb_binlog.schemas.proto import pump_pb2
@@ -53,6 +53,8 @@ BARE_ENDS = 8
 """A real Pump that ends this many pulls in a row with OK and no message cannot read its next record; one that shuts down does so once."""
 FAR_FUTURE = (1 << 62) - 1
 """A ts beyond every binlog."""
+_OTHER_CLUSTER = "cluster ID are mismatch"
+"""A Pump's words, ours or a real one's."""
 _PROBE_SECONDS = 5.0
 _ASK_SECONDS = 3.0
 _Options: TypeAlias = tuple[tuple[str, int], ...]
@@ -250,6 +252,7 @@ def offers_raw(endpoint: Endpoint, patience: float, waiting: Waiting = log_waiti
             return _tells_tip(endpoint)
         except grpc.RpcError as error:
             failure = error
+        require_cluster(failure, endpoint)
         if failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             renew(endpoint.address)
         if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
@@ -314,12 +317,27 @@ def silent_damage(endpoint: Endpoint, after_ts: int, upto_ts: int) -> tuple[Dama
     return Damage(-1, lost, lost, lost - 1, lost), text
 
 
+def require_cluster(error: grpc.RpcError, endpoint: Endpoint) -> None:
+    """Return unless a listed Pump refuses the settings' cluster id; at a registered one's address a Pump of another cluster may come and go.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if endpoint.by_address and isinstance(error, grpc.Call) and _OTHER_CLUSTER in (error.details() or ""):
+        raise ConfigError(
+            f"Pump {endpoint.address} is of another cluster than spark.cluster-id says ({error.details()}): for Pumps in a list, set "
+            "spark.cluster-id to the id that Pumps and TiDB have in their logs"
+        )
+
+
 def damage_of(error: grpc.RpcError, endpoint: Endpoint) -> Damage | None:
     """The damaged place at which a Pump ended a pull; None if it ended for another reason.
 
     Raises:
         DamagedLog: the Pump reports lost data, but not where.
+        ConfigError: see ``require_cluster``.
     """
+    require_cluster(error, endpoint)
     if not isinstance(error, grpc.Call) or error.code() is not grpc.StatusCode.DATA_LOSS:
         return None
     damage = damage_in(error.details() or "")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal
 from pyspark_tidb_binlog.binlog_source.source.framing import Records
 from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_of
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, Pull, offers_raw, renew
@@ -106,6 +107,20 @@ def test_a_real_pump_is_asked_who_it_is_once_for_each_of_its_lives() -> None:
 
 
 @pytest.mark.shows("PullBinlogs")
+@pytest.mark.parametrize("greeting", [{}, RAW])
+def test_a_listed_pump_of_another_cluster_is_refused_at_once(greeting: dict[str, str]) -> None:
+    def other(asked: Asked) -> Iterator[bytes]:
+        raise Refusal(UNKNOWN, "cluster ID are mismatch, 0 vs 7")
+        yield b""
+
+    with ScriptedPump(other, greeting) as pump:
+        listed = Endpoint(pump.address, pump.address, 0, by_address=True)
+        with pytest.raises(ConfigError, match=f"Pump {pump.address} is of another cluster .*0 vs 7.* set spark.cluster-id"):
+            commits(read_sorted(listed, 8, 9, ReadTerms(60, refuse)))
+        with pytest.raises(PumpUnavailable, match="0 vs 7"):
+            commits(read_sorted(endpoint(pump), 8, 9, ReadTerms(0.0, refuse)))
+
+
 def test_sorted_goes_on_where_it_was_when_the_pump_ends_the_stream() -> None:
     def one(asked: Asked) -> Iterator[bytes]:
         yield message(1, asked.offset + 1, asked.offset + 2)
