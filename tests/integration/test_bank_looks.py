@@ -56,7 +56,8 @@ class Looker(threading.Thread):
         with contextlib.closing(self._target.connect()) as connection, connection.cursor() as cursor:
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             self._wait_for_tables(cursor.execute)
-            while not self._ended.is_set():
+            # Looks without a pause take the stream's second core.
+            while not self._ended.wait(0.01):
                 cursor.execute("START TRANSACTION")
                 cursor.execute(LOOK)
                 rows = cursor.fetchall()
