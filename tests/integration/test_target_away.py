@@ -28,15 +28,24 @@ class Told(list[str]):
             self._then.pop()()
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivateMariaDB]:
+    """A private one of this file, to be killed and made read-only."""
+    with PrivateMariaDB() as server:
+        yield server
+
+
 @pytest.fixture
-def plain(fresh_mariadb: PrivateMariaDB) -> Iterator[TargetConfig]:
+def plain(server: PrivateMariaDB) -> TargetConfig:
     """An account that ``read_only`` stops: it may write everywhere and is no administrator."""
-    with contextlib.closing(fresh_mariadb.connect()) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE USER plain@localhost IDENTIFIED BY 'pw'")
+    with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SET GLOBAL read_only = 0")
+        cursor.execute("DROP DATABASE IF EXISTS h_away")
+        cursor.execute("CREATE USER IF NOT EXISTS plain@localhost IDENTIFIED BY 'pw'")
         cursor.execute("GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX ON h_away.* TO plain@localhost")
         cursor.execute("CREATE DATABASE h_away")
         cursor.execute("CREATE TABLE h_away.t (id INT PRIMARY KEY)")
-    yield replace(fresh_mariadb.target(), user="plain", password="pw")
+    return replace(server.target(), user="plain", password="pw")
 
 
 def admin(server: PrivateMariaDB, sql: str) -> None:
@@ -59,23 +68,23 @@ def add_column(session: Session) -> None:
 
 
 @pytest.mark.parametrize("work", [insert, add_column])
-def test_read_only_is_waited_out(fresh_mariadb: PrivateMariaDB, plain: TargetConfig, work: Callable[[Session], None]) -> None:
-    admin(fresh_mariadb, "SET GLOBAL read_only = 1")
-    told = Told(lambda: admin(fresh_mariadb, "SET GLOBAL read_only = 0"))
+def test_read_only_is_waited_out(server: PrivateMariaDB, plain: TargetConfig, work: Callable[[Session], None]) -> None:
+    admin(server, "SET GLOBAL read_only = 1")
+    told = Told(lambda: admin(server, "SET GLOBAL read_only = 0"))
     patience = RetryPolicy(retries=0, seconds=60.0, tell=told)
     run = run_transaction if work is insert else run_retried
     run(lambda: connect(plain, ApplyConfig()), work, patience)
     assert (told[0], told[-1]) == (f"target {plain.socket}: read-only", "None")
-    assert rows(fresh_mariadb) == ([1] if work is insert else [])
+    assert rows(server) == ([1] if work is insert else [])
 
 
-def test_a_killed_server_is_waited_for_until_it_is_back(fresh_mariadb: PrivateMariaDB, plain: TargetConfig) -> None:
+def test_a_killed_server_is_waited_for_until_it_is_back(server: PrivateMariaDB, plain: TargetConfig) -> None:
     with contextlib.ExitStack() as stack:
-        told = Told(lambda: stack.callback(in_background(fresh_mariadb.restart).join))
-        fresh_mariadb.kill()
+        told = Told(lambda: stack.callback(in_background(server.restart).join))
+        server.kill()
         run_transaction(lambda: connect(plain, ApplyConfig()), insert, RetryPolicy(retries=0, seconds=60.0, tell=told))
     assert (told[0], told[-1]) == (f"target {plain.socket}: not reachable", "None")
-    assert rows(fresh_mariadb) == [1]
+    assert rows(server) == [1]
 
 
 def in_background(work: Callable[[], object]) -> threading.Thread:
@@ -85,8 +94,8 @@ def in_background(work: Callable[[], object]) -> threading.Thread:
 
 
 @pytest.mark.shows("spark.retry-seconds")
-def test_a_wait_ends(fresh_mariadb: PrivateMariaDB, plain: TargetConfig) -> None:
-    admin(fresh_mariadb, "SET GLOBAL read_only = 1")
+def test_a_wait_ends(server: PrivateMariaDB, plain: TargetConfig) -> None:
+    admin(server, "SET GLOBAL read_only = 1")
     with pytest.raises(RetryableApplyError, match="1290"):
         run_transaction(lambda: connect(plain, ApplyConfig()), insert, RetryPolicy(retries=2, pause=lambda seconds: None))
 
@@ -103,10 +112,10 @@ def test_a_wait_ends(fresh_mariadb: PrivateMariaDB, plain: TargetConfig) -> None
     ],
 )
 def test_what_cannot_pass_is_said_at_once(
-    fresh_mariadb: PrivateMariaDB, plain: TargetConfig, changed: dict[str, str] | None, sql: str, errno: int
+    server: PrivateMariaDB, plain: TargetConfig, changed: dict[str, str] | None, sql: str, errno: int
 ) -> None:
     """``changed``: what the plain account has otherwise; None: an account that may do everything."""
-    account = fresh_mariadb.target() if changed is None else replace(plain, **changed)
+    account = server.target() if changed is None else replace(plain, **changed)
 
     def never(seconds: float) -> None:
         raise AssertionError("nothing is waited for")
