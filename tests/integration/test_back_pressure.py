@@ -1,5 +1,6 @@
 """One of three Pumps is dead while the others are written to: what waits is bounded, also over a restart, and all of it comes out in bounded steps."""
 
+import contextlib
 import json
 import os
 import time
@@ -12,6 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.events import ControlType, tso
@@ -85,11 +87,14 @@ def test_a_dead_pump_bounds_what_the_others_are_read_ahead(spark: SparkSession, 
     query = run(spark, source, taken, tmp_path)
     until(query, lambda: taken.resolved >= tso(1000))
     three[2].kill()
-    for number in range(ALL // VALUE):
-        ms = 2000 + 20 * number
-        *records, head = transaction(ms)
-        send(three[number % 2], *records)
-        wanted[tso(ms, 1)] = head
+    with contextlib.ExitStack() as stack:
+        writers = [stack.enter_context(contextlib.closing(PumpWriter(pump.address, CLUSTER))) for pump in three[:2]]
+        for number in range(ALL // VALUE):
+            ms = 2000 + 20 * number
+            *records, head = transaction(ms)
+            for record in records:
+                writers[number % 2].write(record)
+            wanted[tso(ms, 1)] = head
     last = 2000 + 20 * (ALL // VALUE)
     for pump in three[:2]:
         send(pump, fake(tso(last)))
