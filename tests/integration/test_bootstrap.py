@@ -1,9 +1,7 @@
 """Tables copied at one snapshot and joined by the stream: the target then holds what the upstream holds, whatever is written meanwhile."""
 
-import json
 import random
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, Lea
 from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, WantedTable
 from tests.support.bootstrap_life import run_life
-from tests.support.bootstrapped_stream import BootstrappedStream
+from tests.support.bootstrapped_stream import BootstrappedStream, by_value
 from tests.support.ddl_target import dying
 from tests.support.lost_answers import losing
 from tests.support.private_mysql import RealMariaDB
@@ -166,19 +164,8 @@ def test_every_type_as_it_is(stream: Callable[..., BootstrappedStream], mariadb:
         values = {c.name: value_for(c, chance) for c in columns} | {"id": number}
         run.change(lambda txn, values=values: txn.insert("shop.types", values))
     run.begin(ALL)
-    wanted = by_value(rows_of(source, "shop.types"))
-    assert by_value(rows_of(mariadb, "shop.types")) == wanted and len(wanted) == 60
-
-
-def by_value(rows: Counter[tuple[bytes | None, ...]]) -> list[tuple[Any, ...]]:
-    """The rows of ``TYPES`` by their id, with numbers and documents as what they are: servers write them differently."""
-    reads: dict[str, Callable[[bytes], Any]] = {"float": float, "double": float, "json": json.loads}
-    kinds = [column.kind for column in TYPES.columns]
-    read = (
-        tuple(cell if cell is None else reads.get(kind, bytes)(cell) for kind, cell in zip(kinds, row, strict=True))
-        for row in rows.elements()
-    )
-    return sorted(read, key=lambda row: int(row[0]))
+    wanted = by_value(TYPES, rows_of(source, "shop.types"))
+    assert by_value(TYPES, rows_of(mariadb, "shop.types")) == wanted and len(wanted) == 60
 
 
 @pytest.mark.shows("drainer --bootstrap")

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Table
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
@@ -102,3 +104,14 @@ class BootstrappedStream(EmulatedStream):
                 lambda: self.servers,
             )
         return self._life
+
+
+def by_value(table: Table, rows: Counter[tuple[bytes | None, ...]]) -> list[tuple[Any, ...]]:
+    """The rows of ``table`` by their id, with numbers and documents as what they are: servers write them differently."""
+    reads: dict[str, Callable[[bytes], Any]] = {"float": float, "double": float, "json": json.loads}
+    kinds = [column.kind for column in table.columns]
+    read = (
+        tuple(cell if cell is None else reads.get(kind, bytes)(cell) for kind, cell in zip(kinds, row, strict=True))
+        for row in rows.elements()
+    )
+    return sorted(read, key=lambda row: int(row[0]))
