@@ -116,14 +116,3 @@ def test_a_target_restored_under_the_stream_ends_it(spark: SparkSession, arena: 
     ):
         restore(arena, tmp_path / "backup")
         eventually(replication.check, seconds=RUN_SECONDS, what="the end of the stream")
-
-
-def test_a_checkpoint_of_a_release_that_kept_no_identity_goes_on(spark: SparkSession, arena: Arena) -> None:
-    run(spark, arena, batches=1)
-    kept = arena.spark_dir / "tidb-binlog.json"
-    known = json.loads(kept.read_text())
-    identity = known.pop("target")
-    kept.write_text(json.dumps(known))
-    run(spark, arena)
-    arena.assert_equal()
-    assert json.loads(kept.read_text())["target"] == identity
