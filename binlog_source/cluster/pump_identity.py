@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
-_TIMEOUT = 5.0
+ANSWER_SECONDS = 5.0
 _NO_ACTION = "who"
 _STARTED = re.compile(r"^process_start_time_seconds[ \t]+(\S+)", re.MULTILINE)
 _answered: dict[tuple[str, TlsSettings | None], tuple[str, str]] = {}
@@ -29,7 +29,7 @@ def named_in(message: str, pump: str) -> str:
     return pump if message.endswith((f", apply {_NO_ACTION} failed!", f" action {_NO_ACTION}")) else ""
 
 
-def require_pump(pump: str, address: str, tls: TlsSettings | None = None, timeout: float = _TIMEOUT) -> str:
+def require_pump(pump: str, address: str, tls: TlsSettings | None = None, timeout: float = ANSWER_SECONDS) -> str:
     """The page of metrics of the Pump at ``address`` (``host:port``), which is ``pump``; empty: it has none.
 
     ``tls``: the cluster's; ``timeout``: seconds for each of at most two answers.

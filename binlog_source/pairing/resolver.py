@@ -15,7 +15,6 @@ from google.protobuf.message import DecodeError
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, names_registry
 from pyspark_tidb_binlog.binlog_source.cluster.own_cluster import OwnCluster, own_cluster
-from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import require_pump
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry, tidb_status_ports
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
@@ -29,7 +28,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
 )
 from pyspark_tidb_binlog.binlog_source.pairing.transitions import MissingOutcome, Orphan
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import OUTCOME_CONNECT_SECONDS, OUTCOME_TIMEOUT, PumpWriter, WriteFailed
-from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, require_itself
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import as_time
@@ -184,6 +183,5 @@ def _writer_to(endpoint: Endpoint) -> PumpWriter:
     Raises:
         PumpUnavailable: another one answers at its address.
     """
-    if not endpoint.by_address:
-        require_pump(endpoint.pump, endpoint.address, endpoint.tls, OUTCOME_CONNECT_SECONDS)
+    require_itself(endpoint, OUTCOME_CONNECT_SECONDS)
     return PumpWriter(endpoint.address, endpoint.cluster_id, OUTCOME_TIMEOUT, endpoint.pump, OUTCOME_CONNECT_SECONDS, endpoint.tls)

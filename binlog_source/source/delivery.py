@@ -6,8 +6,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import PumpDiscovery, Waiting, discovery_of, log_waiting, names_registry, patiently
-from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import require_pump
-from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, offers_raw
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, offers_raw, require_itself
 from pyspark_tidb_binlog.binlog_source.source.span_read import refusal
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.backoff import Retries, steady
@@ -85,8 +84,7 @@ def _unfit_now(endpoint: Endpoint) -> str:
             return ""
         if refused := refusal(endpoint, _REFUSES_SECONDS):
             return f"Pump {endpoint.pump} at {endpoint.address} refuses what it is asked: {refused}"
-        if not endpoint.by_address:
-            require_pump(endpoint.pump, endpoint.address, endpoint.tls, _UNFIT_SECONDS)
+        require_itself(endpoint, _UNFIT_SECONDS)
     except ReplicationError as error:
         return str(error)
     return ""

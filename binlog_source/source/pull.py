@@ -17,7 +17,7 @@ import grpc.experimental
 
 from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import Waiting, log_waiting
-from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import require_pump
+from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import ANSWER_SECONDS, require_pump
 from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_of, is_recent
 from pyspark_tidb_binlog.binlog_source.wire.damage import REMEDY, Damage, damage_in, first_readable, silent_text
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import LogFingerprint
@@ -76,6 +76,16 @@ class Endpoint:
     """Whether the settings list it by its address: whoever answers there is meant."""
 
 
+def require_itself(endpoint: Endpoint, timeout: float = ANSWER_SECONDS) -> None:
+    """Return if the Pump that answers at the address is the endpoint's; one that is listed by its address always is. ``timeout``: see ``require_pump``.
+
+    Raises:
+        PumpUnavailable: it does not answer, or another one does.
+    """
+    if not endpoint.by_address:
+        require_pump(endpoint.pump, endpoint.address, endpoint.tls, timeout)
+
+
 def stays(endpoint: Endpoint) -> Endpoint:
     """``Find`` for a Pump whose address never changes."""
     return endpoint
@@ -100,12 +110,11 @@ class PullMetadata:
         Raises:
             PumpUnavailable: another Pump answers there.
         """
-        if endpoint.by_address or self.pump == endpoint.pump:
-            return
-        if self.pump:
+        if not self.pump:
+            # a real one, which names itself on another page only
+            require_itself(endpoint)
+        elif self.pump != endpoint.pump and not endpoint.by_address:
             raise PumpUnavailable(f"{endpoint.address} is the address of Pump {self.pump}, not {endpoint.pump}")
-        # a real one, which names itself on another page only
-        require_pump(endpoint.pump, endpoint.address, endpoint.tls)
 
 
 OnDamage: TypeAlias = Callable[[Damage, str], None]

@@ -121,9 +121,7 @@ class _Upstream:
         tls = TlsSettings.of(config.source.security)
         if tls is not None:
             tls.check(listens=True)
-        yield from self._tried(
-            "Pumps", lambda: self._ask_cluster(), "start PD, the registry or the Pumps, or correct pd-urls or spark.pumps"
-        )
+        yield from self._tried("Pumps", self._ask_cluster, "start PD, the registry or the Pumps, or correct pd-urls or spark.pumps")
         for what in self._unfit:
             yield hinders(
                 "Pumps", what, "start this Pump, or correct where it is registered, the settings in [security], or spark.cluster-id"
