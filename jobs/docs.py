@@ -18,17 +18,19 @@ _AT_THE_TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 def main(argv: Sequence[str]) -> int:
     """Print the list, or the page that is named."""
     options = parser("docs", "The documents of this release: a list, or one of them.")
-    options.add_argument("page", nargs="?", default="", metavar="PAGE", help="its name in the list, such as runbook")
+    options.add_argument("page", nargs="?", default="", metavar="PAGE", help="its name in the list, or the last part of it: runbook, errors/ddl, ddl")
     add_switch(options, "--path", what="print where the page lies, or the directory of all of them")
     given = options.parsed(argv)
     known = pages()
     if not given.page:
         print(HOME if given.path else listing(known))
         return 0
-    page = known.get(given.page.removeprefix("docs/").removesuffix(".md"))
-    if page is None:
+    name = given.page.removeprefix("docs/").removesuffix(".md")
+    named = [name] if name in known else [one for one in known if one.endswith(f"/{name}")]
+    if not named:
         near = " or ".join(nearest(given.page, known))
         raise ConfigError(f"there is no page {given.page!r}" + (f"; did you mean {near}?" if near else f"; {COMMAND} docs lists them"))
+    page = known[named[0]]
     if given.path:
         print(page)
     else:
@@ -37,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def pages() -> dict[str, Path]:
-    """The pages by name: ``runbook``, ``spec/pump``, ``README``."""
+    """The pages by name: ``runbook``, ``errors/ddl``, ``README``. Of a last part that two folders have, such as ``ddl``, the first one counts."""
     docs = HOME / "docs"
     top = {Path(name).stem: HOME / name for name in _AT_THE_TOP if (HOME / name).exists()}
     return top | {path.relative_to(docs).with_suffix("").as_posix(): path for path in sorted(docs.rglob("*.md"))}

@@ -238,7 +238,7 @@ def test_every_job_is_offered_and_documented() -> None:
 def test_every_error_has_its_line_in_the_runbook() -> None:
     runbook = (ROOT / "docs" / "runbook.md").read_text()
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and kind is not errors.ReplicationError]
-    assert [kind.__name__ for kind in kinds if f"| `{kind.__name__}` |" not in runbook] == []
+    assert [kind.__name__ for kind in kinds if f"`{kind.__name__}`" not in runbook] == []
 
 
 def test_every_setting_that_a_document_names_exists() -> None:

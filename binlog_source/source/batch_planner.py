@@ -19,6 +19,7 @@ from pyspark_tidb_binlog.binlog_source.source.admission import (
     unread_bytes,
 )
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
+from pyspark_tidb_binlog.conf.entry import document
 from pyspark_tidb_binlog.schemas.events import Delivery, as_time, tso
 
 HELD_SECONDS = 1.0
@@ -47,7 +48,7 @@ def future_text(ahead: Mapping[str, int], now_ts: int) -> str:
     told = ", ".join(f"Pump {pump} promises that nothing up to ts {ts} ({as_time(ts)}) follows" for pump, ts in sorted(ahead.items()))
     return (
         f"{told}, and the upstream's time is {now_ts} ({as_time(now_ts)}): a binlog with a wrong ts is in its log, or PD's time was set back. "
-        "Nothing is read past it, because what is committed until then would be taken for late and lost; docs/runbook.md has what to do"
+        f"Nothing is read past it, because what is committed until then would be taken for late and lost; {document('errors/upstream')} has what to do"
     )
 
 

@@ -33,6 +33,6 @@ def reason() -> str:
     except ImportError as error:
         return (
             f"the source tidb_binlog cannot be used with Spark {pyspark.__version__} and the Python packages of its workers: {error}. "
-            f"It runs on Spark 4.2 with the packages that the wheel asks for ({document('versions')})"
+            f"It runs on Spark 4.2 with the packages that the wheel asks for ({document('supported')})"
         )
     return "the source tidb_binlog could not be used when Spark looked for it: start the session again"

@@ -1,4 +1,4 @@
-"""Which versions of Spark, Delta and Java go together with this project; docs/versions.md has the whole table. Pure but for ``java_of``.
+"""Which versions of Spark, Delta and Java go together with this project; docs/supported.md has the whole table. Pure but for ``java_of``.
 
 Promises: another version is one error that says which is there, which is needed and what to do. A newer patch version is never refused.
 """
@@ -29,7 +29,7 @@ def require_spark(version: str) -> None:
     if _first_two(version) != SPARK:
         raise ConfigError(
             f"this release runs on Spark {_said(SPARK)}, and here is Spark {version}: pip install 'pyspark>=4.2.1,<4.3', "
-            f"or on a cluster choose one with Spark {_said(SPARK)} ({document('versions')})"
+            f"or on a cluster choose one with Spark {_said(SPARK)} ({document('supported')})"
         )
 
 
@@ -37,7 +37,7 @@ def require_delta(version: str) -> None:
     """Raise ConfigError if Delta ``version`` is not one of 4.4."""
     if _first_two(version) != DELTA:
         raise ConfigError(
-            f"this release runs with Delta {_said(DELTA)}, and here is Delta {version}: take {DELTA_PACKAGE} instead ({document('versions')})"
+            f"this release runs with Delta {_said(DELTA)}, and here is Delta {version}: take {DELTA_PACKAGE} instead ({document('supported')})"
         )
 
 

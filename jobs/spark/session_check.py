@@ -37,7 +37,7 @@ def require_session(spark: SparkSession) -> None:
         if lines:
             said = "".join(f"\n    .config({name!r}, {value!r})" for name, value in lines)
             raise ConfigError(
-                f"this Spark session has no Delta, in which the checkpoints are kept ({document('runbook')}). Make it with "
+                f"this Spark session has no Delta, in which the checkpoints are kept ({document('installed')}). Make it with "
                 f"configured(SparkSession.builder) from pyspark_tidb_binlog, or add before getOrCreate(), in a process that has no session yet:{said}"
             )
         require_delta(version)
@@ -51,7 +51,7 @@ def require_kafka_sink(spark: SparkSession) -> None:
     """Raise ConfigError if ``spark`` has no Kafka sink."""
     if not has_kafka_sink(spark):
         raise ConfigError(
-            f"this Spark session has no Kafka sink, which spark.kafka-options ask for ({document('runbook')}). The command brings it; "
+            f"this Spark session has no Kafka sink, which spark.kafka-options ask for ({document('installed')}). The command brings it; "
             f"in a program of your own add before getOrCreate(), in a process that has no session yet:\n    .config('spark.jars.packages', {KAFKA_PACKAGE!r})"
         )
 

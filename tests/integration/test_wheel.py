@@ -72,6 +72,7 @@ def test_it_holds_the_product_and_nothing_else(wheel: Path) -> None:
         "conf/drainer.toml",
         "conf/jvm.options",
         "docs/runbook.md",
+        "docs/errors/ddl.md",
         "docs/spec/wire.md",
         "docs/images/lag.png",
         "LICENSE",
@@ -107,7 +108,8 @@ def test_the_command_says_what_it_is_and_where_its_documents_are(installed: Envi
     assert "spark-submit.sh" not in shown.stdout and "setup" not in shown.stdout
     assert said([installed.command, "--version"], elsewhere).stdout == f"Release Version: {VERSION}\n"
     assert said([installed.command, "drainer", "--help"], elsewhere).stdout.startswith("usage: tidb-binlog drainer ")
-    assert said([installed.command, "docs", "runbook"], elsewhere).stdout.startswith("# Runbook")
+    for page, title in (("runbook", "# Runbook"), ("errors/ddl", "# DDLs"), ("ddl", "# DDLs"), ("pump", "# The Pump")):
+        assert said([installed.command, "docs", page], elsewhere).stdout.startswith(f"{title}\n")
     assert Path(said([installed.command, "docs", "--path"], elsewhere).stdout.strip(), "conf", "drainer.toml").is_file()
     refused = said([installed.command, "nosuch"], elsewhere)
     assert (refused.returncode, refused.stderr) == (2, "tidb-binlog: there is no job 'nosuch'; tidb-binlog --help lists them\n")

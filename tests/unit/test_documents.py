@@ -1,5 +1,6 @@
 """What the documents point at is there: their links, the paths and make targets that they name, and the pages that code and scripts name."""
 
+import ast
 import re
 import subprocess
 from collections.abc import Iterator
@@ -7,6 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+from pyspark_tidb_binlog.schemas import errors
 
 ROOT = Path(__file__).parents[2]
 SPEC = "docs/spec/"
@@ -86,11 +89,22 @@ def test_pages_that_code_names_are_there() -> None:
     for name in tracked():
         if not name.endswith((".py", ".sh", ".toml", ".service", "Makefile")) or name == "tests/unit/test_documents.py":
             continue
-        for page, heading in re.findall(r"(docs/[\w/-]+\.md)(?:, ([A-Z]\w+(?: \w+)*)\))?", (ROOT / name).read_text()):
+        text = (ROOT / name).read_text()
+        shown = [(f"docs/{page}.md", "") for page in re.findall(r"\bdocument\(['\"]([\w/-]+)['\"]\)", text)]
+        for page, heading in shown + re.findall(r"(docs/[\w/-]+\.md)(?:, ([A-Z]\w+(?: \w+)*)\))?", text):
             to = ROOT / page
             if not to.exists() or (heading and heading.lower().replace(" ", "-") not in anchors(to)):
                 wrong.append(f"{name}: {page} {heading}")
     assert wrong == []
+
+
+def test_headings_for_errors_are_words_of_messages() -> None:
+    """Whoever searches the pages for what a message says finds its heading."""
+    product = [ast.walk(ast.parse((ROOT / name).read_text())) for name in tracked() if name.endswith(".py") and not name.startswith("tests/")]
+    said = [node.value for nodes in product for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    headings = [heading for page in (ROOT / "docs" / "errors").glob("*.md") for heading in re.findall(r"^### (.+)$", page.read_text(), re.M)]
+    kinds = {name for name in vars(errors) if name[0].isupper()}
+    assert headings and [heading for heading in headings if heading not in kinds and not any(heading in text for text in said)] == []
 
 
 def test_what_is_not_there_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
