@@ -18,7 +18,9 @@ _AT_THE_TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 def main(argv: Sequence[str]) -> int:
     """Print the list, or the page that is named."""
     options = parser("docs", "The documents of this release: a list, or one of them.")
-    options.add_argument("page", nargs="?", default="", metavar="PAGE", help="its name in the list, or the last part of it: runbook, errors/ddl, ddl")
+    options.add_argument(
+        "page", nargs="?", default="", metavar="PAGE", help="its name in the list, or the last part of it: runbook, errors/ddl, ddl"
+    )
     add_switch(options, "--path", what="print where the page lies, or the directory of all of them")
     given = options.parsed(argv)
     known = pages()

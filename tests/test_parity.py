@@ -14,7 +14,7 @@ NAMES = [row.name for rows in sections().values() for row in rows]
 
 def first_cells(section: str, pattern: str) -> list[str]:
     """What the pattern finds at the beginning of the rows of a section of the committed page."""
-    return re.findall(rf"^\| {pattern}", PAGE.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0], re.M)
+    return re.findall(rf"^- {pattern}", PAGE.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0], re.M)
 
 
 def test_the_page_is_as_made() -> None:
@@ -49,4 +49,4 @@ def test_every_type_of_ddl_has_a_row() -> None:
 @pytest.mark.parametrize("name", ["drainer", "ddl", "wire"])
 def test_every_gotcha_has_a_row(name: str) -> None:
     numbers = re.findall(r"^(\d+)\. ", (ROOT / "docs" / "spec" / f"{name}.md").read_text().partition("\n## Gotchas\n")[2], re.M)
-    assert numbers and first_cells(f"Gotchas of {name}.md", r"(\d+)\. ") == numbers
+    assert numbers and first_cells(f"Gotchas of {name}.md", r"(\d+): ") == numbers

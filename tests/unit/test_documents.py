@@ -100,9 +100,13 @@ def test_pages_that_code_names_are_there() -> None:
 
 def test_headings_for_errors_are_words_of_messages() -> None:
     """Whoever searches the pages for what a message says finds its heading."""
-    product = [ast.walk(ast.parse((ROOT / name).read_text())) for name in tracked() if name.endswith(".py") and not name.startswith("tests/")]
+    product = [
+        ast.walk(ast.parse((ROOT / name).read_text())) for name in tracked() if name.endswith(".py") and not name.startswith("tests/")
+    ]
     said = [node.value for nodes in product for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    headings = [heading for page in (ROOT / "docs" / "errors").glob("*.md") for heading in re.findall(r"^### (.+)$", page.read_text(), re.M)]
+    headings = [
+        heading for page in (ROOT / "docs" / "errors").glob("*.md") for heading in re.findall(r"^### (.+)$", page.read_text(), re.M)
+    ]
     kinds = {name for name in vars(errors) if name[0].isupper()}
     assert headings and [heading for heading in headings if heading not in kinds and not any(heading in text for text in said)] == []
 
