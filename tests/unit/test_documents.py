@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_tidb_binlog.jobs import docs
 from pyspark_tidb_binlog.schemas import errors
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 SPEC = "docs/spec/"
@@ -77,10 +79,36 @@ def test_paths_that_documents_name_are_there() -> None:
     assert [path for page in pages() if not page.startswith(SPEC) for path in strange_paths(page)] == []
 
 
+def test_pages_that_the_command_shows_are_there() -> None:
+    asked = {(name, page) for name in pages() for page in re.findall(r"tidb-binlog docs ([a-z][\w/-]*)", (ROOT / name).read_text())}
+    assert asked and [(name, page) for name, page in sorted(asked) if page not in docs.pages()] == []
+
+
 def test_targets_of_make_that_documents_name_are_there() -> None:
     targets = set(re.findall(r"^([a-z_-]+):", (ROOT / "Makefile").read_text(), re.M))
     asked = {(page, target) for page in pages() for target in re.findall(r"(?:`|^    )make ([a-z-]+)", (ROOT / page).read_text(), re.M)}
     assert asked and [(page, target) for page, target in sorted(asked) if target not in targets] == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "title"),
+    [
+        ("runbook", "Runbook"),
+        ("docs/errors/ddl.md", "DDLs"),
+        ("ddl", "DDLs"),
+        ("spec/ddl", "ddl.md"),
+        ("pump", "The Pump"),
+        ("CHANGELOG", "Changelog"),
+    ],
+)
+def test_a_page_is_shown_by_its_name_or_the_last_part_of_it(asked: str, title: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert docs.main([asked]) == 0
+    assert capsys.readouterr().out.startswith(f"# {title}")
+
+
+def test_a_page_that_is_not_there_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="no page 'errors/dll'; did you mean errors/ddl"):
+        docs.main(["errors/dll"])
 
 
 def test_pages_that_code_names_are_there() -> None:
