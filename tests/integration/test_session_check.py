@@ -29,7 +29,7 @@ def test_where_the_source_cannot_be_imported_its_name_is_found_and_says_why(monk
     monkeypatch.setitem(sys.modules, SOURCE, None)
     refused = pyspark_tidb_binlog.DefaultSource
     assert refused is RefusedSource and refused.name() == "tidb_binlog"
-    with pytest.raises(ConfigError, match=r"cannot be used with Spark 4\.2\.\d+ .*spark_format.*docs/versions\.md"):
+    with pytest.raises(ConfigError, match=r"cannot be used with Spark 4\.2\.\d+ .*spark_format.*docs/supported\.md"):
         RefusedSource({}).schema()
     monkeypatch.undo()
     assert "start the session again" in reason()
