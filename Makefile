@@ -63,7 +63,7 @@ pictures: setup ## docs/images: the demo's terminal and the notebook's plots, fr
 
 .PHONY: site
 site: setup-dev ## docs/ as a site in var/site (mkdocs.yml); fails on a link that leads nowhere and on a page that docs/index.md does not name
-	NO_MKDOCS_2_WARNING=1 $(VENV)/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(VENV)/python -m mkdocs build --strict
 
 .PHONY: check
 check: lint type imports ## lint, types and imports together
