@@ -19,12 +19,12 @@ DOCS = ROOT / "docs"
 BESIDE = "project"
 """The folder of the site for files that are not in ``docs``."""
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)")
-_AS_MARKDOWN = (
-    (re.compile(r"^( *```\w+) .*$", re.M), r"\1"),
-    (re.compile(r"^((?![-*] |[|#>\s]|\d+\. |```).*\n)(?=[-*] |\d+\. )", re.M), r"\1\n"),
+_FENCED = re.compile(r"^( *```.*?^ *```)$", re.M | re.S)
+_LISTS = (
+    (re.compile(r"^((?![-*] |[|#>\s]|\d+\. ).*\n)(?=[-*] |\d+\. )", re.M), r"\1\n"),
     (re.compile(r"^ {2,3}(?=[-*] )", re.M), "    "),
 )
-"""What code hosts read and Python's Markdown does not: words behind a fence's language, a list right behind a paragraph, a list in one by two spaces."""
+"""Lists that code hosts read and Python's Markdown does not: right behind a paragraph, or in another list by two or three spaces."""
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -35,11 +35,12 @@ def on_config(config: MkDocsConfig) -> None:
 
 def entries(text: str) -> Iterator[str | dict[str, Any]]:
     """The pages that a group names, in its order. A folder's page brings the others of its folder."""
-    for path in targets(text, DOCS):
+    for title, link in re.findall(r"\[([^\]]+)\]\(([^)\s#:]+)", text):
+        path = (DOCS / link).resolve()
         if path.is_relative_to(DOCS) and path.parent != DOCS:
             first = [name for name in ("README.md",) if (path.parent / name).exists()]
             others = sorted(page.name for page in path.parent.glob("*.md") if page.name not in first)
-            yield {path.parent.name: [uri(path.parent / name) for name in (*first, *others)]}
+            yield {title.capitalize(): [uri(path.parent / name) for name in (*first, *others)]}
         else:
             yield uri(path)
 
@@ -69,9 +70,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         to = (source.parent / link[0]).resolve()
         return relpath(uri(to), here) if to.is_file() else link[0]
 
-    for pattern, written in _AS_MARKDOWN:
-        markdown = pattern.sub(written, markdown)
-    return _LINK.sub(placed, markdown)
+    pieces = _FENCED.split(markdown)
+    for pattern, written in _LISTS:
+        pieces[::2] = [pattern.sub(written, text) for text in pieces[::2]]
+    pieces[::2] = [_LINK.sub(placed, text) for text in pieces[::2]]
+    pieces[1::2] = [re.sub(r"^( *```\w+) .*", r"\1", fenced) for fenced in pieces[1::2]]
+    return "\n".join(pieces)
 
 
 def targets(text: str, folder: Path) -> Iterator[Path]:
