@@ -61,11 +61,15 @@ notebook: setup-dev ## notebooks/replicate.ipynb, as Jupyter opens it, from note
 pictures: setup ## docs/images: the demo's terminal and the notebook's plots, from real runs
 	$(VENV)/python -m benchmarks.pictures
 
+.PHONY: site
+site: setup-dev ## docs/ as a site in var/site (mkdocs.yml); fails on a link that leads nowhere and on a page that docs/index.md does not name
+	NO_MKDOCS_2_WARNING=1 $(VENV)/python -m mkdocs build --strict
+
 .PHONY: check
 check: lint type imports ## lint, types and imports together
 
 .PHONY: gate
-gate: check setup ## before each commit, in minutes: lint, types, imports, documents, unit and property tests, one recorded case through the whole job
+gate: check site setup ## before each commit, in minutes: lint, types, imports, documents, unit and property tests, one recorded case through the whole job
 	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" tests/test_layout.py tests/test_parity.py tests/unit tests/property $(GATE_CASE)
 
 .PHONY: test

@@ -9,6 +9,7 @@ BESIDE_THE_CODE = (
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "LICENSE",
     "docs/**/*.md",
     "docs/images/*",

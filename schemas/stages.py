@@ -10,6 +10,8 @@ Promises: does not import pyspark; ``ddl_of`` returns the same schema as Spark D
                  delivery has one per batch, raw delivery one per bucket from every partition. LOST: the span (start_ts,
                  commit_ts] is lost, ``payload`` says how.
 ``PACKED``       RAW with the source option ``packed``: rows of one bucket, some megabytes of them per value (``schemas.packed``).
+                 One row of a batch has an ``event_time``, the physical time up to which every Pump has delivered (``clock_ts`` of the
+                 offset). All others have none: Spark may drop a row that has one as late.
 ``TRANSACTION``  what pairing emits, and what RAW of sorted delivery is reduced to: complete transactions and punctuation.
 ``TRANSACTIONS`` many transactions per value: what the source or pairing passes to the sink.
 ``ROW_EVENT``, ``DDL_EVENT``, ``CONTROL``
