@@ -211,7 +211,7 @@ class ApplyConfig:
     db_type: str = setting("mysql", "kind of target: mysql, tidb, file (or pb) or kafka", flag="dest-db-type")
     txn_batch: int = setting(20, "row operations in one transaction at the target, at most", flag="txn-batch")
     txn_batch_time: float = ours(
-        0.0, "how long such a transaction may take, about: then the next has fewer operations; 0 = any time", kind=DURATION
+        0.0, "how long a transaction of txn-batch may take, about; after a longer one the next is smaller; 0 = any time", kind=DURATION
     )
     worker_count: int = setting(16, "connections that apply row operations at the same time, at most 1024", flag="c")
     sync_ddl: bool = setting(True, "false: DDLs are not applied, rows get the columns of the target's tables", flag="sync-ddl")

@@ -155,9 +155,9 @@ Generated from `conf/model.py` by `make settings`; `./spark-submit.sh drainer --
 - **Order.** Flag, environment, file, default.
 - **Flags.** `-config FILE`, `--config=FILE`; a switch needs no value (`-safe-mode`, `-sync-ddl=false`). Each setting's path is a flag too
   (`--syncer.to.host db1`), and its name where it is unique (`--parts 4`).
-- **Environment.** `TIDB_BINLOG__` and the path, with `__` for the dot and `_` for the dash: `TIDB_BINLOG__SYNCER__TO__HOST`. It wins over
-  `BINLOG_SERVER_` (Drainer) or `PUMP_` (Pump) and the real flag's name: `BINLOG_SERVER_PD_URLS`. Last of all: `MYSQL_HOST`, `MYSQL_PORT`,
-  `MYSQL_USER`, `MYSQL_PSWD`, `KAFKA_ADDRS`.
+- **Environment.** `TIDB_BINLOG__` and the path, with `__` for the dot and `_` for the dash: `TIDB_BINLOG__SYNCER__TO__HOST`. This variable wins over
+  the real one: `BINLOG_SERVER_` (Drainer) or `PUMP_` (Pump) and the flag's name, `BINLOG_SERVER_PD_URLS`. `MYSQL_HOST`, `MYSQL_PORT`, `MYSQL_USER`,
+  `MYSQL_PSWD` and `KAFKA_ADDRS` count where nothing else is set.
 - **Durations.** `90s`, `1m30s`, `8h`. A number without a unit is days for `gc`, and refused for `syncer.to.read-timeout`.
 - **Lists of tables** as a flag or in the environment are TOML: `'[{db-name = "a", tbl-name = "b"}]'`.
 - **Not built** (Oracle, ZooKeeper): an error that names the alternative. Without meaning here: accepted, with a line in the log."""
