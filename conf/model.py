@@ -18,10 +18,10 @@ from pyspark_tidb_binlog.conf.units import days_or_duration, pause_of, size_of
 class SecurityConfig:
     """TLS of one table ``security``; what it means is in ``docs/tls.md``."""
 
-    ssl_ca: str = setting("", "PEM file of the certificate authorities that are trusted; TLS is on if, and only if, it is set")
-    ssl_cert: str = setting("", "PEM file of this side's certificate, with what leads from it to the authority")
+    ssl_ca: str = setting("", "PEM file of the trusted CAs; setting it turns TLS on")
+    ssl_cert: str = setting("", "PEM file of this side's certificate chain")
     ssl_key: str = setting("", "PEM file of its key, without a passphrase")
-    cert_allowed_cn: tuple[str, ...] = setting((), "common names of which the other side's certificate must have one; empty = any")
+    cert_allowed_cn: tuple[str, ...] = setting((), "Common Names, one of which the other side's certificate must have; empty = any")
 
     def __post_init__(self) -> None:
         names = any(name.strip() for name in self.cert_allowed_cn)
@@ -36,11 +36,11 @@ class SourceConfig:
 
     pumps: str = ours(
         "",
-        "the Pumps, host:port,host:port, or a registry: http://host:port, https://…, pd://host:port,host:port; empty = pd-urls. In a list the address "
-        "names the Pump, whoever answers there; from a registry each must say that it is the node that is registered",
+        "the Pumps, host:port,host:port, or a registry: http://host:port, https://…, pd://host:port,host:port; empty = pd-urls. A list's address names "
+        "the Pump, whoever answers; a registry's Pumps must be the registered nodes",
     )
     cluster_id: int = ours(0, "cluster id that Pumps check; 0 = ask PD or the registry")
-    delivery: str = ours("", "sorted (any Pump), raw (our Pumps only), or empty: raw when every Pump offers it, else sorted")
+    delivery: str = ours("", "sorted (any Pump), raw (our Pumps), or empty: raw if every Pump offers it")
     starting_commit_ts: int = setting(
         -1,
         "where to start without a checkpoint: a TSO, exclusive; 0 = the beginning, -1 = now",
@@ -48,28 +48,23 @@ class SourceConfig:
         flag="initial-commit-ts",
     )
     ending_commit_ts: int = ours(0, "stop after this TSO, inclusive; 0 = never")
-    max_bytes_per_trigger: int = ours(
-        128 * 1024 * 1024, "bytes of binlogs that a batch may read, and about those it may release; one transaction is always admitted"
-    )
+    max_bytes_per_trigger: int = ours(128 * 1024 * 1024, "bytes of binlogs that a batch reads, about; one transaction is always admitted")
     fail_on_data_loss: bool = ours(True, "false: a lost span is a warning in the log and in Delta instead of an error")
-    max_pending_bytes: int = ours(
-        1024 * 1024 * 1024, "raw delivery: limit, in bytes, of binlogs that wait in the pairing state for a Pump that holds resolved_ts"
-    )
+    max_pending_bytes: int = ours(1024 * 1024 * 1024, "raw delivery: bytes of binlogs that may wait for a Pump that holds resolved_ts")
     wake_idle_pumps: str = ours(
-        "200ms", "how often at most an idle Pump that holds resolved_ts back is sent a fake binlog: 200ms, 1s; 0 = never"
+        "200ms", "shortest time between two fake binlogs to an idle Pump that holds resolved_ts back: 200ms, 1s; 0 = never"
     )
     compressor: str = setting("", "gzip: Pumps compress what they send; empty = they do not", "compressor", flag="compressor")
     security: SecurityConfig = nested("security", SecurityConfig)
     """Of everything inside the cluster, in both directions: the Drainer's own listener too."""
     gone_pumps: str = ours(
         "",
-        "ids of Pumps that the stream has read and that are gone for ever, comma separated: it goes on without what only they had, which is "
-        "recorded as lost. One that is registered, and not as offline, is read in spite of this",
+        "ids of Pumps, comma separated, that are gone for ever: what only they had is recorded as lost. A Pump that is registered, and not as offline, "
+        "is read all the same",
     )
     tidb_status: str = ours(
         "",
-        "TiDB's status ports, http://host:10080,...: DDL history and outcome of orphan Prewrites; empty = those that PD knows. The path of a recorded "
-        ".json[.gz] file instead: the DDL history",
+        "TiDB's status ports, http://host:10080,...: DDL history, outcome of orphans; empty = those that PD knows. Or a recorded DDL history, .json[.gz]",
     )
 
     @property
@@ -98,10 +93,10 @@ class TargetConfig:
     host: str = setting("127.0.0.1", "the target's host", unset="MYSQL_HOST, else localhost")
     port: int = setting(3306, "the target's port", unset="MYSQL_PORT, else 3306")
     user: str = setting("root", "the account that writes", unset="MYSQL_USER, else root")
-    password: str = setting("", "its password; better in MYSQL_PSWD or in spark.password-file than in a flag, which ps shows", secret=True)
-    password_file: str = ours("", "file whose content is the target's password; a trailing line feed is ignored")
+    password: str = setting("", "its password; ps shows a flag, so better in MYSQL_PSWD or spark.password-file", secret=True)
+    password_file: str = ours("", "file with the target's password; a trailing line feed is ignored")
     socket: str = ours("", "Unix socket of the target; wins over host and port")
-    read_timeout: float = setting(60.0, "time that a statement may take before the connection counts as lost", kind=DURATION)
+    read_timeout: float = setting(60.0, "time after which a statement counts as lost", kind=DURATION)
     params: tuple[tuple[str, str], ...] = setting((), "session variables that are set after connecting")
     encrypted_password: str = setting("", "the password, encrypted; wins over password", "syncer.to.encrypted_password", secret=True)
     security: SecurityConfig = nested("syncer.to.security", SecurityConfig)
@@ -115,9 +110,9 @@ class TargetConfig:
 class UpstreamConfig:
     """An account of the upstream TiDB: may read ``mysql.tidb``, and tables that are copied (``--bootstrap``). TOML table ``[spark.upstream]``."""
 
-    host: str = setting("", "a TiDB server of the upstream, which is asked by SQL, and from which --bootstrap copies; empty = none")
+    host: str = setting("", "a TiDB server of the upstream, for SQL and --bootstrap; empty = none")
     port: int = setting(4000, "its port for SQL")
-    user: str = setting("root", "an account there, with SELECT on mysql.tidb, and for --bootstrap on the tables")
+    user: str = setting("root", "an account with SELECT on mysql.tidb, and for --bootstrap on the tables")
     password: str = setting("", "its password", secret=True)
     encrypted_password: str = setting("", "the password, encrypted; wins over password", "spark.upstream.encrypted_password", secret=True)
     security: SecurityConfig = nested("spark.upstream.security", SecurityConfig)
@@ -183,57 +178,46 @@ class ApplyConfig:
     on_finding: str = ours("record", "record or stop: what to do when the target's rows do not match the binlogs")
     sql_mode: str = setting(
         "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION",
-        "sql_mode of the sessions, NO_AUTO_VALUE_ON_ZERO and ALLOW_INVALID_DATES are always added, NO_ZERO_DATE and NO_ZERO_IN_DATE left out; strict modes hold for DDLs only; modes that change what values mean are refused",
+        "sql_mode of the sessions; NO_AUTO_VALUE_ON_ZERO and ALLOW_INVALID_DATES are added, NO_ZERO_DATE and NO_ZERO_IN_DATE left out; strict modes hold "
+        "for DDLs only; modes that change what values mean are refused",
     )
-    log_row_data: bool = ours(False, "true: log lines, errors and progress may show row values; the Delta table findings always has them")
+    log_row_data: bool = ours(False, "true: logs, errors and progress may show row values; the Delta table findings always has them")
     upstream_collation: str = ours(
         "utf8mb4_bin", "the upstream's default where a DDL names no collation; its charset, where a DDL names no charset"
     )
-    retry_seconds: float = ours(
-        3600.0, "minimum time in seconds for which a transaction is retried after a transient error (deadlock, lost connection, read-only)"
-    )
+    retry_seconds: float = ours(3600.0, "seconds, at least, for which a transient error (deadlock, lost connection, read-only) is retried")
     checkpoint_schema: str = setting(
         "tidb_binlog",
-        "database at the target that holds checkpoint, spark_lease, spark_progress, spark_rows, spark_ddl and spark_bootstrap",
+        "database at the target of checkpoint and spark_* tables",
         "syncer.to.checkpoint.schema",
     )
-    lease_timeout: float = ours(
-        30.0, "seconds of silence, 1 to 3600, after which the target drops a connection of this Drainer and another one may take over"
-    )
+    lease_timeout: float = ours(30.0, "seconds of silence, 1 to 3600, after which another Drainer may take over")
     ignore_schemas: tuple[str, ...] = setting(
         ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql"),
         "databases that are not replicated; wins over replicate-do-*",
         flag="ignore-schemas",
         kind=NAMES,
     )
-    replicate_do_db: tuple[str, ...] = setting(
-        (), "if not empty, only these databases, and the tables of replicate-do-table, are replicated"
-    )
-    ignore_txn_commit_ts: tuple[int, ...] = setting(
-        (), "transactions and DDLs that are skipped: commit_ts, or the number that the refusal of a DDL names"
-    )
-    replicate_do_table: tuple[TableName, ...] = setting(
-        (), "if not empty, only these tables, and the databases of replicate-do-db, are replicated"
-    )
+    replicate_do_db: tuple[str, ...] = setting((), "if set, only these databases, and replicate-do-table, are replicated")
+    ignore_txn_commit_ts: tuple[int, ...] = setting((), "transactions and DDLs to skip: commit_ts, or the number that a refused DDL names")
+    replicate_do_table: tuple[TableName, ...] = setting((), "if set, only these tables, and replicate-do-db, are replicated")
     ignore_table: tuple[TableName, ...] = setting((), "tables that are not replicated; wins over replicate-do-*")
     case_sensitive: bool = setting(False, "whether the patterns of table-migrate-rule distinguish case")
     table_migrate_rule: tuple[TableMigrateRule, ...] = setting((), "which tables the rules of binlog-filter-rule apply to")
     binlog_filter_rule: tuple[EventFilterRule, ...] = setting((), "rules that drop kinds of events")
     routes: tuple[TableRoute, ...] = ours(
-        (), "tables and databases that have another name, or fewer columns or rows, at a MySQL-protocol target", "route"
+        (), "tables and databases with another name, or fewer columns or rows, at a MySQL-protocol target", "route"
     )
     db_type: str = setting("mysql", "kind of target: mysql, tidb, file (or pb) or kafka", flag="dest-db-type")
     txn_batch: int = setting(20, "row operations in one transaction at the target, at most", flag="txn-batch")
     txn_batch_time: float = ours(
-        0.0, "about how long such a transaction may take: after a longer one the next has fewer operations; 0 = any time", kind=DURATION
+        0.0, "how long a transaction of txn-batch may take, about; after a longer one the next is smaller; 0 = any time", kind=DURATION
     )
     worker_count: int = setting(16, "connections that apply row operations at the same time, at most 1024", flag="c")
-    sync_ddl: bool = setting(
-        True, "false: DDLs are not applied, and rows are written in the columns that the target's own tables have", flag="sync-ddl"
-    )
+    sync_ddl: bool = setting(True, "false: DDLs are not applied, rows get the columns of the target's tables", flag="sync-ddl")
     sync_mode: int = setting(
         1,
-        "1 = the target has all columns, 2 = columns that it lacks are left out of writes; columns of its own keep what they hold",
+        "1 = the target has all columns, 2 = missing columns are left out; its own columns keep their values",
         "syncer.to.sync-mode",
     )
     safe_mode: bool = setting(
@@ -241,28 +225,28 @@ class ApplyConfig:
     )
     enable_dispatch: bool = setting(
         True,
-        "false: one worker that keeps the upstream's transactions; net-change is then false too, unless it is set",
+        "false: one worker that keeps the upstream's transactions; net-change is then false unless set",
         flag="enable-dispatch",
     )
     enable_detect: bool = setting(
-        True, "false: operations that share a unique key, but not the first one, may be applied in any order", flag="enable-detect"
+        True, "false: operations that share a unique key other than the first may be applied in any order", flag="enable-detect"
     )
     net_change: bool = ours(True, "apply the net change of a batch; false: every row operation of the upstream")
     load_schema_snapshot: bool = setting(
         False,
-        "begin with the schemas at the checkpoint, read from TiDB's status port, instead of the DDL history's beginning",
+        "begin with the schemas at the checkpoint, from TiDB's status port",
         flag="load-schema-snapshot",
     )
     loopback_control: bool = setting(
         False,
-        "replication in both directions: mark every transaction at the target, leave out what carries channel-id's mark",
+        "replication in both directions: mark each transaction, leave out those with channel-id's mark",
         flag="loopback-control",
     )
     channel_id: int = setting(0, "with loopback-control: the mark; the same for both Drainers of a ring", flag="channel-id")
     upstream_new_collations: str = ours(
         "auto",
-        "true: the upstream was first set up by v6.0 or later, its collations keep their names at the target; false: it has old collations, which "
-        "compare texts as bytes: every collation becomes a NO PAD _bin; auto: ask spark.upstream, without which only utf8mb4_bin becomes NO PAD",
+        "true: the upstream was first set up by v6.0 or later, collations keep their names; false: old collations, each becomes a NO PAD _bin; "
+        "auto: ask spark.upstream; without it only utf8mb4_bin becomes NO PAD",
     )
 
     def __post_init__(self) -> None:
@@ -311,11 +295,9 @@ class RelayConfig:
 class CheckpointConfig:
     """Where the checkpoint is kept; its database is ``ApplyConfig.checkpoint_schema``. TOML table ``[syncer.to.checkpoint]``."""
 
-    type: str = setting(
-        "", "mysql or tidb, only with db-type mysql or tidb; file (ours): <data-dir>/savepoint; empty = as db-type asks, at the target"
-    )
+    type: str = setting("", "mysql or tidb, with db-type mysql or tidb; file (ours): <data-dir>/savepoint; empty = at the target")
     table: str = setting("", "name of its table; empty = checkpoint")
-    host: str = setting("", "another server than the target, for the checkpoint; empty = the target's, as all that follows; only with type")
+    host: str = setting("", "another server for the checkpoint; empty = the target, as all that follows; only with type")
     port: int = setting(0, "that server's port")
     user: str = setting("", "the account there")
     password: str = setting("", "its password", secret=True)
@@ -344,8 +326,8 @@ class KafkaConfig:
     topic: str = setting("", "the topic; empty = <cluster id>_obinlog", "syncer.to.topic-name")
     options: tuple[tuple[str, str], ...] = setting(
         (),
-        'options of Kafka\'s Java client, for TLS, SASL and compression: { "security.protocol" = "SASL_SSL", … }; encrypted(…) in a value '
-        "holds what ctl encrypt prints. With any, Spark's Kafka sink sends, else this project's client; adr/0011 compares what they promise",
+        'options of Kafka\'s Java client, for TLS, SASL and compression: { "security.protocol" = "SASL_SSL", … }; encrypted(…) holds what ctl encrypt '
+        "prints. With any, Spark's Kafka sink sends (adr/0011)",
         "spark.kafka-options",
         secret=True,
     )
@@ -378,9 +360,7 @@ class DrainerConfig:
     apply: ApplyConfig = nested("syncer", ApplyConfig)
     checkpoint_dir: str = ours("var/drainer/spark", "Spark's checkpoint directory", unset="<data-dir>/spark")
     delta_dir: str = ours("var/drainer/delta", "where the Delta table checkpoint lives; findings is next to it", unset="<data-dir>/delta")
-    delta_retention: str = ours(
-        "7", "how long files that the Delta tables no longer need are kept for slow readers: days, or 8h, 1h30m", kind=DAYS
-    )
+    delta_retention: str = ours("7", "how long unneeded files of the Delta tables are kept: days, or 8h, 1h30m", kind=DAYS)
     addr: str = setting(
         "127.0.0.1:0",
         "host:port for Pumps that notify this Drainer, and for its HTTP pages; port 0 = any free one",

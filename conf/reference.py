@@ -148,21 +148,19 @@ def _comment(text: str) -> list[str]:
 _PREFACE = """\
 # Settings
 
-Generated from `conf/model.py` by `make settings`; `./spark-submit.sh drainer --help` and `pump --help` show the same (installed: `tidb-binlog drainer --help`).
+Generated from `conf/model.py` by `make settings`; `./spark-submit.sh drainer --help` shows the same (installed: `tidb-binlog drainer --help`).
 
-- **Files.** A `drainer.toml` or `pump.toml` of TiDB Binlog is read as it is: names, types, defaults, keys in any case. What only this project
-  has stands in the table `[spark]`. An unknown key is an error that names the nearest one.
-- **Order.** Flag, then environment, then file, then default.
-- **Flags.** As in Go: `-config FILE`, `--config=FILE`; a switch needs no value (`-safe-mode`, `-sync-ddl=false`). Each setting also has its path
-  as a flag (`--syncer.to.host db1`, `--spark.parts 4`), and its name alone where no other setting has it (`--parts 4`).
-- **Environment.** `BINLOG_SERVER_` (Drainer) or `PUMP_` (Pump) and the real flag's name: `BINLOG_SERVER_PD_URLS`. Any setting:
-  `TIDB_BINLOG__` and its path, with `__` for the dot and `_` for the dash: `TIDB_BINLOG__SYNCER__TO__HOST`. If both are set, the latter counts.
-  `MYSQL_HOST`, `MYSQL_PORT`, `MYSQL_USER`, `MYSQL_PSWD` and `KAFKA_ADDRS` are used where nothing else says it.
-- **Durations**: `90s`, `1m30s`, `8h`. A number without a unit is days for `gc`, as in TiDB Binlog. For `syncer.to.read-timeout` it is refused:
-  TiDB Binlog reads days.
-- **Lists of tables** as a flag or in the environment: as TOML, `'[{db-name = "a", tbl-name = "b"}]'`.
-- **What will not be built** (Oracle, ZooKeeper) is refused with an error that names the alternative. What has no meaning here is accepted, and a line
-  in the log says so."""
+- **Files.** A `drainer.toml` or `pump.toml` of TiDB Binlog is read as it is; keys in any case. What only this project has is in `[spark]`. An
+  unknown key is an error that names the nearest one.
+- **Order.** Flag, environment, file, default.
+- **Flags.** `-config FILE`, `--config=FILE`; a switch needs no value (`-safe-mode`, `-sync-ddl=false`). Each setting's path is a flag too
+  (`--syncer.to.host db1`), and its name where it is unique (`--parts 4`).
+- **Environment.** `TIDB_BINLOG__` and the path, with `__` for the dot and `_` for the dash: `TIDB_BINLOG__SYNCER__TO__HOST`. This variable wins over
+  the real one: `BINLOG_SERVER_` (Drainer) or `PUMP_` (Pump) and the flag's name, `BINLOG_SERVER_PD_URLS`. `MYSQL_HOST`, `MYSQL_PORT`, `MYSQL_USER`,
+  `MYSQL_PSWD` and `KAFKA_ADDRS` count where nothing else is set.
+- **Durations.** `90s`, `1m30s`, `8h`. A number without a unit is days for `gc`, and refused for `syncer.to.read-timeout`.
+- **Lists of tables** as a flag or in the environment are TOML: `'[{db-name = "a", tbl-name = "b"}]'`.
+- **Not built** (Oracle, ZooKeeper): an error that names the alternative. Without meaning here: accepted, with a line in the log."""
 
 if __name__ == "__main__":
     raise SystemExit(main())
