@@ -11,8 +11,14 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from pyspark_tidb_binlog.binlog_source.changes.change_options import change_options_of, is_protocol
-from pyspark_tidb_binlog.binlog_source.changes.change_readers import ChangeReader, ChangeStreamReader, asked_shape, require_known_host
+from pyspark_tidb_binlog.binlog_source.changes.change_options import change_options_of, is_protocol, recorded_folder
+from pyspark_tidb_binlog.binlog_source.changes.change_readers import (
+    ChangeReader,
+    ChangeStreamReader,
+    asked_shape,
+    reading_of,
+    require_known_host,
+)
 from pyspark_tidb_binlog.binlog_source.changes.change_rows import CHANGE
 from pyspark_tidb_binlog.binlog_source.changes.table_shape import TableShape
 from pyspark_tidb_binlog.binlog_source.source.options import stream_options_of
@@ -36,6 +42,9 @@ class BinlogDataSource(DataSource):
         if is_protocol(self.options):
             return ddl_of(PACKED if stream_options_of(self.options).packed else RAW)
         require_known_host(self.options.get("pumps", ""))
+        if recorded_folder(self.options) is not None:
+            # a folder that is no case is an error of load(), not of the first action
+            reading_of(self.options)
         shape = self._found_shape()
         return from_arrow_schema(CHANGE if shape is None else shape.schema, prefer_timestamp_ntz=True)
 

@@ -51,13 +51,16 @@ _LOOK_SECONDS = 1.0
 
 def main(argv: Sequence[str]) -> int:
     """Keep the cluster up until it is stopped."""
-    options = parser("playground", "A small cluster that stays up: a registry, two Pumps, a workload. It prints what to paste; Ctrl-C ends it.")
+    options = parser(
+        "playground", "A small cluster that stays up: a registry, two Pumps, a workload. It prints what to paste; Ctrl-C ends it."
+    )
     options.add_argument("--port", type=int, default=PORT, metavar="PORT", help=f"of the registry on 127.0.0.1 (default: {PORT})")
     add_switch(options, "--target", what="also run the drainer, into a private MariaDB; starts Spark")
     arguments = options.parsed(argv)
     stop = stop_on_signals()
     require_free(
-        arguments.port, f"if that is a playground, its lines work in any terminal and Ctrl-C ends it; {COMMAND} playground --port N takes another port"
+        arguments.port,
+        f"if that is a playground, its lines work in any terminal and Ctrl-C ends it; {COMMAND} playground --port N takes another port",
     )
     say = _since(time.monotonic())
     with contextlib.ExitStack() as stack:

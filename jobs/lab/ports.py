@@ -51,7 +51,9 @@ def require_free(port: int, instead: str) -> None:
 
 def _holder(port: int) -> str:
     """The process that listens on ``port``, in words; empty: it cannot be seen."""
-    rows = [row.split() for table in ("tcp", "tcp6") if (path := Path("/proc/net", table)).exists() for row in path.read_text().splitlines()[1:]]
+    rows = [
+        row.split() for table in ("tcp", "tcp6") if (path := Path("/proc/net", table)).exists() for row in path.read_text().splitlines()[1:]
+    ]
     sockets = {f"socket:[{row[9]}]" for row in rows if row[3] == _LISTENS and row[1].endswith(f":{port:04X}")}
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         with contextlib.suppress(OSError):
