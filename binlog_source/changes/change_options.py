@@ -181,7 +181,9 @@ def reading_options(options: Mapping[str, str]) -> dict[str, str]:
 def bound_as_given(side: str, options: Mapping[str, str], otherwise: str) -> str:
     """The ``starting`` or ``ending`` bound of a span with the option that gives it; ``otherwise``: none does."""
     given = _lowered(options)
-    return next((f"{name} = {given[name.lower()]}" for name in (f"{side}Timestamp", f"{side}CommitTs") if name.lower() in given), otherwise)
+    return next(
+        (f"{name} = {given[name.lower()]}" for name in (f"{side}Timestamp", f"{side}CommitTs") if given.get(name.lower())), otherwise
+    )
 
 
 def in_options(message: str) -> str:

@@ -142,12 +142,12 @@ def _reached(end_ts: int, now: Callable[[], int]) -> int:
 
 
 @contextmanager
-def _in_options() -> Iterator[None]:
-    """Errors of the block name options in the place of the drainer's settings."""
+def told_plainly() -> Iterator[None]:
+    """Errors of the block name options in the place of the drainer's settings, and have no trace: Spark would show it above the reason."""
     try:
         yield
     except (ConfigError, PumpUnavailable) as error:
-        raise type(error)(in_options(str(error))) from error
+        raise type(error)(in_options(str(error))) from None
 
 
 class ChangeStreamReader(BinlogStreamReader):
@@ -161,13 +161,13 @@ class ChangeStreamReader(BinlogStreamReader):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch."""
-        with _in_options():
+        with told_plainly():
             return super().latestOffset(start, limit)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ChangePartition]:  # type: ignore[override]
         """The slices of the batch."""
         asked = self._reading.decoded_as.options
-        with _in_options():
+        with told_plainly():
             return change_partitions(super().partitions(start, end), asked.read_partitions, heartbeat=asked.heartbeats)
 
     def _needed_after(self, after_ts: int) -> int:
@@ -199,6 +199,7 @@ class ChangeReader(DataSourceReader):
         self._given, self._options = options, reading_of(options)
         self._reading = change_reading(options, shape)
 
+    @told_plainly()
     def partitions(self) -> list[ChangePartition]:
         """The slices of the span."""
         source, patience = self._reading.source, self._reading.extra.patience
@@ -213,8 +214,7 @@ class ChangeReader(DataSourceReader):
             raise ConfigError(f"the span ends before it begins: {', '.join(bounds)}")
         # a Pump that has joined until then is among those that are listed
         options = self._options | {"endingcommitts": str(end)}
-        with _in_options():
-            return change_partitions(BinlogReader(options).partitions(), self._reading.decoded_as.options.read_partitions, heartbeat=False)
+        return change_partitions(BinlogReader(options).partitions(), self._reading.decoded_as.options.read_partitions, heartbeat=False)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of a slice."""
