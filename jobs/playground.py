@@ -37,7 +37,7 @@ from pyspark_tidb_binlog import configured
 spark = configured(SparkSession.builder).getOrCreate()
 cluster = {{"pumps": "%s", "startingCommitTs": "0"}}
 changes = spark.read.format("tidb_binlog").options(**cluster).load()
-changes.groupBy("table", "op").count().orderBy("table", "op").show()
+changes.groupBy("table").pivot("op", ["insert", "update", "delete", "ddl"]).count().orderBy("table").show()
 orders = spark.read.format("tidb_binlog").options(**cluster).option("table", "{ORDERS}").load()
 orders.orderBy("id", "_commit_version", "_change_seq").show()
 live = spark.readStream.format("tidb_binlog").option("pumps", cluster["pumps"]).option("table", "{ORDERS}").load()
