@@ -62,7 +62,10 @@ JOBS = {
     ),
     "docs": Offered("the documents: a list, or one of them (docs runbook)"),
     "drainer": Offered(
-        "the replication stream (--config drainer.toml; --check: only what would hinder it; --bootstrap-all: first fills an empty target)", "drainer", _SPARK, spark=True
+        "the replication stream (--config drainer.toml; --check: only what would hinder it; --bootstrap-all: first fills an empty target)",
+        "drainer",
+        _SPARK,
+        spark=True,
     ),
     "playground": Offered(
         "a small cluster that stays up, to try things on (--target: also the drainer, into a private MariaDB)",

@@ -35,15 +35,15 @@ PYTHON = f"""\
 from pyspark.sql import SparkSession
 from pyspark_tidb_binlog import configured
 spark = configured(SparkSession.builder).getOrCreate()
-cluster = {{"pumps": "%s", "startingCommitTs": "0"}}
-changes = spark.read.format("tidb_binlog").options(**cluster).load()
-changes.groupBy("table").pivot("op", ["insert", "update", "delete", "ddl"]).count().orderBy("table").show()
-orders = spark.read.format("tidb_binlog").options(**cluster).option("table", "{ORDERS}").load()
-orders.orderBy("id", "_commit_version", "_change_seq").show()
-live = spark.readStream.format("tidb_binlog").option("pumps", cluster["pumps"]).option("table", "{ORDERS}").load()
-live.writeStream.format("console").trigger(processingTime="2 seconds").start().awaitTermination(10)
+past = spark.read.format("tidb_binlog").options(pumps="%(url)s", startingCommitTs=0)
+past.load().groupBy("table").pivot("op", ["insert", "update", "delete", "ddl"]).count().orderBy("table").show()
+past.option("table", "{ORDERS}").load().orderBy("id", "_commit_version", "_change_seq").show()
+live = spark.readStream.format("tidb_binlog").options(pumps="%(url)s", table="{ORDERS}").load()
+query = live.writeStream.format("console").trigger(processingTime="2 seconds").start()
+query.awaitTermination(10)
+query.stop()
 """
-"""What a person pastes, as README.md has it; its blank is the registry's URL."""
+"""What a person pastes, as README.md has it; ``url``: the registry's."""
 LAG = """\
 SELECT UNIX_TIMESTAMP(NOW(3)) - (CAST(JSON_EXTRACT(checkPoint, '$.commitTS') AS UNSIGNED) >> 18) / 1000 AS lag_seconds FROM tidb_binlog.checkpoint"""
 _LOOK_SECONDS = 1.0
@@ -112,7 +112,7 @@ def _place(port: int) -> Iterator[Path]:
 def _lines(url: str) -> Iterator[str]:
     python = Path(sys.executable)
     yield f"In Python, in another terminal ({python.relative_to(HOME) if python.is_relative_to(HOME) else python}):"
-    yield PYTHON % url
+    yield PYTHON % {"url": url}
     yield "In a shell:"
     yield (
         f"{COMMAND} ctl pumps -registry {url}\n"

@@ -21,6 +21,7 @@ from tests.support.job_scene import LONGEST, Job, to_group, to_process
 
 pytestmark = pytest.mark.grpc
 ROOT = Path(__file__).parents[2]
+NO_PYTHON = ("./", "curl ", "+--")
 UP = "Ctrl-C ends it and leaves nothing behind."
 
 
@@ -42,7 +43,7 @@ def left_behind(port: int) -> bool:
 
 def blocks(page: str) -> list[str]:
     """What is to be pasted, in the order of the page."""
-    return [textwrap.dedent(block) for block in re.findall(r"(?:^    .*\n|^\n(?=    ))+", (ROOT / page).read_text(), re.M)]
+    return [textwrap.dedent(block).lstrip("\n") for block in re.findall(r"(?:^    .*\n|^\n(?=    ))+", (ROOT / page).read_text(), re.M)]
 
 
 def in_shell(line: str) -> str:
@@ -57,23 +58,34 @@ def rows_of(shown: str) -> list[list[str]]:
 
 
 @pytest.mark.spark
-def test_what_the_readme_says_works_as_printed(tmp_path: Path) -> None:
+def test_what_the_pages_say_works_as_printed(tmp_path: Path) -> None:
+    """README's lines, and then those of the tutorial, in one session."""
     _, start, python, _ = blocks("README.md")
-    assert python == PYTHON % f"http://127.0.0.1:{PORT}" and len(python.splitlines()) == 10
+    first, *tutorial = blocks("docs/playground.md")
+    assert first == start
+    assert python == PYTHON % {"url": f"http://127.0.0.1:{PORT}"} and len(python.splitlines()) == 10
     (command, *options) = start.split()
     assert (ROOT / command).samefile(ROOT / "spark-submit.sh")
     with started(tmp_path, *options[1:]) as job:
         assert textwrap.indent(python, "    ") in job.out.read_text()
-        done = subprocess.run([sys.executable], input=python, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LONGEST)
+        pasted = "print('--- the tutorial')\n".join([python, *(block for block in tutorial if not block.startswith(NO_PYTHON))])
+        done = subprocess.run([sys.executable], input=pasted, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
         assert not job.runs("java")
     assert done.returncode == 0, done.stderr
-    shown = rows_of(done.stdout)
-    assert {("orders", "insert"), ("orders", "update"), ("account", "ddl")} <= {(row[0], row[1]) for row in shown if len(row) == 3}
+    ours, changes, recent, paid, bank = done.stdout.split("--- the tutorial\n")
+    shown = rows_of(ours)
+    assert shown[0] == ["table", "insert", "update", "delete", "ddl"] and {"account", "orders"} <= {row[0] for row in shown}
     header = next(row for row in shown if "_change_type" in row)
     assert header[:5] == ["id", "customer", "item", "status", "total"] and len(set(header)) == len(header)
     kinds = [row[header.index("_change_type")] for row in shown if len(row) == len(header) and row != header]
     assert kinds[0] == "insert" and {"update_preimage", "update_postimage"} <= set(kinds)
-    assert "Batch: 1\n" in done.stdout, "new orders are shown as they happen"
+    assert "Batch: 1\n" in ours, "new orders are shown as they happen"
+    assert {"insert", "delete"} <= {row[0] for row in rows_of(changes)} and "CREATE DATABASE" in changes
+    header, *counts = rows_of(recent)
+    assert header[0] == "item" and {row[0] for row in counts} == {"cake", "coffee", "soup", "tea"}
+    header, *counts = rows_of(paid)
+    assert header == ["customer", "sum(total)"] and counts
+    assert {("checking", "update"), ("savings", "update")} <= {(row[0], row[1]) for row in rows_of(bank)}
 
 
 def test_it_stays_up_and_its_workload_stops_and_goes_on(tmp_path: Path) -> None:
