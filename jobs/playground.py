@@ -71,30 +71,32 @@ def main(argv: Sequence[str]) -> int:
         if arguments.target:
             say("starts a private MariaDB")
             settings = settings_for(workload, load_drainer(), stack.enter_context(PrivateMariaDB()).target(), place)
-        workload.open(PUMPS)
+        opened = workload.open(PUMPS)
         workload.begin()
         say(f"is up: {_pumps(workload)}; the workload writes {CALM.rate:g} transactions a second")
         _print(_lines(workload.url))
-        check = _replicating(stack, settings, say) if settings is not None else None
+        follow = _replicating(stack, settings, opened.upto_ts, say) if settings is not None else iter(())
         while not stop.wait(_LOOK_SECONDS):
             workload.status()
-            if check is not None:
-                check()
+            next(follow, None)
         say("stops")
     return 0
 
 
-def _replicating(stack: contextlib.ExitStack, settings: DrainerConfig, say: Callable[[str], None]) -> Callable[[], None]:
-    """Start the drainer's stream, which ends with ``stack``; returns what raises its failure."""
+def _replicating(stack: contextlib.ExitStack, settings: DrainerConfig, tables_ts: int, say: Callable[[str], None]) -> Iterator[None]:
+    """Run the drainer's stream, which ends with ``stack``: each step looks at it, and raises its failure. ``tables_ts``: when the tables are there."""
     # without a target nothing of Spark is imported
     from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
     from pyspark_tidb_binlog.jobs.stream.replication import Replication
 
     say("starts Spark and the drainer")
     replication = stack.enter_context(Replication(build_session("tidb-binlog playground"), settings))
+    while not replication.reached(tables_ts):
+        yield replication.check()
     say("replicates into the private MariaDB")
     _print(_target_lines(settings))
-    return replication.check
+    while True:
+        yield replication.check()
 
 
 @contextlib.contextmanager
