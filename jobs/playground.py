@@ -91,12 +91,14 @@ def _replicating(stack: contextlib.ExitStack, settings: DrainerConfig, tables_ts
 
     say("starts Spark and the drainer")
     replication = stack.enter_context(Replication(build_session("tidb-binlog playground"), settings))
-    while not replication.reached(tables_ts):
-        yield replication.check()
-    say("replicates into the private MariaDB")
-    _print(_target_lines(settings))
+    told = False
     while True:
-        yield replication.check()
+        if not told and replication.reached(tables_ts):
+            say("replicates into the private MariaDB")
+            _print(_target_lines(settings))
+            told = True
+        yield
+        replication.check()
 
 
 @contextlib.contextmanager
