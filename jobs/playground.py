@@ -32,14 +32,13 @@ from pyspark_tidb_binlog.jobs.lab.small_cluster import CALM, PUMPS, settings_for
 PORT = 8260
 """Of the registry: below those that the kernel gives to clients."""
 PYTHON = f"""\
-from pyspark.sql import SparkSession
-from pyspark_tidb_binlog import configured
-spark = configured(SparkSession.builder).getOrCreate()
+from pyspark_tidb_binlog import build_session
+spark = build_session("playground")
 past = spark.read.format("tidb_binlog").options(pumps="%(url)s", startingCommitTs=0)
 past.load().groupBy("table").pivot("op", ["insert", "update", "delete", "ddl"]).count().orderBy("table").show()
 past.option("table", "{ORDERS}").load().orderBy("id", "_commit_version", "_change_seq").show()
 live = spark.readStream.format("tidb_binlog").options(pumps="%(url)s", table="{ORDERS}").load()
-query = live.writeStream.format("console").trigger(processingTime="2 seconds").start()
+query = live.writeStream.foreachBatch(lambda rows, number: rows.show()).trigger(processingTime="2 seconds").start()
 query.awaitTermination(10)
 query.stop()
 """

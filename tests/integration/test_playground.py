@@ -63,7 +63,7 @@ def test_what_the_pages_say_works_as_printed(tmp_path: Path) -> None:
     _, start, python, _ = blocks("README.md")
     first, *tutorial = blocks("docs/playground.md")
     assert first == start
-    assert python == PYTHON % {"url": f"http://127.0.0.1:{PORT}"} and len(python.splitlines()) == 10
+    assert python == PYTHON % {"url": f"http://127.0.0.1:{PORT}"} and len(python.splitlines()) <= 10
     (command, *options) = start.split()
     assert (ROOT / command).samefile(ROOT / "spark-submit.sh")
     with started(tmp_path, *options[1:]) as job:
@@ -79,8 +79,8 @@ def test_what_the_pages_say_works_as_printed(tmp_path: Path) -> None:
     assert header[:5] == ["id", "customer", "item", "status", "total"] and len(set(header)) == len(header)
     kinds = [row[header.index("_change_type")] for row in shown if len(row) == len(header) and row != header]
     assert kinds[0] == "insert" and {"update_preimage", "update_postimage"} <= set(kinds)
-    assert "Batch: 1\n" in ours, "new orders are shown as they happen"
-    assert {"insert", "delete"} <= {row[0] for row in rows_of(changes)} and "CREATE DATABASE" in changes
+    assert shown.count(header) > 2, "orders are shown as they change"
+    assert "CREATE DATABASE" in changes and rows_of(changes)[0] == ["commit_time", "email", "email"]
     header, *counts = rows_of(recent)
     assert header[0] == "item" and {row[0] for row in counts} == {"cake", "coffee", "soup", "tea"}
     header, *counts = rows_of(paid)
