@@ -60,6 +60,11 @@ case $job in
     # With --to, no private MariaDB is needed.
     [[ " $* " == *" --to"[=\ ]* ]] || needs+=(--mariadb)
     ;;
+  playground)
+    # Spark is for the lines that it prints.
+    needs=(--java)
+    [[ ! " $* " =~ \ --?target[=\ ] ]] || needs+=(--mariadb)
+    ;;
   setup)
     python=$(find_python)
     exec "$python" -m pyspark_tidb_binlog.jobs.setup "${words[@]:at+1}"

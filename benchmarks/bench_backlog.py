@@ -22,7 +22,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase, feed, load
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed
+from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import compare, prepare_target, settings_for, staged

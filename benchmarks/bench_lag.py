@@ -28,9 +28,10 @@ from benchmarks import host_stalls, plain_pump
 from benchmarks.processes import cpu_seconds
 from pyspark_tidb_binlog.binlog_source.emulator.workload import PROBE, WorkloadConfig
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, TargetConfig
-from pyspark_tidb_binlog.jobs.demo import PUMPS, catch_up, settings_for, upstream
+from pyspark_tidb_binlog.jobs.demo import catch_up
 from pyspark_tidb_binlog.jobs.lab.lag import ProbeWatch, lags, percentile
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, settings_for, upstream
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport

@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.pull_load import PullReader
 from pyspark_tidb_binlog.binlog_source.emulator import rehearsal
 from pyspark_tidb_binlog.binlog_source.emulator.process import ServerProcess
+from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.conf.model import PumpConfig
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.proto import pump_pb2
@@ -166,7 +167,7 @@ def growing_log(scratch: Path, gigabytes: float) -> None:
 
 def recorded_case(scratch: Path, directory: Path, repeat: int) -> None:
     """A recorded case through two Pumps."""
-    case = rehearsal.load(directory)
+    case = load(directory)
     size = sum(len(payload) for payloads in case.pumps for payload in payloads)
     print(f"\n6. {directory.name}: {sum(map(len, case.pumps))} binlogs, {size / _MB:.1f} MB, two Pumps")
     logs = rehearsal.schedule(case)

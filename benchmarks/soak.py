@@ -22,9 +22,10 @@ from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
 from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
-from pyspark_tidb_binlog.jobs.demo import PUMPS, catch_up, settings_for, upstream
+from pyspark_tidb_binlog.jobs.demo import catch_up
 from pyspark_tidb_binlog.jobs.lab.compare import compare
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, settings_for, upstream
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.jobs.stream.replication import Replication, findings_dir
 from pyspark_tidb_binlog.sinks.delta.maintenance import Retention

@@ -12,10 +12,17 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from pyspark_tidb_binlog.binlog_source.changes.change_options import change_options_of, is_protocol
-from pyspark_tidb_binlog.binlog_source.changes.change_readers import ChangeReader, ChangeStreamReader, asked_shape, require_known_host
+from pyspark_tidb_binlog.binlog_source.changes.change_readers import (
+    ChangeReader,
+    ChangeStreamReader,
+    asked_shape,
+    reading_of,
+    require_known_host,
+    told_plainly,
+)
 from pyspark_tidb_binlog.binlog_source.changes.change_rows import CHANGE
 from pyspark_tidb_binlog.binlog_source.changes.table_shape import TableShape
-from pyspark_tidb_binlog.binlog_source.source.options import stream_options_of
+from pyspark_tidb_binlog.binlog_source.source.options import source_of, stream_options_of
 from pyspark_tidb_binlog.binlog_source.source.readers import BinlogReader, BinlogStreamReader
 from pyspark_tidb_binlog.schemas.stages import PACKED, RAW, ddl_of
 
@@ -31,20 +38,25 @@ class BinlogDataSource(DataSource):
         """The format's name."""
         return "tidb_binlog"
 
+    @told_plainly()
     def schema(self) -> str | StructType:
         """The schema of the rows."""
         if is_protocol(self.options):
             return ddl_of(PACKED if stream_options_of(self.options).packed else RAW)
         require_known_host(self.options.get("pumps", ""))
         shape = self._found_shape()
+        # what is wrong with an option is an error of load(), not of the first action
+        source_of(reading_of(self.options))
         return from_arrow_schema(CHANGE if shape is None else shape.schema, prefer_timestamp_ntz=True)
 
+    @told_plainly()
     def reader(self, schema: StructType) -> BinlogReader | ChangeReader:
         """A batch reader over (startingCommitTs, endingCommitTs]."""
         if is_protocol(self.options):
             return BinlogReader(self.options)
         return ChangeReader(self.options, self._found_shape())
 
+    @told_plainly()
     def streamReader(self, schema: StructType) -> BinlogStreamReader:
         """A stream reader."""
         if is_protocol(self.options):

@@ -13,7 +13,7 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
@@ -33,8 +33,8 @@ from pyspark_tidb_binlog.jobs.spark.pyspark_insides import OWN_DAEMON
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 EXIT_WRONG = 2
-_WITH_SERVER = ("demo", "rehearse")
-"""Jobs that start a private MariaDB, unless ``--to`` names a server."""
+_WITH_SERVER = ("demo", "playground", "rehearse")
+"""Jobs that, if they run in Spark, start a private MariaDB, unless ``--to`` names a server."""
 _HTTP = ("h11", "hpack", "prometheus_client")
 _SPARK = ("pyspark", "py4j", "pandas", *_HTTP)
 
@@ -51,6 +51,8 @@ class Offered:
     """Modules of these packages, beyond those of the wheel itself."""
     spark: bool = False
     """Whether it runs in Spark."""
+    spark_with: str = ""
+    """The switch with which alone it runs in Spark."""
 
 
 JOBS = {
@@ -60,7 +62,16 @@ JOBS = {
     ),
     "docs": Offered("the documents: a list, or one of them (docs runbook)"),
     "drainer": Offered(
-        "the replication stream (--config drainer.toml; with --check only what would hinder it)", "drainer", _SPARK, spark=True
+        "the replication stream (--config drainer.toml; --check: only what would hinder it; --bootstrap-all: first fills an empty target)",
+        "drainer",
+        _SPARK,
+        spark=True,
+    ),
+    "playground": Offered(
+        "a small cluster that stays up, to try things on (--target: also the drainer, into a private MariaDB)",
+        "demo",
+        ("rocksdict", *_HTTP),
+        spark_with="target",
     ),
     "pump": Offered("a Pump server (--config pump.toml)", "pump", ("rocksdict", *_HTTP)),
     "rehearse": Offered(
@@ -168,12 +179,14 @@ def _run(given: Given) -> int:
     if given.job not in offered():
         raise ConfigError(f"there is no job {given.job!r}; {_meant(given.job, offered())}{COMMAND} --help lists them")
     job = JOBS[given.job]
+    if job.spark_with and _is_on(job.spark_with, given.options):
+        job = replace(job, packages=(*_SPARK, *job.packages), spark=True)
     require_packages(given.job, job)
     environ = {**os.environ, "LC_ALL": "C.UTF-8", "PYTHONSAFEPATH": "1"}
     if IN_CHECKOUT:
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CODE), *_without(str(CODE), environ.get("PYTHONPATH", ""))]))
     # What would hinder a stream is found without Spark, and so is what --help prints.
-    checks = given.job == "drainer" and any(re.fullmatch(r"--?check(=(1|t|true))?", option, re.IGNORECASE) for option in given.options)
+    checks = given.job == "drainer" and _is_on("check", given.options)
     asks = any(re.fullmatch(r"-h|-V|--?(help|version)", option) for option in given.options)
     name = "preflight" if checks else given.job
     if not environ.get("TIDB_BINLOG_LOG"):
@@ -221,6 +234,10 @@ def require_packages(name: str, job: Offered, found: Callable[[str], object] = f
             f"{name} needs packages that this environment ({sys.prefix}) lacks: {', '.join(lacking)}. "
             f"Install the wheel with its extra: pip install 'tidb_binlog_spark-{VERSION}-py3-none-any.whl[{job.extra}]'"
         )
+
+
+def _is_on(switch: str, options: Sequence[str]) -> bool:
+    return any(re.fullmatch(rf"--?{switch}(=(1|t|true))?", option, re.IGNORECASE) for option in options)
 
 
 def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:

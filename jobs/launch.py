@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.jobs.spark.worker_forks import PYTHON, WorkerForks
 
 _log = logging.getLogger(__name__)
 
-UNTIL_STOPPED = frozenset({"demo", "drainer", "pump", "rehearse"})
+UNTIL_STOPPED = frozenset({"demo", "drainer", "playground", "pump", "rehearse"})
 """Jobs that handle stop requests from their start on."""
 
 

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
-from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase, feed, load, schedule
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed, schedule
+from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.demo import ENDS_AT_A_FINDING
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_settings, add_switch, drainer_config, parser, target_of

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark_tidb_binlog.binlog_source.changes.change_options import source_options
     from pyspark_tidb_binlog.binlog_source.spark_format import BinlogDataSource as DefaultSource
     from pyspark_tidb_binlog.conf.load import load_drainer
-    from pyspark_tidb_binlog.jobs.demo import small_cluster
+    from pyspark_tidb_binlog.jobs.lab.small_cluster import small_cluster
     from pyspark_tidb_binlog.jobs.spark.spark_session import build_session, configured
     from pyspark_tidb_binlog.jobs.stream.replication import Replication
 
@@ -29,7 +29,7 @@ _HOMES = {
     "build_session": "jobs.spark.spark_session",
     "configured": "jobs.spark.spark_session",
     "load_drainer": "conf.load",
-    "small_cluster": "jobs.demo",
+    "small_cluster": "jobs.lab.small_cluster",
     "source_options": "binlog_source.changes.change_options",
 }
 

@@ -18,8 +18,10 @@ from pyspark_tidb_binlog.schemas.events import Delivery, tso
 
 CHANGES = "changes"
 OPS = ("insert", "update", "delete", "ddl")
+RECORDED_OPTION = "recorded"
 _NAMES = (
     FORMAT,
+    RECORDED_OPTION,
     "table",
     "tables",
     "ops",
@@ -43,6 +45,7 @@ _OF_SETTINGS = {
     "spark.tidb-status": "option tidbStatus",
     "spark.cluster-id": "option clusterId",
 }
+_OF_SPAN = ("startingCommitTs", "endingCommitTs")
 _INSIDE = ("stopFile",)
 """Options of the reading that are not for users."""
 
@@ -99,7 +102,14 @@ def is_protocol(options: Mapping[str, str]) -> bool:
     asked = _lowered(options).get(FORMAT, CHANGES).lower()
     if asked not in (CHANGES, PROTOCOL):
         raise ConfigError(f"option format is {asked!r}: give {CHANGES} (the default) or {PROTOCOL}")
+    if asked == PROTOCOL and recorded_folder(options) is not None:
+        raise ConfigError(f"a recorded case is read as changes: leave out option format, or option {RECORDED_OPTION}")
     return asked == PROTOCOL
+
+
+def recorded_folder(options: Mapping[str, str]) -> str | None:
+    """The folder of the recorded case that is read; None: Pumps are."""
+    return _lowered(options).get(RECORDED_OPTION)
 
 
 def change_options_of(options: Mapping[str, str]) -> ChangeOptions:
@@ -114,6 +124,9 @@ def change_options_of(options: Mapping[str, str]) -> ChangeOptions:
         offered = sorted({*_NAMES, *names_of_options()})
         meant = "".join(f"did you mean {name}? " for name in nearest(unknown[0], offered))
         raise ConfigError(f"format tidb_binlog has no option {', '.join(unknown)}; {meant}it has {', '.join(offered)}")
+    beside = [name for name in names_of_options() if name.lower() in given and name not in _OF_SPAN]
+    if RECORDED_OPTION in given and beside:
+        raise ConfigError(f"option {RECORDED_OPTION} reads files, and no Pump: leave out {', '.join(beside)}")
     if "table" in given and "tables" in given:
         raise ConfigError("give either table (its own columns) or tables (all columns in before and after), not both")
     table = NamedTable.of(given["table"]) if given.get("table") else None
@@ -163,6 +176,14 @@ def reading_options(options: Mapping[str, str]) -> dict[str, str]:
             raise ConfigError(f"option {side}CommitTs is {given[f'{side}committs']!r}: give a TSO, or leave it out")
     reading = {name: text for name, text in given.items() if name not in {own.lower() for own in _NAMES}}
     return reading | {"delivery": str(Delivery.SORTED), FORMAT: PROTOCOL}
+
+
+def bound_as_given(side: str, options: Mapping[str, str], otherwise: str) -> str:
+    """The ``starting`` or ``ending`` bound of a span with the option that gives it; ``otherwise``: none does."""
+    given = _lowered(options)
+    return next(
+        (f"{name} = {given[name.lower()]}" for name in (f"{side}Timestamp", f"{side}CommitTs") if given.get(name.lower())), otherwise
+    )
 
 
 def in_options(message: str) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,15 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from pyspark_tidb_binlog.binlog_source.changes.change_decoder import DecodedAs
-from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions, change_options_of, in_options, reading_options
+from pyspark_tidb_binlog.binlog_source.changes.change_options import (
+    RECORDED_OPTION,
+    ChangeOptions,
+    bound_as_given,
+    change_options_of,
+    in_options,
+    reading_options,
+    recorded_folder,
+)
 from pyspark_tidb_binlog.binlog_source.changes.change_partition import ChangePartition, change_partitions
 from pyspark_tidb_binlog.binlog_source.changes.known_history import known_history
 from pyspark_tidb_binlog.binlog_source.changes.span_changes import ChangeReading, changes_in
@@ -26,6 +35,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, pa
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
 from pyspark_tidb_binlog.binlog_source.source.options import source_of, stream_options_of
 from pyspark_tidb_binlog.binlog_source.source.readers import BinlogReader, BinlogStreamReader
+from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RECORDED, facts_of
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery, as_time, physical_ms
@@ -37,13 +47,33 @@ _pause = time.sleep
 _log = logging.getLogger(__name__)
 
 
+def reading_of(options: Mapping[str, str]) -> dict[str, str]:
+    """``reading_options``; where the folder of a recorded case is read, with its span, which what is asked for can only cut.
+
+    Raises:
+        ConfigError: an option is wrong, or the folder is no case.
+    """
+    reading, folder = reading_options(options), recorded_folder(options)
+    if folder is None:
+        return reading
+    change_options_of(options)
+    facts = facts_of(Path(folder).absolute())
+    begin, end = int(reading.get("startingcommitts", -1)), int(reading.get("endingcommitts", 0))
+    return reading | {
+        "pumps": f"{RECORDED}{facts.directory}",
+        "tidbstatus": str(facts.history),
+        "startingcommitts": str(max(begin, facts.start_ts)),
+        "endingcommitts": str(min(end or facts.end_ts, facts.end_ts)),
+    }
+
+
 def change_reading(options: Mapping[str, str], shape: TableShape | None) -> ChangeReading:
     """How ``options`` have changes read; ``shape``: of the one table that they name.
 
     Raises:
         ConfigError: an option is wrong, or nothing says where the DDL history is.
     """
-    reading = reading_options(options)
+    reading = reading_of(options)
     asked = change_options_of(options)
     known_history(source_of(reading), asked)
     return ChangeReading(source_of(reading), stream_options_of(reading), DecodedAs(asked, shape))
@@ -75,7 +105,7 @@ def asked_shape(options: Mapping[str, str]) -> TableShape | None:
     asked = change_options_of(options)
     if asked.table is None:
         return None
-    source = source_of(reading_options(options))
+    source = source_of(reading_of(options))
     known = known_history(source, asked)
     version = _schema_version(asked, source)
     history = known.fresh()
@@ -112,30 +142,32 @@ def _reached(end_ts: int, now: Callable[[], int]) -> int:
 
 
 @contextmanager
-def _in_options() -> Iterator[None]:
-    """Errors of the block name options in the place of the drainer's settings."""
+def told_plainly() -> Iterator[None]:
+    """Errors of the block name options in the place of the drainer's settings, and have no trace: Spark would show it above the reason."""
     try:
         yield
     except (ConfigError, PumpUnavailable) as error:
-        raise type(error)(in_options(str(error))) from error
+        raise type(error)(in_options(str(error))) from None
 
 
 class ChangeStreamReader(BinlogStreamReader):
     """``readStream``."""
 
     def __init__(self, options: Mapping[str, str], shape: TableShape | None) -> None:
-        super().__init__(reading_options(options))
+        if recorded_folder(options) is not None:
+            raise ConfigError(f"option {RECORDED_OPTION} has an end, so a stream cannot follow it: read it with spark.read")
+        super().__init__(reading_of(options))
         self._reading = change_reading(options, shape)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch."""
-        with _in_options():
+        with told_plainly():
             return super().latestOffset(start, limit)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ChangePartition]:  # type: ignore[override]
         """The slices of the batch."""
         asked = self._reading.decoded_as.options
-        with _in_options():
+        with told_plainly():
             return change_partitions(super().partitions(start, end), asked.read_partitions, heartbeat=asked.heartbeats)
 
     def _needed_after(self, after_ts: int) -> int:
@@ -164,18 +196,25 @@ class ChangeReader(DataSourceReader):
     """Batch ``read`` of (startingCommitTs, endingCommitTs]; without an end up to the present."""
 
     def __init__(self, options: Mapping[str, str], shape: TableShape | None) -> None:
-        self._options = reading_options(options)
+        self._given, self._options = options, reading_of(options)
         self._reading = change_reading(options, shape)
 
+    @told_plainly()
     def partitions(self) -> list[ChangePartition]:
         """The slices of the span."""
         source, patience = self._reading.source, self._reading.extra.patience
+        if source.starting_commit_ts < 0:
+            raise ConfigError(
+                "a batch needs a start: give startingTimestamp, or startingCommitTs (0 = the beginning of what the Pumps hold)"
+            )
         with closing(discovery_of(source)) as discovery:
             end = _reached(source.ending_commit_ts, lambda: patiently(discovery.now, patience))
+        if end < source.starting_commit_ts:
+            bounds = (bound_as_given("starting", self._given, ""), bound_as_given("ending", self._given, f"the end is {as_time(end)}"))
+            raise ConfigError(f"the span ends before it begins: {', '.join(bounds)}")
         # a Pump that has joined until then is among those that are listed
         options = self._options | {"endingcommitts": str(end)}
-        with _in_options():
-            return change_partitions(BinlogReader(options).partitions(), self._reading.decoded_as.options.read_partitions, heartbeat=False)
+        return change_partitions(BinlogReader(options).partitions(), self._reading.decoded_as.options.read_partitions, heartbeat=False)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of a slice."""

@@ -1,4 +1,4 @@
-"""Pump discovery: a fixed list or the registry, standalone or PD. IO shell.
+"""Pump discovery: a fixed list, the registry, standalone or PD, or a recorded case. IO shell.
 
 In a fixed list a Pump's id is its ``host:port``; with a registry it is its node id, so that its address may change.
 
@@ -12,11 +12,13 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from pyspark_tidb_binlog.binlog_source.cluster.pump_clock import now_by_pumps
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
+from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RECORDED, facts_of
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
@@ -226,12 +228,29 @@ class RegistryDiscovery:
         self._registry.close()
 
 
+class RecordedDiscovery(ConfiguredDiscovery):
+    """The files of a recorded case in the place of its Pumps; its end is the present."""
+
+    def __init__(self, folder: Path) -> None:
+        facts = facts_of(folder)
+        self.tls = None
+        self._pumps = {pump: f"{RECORDED}{path}" for pump, path in facts.files.items()}
+        self._cluster_id = facts.cluster_id
+        self._end_ts = facts.end_ts
+
+    def now(self) -> int:
+        """The end of what was recorded."""
+        return self._end_ts
+
+
 def discovery_of(config: SourceConfig) -> PumpDiscovery:
     """The discovery that ``config.pumps`` names.
 
     Raises:
-        ConfigError: it is neither a list of addresses nor a registry's URL.
+        ConfigError: it is neither a list of addresses nor a registry's URL, nor the folder of a case.
     """
+    if config.pumps.startswith(RECORDED):
+        return RecordedDiscovery(Path(config.pumps.removeprefix(RECORDED)))
     tls = TlsSettings.of(config.security)
     if names_registry(config):
         return RegistryDiscovery(config.pumps, config.cluster_id, tls=tls)

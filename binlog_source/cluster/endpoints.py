@@ -67,6 +67,8 @@ class Endpoints:
         self._lock = threading.Lock()
         self._channels: dict[str, grpc.Channel] = {}
         self._last_good = self._servers[0]
+        self._known = False
+        """Whether one has answered: it is what it is taken for."""
         self.life = 0
         """How often ``close`` was called."""
 
@@ -96,6 +98,7 @@ class Endpoints:
 
         Raises:
             PumpUnavailable: no server answered it, or ``close`` was called meanwhile.
+            ConfigError: those that answered are something else, which knows no such call.
         """
 
         def call(channel: grpc.Channel) -> Reply:
@@ -132,16 +135,23 @@ class Endpoints:
 
     def _first_answer(self, call: Callable[[grpc.Channel], Reply]) -> Reply:
         failures, life, first = [], self.life, self._last_good
+        strange = not self._known
         for server in sorted(self._servers, key=lambda server: server != first):
             try:
                 answer = self._answer_of(server, call)
             except (grpc.RpcError, ValueError) as error:
                 if self.life != life:
                     raise self.unavailable("it was closed before the answer arrived") from error
+                strange = strange and isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNIMPLEMENTED
                 failures.append(f"{server.partition('://')[2]}: {reason(error) if isinstance(error, grpc.RpcError) else error}")
                 continue
-            self._last_good = server
+            self._last_good, self._known = server, True
             return answer
+        if strange:
+            raise ConfigError(
+                f"what answers at {self.url} is not {self._name} ({'; '.join(failures)}): give {self._name}'s address. "
+                f"This project's own registry, a playground's too, is named by its URL, {self._servers[0]}"
+            )
         raise self.unavailable("; ".join(failures))
 
     def _answer_of(self, server: str, call: Callable[[grpc.Channel], Reply]) -> Reply:

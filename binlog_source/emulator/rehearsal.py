@@ -1,6 +1,5 @@
 """Replays recorded cases: complete Commits are split into the Prewrite and Commit that TiDB wrote, and sent through WriteBinlog.
 
-    load      case directory -> RecordedCase
     schedule  RecordedCase -> one log per Pump, in the order to write; pure
     feed      logs -> Pumps, at once or at the recorded pace
 
@@ -8,20 +7,16 @@ Promises: each Pump gets its own recording in its own order and ends past ``end_
 The Pumps' own fake binlogs must be off until ``feed`` has ended: with the current ts they would promise that no recorded binlog follows.
 """
 
-import gzip
 import heapq
-import json
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, takewhile
-from pathlib import Path
 from typing import NamedTuple
 
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import Pending, PumpWriter
-from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase
 from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
@@ -29,30 +24,6 @@ from pyspark_tidb_binlog.schemas.tls import TlsSettings
 _BATCH_BYTES = 1 << 20
 _BATCH_RECORDS = 2000
 _TICK = 0.005
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedCase:
-    """A span of binlogs recorded from a real cluster."""
-
-    directory: Path
-    cluster_id: int
-    start_ts: int
-    end_ts: int
-    databases: tuple[str, ...]
-    tables: tuple[tuple[str, str], ...]
-    pumps: tuple[tuple[bytes, ...], ...]
-    """Per Pump the payloads that it delivered, complete Commits and fakes, ascending."""
-
-    @property
-    def history(self) -> Path:
-        """The recorded ``/ddl/history``."""
-        return self.directory / "ddl_history.json.gz"
-
-    @property
-    def last_ts(self) -> int:
-        """The largest ts recorded; an oracle must start above it."""
-        return max([self.end_ts + 1, *(_parse(payloads[-1]).commit_ts for payloads in self.pumps if payloads)])
 
 
 class Scheduled(NamedTuple):
@@ -72,44 +43,6 @@ class FeedProgress(NamedTuple):
     total: int
     ts: int
     """Everything recorded up to this ts has been written."""
-
-
-def load(case_dir: Path) -> RecordedCase:
-    """Read a case as ``golden/README.md`` describes it."""
-    facts = case_dir / "case.json"
-    if not facts.is_file():
-        raise ConfigError(f"{case_dir} is not a recorded case: it has no case.json")
-    case = json.loads(facts.read_text())
-    files = sorted(case_dir.glob("pump-*.binlogs.gz"))
-    if not files:
-        raise ConfigError(f"{case_dir} is not a recorded case: it has no pump-N.binlogs.gz")
-    return RecordedCase(
-        directory=case_dir,
-        cluster_id=int(case["cluster_id"]),
-        start_ts=int(case["start_ts"]),
-        end_ts=int(case["end_ts"]),
-        databases=tuple(case["databases"]),
-        tables=tuple((db, table) for db, table in case["tables"]),
-        pumps=tuple(tuple(delimited(gzip.decompress(path.read_bytes()), str(path))) for path in files),
-    )
-
-
-def delimited(data: bytes, origin: str) -> Iterator[bytes]:
-    """The payloads in a sequence of (varint length, payload)."""
-    at = 0
-    while at < len(data):
-        length = shift = 0
-        while True:
-            byte = data[at]
-            at += 1
-            length |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        if at + length > len(data):
-            raise ConfigError(f"{origin} is truncated: a binlog of {length} bytes at offset {at}, of which {len(data) - at} are there")
-        yield data[at : at + length]
-        at += length
 
 
 def split(payload: bytes) -> tuple[bytes, ...]:

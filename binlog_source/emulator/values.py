@@ -45,7 +45,7 @@ def value_for(column: ColumnInfo, chance: random.Random) -> Any:
         case ColumnType.DOUBLE:
             return chance.randint(-80_000, 80_000) / 8
         case ColumnType.DECIMAL:
-            return f"{chance.randint(-9_999_999, 9_999_999) / 10**column.decimal:.{column.decimal}f}"
+            return f"{chance.randint(0 if column.unsigned else -9_999_999, 9_999_999) / 10**column.decimal:.{column.decimal}f}"
         case ColumnType.YEAR:
             return chance.randint(1901, 2155)
         case ColumnType.DATE:

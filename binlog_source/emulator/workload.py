@@ -25,6 +25,8 @@ ARCHIVE = "demo_archive"
 """The database into which tables may be renamed."""
 PROBE = f"{DATABASE}.probe"
 """The table whose rows measure the lag: no session writes to it."""
+ORDERS = f"{DATABASE}.orders"
+"""The table that a person looks at: sessions write to it, and no DDL changes it."""
 
 _ID = Column("id", "bigint", not_null=True)
 _PAYLOAD = (
@@ -41,6 +43,17 @@ _TABLES = (
     Table("word", (Column("word", "varchar(60)", not_null=True), Column("weight", "double"), Column("day", "date")), ("word",)),
     Table("ticket", (_ID, Column("code", "varchar(60)"), Column("state", "enum('open','done')")), ("id",), False, (("code",),)),
     Table("event", (Column("kind", "int"), Column("text", "varchar(20)"))),
+    Table(
+        "orders",
+        (
+            _ID,
+            Column("customer", "enum('Ada','Bo','Chen','Dora')", not_null=True),
+            Column("item", "enum('cake','coffee','soup','tea')", not_null=True),
+            Column("status", "enum('new','paid','sent')", not_null=True),
+            Column("total", "decimal(8,2) unsigned", not_null=True),
+        ),
+        ("id",),
+    ),
     Table("everything", (_ID, *(Column(f"v{number}", kind) for number, kind in enumerate(EVERY_TYPE))), ("id",)),
 )
 _PROBE_TABLE = Table("probe", (_ID,), ("id",))
@@ -256,10 +269,10 @@ class DdlMix:
     """Draws DDLs and updates the sessions' tables accordingly. Call it only while every session is idle."""
 
     def __init__(self, upstream: Upstream, sessions: Sequence[WorkloadSession], config: WorkloadConfig, tables: Sequence[str]) -> None:
-        """``tables`` may be altered; those created here may also be truncated, renamed and dropped."""
+        """``tables`` but ``ORDERS`` may be altered; those created here may also be truncated, renamed and dropped."""
         self._upstream, self._sessions = upstream, sessions
         self._random = random.Random(f"{config.seed}/ddl")
-        self._tables = list(tables)
+        self._tables = [table for table in tables if table != ORDERS]
         self._scratch: list[str] = []
         self._extra: dict[str, dict[str, str]] = {}
         """Table -> the columns added here, with their types."""

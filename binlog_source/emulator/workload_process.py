@@ -45,7 +45,7 @@ _ROUND_SECONDS = 1.0
 
 
 class Host:
-    """One upstream and the threads that write to it. ``open``, ``start`` and ``stop`` are called in this order, each once."""
+    """One upstream and the threads that write to it. ``open`` is called once; ``start`` and ``stop`` after it, as often as wanted."""
 
     def __init__(self, oracle: Oracle, cluster_id: int, config: WorkloadConfig, data_dir: Path, addr: str = "127.0.0.1:0") -> None:
         """Create the service; nothing is written before ``open``."""
@@ -58,6 +58,8 @@ class Host:
         self._ddl: DdlMix | None = None
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._turns = threading.Lock()
+        """Held while the threads are started or stopped."""
         self._probes: list[tuple[int, int]] = []
         self._failure = ""
         self.service = ClusterService(
@@ -96,20 +98,20 @@ class Host:
         return self.status()
 
     def start(self) -> dict[str, Any]:
-        """Start writing."""
+        """Start writing, or go on with it."""
         self._opened()
-        self._threads = [threading.Thread(target=self._guarded, args=(self._write,), name="workload", daemon=True)]
-        if self._config.probe_interval:
-            self._threads.append(threading.Thread(target=self._guarded, args=(self._probe,), name="probe", daemon=True))
-        for thread in self._threads:
-            thread.start()
+        with self._turns:
+            if not self._threads:
+                self._stop.clear()
+                works = [self._write, *([self._probe] if self._config.probe_interval else [])]
+                self._threads = [threading.Thread(target=self._guarded, args=(work,), name=work.__name__, daemon=True) for work in works]
+                for thread in self._threads:
+                    thread.start()
         return self.status()
 
     def stop(self) -> dict[str, Any]:
         """Stop writing; everything is in the Pumps when it returns."""
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
+        self._end_threads()
         self._opened().flush()
         return self.status()
 
@@ -146,14 +148,19 @@ class Host:
 
     def close(self) -> None:
         """Stop the threads and the service."""
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
+        self._end_threads()
         if self._upstream is not None:
             self._upstream.close()
         if self._registry is not None:
             self._registry.close()
         self.service.stop()
+
+    def _end_threads(self) -> None:
+        with self._turns:
+            self._stop.set()
+            for thread in self._threads:
+                thread.join()
+            self._threads = []
 
     def _online(self) -> int:
         return sum(node.state is NodeState.ONLINE for node in self.service.nodes.listing(PUMPS).nodes)
@@ -219,10 +226,10 @@ class Status:
 class WorkloadProcess(ServerProcess):
     """``python -m pyspark_tidb_binlog.binlog_source.emulator.workload_process``, and its commands."""
 
-    def __init__(self, data_dir: Path, cluster_id: int, config: WorkloadConfig) -> None:
-        """Does not start the process; ``start`` (or ``with``) does."""
+    def __init__(self, data_dir: Path, cluster_id: int, config: WorkloadConfig, addr: str = "127.0.0.1:0") -> None:
+        """Does not start the process; ``start`` (or ``with``) does. ``addr``: where it serves."""
         flags = [f"--{field.name.replace('_', '-')}={getattr(config, field.name)}" for field in dataclasses.fields(config)]
-        command = [sys.executable, "-m", __name__, f"--data-dir={data_dir}", f"--cluster-id={cluster_id}", *flags]
+        command = [sys.executable, "-m", __name__, f"--data-dir={data_dir}", f"--cluster-id={cluster_id}", f"--addr={addr}", *flags]
         super().__init__("workload", command)
 
     @property
@@ -235,7 +242,7 @@ class WorkloadProcess(ServerProcess):
         return Status(**self._call("open", pumps=pumps))
 
     def begin(self) -> Status:
-        """Start writing."""
+        """Start writing, or go on with it."""
         return Status(**self._call("start"))
 
     def end(self) -> Status:

@@ -29,9 +29,10 @@ from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
 from pyspark_tidb_binlog.binlog_source.source.partition import BinlogPartition
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, purge_text, refuse_damage
 from pyspark_tidb_binlog.binlog_source.source.read_notes import ReadNote, noted
-from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_raw, read_sorted
+from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_raw, read_recorded, read_sorted
 from pyspark_tidb_binlog.binlog_source.wire.damage import Damage
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import anew_text, refuse_replaced
+from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RECORDED
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, PumpUnavailable
@@ -120,6 +121,8 @@ def _terms(part: BinlogPartition, config: SourceConfig, extra: StreamOptions, lo
 
 
 def _records(part: BinlogPartition, terms: ReadTerms) -> Iterator[Records]:
+    if part.endpoint.address.startswith(RECORDED):
+        return read_recorded(part.endpoint, part.after_ts, part.upto_ts)
     if part.delivery is Delivery.RAW:
         return read_raw(part.endpoint, part.begin, part.end, part.after_ts, terms)
     return read_sorted(part.endpoint, part.after_ts, part.upto_ts, terms)

@@ -12,6 +12,8 @@ order are a ``ProtocolViolation``; ``on_purged`` reports a span that the Pump ha
 import contextlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import TypeAlias
 
 import grpc
@@ -40,14 +42,18 @@ from pyspark_tidb_binlog.binlog_source.wire.fingerprint import LogFingerprint, r
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import COLLECTED, NO
 from pyspark_tidb_binlog.binlog_source.wire.reason import reason
+from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RECORDED, payloads_in
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery, as_time
+from pyspark_tidb_binlog.schemas.proto import pump_pb2
 
 _BACKOFF = Backoff(0.05, 1.0)
 _NOTED_SECONDS = 3.0
 """A read that waits longer than this is reported."""
 _OLDEST = Position(0, 0)
+_AT_ONCE = 1000
+"""Binlogs of a recording that are parsed together."""
 Find: TypeAlias = Callable[[Endpoint], Endpoint]
 """Returns where a Pump is now: it may have restarted at another address."""
 OnReplaced: TypeAlias = Callable[[str], None]
@@ -131,6 +137,16 @@ def read_sorted(endpoint: Endpoint, after_ts: int, upto_ts: int, terms: ReadTerm
     if after_ts < upto_ts:
         read = _SortedRead(after_ts, upto_ts, terms)
         yield from _patiently(read.attempt, endpoint, read.mark, after_ts, lambda: read.done, read.go_on, terms)
+
+
+def read_recorded(endpoint: Endpoint, after_ts: int, upto_ts: int) -> Iterator[Records]:
+    """What ``read_sorted`` gives of a Pump, from its file in a recorded case."""
+    payloads = payloads_in(Path(endpoint.address.removeprefix(RECORDED)))
+    while some := [pump_pb2.Entity(payload=payload) for payload in islice(payloads, _AT_ONCE)]:
+        records = parse(pump_pb2.PullBinlogBatch(entity=some).SerializeToString(), endpoint.pump)
+        begin, end = np.searchsorted(records.commit_ts, [after_ts, upto_ts], side="right").tolist()
+        if begin < end:
+            yield records.cut(begin, end)
 
 
 def refusal(endpoint: Endpoint, seconds: float) -> str:

@@ -1,20 +1,23 @@
-"""A free TCP port on loopback for a server that is about to start. Reads the kernel's ephemeral port range at each call; reserves nothing.
+"""TCP ports on loopback for a server that is about to start: a free one, or who holds the one that is wanted. Reserves nothing.
 
-Promises: the port was free a moment ago and lies outside the range from which the kernel takes the ports of outgoing connections, so that
+Promises of ``free_port``: the port was free a moment ago and lies outside the range from which the kernel takes the ports of outgoing connections, so that
 no client takes it before the server does, or while the server restarts.
 """
 
 import contextlib
+import os
 import random
 import socket
 from pathlib import Path
 
-from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet
 
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST = 10_000
 """The ports below it are those of well-known services."""
 _TRIES = 1000
+_LISTENS = "0A"
+"""A state in ``/proc/net/tcp``."""
 
 
 def free_port() -> int:
@@ -30,3 +33,31 @@ def free_port() -> int:
             probe.bind(("127.0.0.1", port))
             return port
     raise ConfigError(f"no free port on 127.0.0.1 from {_LOWEST} on in {_TRIES} tries")
+
+
+def require_free(port: int, instead: str) -> None:
+    """No server listens on ``port``; ``instead``: what a person can do, in words.
+
+    Raises:
+        NotUsableYet: one does; the error names its process, if this user may see it.
+    """
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+    except (OSError, OverflowError) as error:
+        raise NotUsableYet(f"cannot listen on 127.0.0.1:{port}: {_holder(port) or error}; {instead}") from error
+
+
+def _holder(port: int) -> str:
+    """The process that listens on ``port``, in words; empty: it cannot be seen."""
+    rows = [
+        row.split() for table in ("tcp", "tcp6") if (path := Path("/proc/net", table)).exists() for row in path.read_text().splitlines()[1:]
+    ]
+    sockets = {f"socket:[{row[9]}]" for row in rows if row[3] == _LISTENS and row[1].endswith(f":{port:04X}")}
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(link) in sockets:
+                command = (link.parents[1] / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                return f"process {link.parts[2]} ({command.strip()[:120]}) listens there"
+    return ""

@@ -7,6 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, Listing, NodeState, NodeStatus, Registry
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
@@ -212,6 +214,16 @@ def test_who_cannot_be_reached_is_named_soon(url: str) -> None:
         assert time.monotonic() - begun < LONG / 2
         assert all(address.split("//")[-1] in str(told.value) for address in url.split(","))
     registry.close()
+
+
+def test_what_answers_and_is_no_pd_is_told_at_once() -> None:
+    service = ClusterService(Oracle(), CLUSTER).start()
+    registry = open_registry(f"pd://{service.address}")
+    for ask in (registry.cluster_id, registry.tso, lambda: registry.listing(PUMPS)):
+        with pytest.raises(ConfigError, match=f"{service.address} is not PD .* is named by its URL, {service.url}"):
+            ask()
+    registry.close()
+    service.stop()
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8250", "ftp://h:1", "pd://", "pd://h", "pd://h:1,http://h:2", "pd://h:99999", "http://"])

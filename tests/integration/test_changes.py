@@ -14,9 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import Log, RecordedCase, feed, load, schedule
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import Log, feed, schedule
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
@@ -336,12 +337,67 @@ def test_a_window_closes_while_the_table_is_idle(spark: SparkSession, scene: Cha
         ({"tidbStatus": ""}, "option tidbStatus is not set"),
         ({"startingTimestamp": "2026-11-20"}, "either startingCommitTs or startingTimestamp"),
         ({"schemaEvolution": "merge"}, "option schemaEvolution is 'merge': give fail or ignore"),
+        ({"startingCommitTs": "-1"}, "a batch needs a start: give startingTimestamp, or startingCommitTs"),
+        (
+            {"startingCommitTs": "", "startingTimestamp": "2026-11-20", "endingCommitTs": "", "endingTimestamp": "2026-11-19"},
+            "the span ends before it begins: startingTimestamp = 2026-11-20, endingTimestamp = 2026-11-19",
+        ),
+        ({"startingCommitTs": "", "startingTimestamp": "2999-01-01"}, r"begins: startingTimestamp = 2999-01-01, endingCommitTs = \d+"),
+        ({"recorded": "x"}, "option recorded reads files, and no Pump: leave out pumps, tidbStatus, clusterId$"),
     ],
 )
 def test_errors_say_what_to_do(scene: ChangeScene, options: dict[str, str], words: str) -> None:
     scene.write(lambda txn: txn.insert("shop.item", {"id": 1}))
-    with pytest.raises(PySparkException, match=words):
+    with pytest.raises(PySparkException, match=re.compile(words, re.M)) as refused:
         scene.read(**options).collect()
+    said = str(refused.value).splitlines()
+    assert len(said) < 12 and re.search(words, said[-2]), "the reason is the last line before Spark's own, and the trace above it is short"
+
+
+@pytest.mark.parametrize("name", ["", "g_bank.checking"])
+def test_a_recorded_case_gives_what_its_pumps_give(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    case, table = load(GOLDEN / "bank"), {"table": name} if name else {}
+
+    def rows(**options: str) -> list[dict[str, object]]:
+        found = rows_of_changes(spark.read.format("tidb_binlog").options(**options, **table).load())
+        return [{key: value for key, value in row.items() if key != "pump"} for row in found]
+
+    with recorded(case, tmp_path) as options:
+        wanted = rows(**options)
+    assert len(wanted) > 10_000
+    assert rows(recorded=str(GOLDEN / "bank")) == wanted
+    # a case's span can be cut, not extended
+    middle = (case.start_ts + case.end_ts) // 2
+    stamp = "_commit_version" if name else "commit_ts"
+    cut = rows(recorded=str(GOLDEN / "bank"), startingCommitTs="0", endingCommitTs=str(middle), schemaCommitTs=str(case.end_ts))
+    assert cut == [row for row in wanted if row[stamp] <= middle]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"recorded": str(GOLDEN)}, "golden is not a recorded case: it has no case.json"),
+        ({"recorded": "/nowhere", "table": "a.b"}, "/nowhere is not a recorded case: it has no case.json"),
+        ({"recorded": str(GOLDEN / "bank"), "format": "protocol"}, "a recorded case is read as changes: leave out option format"),
+    ],
+)
+def test_what_is_no_case_is_refused_by_load(spark: SparkSession, options: dict[str, str], words: str) -> None:
+    with pytest.raises(PySparkException, match=words):
+        spark.read.format("tidb_binlog").options(**options).load()
+
+
+def test_a_stream_of_a_recorded_case_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    stream = spark.readStream.format("tidb_binlog").option("recorded", str(GOLDEN / "bank")).load()
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start
+    with pytest.raises(PySparkException, match="option recorded has an end, so a stream cannot follow it: read it with spark.read"):
+        query().awaitTermination(WAIT)
+
+
+def test_a_registry_of_ours_that_is_named_as_pd_is_known_at_once(scene: ChangeScene) -> None:
+    service = scene.options["tidbStatus"]
+    for table in ({}, {"table": "shop.item"}):
+        with pytest.raises(PySparkException, match=f"is not PD .* named by its URL, {service}"):
+            scene.read(pumps=service.replace("http://", "pd://"), tidbStatus="", **table).collect()
 
 
 @pytest.mark.parametrize("named", ["pd://nosuch.invalid:2379", "http://nosuch.invalid:8249", "nosuch.invalid:8250,also.invalid:8250"])

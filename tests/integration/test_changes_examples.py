@@ -1,4 +1,4 @@
-"""The examples of docs/changes.md and README.md, run as they stand there."""
+"""The examples of docs/changes.md, run as they stand there."""
 
 import re
 import textwrap
@@ -86,16 +86,3 @@ def test_the_examples_do_what_they_say(spark: SparkSession, scene: ChangeScene, 
     counts = dict(kept.where("op <> 'ddl'").groupBy("table").count().collect())
     assert counts == {"item": 8, "orders": 2, "payment": 1}
     assert kept.where("op = 'update'").selectExpr("after:n::int").collect()[0][0] == 2
-
-
-def test_the_first_lines_of_the_readme(spark: SparkSession, scene: ChangeScene, capsys: pytest.CaptureFixture[str]) -> None:
-    scene.upstream.ddl.create_table("shop", Table("orders", (Column("id", "bigint", not_null=True),), ("id",)))
-    scene.write(lambda txn: txn.insert("shop.orders", {"id": 77}))
-    cluster = scene.options | {"endingCommitTs": str(scene.promise())}
-    first, _, _ = (PROJECT / "README.md").read_text().partition("\n\nThe demo runs")
-    lines = textwrap.dedent("    changes = " + first.partition("    changes = ")[2])
-    exec(lines, {"spark": spark, "cluster": cluster})
-    shown = [[name.strip() for name in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    header = next(names for names in shown if "_change_type" in names)
-    assert sorted(header) == ["_change_seq", "_change_type", "_commit_timestamp", "_commit_version", "id"], "each column once"
-    assert ["77"] == [row[header.index("id")] for row in shown[shown.index(header) + 1 :]]

@@ -11,8 +11,8 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.jobs.demo import PUMPS, upstream
 from pyspark_tidb_binlog.jobs.lab.compare import compare, difference
+from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, upstream
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 
 PROJECT = Path(__file__).parents[2]

@@ -26,6 +26,7 @@ from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter
 from pyspark_tidb_binlog.binlog_source.rpc import rpc_server
 from pyspark_tidb_binlog.binlog_source.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW_UPDATE, frame
 from pyspark_tidb_binlog.binlog_source.rpc.header_block import literal
+from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2, pump_pb2
@@ -194,7 +195,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path):
 @pytest.mark.parametrize("name", ["types", "keys", "ddl", "txn", "beyond_mysql", "bank", "online"])
 @pytest.mark.parametrize("seed", [None, 1])
 def test_a_recorded_case_comes_out_as_it_was(tmp_path, name, seed):
-    case = rehearsal.load(GOLDEN / name)
+    case = load(GOLDEN / name)
     pumps = [EmbeddedPump(config(tmp_path / f"p{n}", node_id=f"p{n}", cluster_id=case.cluster_id, sync_log=False)).start() for n in (1, 2)]
     logs = rehearsal.schedule(case, move_back_seed=seed)
     *_, last = rehearsal.feed(case, [p.address for p in pumps], logs=logs)
@@ -214,7 +215,7 @@ def rehearsed_upto(got):
 def test_pace_follows_the_recorded_clock(pump):
     start = 470604699283750912
     payloads = tuple(payload(2, ts, ts) for ts in (start, start + (100 << 18), start + (250 << 18)))
-    case = rehearsal.RecordedCase(Path(), CLUSTER, start, start + (200 << 18), (), (), (payloads,))
+    case = RecordedCase(Path(), CLUSTER, start, start + (200 << 18), (), (), (payloads,))
     now, slept = [0.0], []
 
     def sleep(seconds):

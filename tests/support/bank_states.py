@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase
+from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase
 from pyspark_tidb_binlog.schemas.events import BinlogType, Op
 from pyspark_tidb_binlog.schemas.explode import explode
 from pyspark_tidb_binlog.schemas.history import SchemaHistory

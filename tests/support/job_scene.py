@@ -17,9 +17,9 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryCl
 from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
 from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.jobs.demo import PUMPS, upstream
 from pyspark_tidb_binlog.jobs.lab.compare import compare
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, upstream
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from tests.support.eventually import eventually
 

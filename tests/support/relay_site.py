@@ -5,7 +5,7 @@ import re
 import signal
 from pathlib import Path
 
-from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
+from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 from tests.support.arena import Arena, Cut

@@ -114,6 +114,7 @@ def test_what_is_no_time_is_named(text: str) -> None:
         ({"schemaCommitTs": "4.5e17"}, "option schemaCommitTs is '4.5e17': give a whole number"),
         ({"schemaCommitTs": "-5"}, "option schemaCommitTs is '-5': give a TSO"),
         ({"tabels": "a.b"}, "has no option tabels; did you mean tables?"),
+        ({"recorded": "x", "pumpPatience": "1", "heartbeats": "true"}, "option recorded reads files, and no Pump: leave out pumpPatience"),
     ],
 )
 def test_numbers_and_names_that_cannot_be_meant(options: dict[str, str], words: str) -> None:

@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptio
 from pyspark_tidb_binlog.binlog_source.changes.merged_pumps import merged
 from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable
 from pyspark_tidb_binlog.binlog_source.changes.table_shape import shape_of
-from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
+from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.codec.datum import encode_int
 from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_insert

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import delimited
 from pyspark_tidb_binlog.binlog_source.pump.storage.env import RealFileSystem
 from pyspark_tidb_binlog.binlog_source.pump.storage.format import encode_footer, encode_record, file_id_of, file_name
 from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
@@ -17,6 +16,7 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.record import canonical, fak
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog import ValueLog
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_writer import FINISH_FROM
+from pyspark_tidb_binlog.binlog_source.wire.recorded_case import delimited
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, Corruption
 from tests.support import vlog_parser
 from tests.support.fakes.faulty_files import Fault, FaultyFiles, flip

@@ -1,11 +1,12 @@
 """Ports for servers that are started next."""
 
+import os
 import socket
 
 import pytest
 
 from pyspark_tidb_binlog.jobs.lab import ports
-from pyspark_tidb_binlog.jobs.lab.ports import free_port
+from pyspark_tidb_binlog.jobs.lab.ports import free_port, require_free
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
@@ -23,3 +24,15 @@ def test_a_port_that_is_taken_is_passed_over(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(ports.random, "randrange", lambda low, high: port)
         with pytest.raises(ConfigError, match="no free port"):
             free_port()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_who_holds_a_port_is_named(host: str) -> None:
+    port = free_port()
+    require_free(port, "")
+    with socket.create_server((host, port)):
+        with pytest.raises(
+            ConfigError, match=rf"cannot listen on 127.0.0.1:{port}: process {os.getpid()} \(.*\) listens there; try another"
+        ):
+            require_free(port, "try another")
+    require_free(port, "")

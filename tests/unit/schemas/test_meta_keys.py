@@ -2,7 +2,7 @@
 
 import re
 
-from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
+from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.schemas.meta_keys import comparable, database_key, schema_diff_key, schema_version_key, table_key
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from tests.support.golden_case import GOLDEN

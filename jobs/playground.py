@@ -1,0 +1,152 @@
+"""``./spark-submit.sh playground``: a small cluster that stays up, to try things on; with ``--target`` [spark] also the drainer, into a private MariaDB.
+
+The registry has a fixed address and the cluster a fixed id, so that lines that were copied from a page work as they are. The workload can be
+stopped and started again by two requests to the registry.
+
+Promises: ends with Ctrl-C, SIGTERM or SIGHUP, and then leaves no process and no directory behind. A start removes what one that was killed has
+left. Starts no JVM without ``--target``.
+"""
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from pyspark_tidb_binlog.binlog_source.cluster import registry
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.binlog_source.emulator.workload import ORDERS
+from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
+from pyspark_tidb_binlog.conf.entry import COMMAND, HOME
+from pyspark_tidb_binlog.conf.load import load_drainer
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.jobs.entry.cli import add_switch, parser
+from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.lab.ports import require_free
+from pyspark_tidb_binlog.jobs.lab.small_cluster import CALM, PUMPS, settings_for, upstream
+
+PORT = 8260
+"""Of the registry: below those that the kernel gives to clients."""
+PYTHON = f"""\
+from pyspark_tidb_binlog import build_session
+spark = build_session("playground")
+past = spark.read.format("tidb_binlog").options(pumps="%(url)s", startingCommitTs=0)
+past.load().groupBy("table").pivot("op", ["insert", "update", "delete", "ddl"]).count().orderBy("table").show()
+past.option("table", "{ORDERS}").load().orderBy("id", "_commit_version", "_change_seq").show()
+live = spark.readStream.format("tidb_binlog").options(pumps="%(url)s", table="{ORDERS}").load()
+query = live.writeStream.foreachBatch(lambda rows, number: rows.show()).trigger(processingTime="2 seconds").start()
+query.awaitTermination(10)
+query.stop()
+"""
+"""What a person pastes, as README.md has it; ``url``: the registry's."""
+LAG = """\
+SELECT UNIX_TIMESTAMP(NOW(3)) - (CAST(JSON_EXTRACT(checkPoint, '$.commitTS') AS UNSIGNED) >> 18) / 1000 AS lag_seconds FROM tidb_binlog.checkpoint"""
+_LOOK_SECONDS = 1.0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Keep the cluster up until it is stopped."""
+    options = parser(
+        "playground", "A small cluster that stays up: a registry, two Pumps, a workload. It prints what to paste; Ctrl-C ends it."
+    )
+    options.add_argument("--port", type=int, default=PORT, metavar="PORT", help=f"of the registry on 127.0.0.1 (default: {PORT})")
+    add_switch(options, "--target", what="also run the drainer, into a private MariaDB; starts Spark")
+    arguments = options.parsed(argv)
+    stop = stop_on_signals()
+    require_free(
+        arguments.port,
+        f"if that is a playground, its lines work in any terminal and Ctrl-C ends it; {COMMAND} playground --port N takes another port",
+    )
+    say = _since(time.monotonic())
+    with contextlib.ExitStack() as stack:
+        place = stack.enter_context(_place(arguments.port))
+        say(f"starts a registry on 127.0.0.1:{arguments.port}, and {PUMPS} Pumps")
+        workload = stack.enter_context(upstream(place, CALM, addr=f"127.0.0.1:{arguments.port}"))
+        settings = None
+        if arguments.target:
+            say("starts a private MariaDB")
+            settings = settings_for(workload, load_drainer(), stack.enter_context(PrivateMariaDB()).target(), place)
+        opened = workload.open(PUMPS)
+        workload.begin()
+        say(f"is up: {_pumps(workload)}; the workload writes {CALM.rate:g} transactions a second")
+        _print(_lines(workload.url))
+        follow = _replicating(stack, settings, opened.upto_ts, say) if settings is not None else iter(())
+        while not stop.wait(_LOOK_SECONDS):
+            workload.status()
+            next(follow, None)
+        say("stops")
+    return 0
+
+
+def _replicating(stack: contextlib.ExitStack, settings: DrainerConfig, tables_ts: int, say: Callable[[str], None]) -> Iterator[None]:
+    """Run the drainer's stream, which ends with ``stack``: each step looks at it, and raises its failure. ``tables_ts``: when the tables are there."""
+    # without a target nothing of Spark is imported
+    from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
+    from pyspark_tidb_binlog.jobs.stream.replication import Replication
+
+    say("starts Spark and the drainer")
+    replication = stack.enter_context(Replication(build_session("tidb-binlog playground"), settings))
+    told = False
+    while True:
+        if not told and replication.reached(tables_ts):
+            say("replicates into the private MariaDB")
+            _print(_target_lines(settings))
+            told = True
+        yield
+        replication.check()
+
+
+@contextlib.contextmanager
+def _place(port: int) -> Iterator[Path]:
+    """An empty directory for the cluster. Nobody else uses it while ``port`` is this playground's: what is there was left by one that was killed."""
+    place = Path(tempfile.gettempdir(), f"tidb-binlog-playground-{os.getuid()}-{port}")
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(mode=0o700)
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _lines(url: str) -> Iterator[str]:
+    python = Path(sys.executable)
+    yield f"In Python, in another terminal ({python.relative_to(HOME) if python.is_relative_to(HOME) else python}):"
+    yield PYTHON % {"url": url}
+    yield "In a shell:"
+    yield (
+        f"{COMMAND} ctl pumps -registry {url}\n"
+        f"curl -X POST {url}/stop     # the workload pauses, the cluster stays\n"
+        f"curl -X POST {url}/start    # the workload goes on\n"
+    )
+    yield "Ctrl-C ends it and leaves nothing behind."
+
+
+def _target_lines(settings: DrainerConfig) -> Iterator[str]:
+    target = settings.target
+    client = f"mariadb --socket={target.socket} --user={target.user} --password={target.password} -t"
+    yield "How far the target is behind, what it has, and what the drainer does:"
+    yield (
+        f'{client} -e "{LAG}"\n'
+        f'{client} -e "SELECT status, COUNT(*), SUM(total) FROM {ORDERS} GROUP BY status"\n'
+        f"{COMMAND} ctl status -registry {settings.source.pumps}\n"
+    )
+
+
+def _print(parts: Iterator[str]) -> None:
+    """Sentences at the margin, what is to be pasted indented, as on a page."""
+    for part in parts:
+        pasted = part.endswith("\n")
+        print("\n".join(f"    {line}" for line in part.splitlines()) + "\n" if pasted else f"{part}\n", flush=True)
+
+
+def _since(begin: float) -> Callable[[str], None]:
+    return lambda what: print(f"{time.monotonic() - begin:5.1f} s  the playground {what}", flush=True)
+
+
+def _pumps(workload: WorkloadProcess) -> str:
+    with contextlib.closing(RegistryClient(workload.url)) as client:
+        return ", ".join(f"{node.node_id} at {node.host}" for node in client.listing(registry.PUMPS).nodes)

@@ -1,0 +1,158 @@
+"""The playground as a newcomer starts it, and what README.md and docs/playground.md have them paste, as it stands there."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pyspark_tidb_binlog.jobs.lab.ports import free_port
+from pyspark_tidb_binlog.jobs.playground import PORT, PYTHON
+from tests.support.eventually import eventually
+from tests.support.job_scene import LONGEST, Job, to_group, to_process
+
+pytestmark = pytest.mark.grpc
+ROOT = Path(__file__).parents[2]
+NO_PYTHON = ("./", "curl ", "+--")
+UP = "Ctrl-C ends it and leaves nothing behind."
+
+
+@contextmanager
+def started(work_dir: Path, *options: str, until: str = UP) -> Iterator[Job]:
+    """A playground that is up."""
+    job = Job(work_dir, "playground", *options)
+    try:
+        eventually(lambda: until in job.out.read_text() or job.process.poll() is not None, seconds=LONGEST, what="it is up", pause=0.05)
+        assert until in job.out.read_text(), job.said()
+        yield job
+    finally:
+        job.end()
+
+
+def left_behind(port: int) -> bool:
+    return Path(tempfile.gettempdir(), f"tidb-binlog-playground-{os.getuid()}-{port}").exists()
+
+
+def blocks(page: str) -> list[str]:
+    """What is to be pasted, in the order of the page."""
+    return [textwrap.dedent(block).lstrip("\n") for block in re.findall(r"(?:^    .*\n|^\n(?=    ))+", (ROOT / page).read_text(), re.M)]
+
+
+def in_shell(line: str) -> str:
+    done = subprocess.run(line, shell=True, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LONGEST)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def rows_of(shown: str) -> list[list[str]]:
+    """The cells of the tables that Spark shows."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in shown.splitlines() if line.startswith("|")]
+
+
+@pytest.mark.spark
+def test_what_the_pages_say_works_as_printed(tmp_path: Path) -> None:
+    """README's lines, and then those of the tutorial, in one session."""
+    _, start, python, _ = blocks("README.md")
+    first, *tutorial = blocks("docs/playground.md")
+    assert first == start
+    assert python == PYTHON % {"url": f"http://127.0.0.1:{PORT}"} and len(python.splitlines()) <= 10
+    (command, *options) = start.split()
+    assert (ROOT / command).samefile(ROOT / "spark-submit.sh")
+    with started(tmp_path, *options[1:]) as job:
+        assert textwrap.indent(python, "    ") in job.out.read_text()
+        pasted = "print('--- the tutorial')\n".join([python, *(block for block in tutorial if not block.startswith(NO_PYTHON))])
+        done = subprocess.run([sys.executable], input=pasted, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
+        assert not job.runs("java")
+    assert done.returncode == 0, done.stderr
+    ours, changes, recent, paid, bank = done.stdout.split("--- the tutorial\n")
+    shown = rows_of(ours)
+    assert shown[0] == ["table", "insert", "update", "delete", "ddl"] and {"account", "orders"} <= {row[0] for row in shown}
+    header = next(row for row in shown if "_change_type" in row)
+    assert header[:5] == ["id", "customer", "item", "status", "total"] and len(set(header)) == len(header)
+    kinds = [row[header.index("_change_type")] for row in shown if len(row) == len(header) and row != header]
+    assert kinds[0] == "insert" and {"update_preimage", "update_postimage"} <= set(kinds)
+    assert shown.count(header) > 2, "orders are shown as they change"
+    assert "CREATE DATABASE" in changes and rows_of(changes)[0] == ["commit_time", "email", "email"]
+    header, *counts = rows_of(recent)
+    assert header[0] == "item" and {row[0] for row in counts} == {"cake", "coffee", "soup", "tea"}
+    header, *counts = rows_of(paid)
+    assert header == ["customer", "sum(total)"] and counts
+    assert {("checking", "update"), ("savings", "update")} <= {(row[0], row[1]) for row in rows_of(bank)}
+
+
+def test_it_stays_up_and_its_workload_stops_and_goes_on(tmp_path: Path) -> None:
+    port = free_port()
+    with started(tmp_path, f"--port={port}") as job:
+        lines = re.findall(r"^    (curl .*?) +#", job.out.read_text(), re.M)
+        stop, go_on = lines
+
+        def counts() -> str:
+            return re.sub(r'"upto_ts":\d+', "", in_shell(stop.replace("/stop", "/status")))
+
+        stopped = re.sub(r'"upto_ts":\d+', "", in_shell(stop))
+        assert counts() == stopped == re.sub(r'"upto_ts":\d+', "", in_shell(stop))
+        in_shell(go_on)
+        in_shell(go_on)
+        eventually(lambda: counts() != stopped, seconds=LONGEST, what="it writes again")
+        (pumps,) = re.findall(r"^    (.* ctl pumps .*)$", job.out.read_text(), re.M)
+        assert in_shell(pumps).count("State: online") == 2
+        (tmp_path / "twice").mkdir()
+        again = Job(tmp_path / "twice", "playground", f"--port={port}")
+        assert again.wait() == 1
+        assert re.fullmatch(
+            rf"error: cannot listen on 127.0.0.1:{port}: process \d+ \(.*\) listens there; .* --port N takes another port\n",
+            again.err.read_text(),
+        )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_it_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    port = free_port()
+    with started(tmp_path, f"--port={port}") as job:
+        assert len(job.look()) >= 3 and left_behind(port)
+        to_group(job, number)
+        assert (job.wait(), job.err.read_text()) == (0, ""), job.said()
+        job.leaves_nothing()
+    assert not left_behind(port)
+
+
+def test_a_start_after_one_that_was_killed_is_as_any_other(tmp_path: Path) -> None:
+    port = free_port()
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    with started(first, f"--port={port}") as job:
+        job.look()
+        to_process(job, signal.SIGKILL)
+        job.wait()
+        job.leaves_nothing()
+    assert left_behind(port)
+    with started(second, f"--port={port}") as job:
+        to_process(job, signal.SIGTERM)
+        assert (job.wait(), job.err.read_text()) == (0, ""), job.said()
+    assert not left_behind(port)
+
+
+@pytest.mark.spark
+@pytest.mark.mysql
+@pytest.mark.mariadb
+def test_a_target_follows_the_cluster(tmp_path: Path) -> None:
+    port = free_port()
+    with started(tmp_path, f"--port={port}", "--target", until="ctl status -registry") as job:
+        lag, orders, status = re.findall(r"^    (mariadb .*|.* ctl status .*)$", job.out.read_text(), re.M)
+        eventually(lambda: "new" in in_shell(orders), seconds=LONGEST, what="orders are at the target")
+        assert re.search(r"\| +\d+\.\d+ \|", in_shell(lag))
+        assert "is in the target" in in_shell(status)
+        to_group(job, signal.SIGTERM)
+        assert (job.wait(), job.err.read_text()) == (0, ""), job.said()
+        job.leaves_nothing()
+        assert not [process for process in psutil.process_iter(["name"]) if process in job.family]
+    assert not left_behind(port)
