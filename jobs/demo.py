@@ -9,7 +9,6 @@ the target has no other table.
 
 import contextlib
 import dataclasses
-import sys
 import tempfile
 import threading
 import time
@@ -22,7 +21,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.workload_process import Status, 
 from pyspark_tidb_binlog.conf.entry import COMMAND, IN_CHECKOUT, document, sample
 from pyspark_tidb_binlog.conf.load import load_drainer
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig
-from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
+from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_progress, add_settings, drainer_config, parser, target_of
 from pyspark_tidb_binlog.jobs.entry.logs import log_file
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.lab.compare import TableOutcome, compare
@@ -32,7 +31,7 @@ from pyspark_tidb_binlog.jobs.lab.pump_process import PUMP, PumpProcess
 from pyspark_tidb_binlog.jobs.lab.target_use import DEMO_CLUSTER, require_no_stream
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
-from pyspark_tidb_binlog.jobs.stream.report import Reporter
+from pyspark_tidb_binlog.jobs.stream.reporter import Reporter, reporter_of
 from pyspark_tidb_binlog.jobs.stream.targets import require_server
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
 from pyspark_tidb_binlog.sinks.mysql.session import connect
@@ -98,7 +97,7 @@ def settings_for(workload: WorkloadProcess, config: DrainerConfig, target: Targe
 
 @contextlib.contextmanager
 def small_cluster() -> Iterator[tuple[DrainerConfig, WorkloadProcess]]:
-    """Two Pumps with a workload that writes and has executed its first DDLs, and a private MariaDB, which all end with the block.
+    """Two Pumps with a workload that writes and has executed its first DDLs after the tables, and a private MariaDB, which all end with the block.
 
     Gives the settings of a Drainer for them, and the workload.
     """
@@ -107,9 +106,9 @@ def small_cluster() -> Iterator[tuple[DrainerConfig, WorkloadProcess]]:
         target = stack.enter_context(PrivateMariaDB()).target()
         workload = stack.enter_context(upstream(place, WorkloadConfig(rate=40, sessions=2, ddl_every=80, probe_interval=0)))
         config = settings_for(workload, load_drainer(), target, place)
-        workload.open(PUMPS)
+        created = workload.open(PUMPS).ddls
         workload.begin()
-        while workload.status().ddls < _FIRST_DDLS:
+        while workload.status().ddls < created + _FIRST_DDLS:
             time.sleep(_POLL_SECONDS)
         yield config, workload
 
@@ -136,10 +135,12 @@ def main(argv: Sequence[str]) -> int:
     options.add_argument("--rate", type=float, default=200.0, metavar="N", help="transactions a second (default: 200)")
     options.add_argument("--seed", type=int, default=1, metavar="N", help="the workload's seed, which determines its content (default: 1)")
     options.add_argument("--to", metavar="URL", default="", help="mysql://user:password@host:port (default: a private MariaDB)")
+    add_progress(options)
     add_settings(options, DrainerConfig, ENDS_AT_A_FINDING)
     arguments = options.parsed(argv)
-    if arguments.seconds <= 0 or arguments.rate <= 0:
-        raise ConfigError("--seconds and --rate must be above 0")
+    for name in ("seconds", "rate"):
+        if getattr(arguments, name) <= 0:
+            raise ConfigError(f"--{name} {getattr(arguments, name):g}: it must be above 0")
     config = require_server(drainer_config(arguments))
     stop = stop_on_signals()
     with contextlib.ExitStack() as stack:
@@ -154,7 +155,7 @@ def main(argv: Sequence[str]) -> int:
         replication = stack.enter_context(Replication(spark, settings))
         watch = stack.enter_context(ProbeWatch(target, config.apply, PROBE, _POLL_SECONDS))
         show = Show(replication, workload, watch, settings, others, opened.upto_ts)
-        return show.run(arguments.seconds, stop)
+        return show.run(arguments.seconds, stop, reporter_of(replication.progress, arguments, "demo"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -170,10 +171,10 @@ class Show:
     opened_ts: int
     """The upstream's timestamp when its tables were created."""
 
-    def run(self, seconds: float, stop: threading.Event) -> int:
+    def run(self, seconds: float, stop: threading.Event, reporter: Reporter) -> int:
         """Write for ``seconds`` or until ``stop``, catch up, compare; the exit code."""
         to = self.settings.target
-        with Reporter(self.replication.progress, sys.stdout) as reporter:
+        with reporter:
             reporter.say(
                 f"workload -> {PUMPS} Pumps -> Spark, delivery {self.replication.delivery} -> {to.host}:{to.port}; starting with the tables"
             )

@@ -56,6 +56,7 @@ class Host:
         self._registry: RegistryClient | None = None
         self._sessions: list[WorkloadSession] = []
         self._ddl: DdlMix | None = None
+        self._first_ddls = 0
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._probes: list[tuple[int, int]] = []
@@ -91,6 +92,7 @@ class Host:
         self._client = client = PumpClient.from_registry(registry, settings)
         self._upstream = upstream = Upstream(client, oracle=self._oracle, faults=self._config.faults())
         tables = create_tables(upstream)
+        self._first_ddls = len(upstream.jobs())
         self._sessions = [WorkloadSession(upstream, number, self._config, tables) for number in range(self._config.sessions)]
         self._ddl = DdlMix(upstream, self._sessions, self._config, tables)
         return self.status()
@@ -115,7 +117,7 @@ class Host:
 
     def status(self) -> dict[str, Any]:
         """Counters, a ts above everything written so far, and the failure, if any. ``Status`` on the client's side."""
-        ddls = self._ddl.done if self._ddl is not None else 0
+        ddls = self._first_ddls + (self._ddl.done if self._ddl is not None else 0)
         return {
             "transactions": sum(session.transactions for session in self._sessions) + len(self._probes),
             "changes": sum(session.changes for session in self._sessions) + len(self._probes),
@@ -209,8 +211,9 @@ class Status:
 
     transactions: int
     changes: int
-    """Row changes in them."""
+    """Row changes in them, as their binlogs have them: an update of a key is two."""
     ddls: int
+    """DDLs, those that created the first tables included."""
     upto_ts: int
     """A ts above everything written before the request."""
     failure: str

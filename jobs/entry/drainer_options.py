@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.entry.cli import JobParser, add_settings, add_switch, parser
+from pyspark_tidb_binlog.jobs.entry.cli import JobParser, add_progress, add_settings, add_switch, parser
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 _NAMES = re.compile(
@@ -18,7 +18,7 @@ _NAMES = re.compile(
 def drainer_options() -> JobParser:
     """The command line of the Drainer."""
     options = parser("drainer", "Replicate TiDB's binlogs.")
-    check = "only say what would hinder the stream, without starting or changing anything; exit code 1 if something does"
+    check = "print what would hinder the stream, and end: nothing is started or changed; exit code 1 if something hinders, else 0"
     add_switch(options, "-check", "--check", what=check)
     options.add_argument(
         "-bootstrap",
@@ -34,6 +34,7 @@ def drainer_options() -> JobParser:
     add_switch(options, "-bootstrap-all", "--bootstrap-all", what=everything)
     again = "begin a copy that is half done again, at a new snapshot"
     add_switch(options, "-bootstrap-restart", "--bootstrap-restart", what=again)
+    add_progress(options, "a line, with --bootstrap a live panel,")
     add_settings(options, DrainerConfig)
     return options
 
