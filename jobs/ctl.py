@@ -98,7 +98,7 @@ _FLAGS: Mapping[str, Mapping[str, Any]] = {
     "-limit": {"type": int, "default": 20, "metavar": "N", "help": "how many findings (default: 20)"},
     "-json": {"help": "one JSON object per Drainer"},
     "-watch": {"help": f"a live panel, renewed every {_WATCH_SECONDS:g} s until Ctrl-C"},
-    "-text": {"default": "", "metavar": "TEXT", "help": "what is encrypted; - = the first line of stdin"},
+    "-text": {"default": "", "metavar": "TEXT", "help": "what is encrypted, by the key in BINLOG_SECRET_KEY; - = the first line of stdin"},
 }
 
 
@@ -389,7 +389,7 @@ COMMANDS: Mapping[str, Command] = {
     "offline-pump": Command(_apply(PUMPS, "close"), "a Pump ends for good once every Drainer has read everything", ("-node-id",)),
     "offline-drainer": Command(_apply(DRAINERS, "close"), "a Drainer ends and is registered as offline", ("-node-id",)),
     "generate_meta": Command(_generate_meta, "a savepoint file with a new timestamp", ("-data-dir", "-time-zone")),
-    "encrypt": Command(_encrypt, "a password as encrypted_password takes it (BINLOG_SECRET_KEY)", ("-text",), asks=False),
+    "encrypt": Command(_encrypt, "a password in the form that encrypted_password takes", ("-text",), asks=False),
     "status": Command(_status, "each Drainer: how far it is, and what holds it back", ("-node-id", "-addr", "-json", "-watch")),
     "ddl": Command(_ddl, "the DDLs that the target does not have as TiDB wrote them", ("-config",), asks=False),
     "findings": Command(_findings, "the newest findings", ("-config", "-limit"), asks=False),
