@@ -138,12 +138,12 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _pump_lines(pumps: Sequence[SeenPump]) -> list[Text]:
-    """Those in trouble first, then those that are furthest behind."""
+    """If they are many, those in trouble and those that are furthest behind."""
     if not pumps:
         return [Text("none has answered yet")]
-    ordered = sorted(pumps, key=lambda pump: (not pump.trouble, pump.read_upto, pump.name))
+    chosen = sorted(pumps, key=lambda pump: (not pump.trouble, pump.read_upto, pump.name))[:_PUMPS]
     lines = []
-    for pump in ordered[:_PUMPS]:
+    for pump in sorted(chosen, key=lambda pump: pump.name):
         state = (plain(pump.state), _state_style(pump.state))
         if pump.trouble:
             lines.append(Text.assemble(plain(pump.name), " ", state, (f" not reachable: {plain(pump.trouble)}", "red"), overflow="fold"))

@@ -58,7 +58,7 @@ def test_a_stream(width: int) -> None:
         "rows/s 8,312 since the start: 279,016 rows, 3,000 transactions, 3 DDLs",
         "target at 2026-09-21 14:13:20.123 UTC",
         "held by Pump pump-2",
-        "Pumps pump-2 paused not reachable: UNAVAILABLE: refused pump-1 online read up to 0.3 s ago",
+        "Pumps pump-1 online read up to 0.3 s ago pump-2 paused not reachable: UNAVAILABLE: refused",
         "last DDL CREATE TABLE t (a INT)",
         "findings 4, the newest: rows `d`.`t`",
     ):
@@ -101,7 +101,7 @@ def test_before_anything_came_and_without_an_answer() -> None:
 def test_of_many_pumps_those_behind_are_shown() -> None:
     many = tuple(SeenPump(f"p{n:02}", "online", TS - n, 0.1) for n in range(20))
     words = words_of(recorded(PanelFacts("demo", replace(BUSY, pumps=many)), 80))
-    assert "Pumps p19 online" in words and "p12 online" in words and "p11" not in words and "and 12 more" in words
+    assert re.findall(r"\bp\d\d", words) == [f"p{n}" for n in range(12, 20)] and "and 12 more" in words
 
 
 def test_a_terminal_gets_what_fits_into_it() -> None:
