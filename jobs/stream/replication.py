@@ -312,7 +312,7 @@ class Replication:
         return dataclasses.replace(
             shown,
             holding=waiting_for or shown.holding,
-            stalled=shown.stalled or bool(waiting_for),
+            stalled=waiting_for or shown.stalled,
             bootstrap=self._loader.words,
             copied=self._loader.copied,
             unrecorded=str(failure) if failure is not None else "",

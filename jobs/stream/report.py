@@ -71,8 +71,8 @@ class Progress:
     """The text of the newest DDL that was applied or skipped, on one line; empty = none since the start."""
     copied: CopyProgress | None = None
     """How far tables are copied, in numbers; None = none are, or it is not known yet."""
-    stalled: bool = False
-    """Whether the stream waits for something outside that does not answer: the target, a Pump, the registry or the DDL history."""
+    stalled: str = ""
+    """What outside does not answer, in words: the target, Pumps, the registry or the DDL history; empty = everything does, as far as is known."""
 
     def __str__(self) -> str:
         """One line."""
@@ -94,6 +94,12 @@ def held_by(reported: Mapping[str, Any]) -> str:
     if unreachable := reported.get("unreachable"):
         return f"Pump {', '.join(f'{pump} ({why})' for pump, why in sorted(unreachable.items()))}{suffix}"
     return f"the registry ({reported['registry']}){suffix}" if reported.get("registry") else ""
+
+
+def unanswered(reported: Mapping[str, Any]) -> str:
+    """The Pumps or the registry that do not answer the source, without the reasons, which change; empty: all do."""
+    away = reported.get("unreachable")
+    return f"Pump {', '.join(sorted(away))}" if away else "the registry" if reported.get("registry") else ""
 
 
 def pumps_of(reported: Mapping[str, Any], now: float) -> tuple[SeenPump, ...]:

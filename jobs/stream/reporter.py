@@ -70,7 +70,7 @@ def reporter_of(read: Callable[[], Progress], given: argparse.Namespace, title: 
 
 
 def newsworthy(progress: Progress) -> tuple[object, ...]:
-    """What a line goes out for when it changes: rows, DDLs, findings, states, a Pump, and what stalls the stream."""
+    """What a line goes out for when it changes: rows, DDLs, findings, states, a Pump, and what does not answer."""
     pumps = tuple((pump.name, pump.state, bool(pump.trouble)) for pump in progress.pumps)
     counts = (progress.row_events, progress.ddls, progress.findings, progress.state, progress.bootstrap)
     return (*counts, progress.stalled, bool(progress.unrecorded), pumps)

@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
 from pyspark_tidb_binlog.binlog_source.drainer.drainer_metrics import AppliedBatch, DrainerMetrics
 from pyspark_tidb_binlog.binlog_source.source.read_notes import waiting
 from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
-from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, age_of, held_by, one_ddl, pumps_of
+from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, age_of, held_by, one_ddl, pumps_of, unanswered
 from pyspark_tidb_binlog.schemas.findings import in_words
 from pyspark_tidb_binlog.sinks.engine.batch_report import IDLE, BatchReport, Stage, StageClock
 from pyspark_tidb_binlog.sinks.sink import Sink
@@ -115,14 +115,14 @@ class StreamProgress:
             stalled=stalled,
         )
 
-    def _holding(self, reported: Mapping[str, Any], gate: BatchGate | None) -> tuple[str, bool]:
-        """What holds progress, and whether it is something outside that does not answer."""
+    def _holding(self, reported: Mapping[str, Any], gate: BatchGate | None) -> tuple[str, str]:
+        """What holds progress, and what outside does not answer."""
         if (error := self._sink.waiting_for) is not None:
-            return str(error), True
+            return str(error), str(error)
         stage = self._clock.stage
         if gate is not None and (stage in IDLE or stage is Stage.READ) and (away := waiting(gate.file)):
-            return away, True
-        outside = bool(reported.get("unreachable") or reported.get("registry"))
+            return away, away
+        outside = unanswered(reported)
         if stage not in IDLE:
             return stage.value, outside
         if (state := self._metrics.state) is not NodeState.ONLINE:

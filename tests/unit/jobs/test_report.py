@@ -16,6 +16,7 @@ from pyspark_tidb_binlog.jobs.stream.report import (
     render_json,
     render_line,
     render_summary,
+    unanswered,
 )
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
@@ -93,11 +94,18 @@ def test_pumps_are_seen_with_their_registered_state_and_what_keeps_them_away() -
         SeenPump("p3", trouble="refused"),
     )
     assert pumps_of({"registry": "away", "resolved_ts": 5}, 0.0) == ()
+    assert (
+        unanswered(reported) == "Pump p3" and unanswered({"registry": "away"}) == "the registry" and unanswered({"unreachable": {}}) == ""
+    )
 
 
 def test_the_json_is_read_back_also_that_of_another_version() -> None:
     whole = replace(
-        BUSY, pumps=(SeenPump("p1", "online", TS, 0.5),), copied=CopyProgress(4, 1, 500, 2000, 100.0), newest_findings=("a",), stalled=True
+        BUSY,
+        pumps=(SeenPump("p1", "online", TS, 0.5),),
+        copied=CopyProgress(4, 1, 500, 2000, 100.0),
+        newest_findings=("a",),
+        stalled="Pump p1",
     )
     said = json.loads(json.dumps(as_json(whole)))
     assert progress_in(said) == whole

@@ -73,7 +73,7 @@ def test_an_idle_stream_writes_a_line_every_30_seconds(as_json: bool) -> None:
         {"ddls": 4},
         {"findings": 1},
         {"state": "paused"},
-        {"stalled": True},
+        {"stalled": "the registry"},
         {"bootstrap": "copying"},
         {"unrecorded": "disk full"},
         {"pumps": (SeenPump("p1", "paused"), SeenPump("p2", "online"))},
