@@ -332,7 +332,7 @@ def _watch(given: argparse.Namespace) -> int:
             facts = [
                 panels.setdefault(report.name, LivePanel(report.name)).facts(report.seen(time.time()), report.trouble) for report in reports
             ]
-            place.show(lambda columns, lines, facts=facts: text_of(facts, columns, lines, os.environ) or "no Drainer is registered")
+            place.show(partial(text_of, facts, environ=os.environ) if facts else lambda columns, lines: "no Drainer is registered")
             time.sleep(_WATCH_SECONDS)
     except KeyboardInterrupt:
         return 0

@@ -61,6 +61,11 @@ class BootstrapRequest:
         everything = given.bootstrap_all or any(text.strip() == "*" for text in named)
         return cls(everything, tuple(dict.fromkeys(tables)), given.bootstrap_restart)
 
+    @property
+    def flag(self) -> str:
+        """The flag that asks for it, for messages."""
+        return "--bootstrap-all" if self.everything else "--bootstrap" if self.tables else "--bootstrap-restart"
+
     def __bool__(self) -> bool:
         """Whether it asks for anything."""
         return self.everything or bool(self.tables) or self.restart

@@ -187,7 +187,7 @@ class Lines:
         self._out.flush()
 
 
-class _Silent:
+class _NoProgress:
     """``none``."""
 
     def show(self, progress: Progress) -> None:
@@ -314,7 +314,7 @@ def _view_of(form: ProgressForm, out: TextIO, title: str) -> _View:
         case ProgressForm.LINE:
             return _Redrawn(out, lambda progress: lambda columns, lines: render_line(progress, columns))
         case ProgressForm.NONE:
-            return _Silent()
+            return _NoProgress()
     return Lines(out, as_json=form is ProgressForm.JSON)
 
 

@@ -95,10 +95,10 @@ class TableLoader:
         self._loaded: tuple[int, frozenset[tuple[str, str]]] | None = None
         self._is_server = config.apply.db_type in ("mysql", "tidb")
         if request and not self._is_server:
-            raise ConfigError(f"--bootstrap: syncer.db-type = {config.apply.db_type!r} has no tables to be filled; remove the flag")
+            raise ConfigError(f"{request.flag}: syncer.db-type = {config.apply.db_type!r} has no tables to be filled; remove the flag")
         if request and config.apply.loopback_control:
             raise ConfigError(
-                "--bootstrap: in a ring (syncer.loopback-control) the target's own Drainer would send back that the table was emptied; copy it by a dump"
+                f"{request.flag}: in a ring (syncer.loopback-control) the target's own Drainer would send back that the table was emptied; copy it by a dump"
             )
         if request:
             self._source()

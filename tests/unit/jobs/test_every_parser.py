@@ -126,6 +126,7 @@ def test_a_case_is_looked_for_before_spark_is_started(monkeypatch: pytest.Monkey
     require_case([str(tmp_path)])
 
 
+@pytest.mark.shows("ctl --help")
 def test_every_command_has_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "82")
     lines = parser_of(("ctl",), monkeypatch).format_help().splitlines()

@@ -27,6 +27,7 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.shows("--progress")
 @pytest.mark.parametrize(
     ("asked", "out", "term", "panel", "form"),
     [
