@@ -319,7 +319,7 @@ def _watch(given: argparse.Namespace) -> int:
 
     if given.json or not draws(sys.stdout, os.environ):
         raise ConfigError(
-            "status --watch draws on a terminal, which this is not: a program asks again with status -json, or reads GET /progress"
+            "status --watch needs a terminal: stdout is none, or TERM is dumb, or -json is given. A program uses status -json, or GET /progress"
         )
     try:
         from pyspark_tidb_binlog.jobs.stream.panel import LivePanel, text_of
