@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
-from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, age_of, progress_in
+from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, age_of, plain, progress_in
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
 from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import RecordedDdl
@@ -76,7 +76,7 @@ class NodeReport:
         if progress.get("findings"):
             lines.append(f"  {progress['findings']:,} findings since its start, the newest:")
             lines += [f"    - {words}" for words in progress["newest_findings"]]
-        return "\n".join(lines)
+        return "\n".join(map(plain, lines))
 
     def json(self) -> str:
         """The same as one JSON object."""
@@ -123,5 +123,5 @@ def finding_lines(rows: Sequence[Mapping[str, Any]], limit: int, show_row_data: 
 
 
 def _short(sql: str) -> str:
-    flat = " ".join(sql.split())
+    flat = plain(" ".join(sql.split()))
     return flat if len(flat) <= _QUERY_CHARS else flat[: _QUERY_CHARS - 1] + "…"
