@@ -35,7 +35,7 @@ class Txn:
 
     @property
     def row_changes(self) -> int:
-        """How many row changes its binlog has: an update of a key is two."""
+        """How many row changes its binlog has: an update of the handle is two."""
         return sum(len(mutation.sequence) for mutation in self._mutations.values())
 
     def insert(self, table: str, values: Mapping[str, Any]) -> Handle:

@@ -117,10 +117,11 @@ class Host:
 
     def status(self) -> dict[str, Any]:
         """Counters, a ts above everything written so far, and the failure, if any. ``Status`` on the client's side."""
-        ddls = self._first_ddls + (self._ddl.done if self._ddl is not None else 0)
+        ddls = self._ddl.done if self._ddl is not None else 0
         return {
             "transactions": sum(session.transactions for session in self._sessions) + len(self._probes),
             "changes": sum(session.changes for session in self._sessions) + len(self._probes),
+            "first_ddls": self._first_ddls,
             "ddls": ddls,
             # every record written so far, DDL binlogs too, is below a ts issued now
             "upto_ts": self._oracle.next(),
@@ -211,9 +212,11 @@ class Status:
 
     transactions: int
     changes: int
-    """Row changes in them, as their binlogs have them: an update of a key is two."""
+    """Row changes in them, as their binlogs have them: an update of the handle is two."""
+    first_ddls: int
+    """The DDLs that created the first tables."""
     ddls: int
-    """DDLs, those that created the first tables included."""
+    """The DDLs since then."""
     upto_ts: int
     """A ts above everything written before the request."""
     failure: str
