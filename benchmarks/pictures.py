@@ -10,6 +10,7 @@ import argparse
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -24,23 +25,36 @@ PROJECT = SOURCE.parent.parent
 IMAGES = PROJECT / "docs" / "images"
 COLUMNS = 116
 COMMAND = ("./spark-submit.sh", "demo", "--seconds", "30")
-_CLEAR_LINE = "\x1b[K"
+_CONTROL = re.compile(r"(\n|\r|\x1b\[[\d;]*[A-Za-z])")
+_MOVE = re.compile(r"\x1b\[([\d;]*)([A-Za-z])")
 _WIDE, _HIGH, _MARGIN = 7.8, 18, 14
 """Pixels: a character, a line, around the text."""
 
 
 def screen_of(output: str, columns: int) -> list[str]:
-    """The lines that a terminal shows after ``output``, whose control sequences are a carriage return and "clear to the end of the line"."""
-    lines = []
-    for line in output.replace("\r\n", "\n").rstrip("\n").split("\n"):
-        shown = ""
-        for part in line.split("\r"):
-            at = 0
-            for place, text in enumerate(part.split(_CLEAR_LINE)):
-                shown = shown[:at] + text + ("" if place else shown[at + len(text) :])
-                at += len(text)
-        lines += [shown[begin : begin + columns] for begin in range(0, max(1, len(shown)), columns)]
-    return lines
+    """The lines that a terminal shows after ``output``, without colours. It knows what our programs send (``jobs/stream/reporter.py``) and never scrolls."""
+    lines, row, column = [""], 0, 0
+    for part in filter(None, _CONTROL.split(output.replace("\r\n", "\n"))):
+        move = _MOVE.fullmatch(part)
+        if part == "\n":
+            row, column = row + 1, 0
+        elif part == "\r":
+            column = 0
+        elif move is None:
+            lines += [""] * (row + 1 - len(lines))
+            line = lines[row].ljust(column)
+            lines[row] = line[:column] + part + line[column + len(part) :]
+            column += len(part)
+        elif move[2] == "A":
+            row = max(0, row - int(move[1] or 1))
+        elif move[2] == "H":
+            row, column = 0, 0
+        elif move[2] in "JK":
+            kept = lines[:row] if move[1] != "2" else [""] * row
+            rest = lines[row + 1 :] if move[2] == "K" else []
+            lines = [*kept, *([""] * (row - len(kept))), (lines[row] if row < len(lines) else "")[:column], *rest]
+    shown = "\n".join(lines).rstrip().split("\n")
+    return [line[begin : begin + columns] for line in shown for begin in range(0, max(1, len(line)), columns)]
 
 
 def terminal_picture(lines: Sequence[str], columns: int) -> str:

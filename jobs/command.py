@@ -36,7 +36,7 @@ EXIT_WRONG = 2
 _WITH_SERVER = ("demo", "playground", "rehearse")
 """Jobs that, if they run in Spark, start a private MariaDB, unless ``--to`` names a server."""
 _HTTP = ("h11", "hpack", "prometheus_client")
-_SPARK = ("pyspark", "py4j", "pandas", *_HTTP)
+_SPARK = ("pyspark", "py4j", "pandas", "rich", *_HTTP)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """``./spark-submit.sh ctl``: what binlogctl does, with its commands and flags, and a look at a Drainer. No JVM is started.
 
-``COMMANDS`` says what there is, as ``--help`` does. ``-ssl-ca``, ``-ssl-cert`` and ``-ssl-key`` are for a cluster with TLS. ``-cmd pumps`` is the same as ``pumps``. Unlike binlogctl, it looks at the node's answer: a refused change is an error.
+``COMMANDS`` says what there is, as ``--help`` does; ``ctl COMMAND --help`` shows a command's own flags, and it takes no others. ``-cmd pumps`` is
+binlogctl's way to say ``pumps``, with every flag. ``-ssl-ca``, ``-ssl-cert`` and ``-ssl-key`` are for a cluster with TLS. Unlike binlogctl, it looks at the node's answer: a refused change is an error.
 
 Promises: nothing but the named command is changed. Exit codes as in ``jobs/entry/cli.py``.
 """
@@ -12,10 +13,12 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -47,6 +50,7 @@ from pyspark_tidb_binlog.sinks.mysql.session import connect
 from pyspark_tidb_binlog.sinks.translate.local_record import SAVEPOINT, locked
 
 _TIMEOUT = 10.0
+_WATCH_SECONDS = 1.0
 _WHERE = f"{Path(__file__).name}:1"
 """Where a printed log line comes from: parsers expect a file and a line."""
 _KINDS = {PUMPS: "pump", DRAINERS: "drainer"}
@@ -71,11 +75,37 @@ class Command:
     run: Run
     """Takes the command line; the exit code."""
     what: str
-    """What it does, and with which flags, in a line."""
+    """What it does, in a line."""
+    flags: tuple[str, ...] = ()
+    """Its own, from ``_FLAGS``."""
+    asks: bool = True
+    """Whether it asks the cluster: PD or the registry, and nodes."""
+
+
+_FLAGS: Mapping[str, Mapping[str, Any]] = {
+    "-node-id": {"default": "", "metavar": "ID", "help": "the node that the command is for"},
+    "-state": {"default": "", "metavar": "STATE", "help": f"the state to write: {', '.join(NodeState)}"},
+    "-show-offline-nodes": {"help": "also the nodes that are offline"},
+    "-data-dir": {
+        "type": Path,
+        "default": Path("binlog_position"),
+        "metavar": "DIR",
+        "help": "where savepoint is written (default: binlog_position)",
+    },
+    "-time-zone": {"default": "", "metavar": "ZONE", "help": "write the time of this zone, too, as a comment"},
+    "-addr": {"default": "", "metavar": "HOST:PORT", "help": "this Drainer, without asking a registry"},
+    "-config": {"type": Path, "metavar": "FILE", "help": "the Drainer's settings"},
+    "-limit": {"type": int, "default": 20, "metavar": "N", "help": "how many findings (default: 20)"},
+    "-json": {"help": "one JSON object per Drainer"},
+    "-watch": {"help": f"a live panel, renewed every {_WATCH_SECONDS:g} s until Ctrl-C"},
+    "-text": {"default": "", "metavar": "TEXT", "help": "what is encrypted, by the key in BINLOG_SECRET_KEY; - = the first line of stdin"},
+}
 
 
 def main(argv: Sequence[str]) -> int:
     """Run one command."""
+    if argv and argv[0] in COMMANDS:
+        return COMMANDS[argv[0]].run(_options_of(argv[0]).parsed(argv[1:]))
     given = _options().parsed(argv)
     name = given.command or given.cmd or "pumps"
     if name not in COMMANDS:
@@ -83,35 +113,42 @@ def main(argv: Sequence[str]) -> int:
     return COMMANDS[name].run(given)
 
 
+def _options_of(name: str) -> JobParser:
+    """The command line of one command, which takes its own flags only."""
+    command = COMMANDS[name]
+    options = parser(f"ctl {name}", f"{command.what[0].upper()}{command.what[1:]}.")
+    _add_flags(options, command.flags)
+    if command.asks:
+        _add_cluster(options)
+    return options
+
+
 def _options() -> JobParser:
+    """The command line of binlogctl, and ours where a flag stands before the command: every flag with every command."""
     what = {name: command.what for name, command in COMMANDS.items()}
-    options = parser("ctl", "binlogctl's commands, and what a Drainer is doing.", what)
+    options = parser(
+        "ctl", f"binlogctl's commands, and what a Drainer is doing. {PROGRAM} ctl COMMAND --help shows a command's own flags.", what
+    )
     options.usage = f"{options.prog} COMMAND [FLAG ...]"
     options.add_argument("command", nargs="?", metavar="COMMAND", help="one of the above (default: pumps)")
     options.add_argument("-cmd", "--cmd", metavar="COMMAND", help="the same, as binlogctl takes it")
-    options.add_argument(
-        "-pd-urls", "--pd-urls", default="127.0.0.1:2379", metavar="URLS", help="PD, comma separated (default: 127.0.0.1:2379)"
-    )
-    options.add_argument("-registry", "--registry", default="", metavar="URL", help="the standalone registry instead of PD")
-    options.add_argument("-node-id", "--node-id", default="", metavar="ID", help="the node that a command is for")
-    options.add_argument("-state", "--state", default="", metavar="STATE", help=f"of update-…: {', '.join(NodeState)}")
-    add_switch(options, "-show-offline-nodes", "--show-offline-nodes", what="pumps and drainers: also those that are offline")
-    options.add_argument(
-        "-data-dir",
-        "--data-dir",
-        type=Path,
-        default=Path("binlog_position"),
-        metavar="DIR",
-        help="of generate_meta: where savepoint is written (default: binlog_position)",
-    )
-    options.add_argument("-time-zone", "--time-zone", default="", metavar="ZONE", help="of generate_meta: also the time, as a comment")
-    options.add_argument("-addr", "--addr", default="", metavar="HOST:PORT", help="of status: this Drainer, without asking a registry")
-    options.add_argument("-config", "--config", type=Path, metavar="FILE", help="of ddl and findings: the Drainer's settings")
-    options.add_argument("-limit", "--limit", type=int, default=20, metavar="N", help="of findings: how many (default: 20)")
-    add_switch(options, "-json", "--json", what="of status: one JSON object per Drainer")
-    options.add_argument("-text", "--text", default="", metavar="TEXT", help="of encrypt: what is encrypted; - = the first line of stdin")
-    add_security_flags(options)
+    _add_cluster(options)
+    _add_flags(options, _FLAGS)
     return options
+
+
+def _add_flags(to: JobParser, names: Iterable[str]) -> None:
+    for name in names:
+        if "metavar" in _FLAGS[name]:
+            to.add_argument(name, f"-{name}", **_FLAGS[name])
+        else:
+            add_switch(to, name, f"-{name}", what=_FLAGS[name]["help"])
+
+
+def _add_cluster(to: JobParser) -> None:
+    to.add_argument("-pd-urls", "--pd-urls", default="127.0.0.1:2379", metavar="URLS", help="PD, comma separated (default: 127.0.0.1:2379)")
+    to.add_argument("-registry", "--registry", default="", metavar="URL", help="the standalone registry instead of PD")
+    add_security_flags(to)
 
 
 @contextlib.contextmanager
@@ -255,18 +292,52 @@ def _encrypt(given: argparse.Namespace) -> int:
 
 def _status(given: argparse.Namespace) -> int:
     """Each Drainer that is not offline, or the one that is named; 1 if one does not answer."""
-    if given.addr:
-        nodes = [NodeStatus(given.node_id or given.addr, given.addr)]
-    else:
-        with _registry(given) as registry:
-            wanted = [_node(registry, DRAINERS, given.node_id)] if given.node_id else registry.listing(DRAINERS).nodes
-        nodes = [node for node in wanted if given.node_id or node.state is not NodeState.OFFLINE]
+    if given.watch:
+        return _watch(given)
+    nodes = _drainers(given)
     if not nodes:
         print("no Drainer is registered")
     reports = [_look(given, node) for node in nodes]
     for report in reports:
         print(report.json() if given.json else report.text())
     return EXIT_FAILED if any(report.trouble for report in reports) else 0
+
+
+def _drainers(given: argparse.Namespace) -> list[NodeStatus]:
+    """Those to look at."""
+    if given.addr:
+        return [NodeStatus(given.node_id or given.addr, given.addr)]
+    with _registry(given) as registry:
+        wanted = [_node(registry, DRAINERS, given.node_id)] if given.node_id else registry.listing(DRAINERS).nodes
+    return [node for node in wanted if given.node_id or node.state is not NodeState.OFFLINE]
+
+
+def _watch(given: argparse.Namespace) -> int:
+    """A panel of each Drainer, until Ctrl-C."""
+    # Not at the top: only who watches needs the library.
+    from pyspark_tidb_binlog.jobs.stream.reporter import InPlace, draws
+
+    if given.json or not draws(sys.stdout, os.environ):
+        raise ConfigError(
+            "status --watch needs a terminal: stdout is none, or TERM is dumb, or -json is given. A program uses status -json, or GET /progress"
+        )
+    try:
+        from pyspark_tidb_binlog.jobs.stream.panel import LivePanel, text_of
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"status --watch needs a package that this environment lacks: pip install 'rich>=14,<16' ({error})") from error
+    place, panels = InPlace(sys.stdout), dict[str, LivePanel]()
+    try:
+        while True:
+            reports = [_look(given, node) for node in _drainers(given)]
+            facts = [
+                panels.setdefault(report.name, LivePanel(report.name)).facts(report.seen(time.time()), report.trouble) for report in reports
+            ]
+            place.show(partial(text_of, facts, environ=os.environ) if facts else lambda columns, lines: "no Drainer is registered")
+            time.sleep(_WATCH_SECONDS)
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        place.keep()
 
 
 def _look(given: argparse.Namespace, node: NodeStatus) -> NodeReport:
@@ -308,19 +379,19 @@ def _findings(given: argparse.Namespace) -> int:
 
 
 COMMANDS: Mapping[str, Command] = {
-    "pumps": Command(_list(PUMPS), "the registered Pumps (-show-offline-nodes)"),
-    "drainers": Command(_list(DRAINERS), "the registered Drainers (-show-offline-nodes)"),
-    "update-pump": Command(_update(PUMPS), "write a state into the registry (-node-id, -state)"),
-    "update-drainer": Command(_update(DRAINERS), "the same for a Drainer"),
-    "pause-pump": Command(_apply(PUMPS, "pause"), "a Pump takes no more binlogs and ends (-node-id)"),
-    "pause-drainer": Command(_apply(DRAINERS, "pause"), "a Drainer holds its stream between two batches (-node-id)"),
-    "resume-drainer": Command(_apply(DRAINERS, "resume"), "a paused Drainer goes on (-node-id)"),
-    "offline-pump": Command(_apply(PUMPS, "close"), "a Pump ends for good once every Drainer has read everything (-node-id)"),
-    "offline-drainer": Command(_apply(DRAINERS, "close"), "a Drainer ends and is registered as offline (-node-id)"),
-    "generate_meta": Command(_generate_meta, "a savepoint file with a new timestamp (-data-dir, -time-zone)"),
-    "encrypt": Command(_encrypt, "a password as encrypted_password takes it, by the key in BINLOG_SECRET_KEY (-text)"),
-    "status": Command(_status, "each Drainer: how far it is, and what holds it back (-node-id, -addr, -json)"),
-    "ddl": Command(_ddl, "the DDLs that were refused, skipped, quarantined, not synced, ignored, derived or lost something (-config)"),
-    "findings": Command(_findings, "the newest findings (-config, -limit)"),
+    "pumps": Command(_list(PUMPS), "the registered Pumps", ("-show-offline-nodes",)),
+    "drainers": Command(_list(DRAINERS), "the registered Drainers", ("-show-offline-nodes",)),
+    "update-pump": Command(_update(PUMPS), "write a state of a Pump into the registry", ("-node-id", "-state")),
+    "update-drainer": Command(_update(DRAINERS), "the same for a Drainer", ("-node-id", "-state")),
+    "pause-pump": Command(_apply(PUMPS, "pause"), "a Pump takes no more binlogs and ends", ("-node-id",)),
+    "pause-drainer": Command(_apply(DRAINERS, "pause"), "a Drainer holds its stream between two batches", ("-node-id",)),
+    "resume-drainer": Command(_apply(DRAINERS, "resume"), "a paused Drainer goes on", ("-node-id",)),
+    "offline-pump": Command(_apply(PUMPS, "close"), "a Pump ends for good once every Drainer has read everything", ("-node-id",)),
+    "offline-drainer": Command(_apply(DRAINERS, "close"), "a Drainer ends and is registered as offline", ("-node-id",)),
+    "generate_meta": Command(_generate_meta, "a savepoint file with a new timestamp", ("-data-dir", "-time-zone")),
+    "encrypt": Command(_encrypt, "a password in the form that encrypted_password takes", ("-text",), asks=False),
+    "status": Command(_status, "each Drainer: how far it is, and what holds it back", ("-node-id", "-addr", "-json", "-watch")),
+    "ddl": Command(_ddl, "the DDLs that the target does not have as TiDB wrote them", ("-config",), asks=False),
+    "findings": Command(_findings, "the newest findings", ("-config", "-limit"), asks=False),
 }
 """By name."""

@@ -9,7 +9,6 @@ the target has no other table.
 
 import contextlib
 import dataclasses
-import sys
 import tempfile
 import threading
 import time
@@ -20,17 +19,18 @@ from pyspark_tidb_binlog.binlog_source.emulator.workload import ARCHIVE, DATABAS
 from pyspark_tidb_binlog.binlog_source.emulator.workload_process import Status, WorkloadProcess
 from pyspark_tidb_binlog.conf.entry import COMMAND, IN_CHECKOUT, document, sample
 from pyspark_tidb_binlog.conf.model import DrainerConfig, TargetConfig
-from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
+from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_progress, add_settings, drainer_config, parser, target_of
 from pyspark_tidb_binlog.jobs.entry.logs import log_file
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.lab.compare import TableOutcome, compare
-from pyspark_tidb_binlog.jobs.lab.lag import ProbeWatch, lags, percentile
+from pyspark_tidb_binlog.jobs.lab.lag import Probes, ProbeWatch, Sightings, lags, percentile, start_up_end
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, settings_for, upstream
 from pyspark_tidb_binlog.jobs.lab.target_use import DEMO_CLUSTER, require_no_stream
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
-from pyspark_tidb_binlog.jobs.stream.report import Reporter
+from pyspark_tidb_binlog.jobs.stream.report import Progress
+from pyspark_tidb_binlog.jobs.stream.reporter import Reporter, reporter_of
 from pyspark_tidb_binlog.jobs.stream.targets import require_server
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
 from pyspark_tidb_binlog.sinks.mysql.session import connect
@@ -63,10 +63,12 @@ def main(argv: Sequence[str]) -> int:
     options.add_argument("--rate", type=float, default=200.0, metavar="N", help="transactions a second (default: 200)")
     options.add_argument("--seed", type=int, default=1, metavar="N", help="the workload's seed, which determines its content (default: 1)")
     options.add_argument("--to", metavar="URL", default="", help="mysql://user:password@host:port (default: a private MariaDB)")
+    add_progress(options)
     add_settings(options, DrainerConfig, ENDS_AT_A_FINDING)
     arguments = options.parsed(argv)
-    if arguments.seconds <= 0 or arguments.rate <= 0:
-        raise ConfigError("--seconds and --rate must be above 0")
+    for name in ("seconds", "rate"):
+        if getattr(arguments, name) <= 0:
+            raise ConfigError(f"--{name} {getattr(arguments, name):g}: it must be above 0")
     config = require_server(drainer_config(arguments))
     stop = stop_on_signals()
     with contextlib.ExitStack() as stack:
@@ -81,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
         replication = stack.enter_context(Replication(spark, settings))
         watch = stack.enter_context(ProbeWatch(target, config.apply, PROBE, _POLL_SECONDS))
         show = Show(replication, workload, watch, settings, others, opened.upto_ts)
-        return show.run(arguments.seconds, stop)
+        return show.run(arguments.seconds, stop, reporter_of(replication.progress, arguments, "demo"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,10 +99,10 @@ class Show:
     opened_ts: int
     """The upstream's timestamp when its tables were created."""
 
-    def run(self, seconds: float, stop: threading.Event) -> int:
+    def run(self, seconds: float, stop: threading.Event, reporter: Reporter) -> int:
         """Write for ``seconds`` or until ``stop``, catch up, compare; the exit code."""
         to = self.settings.target
-        with Reporter(self.replication.progress, sys.stdout) as reporter:
+        with reporter:
             reporter.say(
                 f"workload -> {PUMPS} Pumps -> Spark, delivery {self.replication.delivery} -> {to.host}:{to.port}; starting with the tables"
             )
@@ -112,8 +114,8 @@ class Show:
                 raise ReplicationError(f"the workload ended early: {written.failure}")
             reporter.say("the workload has stopped; waiting until the target has everything")
             catch_up(self.replication, written.upto_ts)
-            reporter.finish()
-        return self._tell(reporter, written)
+            applied = reporter.finish()
+        return self._tell(reporter, written, applied)
 
     def _write(self, seconds: float, stop: threading.Event) -> None:
         self.workload.begin()
@@ -122,15 +124,14 @@ class Show:
             self.replication.check()
             self.workload.status()
 
-    def _tell(self, reporter: Reporter, written: Status) -> int:
+    def _tell(self, reporter: Reporter, written: Status, applied: Progress) -> int:
         with connect(self.settings.target, self.settings.apply) as session:
             outcomes = compare(self.workload, session, self.others)
-        for line in _result(outcomes, lags(self.workload.probes(), self.watch.sightings)):
-            reporter.say(line)
+        for line in (*_result(outcomes), *lag_lines(self.workload.probes(), self.watch.sightings)):
+            reporter.conclude(line)
         equal = not any(outcome.difference for outcome in outcomes)
-        reporter.say(
-            f"upstream wrote {written.transactions:,} transactions, {written.changes:,} row changes and {written.ddls:,} DDLs; "
-            + ("every table is equal" if equal else f"SOMETHING DIFFERS; Spark's log is {log_file()}")
+        reporter.conclude(
+            f"{counts_line(written, applied)}; " + ("every table is equal" if equal else f"SOMETHING DIFFERS; Spark's log is {log_file()}")
         )
         if equal:
             reporter.say(_NEXT)
@@ -144,17 +145,39 @@ _NEXT = f"""where to look next:
   changes as DataFrames, the stream and its lag in a notebook: {sample("notebooks/replicate.ipynb")}"""
 
 
-def _result(outcomes: Sequence[TableOutcome], measured: Sequence[float]) -> Iterator[str]:
+def _result(outcomes: Sequence[TableOutcome]) -> Iterator[str]:
     width = max(len(outcome.name) for outcome in outcomes)
     for outcome in outcomes:
         verdict = f"DIFFERS: {outcome.difference}" if outcome.difference else "equal"
         yield f"  {outcome.name:<{width}} {outcome.rows:>9,} rows  {verdict}"
     differing = sum(1 for outcome in outcomes if outcome.difference)
     yield f"{len(outcomes) - differing} tables equal, {differing} differ"
-    yield (
-        f"lag from commit to visible: p50 {percentile(measured, 0.5):.2f} s, p99 {percentile(measured, 0.99):.2f} s "
-        f"over {len(measured):,} probe rows"
-    )
+
+
+def lag_lines(probes: Probes, sightings: Sightings) -> Iterator[str]:
+    """The lag after the start-up of the stream, and apart from it the lag during the start-up."""
+    if not probes:
+        return
+    end = start_up_end(probes, sightings)
+    early = [probe for probe in probes if end is None or probe[1] < end]
+    if end is None:
+        yield "lag from commit to visible: the start-up lasted as long as the workload wrote; it needs more seconds"
+    else:
+        yield f"lag from commit to visible: {_percentiles(lags(probes[len(early) :], sightings))}"
+        yield f"lag during the start-up, its first {(end - probes[0][1]) / 1e9:.1f} s: {_percentiles(lags(early, sightings))}"
+
+
+def _percentiles(measured: Sequence[float]) -> str:
+    return f"p50 {percentile(measured, 0.5):.2f} s, p99 {percentile(measured, 0.99):.2f} s over {len(measured):,} probe rows"
+
+
+def counts_line(written: Status, applied: Progress) -> str:
+    """What the upstream wrote, and what the Drainer applied if that is another number."""
+    ddls = written.first_ddls + written.ddls
+    wrote = f"{written.transactions:,} transactions, {written.changes:,} row changes and {ddls:,} DDLs"
+    if (written.transactions, written.changes, ddls) == (applied.transactions, applied.row_events, applied.ddls):
+        return f"the upstream wrote {wrote}, and the Drainer applied as many"
+    return f"the upstream wrote {wrote}; the Drainer applied {applied.transactions:,}, {applied.row_events:,} and {applied.ddls:,}"
 
 
 def _schemas_of_others(target: TargetConfig, config: DrainerConfig) -> frozenset[str]:

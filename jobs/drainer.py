@@ -4,7 +4,6 @@ The data path: ``binlog_source/stream.py`` (pump -> source -> pair) -> ``sinks/a
 ``sinks/mysql/progress.py`` and ``sinks/delta/checkpoint_table.py`` (checkpoint); ``jobs/stream/replication.py`` connects them.
 """
 
-import sys
 from collections.abc import Sequence
 
 from pyspark_tidb_binlog.jobs.check import preflight
@@ -14,7 +13,7 @@ from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.jobs.stream.recovery import recover_without_upstream
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
-from pyspark_tidb_binlog.jobs.stream.report import Reporter
+from pyspark_tidb_binlog.jobs.stream.reporter import reporter_of
 
 
 def main(argv: Sequence[str]) -> int:
@@ -27,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     config = drainer_config(given)
     recover_without_upstream(config, stop)
     spark = build_session("tidb-binlog drainer")
-    reporter = Reporter(lambda: replication.progress(), sys.stdout)
+    reporter = reporter_of(lambda: replication.progress(), given, f"drainer {config.apply.drainer}", panel=bool(requested))
     replication = Replication(spark, config, stop, requested, say=reporter.say)
     # The stream ends first, so that the summary counts its last batch.
     with reporter, replication:

@@ -9,7 +9,6 @@ end; exit code 0 means equal, 1 different.
 import contextlib
 import dataclasses
 import importlib.util
-import sys
 import tempfile
 import threading
 import time
@@ -22,7 +21,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed, schedule
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.demo import ENDS_AT_A_FINDING
-from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_settings, add_switch, drainer_config, parser, target_of
+from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_progress, add_settings, add_switch, drainer_config, parser, target_of
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PUMP, PumpProcess
@@ -30,7 +29,7 @@ from pyspark_tidb_binlog.jobs.lab.recorded_cases import case_of
 from pyspark_tidb_binlog.jobs.lab.target_use import require_no_stream
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
-from pyspark_tidb_binlog.jobs.stream.report import Reporter
+from pyspark_tidb_binlog.jobs.stream.reporter import Reporter, reporter_of
 from pyspark_tidb_binlog.jobs.stream.targets import require_server
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
@@ -141,6 +140,7 @@ def main(argv: Sequence[str]) -> int:
         "--move-back", type=int, default=None, metavar="SEED", help="write each Prewrite a random distance earlier than recorded"
     )
     options.add_argument("--work-dir", type=Path, default=None, metavar="DIR", help="keep the Pumps' logs and the checkpoints here")
+    add_progress(options)
     add_settings(options, DrainerConfig, ENDS_AT_A_FINDING)
     arguments = options.parsed(argv)
     config = require_server(drainer_config(arguments))
@@ -155,15 +155,23 @@ def main(argv: Sequence[str]) -> int:
         stage = stack.enter_context(staged(case, work_dir))
         feeder = Feeder(lambda: feed(case, stage.addresses, arguments.pace, logs=schedule(case, move_back_seed=arguments.move_back)))
         settings = settings_for(stage, config, target, work_dir)
-        return _run(stack, Replication(spark, settings), feeder, stop, case, target)
+        replication = Replication(spark, settings)
+        reporter = reporter_of(replication.progress, arguments, f"rehearse {case.directory.name}")
+        return _run(stack, replication, feeder, stop, case, target, reporter)
 
 
 def _run(
-    stack: contextlib.ExitStack, replication: Replication, feeder: "Feeder", stop: threading.Event, case: RecordedCase, target: TargetConfig
+    stack: contextlib.ExitStack,
+    replication: Replication,
+    feeder: "Feeder",
+    stop: threading.Event,
+    case: RecordedCase,
+    target: TargetConfig,
+    reporter: Reporter,
 ) -> int:
     feeder.start()
     stack.enter_context(replication)
-    reporter = stack.enter_context(Reporter(replication.progress, sys.stdout))
+    stack.enter_context(reporter)
     reporter.say(f"rehearsing {case.directory.name}, delivery {replication.delivery}, into {target.host}:{target.port}")
     while not replication.reached(case.end_ts):
         feeder.check()
@@ -176,8 +184,8 @@ def _run(
         return 0
     equal, differences = outcome
     for difference in differences:
-        print(*(str(part)[:1500] for part in difference), sep=" | ")
-    print(f"{case.directory.name} {replication.delivery}: {equal} tables equal, {len(differences)} differ", flush=True)
+        reporter.conclude(" | ".join(str(part)[:1500] for part in difference))
+    reporter.conclude(f"{case.directory.name} {replication.delivery}: {equal} tables equal, {len(differences)} differ")
     return EXIT_FAILED if differences else 0
 
 

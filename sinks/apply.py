@@ -188,6 +188,7 @@ class BatchApplier:
             counts.ddls,
             self.clock.seconds,
             tuple(counts.findings),
+            counts.last_ddl,
         )
         for finding in report.findings:
             _log.warning("finding: %s", in_words(finding, self._settings.log_row_data))
@@ -333,6 +334,7 @@ class BatchApplier:
             self._refused |= {step.job.id}
         self._applied = step.applied
         counts.ddls += 1
+        counts.last_ddl = step.query
 
     def _fitted(self, step: RowsStep, counts: BatchCounts, rows: pa.Table | None = None) -> RowsStep:
         """``step`` with its frozen tables as they are on the target. Tables whose rows cannot be written become findings, with the number

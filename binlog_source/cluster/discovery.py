@@ -91,6 +91,9 @@ class PumpDiscovery(Protocol):
     def offline(self) -> Mapping[str, OfflinePump]:
         """Every Pump that is registered as offline by what ``pumps`` read last, by its id. Sends no request."""
 
+    def states(self) -> Mapping[str, str]:
+        """Pump id -> registered state by what ``pumps`` read last; none without a registry. Sends no request."""
+
     def cluster_id(self) -> int:
         """The id that Pumps check."""
 
@@ -131,6 +134,10 @@ class ConfiguredDiscovery:
 
     def offline(self) -> Mapping[str, OfflinePump]:
         """None: nobody registers their states."""
+        return {}
+
+    def states(self) -> Mapping[str, str]:
+        """None: nobody registers them."""
         return {}
 
     def cluster_id(self) -> int:
@@ -188,6 +195,10 @@ class RegistryDiscovery:
     def offline(self) -> Mapping[str, OfflinePump]:
         """Every Pump that was registered as offline."""
         return {pump: gone for pump, (_, gone) in self._offline.items()}
+
+    def states(self) -> Mapping[str, str]:
+        """The registered state of each Pump."""
+        return {pump: status.state.value for pump, (status, _) in self._heartbeats.items()}
 
     def _gone(self, status: NodeStatus) -> OfflinePump:
         """What is known of a Pump that is registered as ``status``, offline; the registry is asked once for each status."""

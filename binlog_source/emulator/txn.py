@@ -33,6 +33,11 @@ class Txn:
         self._prewritten = False
         self._over = False
 
+    @property
+    def row_changes(self) -> int:
+        """How many row changes its binlog has: an update of the handle is two."""
+        return sum(len(mutation.sequence) for mutation in self._mutations.values())
+
     def insert(self, table: str, values: Mapping[str, Any]) -> Handle:
         """Insert a row and return its handle; columns that are not named get their default."""
         with self._upstream.lock:

@@ -140,7 +140,6 @@ class _Draft:
 
     taken: list[tuple[str, Handle]] = field(default_factory=list)
     left: list[tuple[str, Handle]] = field(default_factory=list)
-    changes: int = 0
 
 
 class WorkloadSession:
@@ -170,7 +169,7 @@ class WorkloadSession:
         self.commit_ts = max(self.commit_ts, txn.commit())
         self._give_back(draft.left)
         self.transactions += 1
-        self.changes += draft.changes
+        self.changes += txn.row_changes
 
     def added(self, table: str) -> None:
         """A table was created."""
@@ -192,7 +191,6 @@ class WorkloadSession:
         table = self._random.choice(list(self._rows))
         shape = self._shape(table)
         own, action = self._rows[table], self._random.random()
-        draft.changes += 1
         if len(own) < 5 or action < 0.42:
             handle = txn.insert(table, self._fresh_row(shape))
             if self._random.random() < 0.05:

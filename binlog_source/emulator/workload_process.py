@@ -56,6 +56,7 @@ class Host:
         self._registry: RegistryClient | None = None
         self._sessions: list[WorkloadSession] = []
         self._ddl: DdlMix | None = None
+        self._first_ddls = 0
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._turns = threading.Lock()
@@ -93,6 +94,7 @@ class Host:
         self._client = client = PumpClient.from_registry(registry, settings)
         self._upstream = upstream = Upstream(client, oracle=self._oracle, faults=self._config.faults())
         tables = create_tables(upstream)
+        self._first_ddls = len(upstream.jobs())
         self._sessions = [WorkloadSession(upstream, number, self._config, tables) for number in range(self._config.sessions)]
         self._ddl = DdlMix(upstream, self._sessions, self._config, tables)
         return self.status()
@@ -121,6 +123,7 @@ class Host:
         return {
             "transactions": sum(session.transactions for session in self._sessions) + len(self._probes),
             "changes": sum(session.changes for session in self._sessions) + len(self._probes),
+            "first_ddls": self._first_ddls,
             "ddls": ddls,
             # every record written so far, DDL binlogs too, is below a ts issued now
             "upto_ts": self._oracle.next(),
@@ -216,8 +219,11 @@ class Status:
 
     transactions: int
     changes: int
-    """Row changes in them."""
+    """Row changes in them, as their binlogs have them: an update of the handle is two."""
+    first_ddls: int
+    """The DDLs that created the first tables."""
     ddls: int
+    """The DDLs since then."""
     upto_ts: int
     """A ts above everything written before the request."""
     failure: str

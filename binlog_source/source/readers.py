@@ -328,4 +328,5 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._received.note(views or {})
         woken = self._waker.counts() if self._waker is not None else {}
         full = bool(views) and self._planner.is_full(views or {})
-        self._reported = report(before, views, tails.unreachable(), woken, self._received.totals(), full=full)
+        reported = report(before, views, tails.unreachable(), woken, self._received.totals(), full=full)
+        self._reported = reported | {"states": self._known_discovery().states()}

@@ -5,10 +5,11 @@ Promises: row values are shown only where the caller says so.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
+from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, age_of, plain, progress_in
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
 from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import RecordedDdl
@@ -30,10 +31,28 @@ class NodeReport:
     registered: bool = True
     """Whether ``node`` is what a registry says, and not only an address."""
 
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return f"Drainer {self.node.node_id} at {self.node.host}"
+
+    def seen(self, now: float) -> Progress:
+        """What is known of its stream; ``now``: seconds since the epoch. A real Drainer shows positions only."""
+        positions = sorted((self.status.get("PumpPos") or {}).items())
+        pumps = tuple(SeenPump(pump, read_upto=ts, lag_seconds=age_of(ts, now)) for pump, ts in positions)
+        if self.progress:
+            known = progress_in(self.progress)
+            return known if known.pumps else replace(known, pumps=pumps)
+        if self.trouble:
+            return Progress()
+        at = int(self.status.get("LastTS") or 0)
+        holding = "not known: a real Drainer does not say"
+        return Progress(at, age_of(at, now), holding=holding, state=self.node.state.value, pumps=pumps)
+
     def text(self) -> str:
         """Some lines: the state, how far it is, what holds it back, its Pumps, its findings."""
         progress = self.progress
-        name = f"Drainer {self.node.node_id} at {self.node.host}"
+        name = self.name
         if self.trouble and not self.registered:
             return f"{name}: no answer\n  {self.trouble}"
         if self.trouble:
@@ -57,7 +76,7 @@ class NodeReport:
         if progress.get("findings"):
             lines.append(f"  {progress['findings']:,} findings since its start, the newest:")
             lines += [f"    - {words}" for words in progress["newest_findings"]]
-        return "\n".join(lines)
+        return "\n".join(map(plain, lines))
 
     def json(self) -> str:
         """The same as one JSON object."""
@@ -104,5 +123,5 @@ def finding_lines(rows: Sequence[Mapping[str, Any]], limit: int, show_row_data: 
 
 
 def _short(sql: str) -> str:
-    flat = " ".join(sql.split())
+    flat = plain(" ".join(sql.split()))
     return flat if len(flat) <= _QUERY_CHARS else flat[: _QUERY_CHARS - 1] + "…"

@@ -37,10 +37,12 @@ def upstream_remarks(
     """Everything that there is to say about the upstream's account; ``source``: where, None: ``[spark.upstream]``."""
     if source is None and not config.upstream.host:
         if request:
-            yield hinders("spark.upstream", "names no TiDB, and --bootstrap copies from it", "set spark.upstream.host, user and password")
+            yield hinders(
+                "spark.upstream", f"names no TiDB, and {request.flag} copies from it", "set spark.upstream.host, user and password"
+            )
         return
     if request and config.apply.db_type not in ("mysql", "tidb"):
-        yield hinders("syncer.db-type", f"{config.apply.db_type} has no tables for --bootstrap to fill", "start without the flag")
+        yield hinders("syncer.db-type", f"{config.apply.db_type} has no tables for {request.flag} to fill", "start without the flag")
     account = _Account(config, request, sight, source or upstream_of(config.upstream))
     for remark in account.remarks():
         yield remark if request else replace(remark, hinders=False)

@@ -223,6 +223,15 @@ def add_switch(to: JobParser, *flags: str, what: str) -> None:
     to.add_argument(*flags, type=switched, default=False, metavar=SWITCH, help=what)
 
 
+def add_progress(to: JobParser, live: str = "a live panel") -> None:
+    """``--progress``, which ``jobs/stream/reporter.py`` obeys; ``live``: what ``auto`` shows on a terminal."""
+    what = (
+        f"auto: {live} on a terminal, elsewhere a line of text when something changed, and every 30 s; line: the line on a terminal too; "
+        "json: one JSON object a line; none: nothing (default: auto)"
+    )
+    to.add_argument("--progress", choices=("auto", "line", "json", "none"), default="auto", metavar="FORM", help=what)
+
+
 def switched(text: str) -> bool:
     """A switch's value, as Go's programs take it."""
     if text.lower() not in SWITCHES:

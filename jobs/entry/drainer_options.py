@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.entry.cli import JobParser, add_settings, add_switch, parser
+from pyspark_tidb_binlog.jobs.entry.cli import JobParser, add_progress, add_settings, add_switch, parser
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 _NAMES = re.compile(
@@ -18,7 +18,7 @@ _NAMES = re.compile(
 def drainer_options() -> JobParser:
     """The command line of the Drainer."""
     options = parser("drainer", "Replicate TiDB's binlogs.")
-    check = "only say what would hinder the stream, without starting or changing anything; exit code 1 if something does"
+    check = "print what would hinder the stream, and end: nothing is started or changed; exit code 1 if something hinders, else 0"
     add_switch(options, "-check", "--check", what=check)
     options.add_argument(
         "-bootstrap",
@@ -34,6 +34,7 @@ def drainer_options() -> JobParser:
     add_switch(options, "-bootstrap-all", "--bootstrap-all", what=everything)
     again = "begin a copy that is half done again, at a new snapshot"
     add_switch(options, "-bootstrap-restart", "--bootstrap-restart", what=again)
+    add_progress(options, "a line, with --bootstrap a live panel,")
     add_settings(options, DrainerConfig)
     return options
 
@@ -59,6 +60,11 @@ class BootstrapRequest:
         tables = [pair for text in named if text.strip() != "*" for pair in _pairs(text)]
         everything = given.bootstrap_all or any(text.strip() == "*" for text in named)
         return cls(everything, tuple(dict.fromkeys(tables)), given.bootstrap_restart)
+
+    @property
+    def flag(self) -> str:
+        """The flag that asks for it, for messages."""
+        return "--bootstrap-all" if self.everything else "--bootstrap" if self.tables else "--bootstrap-restart"
 
     def __bool__(self) -> bool:
         """Whether it asks for anything."""

@@ -19,16 +19,26 @@ _UNKNOWN_DATABASE, _UNKNOWN_TABLE = 1049, 1146
 _RETRY_SECONDS = 0.2
 
 
-def lags(probes: Sequence[tuple[int, int]], sightings: Sequence[tuple[int, int]]) -> list[float]:
-    """Seconds that each probe row took; rows that were never seen are left out.
+Probes = Sequence[tuple[int, int]]
+"""(id, monotonic nanoseconds at which its commit returned), ascending."""
+Sightings = Sequence[tuple[int, int]]
+"""(largest id visible, monotonic nanoseconds), ascending."""
 
-    Args:
-        probes: (id, nanoseconds at which its commit returned).
-        sightings: (largest id visible, nanoseconds), both ascending.
-    """
+
+def lags(probes: Probes, sightings: Sightings) -> list[float]:
+    """Seconds that each probe row took; rows that were never seen are left out."""
     largest = [number for number, _ in sightings]
     places = ((bisect.bisect_left(largest, number), at) for number, at in probes)
     return [(sightings[place][1] - at) / 1e9 for place, at in places if place < len(sightings)]
+
+
+def start_up_end(probes: Probes, sightings: Sightings) -> int | None:
+    """When the stream had started up: a row was visible that was committed after the first row had become visible. None: it never had.
+
+    What is committed before waits for the first batches, which are slow: the JVM and the Python workers are cold.
+    """
+    committed = dict(probes)
+    return next((at for largest, at in sightings if committed.get(largest, 0) > sightings[0][1]), None)
 
 
 def percentile(values: Sequence[float], share: float) -> float:

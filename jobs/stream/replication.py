@@ -308,9 +308,14 @@ class Replication:
         """The current progress; quick, called from the reporter's thread."""
         failure = self._delta.failure if self._delta is not None else None
         shown = self._counts.progress(self._query, self._gate)
-        holding = self._feed.waiting_for or shown.holding
+        waiting_for = self._feed.waiting_for
         return dataclasses.replace(
-            shown, holding=holding, bootstrap=self._loader.words, unrecorded=str(failure) if failure is not None else ""
+            shown,
+            holding=waiting_for or shown.holding,
+            stalled=waiting_for or shown.stalled,
+            bootstrap=self._loader.words,
+            copied=self._loader.copied,
+            unrecorded=str(failure) if failure is not None else "",
         )
 
     def __enter__(self) -> Self:

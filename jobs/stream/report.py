@@ -1,26 +1,40 @@
-"""What a job shows while it runs: one line of progress a second, and a summary at the end.
+"""What a job shows of its stream: the facts (``Progress``), as a line, as JSON and as a summary at the end. Pure.
 
-Promises: rendering is pure (``Progress`` in, text out); ``Reporter`` is the thin shell with the thread and the terminal.
-On a terminal the line, or the lines that it takes, is redrawn in place; elsewhere every line is one JSON object, for machines and logs.
+``reporter.py`` prints them while a job runs, ``panel.py`` draws them. ``GET /progress`` and ``--progress json`` show every field of ``Progress`` under its
+name; names are stable, and a later version may add some.
 """
 
 import json
-import shutil
+import re
 import textwrap
-import threading
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from types import TracebackType
-from typing import Any, Self, TextIO
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
-from pyspark_tidb_binlog.schemas.errors import Stopped
-from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.events import as_time, physical_ms
+from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
 
-_CLEAR = "\x1b[J"
 _MOST_LINES = 8
 """Of one progress: the cursor cannot go back to what has left the screen."""
+_DDL_CHARS = 500
+_UNSHOWABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, characters that turn the direction of writing, and halves of characters: a terminal obeys them, or cannot be sent them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPump:
+    """One Pump, as the stream sees it."""
+
+    name: str
+    state: str = ""
+    """As it is registered: ``online``, ``pausing``, ``paused``, ``closing``, ``offline``; empty = not known, a fixed list of Pumps has no states."""
+    read_upto: int = 0
+    """The newest ts received from it; 0 = none yet."""
+    lag_seconds: float = 0.0
+    """Age of ``read_upto``."""
+    trouble: str = ""
+    """Why it cannot be reached; empty = it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +65,14 @@ class Progress:
     """How far tables are copied before the stream begins (``--bootstrap``), in words; empty = none are."""
     unrecorded: str = ""
     """Why the newest batches are not in the Delta tables, in words; empty = they are, or will be in a moment."""
+    pumps: tuple[SeenPump, ...] = ()
+    """Every Pump that the stream reads, by name."""
+    last_ddl: str = ""
+    """The text of the newest DDL that was applied or skipped, on one line; empty = none since the start."""
+    copied: CopyProgress | None = None
+    """How far tables are copied, in numbers; None = none are, or it is not known yet."""
+    stalled: str = ""
+    """What outside does not answer, in words: the target, Pumps, the registry or the DDL history; empty = everything does, as far as is known."""
 
     def __str__(self) -> str:
         """One line."""
@@ -74,13 +96,42 @@ def held_by(reported: Mapping[str, Any]) -> str:
     return f"the registry ({reported['registry']}){suffix}" if reported.get("registry") else ""
 
 
+def unanswered(reported: Mapping[str, Any]) -> str:
+    """The Pumps or the registry that do not answer the source, without the reasons, which change; empty: all do."""
+    away = reported.get("unreachable")
+    return f"Pump {', '.join(sorted(away))}" if away else "the registry" if reported.get("registry") else ""
+
+
+def pumps_of(reported: Mapping[str, Any], now: float) -> tuple[SeenPump, ...]:
+    """The Pumps, from what the source reports of them; ``now``: seconds since the epoch."""
+    promises, states, away = (reported.get(name) or {} for name in ("promises", "states", "unreachable"))
+    names = sorted({*promises, *away})
+    return tuple(SeenPump(n, states.get(n, ""), promises.get(n, 0), age_of(promises.get(n, 0), now), away.get(n, "")) for n in names)
+
+
+def age_of(ts: int, now: float) -> float:
+    """Seconds from ``ts`` to ``now``; 0.0 for no ts."""
+    return max(0.0, now - physical_ms(ts) / 1000) if ts else 0.0
+
+
+def plain(text: str) -> str:
+    """``text`` on one line, with nothing in it that a terminal obeys."""
+    return _UNSHOWABLE.sub(lambda found: " " if found[0] in "\t\n\r" else f"\\x{ord(found[0]):02x}", text)
+
+
+def one_ddl(sql: str) -> str:
+    """A DDL's text on one line, shortened."""
+    flat = " ".join(sql.split())
+    return flat if len(flat) <= _DDL_CHARS else flat[: _DDL_CHARS - 1] + "…"
+
+
 def render_line(progress: Progress, width: int = 0) -> str:
     """One line; where a terminal of ``width`` columns (0: unlimited) is too narrow for it, what does not fit is below."""
     if progress.bootstrap:
-        return _wrapped(progress.bootstrap, width)
+        return _wrapped(plain(progress.bootstrap), width)
     at = as_time(progress.resolved_ts) if progress.resolved_ts else "nothing yet"
     parts = [
-        f"lag {_seconds(progress.lag_seconds)}" if progress.resolved_ts else "lag -",
+        f"lag {seconds_in_words(progress.lag_seconds)}" if progress.resolved_ts else "lag -",
         f"{progress.rows_per_second:,.0f} rows/s",
         f"resolved {at}",
         f"{progress.row_events:,} rows",
@@ -90,7 +141,7 @@ def render_line(progress: Progress, width: int = 0) -> str:
     if progress.findings:
         parts.append(f"{progress.findings:,} FINDINGS")
     if progress.holding:
-        parts.append(f"held by {progress.holding}")
+        parts.append(f"held by {plain(progress.holding)}")
     return _wrapped(" | ".join(parts), width)
 
 
@@ -106,6 +157,20 @@ def as_json(progress: Progress) -> dict[str, Any]:
     return asdict(progress) | {"resolved_time": as_time(progress.resolved_ts) if progress.resolved_ts else None}
 
 
+def progress_in(said: Mapping[str, Any]) -> Progress:
+    """What ``as_json`` has made, also by another version: a field that is missing has its default, one that is not known is left out."""
+    given = _known(Progress, said)
+    given["newest_findings"] = tuple(given.get("newest_findings", ()))
+    given["pumps"] = tuple(SeenPump(**_known(SeenPump, pump)) for pump in given.get("pumps", ()))
+    if given.get("copied"):
+        given["copied"] = CopyProgress(**_known(CopyProgress, given["copied"]))
+    return Progress(**given)
+
+
+def _known(kind: type[Progress] | type[SeenPump] | type[CopyProgress], said: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: said[field.name] for field in fields(kind) if field.name in said}
+
+
 def render_json(progress: Progress) -> str:
     """The same as one line of JSON."""
     return json.dumps(as_json(progress), ensure_ascii=False)
@@ -116,99 +181,19 @@ def render_summary(progress: Progress, seconds: float) -> str:
     rate = progress.row_events / seconds if seconds > 0 else 0.0
     lines = [
         f"{progress.transactions:,} transactions, {progress.row_events:,} row events and {progress.ddls:,} DDLs "
-        f"in {progress.batches:,} batches, {_seconds(seconds)} ({rate:,.0f} rows/s)",
+        f"in {progress.batches:,} batches, {seconds_in_words(seconds)} ({rate:,.0f} rows/s)",
         f"target is at {as_time(progress.resolved_ts)} UTC (TSO {progress.resolved_ts})"
         if progress.resolved_ts
         else "target is unchanged: no batch was applied",
     ]
     if progress.findings:
         lines.append(f"{progress.findings:,} findings (Delta table `findings`), the newest:")
-        lines.extend(f"  - {text}" for text in progress.newest_findings)
+        lines.extend(f"  - {plain(text)}" for text in progress.newest_findings)
     return "\n".join(lines)
 
 
-class Reporter:
-    """Prints ``read()`` once per ``interval`` from its own thread, for the duration of the ``with`` block.
-
-    ``read`` is called from that thread; it must be quick and must not raise.
-    """
-
-    def __init__(self, read: Callable[[], Progress], out: TextIO, interval: float = 1.0) -> None:
-        """``out`` decides the format: a terminal gets a line that is redrawn, anything else JSON lines."""
-        self._read = read
-        self._out = out
-        self._interval = interval
-        self._terminal = out.isatty()
-        self._below = 0
-        """How many lines the progress on the terminal has below its first."""
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
-        self._started = time.monotonic()
-
-    def say(self, text: str) -> None:
-        """Print a permanent line above the progress line."""
-        with self._lock:
-            if self._terminal:
-                self._renew(f"{text}\n")
-            else:
-                self._write(json.dumps({"message": text}, ensure_ascii=False) + "\n")
-
-    def finish(self) -> Progress:
-        """Stop the line and print the summary; the last ``Progress`` is returned. A second call prints nothing."""
-        last = self._read()
-        if not self._stop.is_set():
-            self._close()
-            seconds = time.monotonic() - self._started
-            if self._terminal:
-                self._renew(f"{render_summary(last, seconds)}\n")
-            else:
-                self._write(json.dumps({"summary": asdict(last) | {"seconds": round(seconds, 3)}}, ensure_ascii=False) + "\n")
-        return last
-
-    def __enter__(self) -> Self:
-        """Start the line."""
-        self._started = time.monotonic()
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Stop the line; without an error, print the summary unless ``finish`` did. ``Stopped`` does not count as an error."""
-        if kind is None or issubclass(kind, Stopped):
-            self.finish()
-        elif not self._stop.is_set():
-            self._close()
-            if self._terminal:
-                self._renew("")
-
-    def _close(self) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._interval):
-            progress = self._read()
-            with self._lock:
-                if self._terminal:
-                    line = render_line(progress, shutil.get_terminal_size().columns)
-                    self._renew(line)
-                    self._below = line.count("\n")
-                else:
-                    self._write(render_json(progress) + "\n")
-
-    def _renew(self, text: str) -> None:
-        """Write ``text`` in the place of the progress that is shown."""
-        up = f"\x1b[{self._below}A" if self._below else ""
-        self._write(f"\r{up}{_CLEAR}{text}")
-        self._below = 0
-
-    def _write(self, text: str) -> None:
-        self._out.write(text)
-        self._out.flush()
-
-
-def _seconds(value: float) -> str:
+def seconds_in_words(value: float) -> str:
+    """Such as ``0.3 s`` or ``2.0 h``."""
     if value < 120:
         return f"{value:.1f} s"
     if value < 7200:

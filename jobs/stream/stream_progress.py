@@ -18,8 +18,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
 from pyspark_tidb_binlog.binlog_source.drainer.drainer_metrics import AppliedBatch, DrainerMetrics
 from pyspark_tidb_binlog.binlog_source.source.read_notes import waiting
 from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
-from pyspark_tidb_binlog.jobs.stream.report import Progress, held_by
-from pyspark_tidb_binlog.schemas.events import physical_ms
+from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, age_of, held_by, one_ddl, pumps_of, unanswered
 from pyspark_tidb_binlog.schemas.findings import in_words
 from pyspark_tidb_binlog.sinks.engine.batch_report import IDLE, BatchReport, Stage, StageClock
 from pyspark_tidb_binlog.sinks.sink import Sink
@@ -39,6 +38,8 @@ class StreamProgress:
         self._show_row_data = show_row_data
         self._totals = Progress()
         self._fakes_sent = 0
+        self._pumps: tuple[SeenPump, ...] = ()
+        """As the source has reported them last: while the registry is away it reports none."""
         self._recent: deque[tuple[float, int]] = deque(maxlen=64)
         self._lock = threading.Lock()
         self._metrics = DrainerMetrics(lambda: sink.commit_ts)
@@ -59,6 +60,7 @@ class StreamProgress:
                 ddls=self._totals.ddls + report.ddls,
                 findings=self._totals.findings + len(report.findings),
                 newest_findings=(self._totals.newest_findings + words)[-_SHOWN_FINDINGS:],
+                last_ddl=one_ddl(report.last_ddl) or self._totals.last_ddl,
             )
             self._recent.append((time.monotonic(), report.row_events))
         if report.transactions or report.ddls:
@@ -97,29 +99,35 @@ class StreamProgress:
         rows = sum(n for at, n in recent if now - at <= _RATE_SECONDS)
         resolved = self._sink.commit_ts
         reported = _reported(query)
+        holding, stalled = self._holding(reported, gate)
+        self._pumps = pumps_of(reported, time.time()) or self._pumps
         self._metrics.pumps(reported)
         self._fakes_sent = max(self._fakes_sent, sum((reported.get("woken") or {}).values()))
         return dataclasses.replace(
             totals,
             resolved_ts=resolved,
-            lag_seconds=max(0.0, time.time() - physical_ms(resolved) / 1000) if resolved else 0.0,
+            lag_seconds=age_of(resolved, time.time()),
             rows_per_second=rows / _RATE_SECONDS,
             fakes_sent=self._fakes_sent,
-            holding=self._holding(reported, gate),
+            holding=holding,
             state=self._metrics.state.value,
+            pumps=self._pumps,
+            stalled=stalled,
         )
 
-    def _holding(self, reported: Mapping[str, Any], gate: BatchGate | None) -> str:
+    def _holding(self, reported: Mapping[str, Any], gate: BatchGate | None) -> tuple[str, str]:
+        """What holds progress, and what outside does not answer."""
         if (error := self._sink.waiting_for) is not None:
-            return str(error)
+            return str(error), str(error)
         stage = self._clock.stage
         if gate is not None and (stage in IDLE or stage is Stage.READ) and (away := waiting(gate.file)):
-            return away
+            return away, away
+        outside = unanswered(reported)
         if stage not in IDLE:
-            return stage.value
+            return stage.value, outside
         if (state := self._metrics.state) is not NodeState.ONLINE:
-            return f"an operator ({state.value})"
-        return held_by(reported) or (stage.value if stage is Stage.START else "")
+            return f"an operator ({state.value})", outside
+        return held_by(reported) or (stage.value if stage is Stage.START else ""), outside
 
 
 def _reported(query: StreamingQuery | None) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.bootstrap import copy_record
 from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap, SchemaMoves, goes_on_at, require_still_there
+from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyRecord, CopyState
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, shape_of
@@ -94,10 +95,10 @@ class TableLoader:
         self._loaded: tuple[int, frozenset[tuple[str, str]]] | None = None
         self._is_server = config.apply.db_type in ("mysql", "tidb")
         if request and not self._is_server:
-            raise ConfigError(f"--bootstrap: syncer.db-type = {config.apply.db_type!r} has no tables to be filled; remove the flag")
+            raise ConfigError(f"{request.flag}: syncer.db-type = {config.apply.db_type!r} has no tables to be filled; remove the flag")
         if request and config.apply.loopback_control:
             raise ConfigError(
-                "--bootstrap: in a ring (syncer.loopback-control) the target's own Drainer would send back that the table was emptied; copy it by a dump"
+                f"{request.flag}: in a ring (syncer.loopback-control) the target's own Drainer would send back that the table was emptied; copy it by a dump"
             )
         if request:
             self._source()
@@ -107,6 +108,12 @@ class TableLoader:
         """How far the copy is, for people; empty = none runs."""
         running = self._running
         return running.words if running is not None else ""
+
+    @property
+    def copied(self) -> CopyProgress | None:
+        """The same in numbers; None = none runs, or it is not known yet."""
+        running = self._running
+        return running.copied if running is not None else None
 
     def first_load(self, held: Callable[[], Lease], commit_ts: int | None, history_at: Callable[[int, bool], SchemaHistory]) -> int | None:
         """Fill a target without a checkpoint, if that is asked for or begun; where the stream then begins. None: it is not.

@@ -113,6 +113,12 @@ class Bootstrap:
         with self._lock:
             return self._progress.words() if self._progress is not None else "looking at the tables that are to be copied"
 
+    @property
+    def copied(self) -> CopyProgress | None:
+        """How far the copy is; None = not known yet."""
+        with self._lock:
+            return self._progress
+
     def run(self, head: CopyHead, tables: Sequence[TableAt], others: Sequence[TableAt] = ()) -> Copied:
         """Copy ``tables`` at ``head.ts``, and make ``others``, views and sequences, behind them.
 

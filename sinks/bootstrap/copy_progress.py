@@ -29,16 +29,17 @@ class CopyProgress:
     def words(self) -> str:
         """One line: a bar, tables, rows, rate and the time that is left."""
         filled = int(self.share * _BAR)
-        parts = [
-            f"copying [{'#' * filled}{'.' * (_BAR - filled)}] {self.share:4.0%}",
-            f"{self.tables_done:,} of {self.tables:,} tables",
-            f"{self.rows:,} rows" + (f" of about {self.expected:,}" if self.expected else ""),
-            f"{self.rows_per_second:,.0f} rows/s",
-        ]
+        bar = f"copying [{'#' * filled}{'.' * (_BAR - filled)}] {self.share:4.0%}"
+        return " | ".join([bar, f"{self.tables_done:,} of {self.tables:,} tables", *self.row_words])
+
+    @property
+    def row_words(self) -> tuple[str, ...]:
+        """Rows, rate and, if it is known, the time that is left."""
+        rows = f"{self.rows:,} rows" + (f" of about {self.expected:,}" if self.expected else "")
         left = self.expected - self.rows
-        if left > 0 and self.rows_per_second > 0 and self.tables_done < self.tables:
-            parts.append(f"about {_time(left / self.rows_per_second)} left")
-        return " | ".join(parts)
+        ends = left > 0 and self.rows_per_second > 0 and self.tables_done < self.tables
+        end = (f"about {_time(left / self.rows_per_second)} left",) if ends else ()
+        return (rows, f"{self.rows_per_second:,.0f} rows/s", *end)
 
 
 def _time(seconds: float) -> str:

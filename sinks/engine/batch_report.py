@@ -87,6 +87,8 @@ class BatchReport:
     """Wall-clock seconds by stage: ``read`` (source to row events), ``plan`` (``plan+delete`` if applied in parts), ``relay``, ``write``, ``ddl``."""
     findings: tuple[Finding, ...] = ()
     """Where the target or the Pumps deviate from the binlogs."""
+    last_ddl: str = ""
+    """The text of the newest DDL; empty = the batch has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ class BatchCounts:
     rows_written: int = 0
     ddls: int = 0
     findings: list[Finding] = field(default_factory=list)
+    last_ddl: str = ""
 
     def begin(self, transactions: int, row_events: int, row_bytes: int, findings: Sequence[Finding]) -> None:
         """What the batch brings, known before any of it is applied."""

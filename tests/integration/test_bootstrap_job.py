@@ -22,6 +22,8 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
+from pyspark_tidb_binlog.sinks.bootstrap import bootstrap
+from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
 from tests.support.mirrored_upstream import MirroredUpstream
 from tests.support.private_mysql import RealMariaDB
 from tests.support.spark_queries import replicated
@@ -100,9 +102,11 @@ def test_filled_streamed_and_one_table_again(
     mariadb: PrivateMariaDB,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source, service = mirror
     caplog.set_level("INFO")
+    monkeypatch.setattr(bootstrap, "_LOOK_SECONDS", 0.02)
     for name in ("shop", MARKS):
         run_sql(mariadb, f"DROP DATABASE IF EXISTS {name}")
     source.create_database("shop")
@@ -119,16 +123,20 @@ def test_filled_streamed_and_one_table_again(
     )
     reader = source.reader(spark.sparkContext.broadcast)
     reports: list[str] = []
+    copied: list[CopyProgress | None] = []
 
     def watch(over: threading.Event) -> None:
         while not over.wait(0.02):
             for node in service.nodes.listing(DRAINERS).nodes:
                 with contextlib.suppress(*FAILURES, ValueError), HttpConnection.to(node.host, 5.0, tls=False) as connection:
                     progress = json.loads(connection.request("GET", "/progress").body)
-                    reports.append(NodeReport(node, progress, {}, "").text())
+                    report = NodeReport(node, progress, {}, "")
+                    reports.append(report.text())
+                    copied.append(report.seen(0.0).copied)
 
     def stream(request: BootstrapRequest) -> int:
         reports.clear()
+        copied.clear()
         over = threading.Event()
         watching = threading.Thread(target=watch, args=[over], daemon=True)
         watching.start()
@@ -138,6 +146,7 @@ def test_filled_streamed_and_one_table_again(
             replicated(replication, source.tick(), 1 << 30)
         watching.join()
         assert any("the stream has not begun: " in report for report in reports), reports[:3]
+        assert any(one is not None and one.tables == 2 for one in copied), copied
         with Replication(spark, config) as replication:
             replicated(replication, source.tick(), 1 << 30)
         for table in ("shop.item", "shop.log"):

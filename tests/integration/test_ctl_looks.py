@@ -1,6 +1,8 @@
 """What ``ctl`` shows of a Drainer, its DDLs and its findings, from real nodes, a real target and a real Delta table."""
 
 import json
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +17,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_FOUND, HttpRequest, 
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.jobs.ctl import main
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.stream.report import Progress, as_json
+from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, as_json
 from pyspark_tidb_binlog.schemas.errors import ConfigError, DdlRefused
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
@@ -26,12 +28,15 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import column, database, history, job, steps_of, table
 from tests.support.ddl_target import MARKS, apply, ddl_session
 from tests.support.drainer_nodes import PretendedStream
+from tests.support.eventually import eventually
+from tests.support.on_terminal import OnTerminal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.grpc, pytest.mark.mysql, pytest.mark.spark]
 AT = tso(1_577_934_245_600)
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.shows("ctl status")
@@ -170,3 +175,49 @@ def test_a_table_that_needs_another_reader_is_refused(spark: "SparkSession", tmp
     spark.range(3).write.format("delta").option("delta.enableDeletionVectors", "true").save(path)
     with pytest.raises(ConfigError, match="read it with Spark"):
         read_table(Path(path), ["id"])
+
+
+@pytest.mark.shows("ctl status")
+def test_status_is_watched_on_a_terminal_until_ctrl_c(service: ClusterService, registry: RegistryClient, tmp_path: Path) -> None:
+    stream = PretendedStream(lambda: AT)
+    stream.positions = {"p1": AT}
+    known = Progress(
+        AT,
+        3.25,
+        12.0,
+        4,
+        5,
+        6,
+        7,
+        "Pump p2 since 2020",
+        last_ddl="CREATE TABLE `[red]` (a INT)",
+        pumps=(SeenPump("p2", "paused", AT, 9.0),),
+    )
+    stream.progress = as_json(known)
+    node = stream.node(RegistryClient(service.url), "d1").start()
+    environ = {**os.environ, "TIDB_BINLOG_LOG": str(tmp_path / "ctl.log"), "TERM": "xterm-256color"}
+    command = [sys.executable, "-m", "pyspark_tidb_binlog.jobs.launch", "ctl", "status", "--watch", f"--registry={service.url}"]
+    try:
+        with OnTerminal(command, environ, ROOT, columns=80) as watch:
+
+            def shows(*words: str) -> None:
+                eventually(lambda: all(word in "\n".join(watch.screen) for word in words), what=str(words), seen=lambda: watch.screen)
+
+            shows(
+                "Drainer d1 at 127.0.0.1:",
+                "· online",
+                "lag      3.2 s",
+                "held by  Pump p2 since 2020",
+                "p2 paused read up to",
+                "CREATE TABLE `[red]` (a INT)",
+            )
+            stream.progress = {"holding": "apply", "later": 1, "resolved_ts": AT}
+            shows("held by  apply", "p1  read up to")
+            node.stop()
+            registry.put_status(DRAINERS, NodeStatus("d1", "127.0.0.1:1", NodeState.ONLINE, AT))
+            shows("no answer", "does not answer")
+            watch.interrupt()
+            assert watch.wait(60) == 0 and watch.screen[-1].startswith("╰")
+            assert watch.output.endswith("╯\x1b[0m\r\n"), "the last panel stays"
+    finally:
+        node.stop()

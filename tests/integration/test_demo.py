@@ -14,6 +14,8 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.compare import compare, difference
 from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, upstream
 from pyspark_tidb_binlog.sinks.mysql.session import connect
+from tests.support.eventually import eventually
+from tests.support.on_terminal import OnTerminal
 
 PROJECT = Path(__file__).parents[2]
 OTHERS = ("information_schema", "performance_schema", "mysql", "sys", "tidb_binlog")
@@ -23,36 +25,60 @@ FORMS = ({"message"}, {"summary"}, {"resolved_ts", "lag_seconds", "rows_per_seco
 """The lines of a console that is no terminal, by keys that they have at least."""
 
 
+def environ_of(tmp_path):
+    return {**os.environ, "TIDB_BINLOG_LOG": str(tmp_path / "demo.log"), "TERM": "xterm-256color"}
+
+
 def started(tmp_path, *options):
-    environment = {**os.environ, "TIDB_BINLOG_LOG": str(tmp_path / "demo.log")}
     command = [str(PROJECT / "spark-submit.sh"), "demo", *options]
     here = tmp_path / "here"
     here.mkdir()
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=here, check=False, timeout=600)
+    return subprocess.run(command, capture_output=True, text=True, env=environ_of(tmp_path), cwd=here, check=False, timeout=600)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.mysql
 @pytest.mark.grpc
-@pytest.mark.parametrize("delivery", ["raw", pytest.param("sorted", marks=pytest.mark.slow)])
-def test_the_demo_ends_well(tmp_path, delivery):
-    done = started(tmp_path, "--seconds", "4", "--rate", "60", "--delivery", delivery)
+def test_the_demo_ends_well_for_a_program(tmp_path):
+    done = started(tmp_path, "--seconds", "4", "--rate", "60", "--delivery", "sorted", "--progress=json")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"delivery {delivery}" in done.stdout
-    assert "every table is equal" in done.stdout
-    assert re.search(r"[1-9]\d* tables equal, 0 differ", done.stdout)
-    assert re.search(r"lag from commit to visible: p50 \d+\.\d\d s", done.stdout)
-    assert "where to look next" in done.stdout
+    assert "delivery sorted" in done.stdout and "every table is equal" in done.stdout
     assert done.stderr == ""
     strange = [line for line in done.stdout.splitlines() if not any(form <= json.loads(line).keys() for form in FORMS)]
     assert strange == [], "the console has our own lines only"
     assert list((tmp_path / "here").iterdir()) == [], "nothing is left behind"
 
 
+@pytest.mark.spark
+@pytest.mark.mysql
+@pytest.mark.grpc
+def test_the_demo_ends_well_on_a_terminal(tmp_path):
+    command = [str(PROJECT / "spark-submit.sh"), "demo", "--seconds", "4", "--rate", "60"]
+    with OnTerminal(command, environ_of(tmp_path), tmp_path) as demo:
+        eventually(lambda: "now the workload writes" in demo.output, seconds=400, seen=lambda: demo.output, pause=0.05)
+        demo.resize(70)
+        eventually(lambda: "last DDL" in demo.output.rpartition("\x1b[2J")[2], seconds=400, seen=lambda: demo.output, pause=0.05)
+        assert demo.wait(600) == 0, demo.output
+    drawn = " ".join(re.sub(r"\x1b\[[\d;]*m", "", demo.output).split())
+    for words in ("demo · online", "lag", "rows/s", "held by", "pump-1 online read up to", "CREATE TABLE", "findings none"):
+        assert words in drawn, words
+    shown = "".join(demo.screen)
+    assert re.match(
+        r"workload -> 2 Pumps -> Spark, delivery raw -> 127.0.0.1:\d+; starting with the tables"
+        r"the target has the tables; now the workload writes for 4 sthe workload has stopped; waiting until the target has everything"
+        r"[\d,]+ transactions, [\d,]+ row events and \d+ DDLs in \d+ batches",
+        shown,
+    ), "nothing of the panel is left, and nothing strange stands between"
+    assert re.search(r"[1-9]\d* tables equal, 0 differlag from commit to visible: ", shown)
+    assert "and the Drainer applied as many; every table is equal" in shown
+    assert "where to look next" in shown
+
+
 def test_nonsense_is_refused_before_anything_starts(tmp_path):
     done = started(tmp_path, "--seconds", "0")
     assert done.returncode == 2
-    assert "--seconds and --rate must be above 0" in done.stderr
+    assert done.stderr.endswith("error: --seconds 0: it must be above 0\n")
 
 
 @pytest.mark.mysql

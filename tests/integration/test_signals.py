@@ -119,7 +119,7 @@ def test_a_pump_pauses(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("numbers", [pytest.param([signal.SIGTERM], marks=pytest.mark.slow), [signal.SIGINT, signal.SIGINT]])
 def test_a_demo_leaves_no_server_behind(tmp_path: Path, numbers: list[signal.Signals]) -> None:
-    job = Job(tmp_path, "demo", "--seconds=600", "--rate=20")
+    job = Job(tmp_path, "demo", "--seconds=600", "--rate=20", "--progress=json")
     with contextlib.ExitStack() as stack:
         stack.callback(job.end)
         eventually(

@@ -96,7 +96,7 @@ def environ_of(target: PrivateMariaDB | None, log: Path) -> dict[str, str]:
 
 def command_of(flags: Mapping[str, object]) -> list[str]:
     """The drainer's command."""
-    return [str(ROOT / "spark-submit.sh"), "drainer", *(f"--{name}={value}" for name, value in flags.items())]
+    return [str(ROOT / "spark-submit.sh"), "drainer", "--progress=json", *(f"--{name}={value}" for name, value in flags.items())]
 
 
 def drainer_of(pumps: str, cluster_id: int, delivery: str, target: PrivateMariaDB, work_dir: Path, more: Mapping[str, object]) -> Drainer:

@@ -139,6 +139,7 @@ class Scene:
             f"--spark.password-file={secret}",
             f"--checkpoint-dir={self.work_dir / 'spark'}",
             f"--delta-dir={self.work_dir / 'delta'}",
+            "--progress=json",
             *more,
             started=started,
         )

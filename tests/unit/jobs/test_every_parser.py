@@ -28,7 +28,7 @@ COMMANDS = [
     (path.stem, *command)
     for path in sorted(JOBS.glob("*.py"))
     if _has_main(path) and path.stem not in OF_THEIR_OWN
-    for command in ([], *([[name] for name in pump._COMMANDS] if path.stem == "pump" else []))
+    for command in ([], *([name] for name in {"pump": pump._COMMANDS, "ctl": ctl.COMMANDS}.get(path.stem, ())))
 ]
 
 
@@ -89,7 +89,11 @@ def test_an_unknown_flag_is_one_line_with_the_nearest(command: tuple[str, ...], 
         (("ctl", "pmps"), "spark-submit.sh ctl has no command 'pmps'; did you mean pumps?"),
         (("ctl", "-cmd", "pause_pump"), "spark-submit.sh ctl has no command 'pause_pump'; did you mean pause-pump?"),
         (("ctl", "qqqq"), "spark-submit.sh ctl has no command 'qqqq'; spark-submit.sh ctl --help lists them"),
-        (("ctl", "findings", "-limit", "x"), "argument -limit/--limit: invalid int value: 'x'; spark-submit.sh ctl --help says what there is"),
+        (("ctl", "findings", "-limit", "x"), "argument -limit/--limit: invalid int value: 'x'; spark-submit.sh ctl findings --help says what there is"),
+        (("ctl", "status", "-limit", "3"), "unknown flag -limit; --help lists them"),
+        (("ctl", "status", "--watch"), "status --watch needs a terminal: stdout is none"),
+        (("demo", "--progress", "xml"), "argument --progress: invalid choice: 'xml'"),
+        (("demo", "--rate=0"), "--rate 0: it must be above 0"),
         (("pump", "inspct", "x"), "spark-submit.sh pump has no command 'inspct'; did you mean inspect?"),
         (("pump", "inspect"), "the following arguments are required: DATA_DIR; spark-submit.sh pump inspect --help says what there is"),
         (("pump", "settle", "a", "b", "commit"), "argument START_TS: invalid int value: 'b'; spark-submit.sh pump settle --help says what there is"),
@@ -122,9 +126,12 @@ def test_a_case_is_looked_for_before_spark_is_started(monkeypatch: pytest.Monkey
     require_case([str(tmp_path)])
 
 
+@pytest.mark.shows("ctl --help")
 def test_every_command_has_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "82")
     lines = parser_of(("ctl",), monkeypatch).format_help().splitlines()
     for name, command in ctl.COMMANDS.items():
-        assert command.what and any(line.split()[:2] == [name, command.what.split()[0]] for line in lines), name
+        assert any(line.split() == [name, *command.what.split()] for line in lines), name
+        assert command.what[1:] in " ".join(parser_of(("ctl", name), monkeypatch).format_help().split()), name
     lines = parser_of(("pump",), monkeypatch).format_help().splitlines()
     assert {"inspect", "settle"} <= {line.split()[0] for line in lines if line.startswith("  ") and line.strip()}

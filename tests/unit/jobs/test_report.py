@@ -1,23 +1,28 @@
-"""What a person sees: the progress line, JSON lines, the summary, and that the printer keeps its promises."""
+"""The facts about a stream as a line, as JSON and as a summary."""
 
-import io
 import json
-import re
-import threading
 from dataclasses import replace
 
 import pytest
 
-from pyspark_tidb_binlog.jobs.stream.report import Progress, Reporter, held_by, render_json, render_line, render_summary
+from pyspark_tidb_binlog.jobs.stream.report import (
+    Progress,
+    SeenPump,
+    as_json,
+    held_by,
+    plain,
+    progress_in,
+    pumps_of,
+    render_json,
+    render_line,
+    render_summary,
+    unanswered,
+)
 from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
 
 TS = tso(1_790_000_000_123)
 BUSY = Progress(TS, 0.42, 8312.4, 12, 3000, 279_016, 3, "Pump pump-2")
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_the_line_names_lag_rate_time_and_what_holds_it_back() -> None:
@@ -34,34 +39,6 @@ def test_a_reason_is_whole_below_the_line_where_it_does_not_fit() -> None:
     assert max(map(len, (first, *reason))) < 60
     assert " ".join([first, *map(str.strip, reason)]) == render_line(held)
     assert render_line(held, 400) == render_line(held)
-
-
-def test_many_lines_are_renewed_in_place() -> None:
-    out, progress = Terminal(), iter([replace(BUSY, holding="Pump p1 " + "x" * 200)] * 3 + [BUSY] * 10_000)
-    renewed = threading.Event()
-
-    def read() -> Progress:
-        now = next(progress)
-        if now is BUSY:
-            renewed.set()
-        return now
-
-    with Reporter(read, out, interval=0.001):
-        assert renewed.wait(10)
-    rows: list[str] = [""]
-    at = 0
-    for move in re.split(r"(\n|\r|\x1b\[\d*[A-Z])", out.getvalue()):
-        if move == "\n":
-            at += 1
-            rows += [""] * (at + 1 - len(rows))
-        elif move.endswith("A"):
-            at -= int(move[2:-1])
-        elif move == "\x1b[J":
-            rows[at:] = [""]
-        elif move != "\r":
-            rows[at] += move
-    summary = render_summary(BUSY, 0.0).splitlines()
-    assert len(rows) == len(summary) + 1 and rows[1].startswith("target is at"), "nothing of what was held is left"
 
 
 def test_findings_are_counted_on_the_line_and_named_in_the_summary() -> None:
@@ -87,43 +64,6 @@ def test_the_summary() -> None:
     assert "no batch was applied" in render_summary(Progress(), 0.0)
 
 
-def test_a_terminal_gets_one_line_renewed_in_place() -> None:
-    out, printed = Terminal(), threading.Event()
-
-    def read() -> Progress:
-        if out.getvalue():
-            printed.set()
-        return BUSY
-
-    with Reporter(read, out, interval=0.001) as reporter:
-        assert printed.wait(10)
-        reporter.say("a note")
-    text = out.getvalue()
-    assert text.startswith("\r\x1b[Jlag 0.4 s")
-    assert "\x1b[Ja note\n" in text
-    assert text.endswith(f"(TSO {TS})\n")
-
-
-def test_anything_else_gets_json_lines() -> None:
-    out = io.StringIO()
-    with Reporter(lambda: BUSY, out, interval=1000) as reporter:
-        reporter.say("a note")
-        reporter.finish()
-    message, summary = (json.loads(line) for line in out.getvalue().splitlines())
-    assert message == {"message": "a note"}
-    assert summary["summary"]["row_events"] == 279_016
-
-
-def test_an_error_ends_the_line_without_a_summary() -> None:
-    out = Terminal()
-    try:
-        with Reporter(lambda: BUSY, out, interval=1000):
-            raise KeyError("x")
-    except KeyError:
-        pass
-    assert "transactions" not in out.getvalue()
-
-
 @pytest.mark.parametrize(
     ("reported", "said"),
     [
@@ -144,3 +84,46 @@ def test_while_tables_are_copied_the_line_says_how_far_they_are() -> None:
     copying = replace(BUSY, bootstrap="copying [####] 17% | 1 of 4 tables")
     assert render_line(copying) == "copying [####] 17% | 1 of 4 tables" and render_line(copying, 12).split() == copying.bootstrap.split()
     assert json.loads(render_json(copying))["bootstrap"] == copying.bootstrap and json.loads(render_json(BUSY))["bootstrap"] == ""
+
+
+def test_pumps_are_seen_with_their_registered_state_and_what_keeps_them_away() -> None:
+    reported = {"promises": {"p2": TS, "p1": TS - tso(1500)}, "states": {"p1": "online", "p9": "offline"}, "unreachable": {"p3": "refused"}}
+    assert pumps_of(reported, 1_790_000_001.123) == (
+        SeenPump("p1", "online", TS - tso(1500), 2.5),
+        SeenPump("p2", "", TS, 1.0),
+        SeenPump("p3", trouble="refused"),
+    )
+    assert pumps_of({"registry": "away", "resolved_ts": 5}, 0.0) == ()
+    assert (
+        unanswered(reported) == "Pump p3" and unanswered({"registry": "away"}) == "the registry" and unanswered({"unreachable": {}}) == ""
+    )
+
+
+def test_the_json_is_read_back_also_that_of_another_version() -> None:
+    whole = replace(
+        BUSY,
+        pumps=(SeenPump("p1", "online", TS, 0.5),),
+        copied=CopyProgress(4, 1, 500, 2000, 100.0),
+        newest_findings=("a",),
+        stalled="Pump p1",
+    )
+    said = json.loads(json.dumps(as_json(whole)))
+    assert progress_in(said) == whole
+    assert progress_in({"row_events": 5, "later": 1, "pumps": [{"name": "p", "later": 2}]}) == Progress(
+        row_events=5, pumps=(SeenPump("p"),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("ordinary `d`.`täble` 表 [red]", "ordinary `d`.`täble` 表 [red]"),
+        ("a\x1b[2Jb\x1b]0;title\x07", "a\\x1b[2Jb\\x1b]0;title\\x07"),
+        ("one\r\ntwo\tthree", "one  two three"),
+        ("\x9b31m \u202eabc \udcff", "\\x9b31m \\x202eabc \\xdcff"),
+    ],
+)
+def test_nothing_that_a_terminal_obeys_is_in_the_line_or_the_summary(text: str, shown: str) -> None:
+    assert plain(text) == shown
+    assert render_line(replace(BUSY, holding=text)).endswith(f"held by {shown}")
+    assert render_summary(replace(BUSY, findings=1, newest_findings=(text,)), 1.0).splitlines()[-1] == f"  - {shown}"

@@ -73,8 +73,9 @@ def test_other_upstreams() -> None:
     assert "is no TiDB (8.0-mariadb)" in said({}, flavour=Flavour.MARIADB)[0]
     no_pd = DrainerConfig(source=SourceConfig(pumps="10.0.0.1:8250"), upstream=CONFIG.upstream)
     assert any("nothing keeps GC back, because PD is not the registry" in line for line in said({}, config=no_pd))
-    none = upstream_remarks(DrainerConfig(), ALL, UpstreamSight(7, HISTORY, dict))
+    none = list(upstream_remarks(DrainerConfig(), ALL, UpstreamSight(7, HISTORY, dict)))
     assert [remark.words.partition(":")[0] for remark in none] == ["hinders  spark.upstream"]
+    assert "and --bootstrap-all copies from it" in none[0].words
     assert list(upstream_remarks(DrainerConfig(), NOTHING, UpstreamSight(7, HISTORY, dict))) == []
     older = {"tidb_gc_life_time": ApplyError("unknown variable", 1193, "", "tidb:4000"), "tikv_gc_life_time": [("24h",)]}
     assert any("tidb_gc_life_time is 24h" in line for line in said(older))

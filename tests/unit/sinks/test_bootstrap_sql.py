@@ -304,6 +304,10 @@ def test_names_on_the_command_line() -> None:
     assert asked("shop.item, shop.log", "`a.b`.`c``,d`").tables == (("shop", "item"), ("shop", "log"), ("a.b", "c`,d"))
     assert asked("shop.*").tables == (("shop", "*"),)
     assert asked("*").everything and not asked("*").tables
+    requests = (BootstrapRequest(everything=True, restart=True), asked("shop.*"), BootstrapRequest(restart=True))
+    assert [request.flag for request in requests] == ["--bootstrap-all", "--bootstrap", "--bootstrap-restart"], (
+        "messages name what was given"
+    )
     for wrong in ("item", "shop.", ".item", "a.b.c,d"):
         with pytest.raises(ConfigError, match="tables are named DB.TABLE"):
             asked(wrong)
