@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,10 @@ from pymysql.err import OperationalError
 from pyspark_tidb_binlog.jobs.lab import mariadb as lab
 from tests.support.durations import in_shard, recorded
 from tests.support.private_mysql import MYSQLD, PrivateMySQL
+
+# Containers often forbid Python to keep what it compiles: then each of a run's hundreds of processes compiles all of the product again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Tests kill servers, and no machine.
 lab.PrivateMariaDB.defaults = lab.DEBIAN_DEFAULTS | lab.UNSYNCED
