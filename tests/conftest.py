@@ -11,6 +11,7 @@ from hypothesis import settings
 from pymysql.err import OperationalError
 
 from pyspark_tidb_binlog.jobs.lab import mariadb as lab
+from tests.support import installed_once
 from tests.support.durations import in_shard, recorded
 from tests.support.private_mysql import MYSQLD, PrivateMySQL
 
@@ -20,7 +21,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Tests kill servers, and no machine.
 lab.PrivateMariaDB.defaults = lab.DEBIAN_DEFAULTS | lab.UNSYNCED
-if MYSQLD:
+if not MYSQLD:
+    lab.PrivateMariaDB._install = installed_once.install  # type: ignore[method-assign]
+else:
     # Before any module of tests takes the name.
     lab.PrivateMariaDB = PrivateMySQL  # type: ignore[misc]
 
