@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,19 @@ from hypothesis import settings
 from pymysql.err import OperationalError
 
 from pyspark_tidb_binlog.jobs.lab import mariadb as lab
+from tests.support import installed_once
 from tests.support.durations import in_shard, recorded
 from tests.support.private_mysql import MYSQLD, PrivateMySQL
 
+# Containers often forbid Python to keep what it compiles: then each of a run's hundreds of processes compiles all of the product again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # Tests kill servers, and no machine.
 lab.PrivateMariaDB.defaults = lab.DEBIAN_DEFAULTS | lab.UNSYNCED
-if MYSQLD:
+if not MYSQLD:
+    lab.PrivateMariaDB._install = installed_once.install  # type: ignore[method-assign]
+else:
     # Before any module of tests takes the name.
     lab.PrivateMariaDB = PrivateMySQL  # type: ignore[misc]
 

@@ -4,6 +4,7 @@ import ast
 import configparser
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,19 @@ PRIVATE_WORDS = re.compile(
 )
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten() -> Iterator[None]:
+    """Trees are kept for the tests of this file only: they are large."""
+    yield
+    parsed.cache_clear()
+
+
+@cache
 def sources() -> list[Path]:
     found = (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
     return [path for path in found if not re.search(r"_pb2\.py$", path.name)]
@@ -54,7 +68,7 @@ def name(path: Path) -> str:
 
 def trees() -> Iterator[tuple[str, ast.Module]]:
     for path in sources():
-        yield name(path), ast.parse(path.read_text())
+        yield name(path), parsed(path)
 
 
 def jobs() -> set[str]:
@@ -121,10 +135,11 @@ def test_no_module_imports_itself_in_a_circle() -> None:
         walk(module, ())
 
 
+@cache
 def imported(path: Path) -> set[str]:
     """Modules and ``package.name`` of every import in a file, those for types included."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -295,7 +310,7 @@ def test_every_test_can_fail() -> None:
     functions = [
         (f"{name(path)}:{node.lineno}", node)
         for path in sorted((ROOT / "tests").rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.FunctionDef)
     ]
     known: set[str] = set()

@@ -139,6 +139,7 @@ class PrivateMariaDB:
             charset="utf8mb4",
             autocommit=True,
             read_timeout=_LONGEST_STATEMENT,
+            ssl_disabled=True,  # PyMySQL would read the machine's certificates anew for each connection, for a socket that is private anyway
         )
 
     def __enter__(self) -> Self:

@@ -1,12 +1,14 @@
 """Death, power failure and passing errors at every single operation of the disk: nothing acknowledged is lost, nothing is half there.
 
 The script of ``workload.py`` is run once for each operation that it makes, with that operation failing; then the directory is opened with the real
-files, compared with the model, written to, and opened again.
+files, compared with the model, written to, and opened again. In `make test` the kinds of a fault share the operations: each operation fails in one
+of the kinds. In `make slow` it fails in all of them.
 """
 
 import contextlib
 import itertools
 import shutil
+from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -21,6 +23,18 @@ STEPS = script(9)
 FEW_AND_MORE = pytest.mark.parametrize(
     "steps", [pytest.param(STEPS, id="9 rounds"), pytest.param(script(13), id="13 rounds", marks=pytest.mark.slow)]
 )
+DEATHS = {
+    "kill": (Fault.DEATH, True, True),
+    "torn append": (Fault.TORN_DEATH, True, True),
+    "power failure": (Fault.DEATH, False, True),
+    "power failure, and the index is gone": (Fault.TORN_DEATH, False, False),
+}
+ERRORS = [Fault.EIO, Fault.TORN]
+
+
+def shared(kind: int, kinds: int, steps: object) -> Iterator[int]:
+    """The numbers of the operations that fail in this kind."""
+    return itertools.count(1 + kind, kinds) if steps is STEPS else itertools.count(1)
 
 
 @FEW_AND_MORE
@@ -34,13 +48,10 @@ def test_the_script_rotates_and_collects(tmp_path, steps):
 
 
 @FEW_AND_MORE
-@pytest.mark.parametrize(
-    ("fault", "power", "index"),
-    [(Fault.DEATH, True, True), (Fault.TORN_DEATH, True, True), (Fault.DEATH, False, True), (Fault.TORN_DEATH, False, False)],
-    ids=["kill", "torn append", "power failure", "power failure, and the index is gone"],
-)
-def test_death_at_every_operation(tmp_path, fault, power, index, steps):
-    for number in itertools.count(1):
+@pytest.mark.parametrize("death", DEATHS)
+def test_death_at_every_operation(tmp_path, death, steps):
+    fault, power, index = DEATHS[death]
+    for number in shared(list(DEATHS).index(death), len(DEATHS), steps):
         directory = tmp_path / str(number)
         files = FaultyFiles(number, fault)
         run = Run()
@@ -58,9 +69,9 @@ def test_death_at_every_operation(tmp_path, fault, power, index, steps):
 
 
 @FEW_AND_MORE
-@pytest.mark.parametrize("fault", [Fault.EIO, Fault.TORN])
+@pytest.mark.parametrize("fault", ERRORS)
 def test_an_error_that_passes_at_every_operation(tmp_path, fault, steps):
-    for number in itertools.count(1):
+    for number in shared(ERRORS.index(fault), len(ERRORS), steps):
         directory = tmp_path / str(number)
         files = FaultyFiles(number, fault)
         run = Run()

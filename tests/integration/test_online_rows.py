@@ -248,11 +248,12 @@ def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
 
 
 @pytest.mark.shows("ddl drop column", "known wrong: own replay")
+@pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("table", "change"), STORIES)
-def test_every_cut(session: Session, table: str, change: str) -> None:
-    """All in one batch, each transaction alone, and two batches for every place between them; a fourth of the places for each table."""
+def test_every_cut(session: Session, table: str, change: str, every: int) -> None:
+    """All in one batch, each transaction alone, and two batches for the places between them: the stories share these."""
     target = Target(tell(table, change), session)
     target.replicate([])
     target.replicate(target.points)
-    for cut in target.points[list(TABLES).index(table) % 4 :: 4]:
+    for cut in target.points[STORIES.index((table, change)) % every :: every]:
         target.replicate([cut])

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ class GoldenCase:
     ddls: tuple[DdlEvent, ...]
 
 
+@cache
 def load_case(name: str) -> GoldenCase:
-    """The case in ``tests/golden/NAME``."""
+    """The case in ``tests/golden/NAME``, read once in a process."""
     root = GOLDEN / name
     history = SchemaHistory.of(JobReader().read(json.loads(gzip.decompress((root / "ddl_history.json.gz").read_bytes()))))
     binlogs = sorted((b for p in root.glob("pump-*.binlogs.gz") for b in _binlogs(p)), key=lambda b: b.commit_ts)

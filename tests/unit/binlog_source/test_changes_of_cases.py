@@ -1,10 +1,9 @@
 """Recorded binlogs of a real TiDB as changes, without Pumps and Spark: what they leave is what TiDB had."""
 
-import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,20 +16,21 @@ from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptio
 from pyspark_tidb_binlog.binlog_source.changes.merged_pumps import merged
 from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable
 from pyspark_tidb_binlog.binlog_source.changes.table_shape import shape_of
-from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
+from pyspark_tidb_binlog.binlog_source.wire import recorded_case
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.codec.datum import encode_int
 from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_insert
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
-from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.stages import RAW
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 from tests.support import ddl_jobs
+from tests.support.golden_case import GOLDEN, load_case
 from tests.support.recorded_tables import comparable, recorded_rows
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+load = cache(recorded_case.load)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Told:
 
 
 def history_of(name: str) -> Told:
-    return Told(SchemaHistory.of(JobReader().read(json.loads(gzip.decompress((GOLDEN / name / "ddl_history.json.gz").read_bytes())))))
+    return Told(load_case(name).history)
 
 
 def transactions(name: str, size: int) -> Iterator[pa.RecordBatch]:

@@ -138,11 +138,16 @@ def test_files_hold_what_a_real_drainer_writes(tmp_path: Path) -> None:
     assert len(full) > 3 and all(MAX_BYTES <= len(f) < 3 * MAX_BYTES for f in full) and len(last) < MAX_BYTES
 
 
-def test_files_are_the_same_wherever_the_process_is_killed(tmp_path: Path, deadly: Deadly) -> None:
+SOME_AND_ALL = pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
+"""Of the writes within which the process is killed: a seventh in `make test`."""
+
+
+@SOME_AND_ALL
+def test_files_are_the_same_wherever_the_process_is_killed(tmp_path: Path, deadly: Deadly, every: int) -> None:
     run(in_files(tmp_path / "whole"))
     writes, wanted = deadly.passes, files(tmp_path / "whole")
     assert writes > 50
-    for n in range(1, writes + 1):
+    for n in range(1, writes + 1, every):
         directory = tmp_path / str(n)
         deadly.again(dies_at=n)
         with pytest.raises(Killed):
@@ -157,12 +162,13 @@ def test_files_are_the_same_wherever_the_process_is_killed(tmp_path: Path, deadl
         assert Savepoint.from_toml((directory / "savepoint").read_text()).commit_ts == spans()[-1][1]
 
 
-def test_a_topic_is_the_same_wherever_the_process_is_killed(tmp_path: Path, deadly: Deadly) -> None:
+@SOME_AND_ALL
+def test_a_topic_is_the_same_wherever_the_process_is_killed(tmp_path: Path, deadly: Deadly, every: int) -> None:
     topic = MemoryTopic()
     run(in_topic(tmp_path / "whole", topic))
     writes, wanted = deadly.passes, topic.messages
     assert wanted == from_drainer(CASE, "drainer.slave") and writes > 50
-    for n in range(1, writes + 1):
+    for n in range(1, writes + 1, every):
         topic, directory = MemoryTopic(), tmp_path / str(n)
         deadly.again(dies_at=n)
         with pytest.raises(Killed):
