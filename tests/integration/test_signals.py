@@ -97,7 +97,9 @@ def test_a_target_that_is_away_holds_nobody(scene: Scene) -> None:
     job.leaves_nothing()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+# In `make test` a demo gets two signals, which is a drainer with more around it, and tests/unit/jobs/test_signals.py sends them to processes.
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_second_signal_ends_at_once(scene: Scene, number: signal.Signals) -> None:
     job = streaming(scene)
     with held_up(scene):
