@@ -59,12 +59,13 @@ def test_a_run_leaves_no_trace_of_the_password(fresh_mariadb: PrivateMariaDB, tm
 def test_a_wrong_password_is_not_told(
     spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    wrong = "hard-to-guess"
     with Arena(load(GOLDEN / "txn"), mariadb, tmp_path, "sorted") as arena:
         arena.write()
         with pytest.raises(ApplyError, match="Access denied") as refused:
-            arena.drain(spark, ["--syncer.to.password=hard-to-guess", "--log-level=debug"])
-    assert caplog.text and "hard-to-guess" not in "".join([*traceback.format_exception(refused.value), caplog.text, *capfd.readouterr()])
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"hard-to-guess" in path.read_bytes()]
+            arena.drain(spark, [f"--syncer.to.password={wrong}", "--log-level=debug"])
+    assert caplog.text and wrong not in "".join([*traceback.format_exception(refused.value), caplog.text, *capfd.readouterr()])
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and wrong.encode() in path.read_bytes()]
 
 
 def test_what_is_shipped_and_stored_holds_no_key_of_a_certificate(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
