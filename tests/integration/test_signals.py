@@ -97,7 +97,7 @@ def test_a_batch_that_takes_for_ever_is_left(spark: SparkSession, mariadb: Priva
 
 def applied(scene: Scene) -> bool:
     """Whether the target has a checkpoint."""
-    with contextlib.suppress(MySQLError):  # the table is not there yet
+    with contextlib.suppress(MySQLError, IndexError):  # the table or its row is not there yet
         return scene.standing() > 0
     return False
 

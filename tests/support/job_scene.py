@@ -175,7 +175,7 @@ _OTHERS = ("information_schema", "performance_schema", "mysql", "sys", "tidb_bin
 @contextlib.contextmanager
 def scene_in(directory: Path, target: PrivateMariaDB, **workload_settings: float) -> Iterator[Scene]:
     """A workload with its tables and Pumps; whatever was started ends with the block. ``workload_settings``: of ``WorkloadConfig``."""
-    config = WorkloadConfig(**({"rate": 8} | workload_settings))  # type: ignore[arg-type]
+    config = WorkloadConfig(**({"rate": 8, "probe_interval": 0.5} | workload_settings))  # type: ignore[arg-type]
     with upstream(directory, config) as workload, contextlib.ExitStack() as stack:
         workload.open(PUMPS)
         yield Scene(workload, target, directory, stack)
