@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.grpc]
 
 @pytest.fixture
 def scene(tmp_path: Path, fresh_mariadb: PrivateMariaDB) -> Iterator[Scene]:
-    with scene_in(tmp_path, fresh_mariadb, rate=8, ddl_every=10) as scene:
+    with scene_in(tmp_path, fresh_mariadb, ddl_every=30) as scene:
         yield scene
 
 

@@ -35,7 +35,7 @@ def test_what_is_no_job_is_refused_in_one_line(job: str, near: str, tmp_path: Pa
 def test_what_is_no_flag_is_refused_in_one_line(tmp_path: Path) -> None:
     for arguments, line in (
         (["--mastr", "local", "demo"], "spark-submit.sh: unknown option --mastr before the job; did you mean --master? ./spark-submit.sh --help lists the jobs"),
-        (["drainer", "--chek"], "error: unknown flag --chek; did you mean --check?"),
+        (["pump", "--data-dri"], "error: unknown flag --data-dri; did you mean --data-dir?"),
         (["ctl", "findngs"], "error: spark-submit.sh ctl has no command 'findngs'; did you mean findings?"),
         (["setup", "--jva"], "setup: unknown flag --jva; did you mean --java?"),
     ):  # fmt: skip

@@ -31,7 +31,6 @@ PARTS = Cut(step_bytes=500, max_bytes=3000, atomic_rows=1, parts=3)
 CUTS = {"driver": DRIVER, "parts": PARTS}
 BANK = Cut(step_bytes=8_000, max_bytes=60_000, atomic_rows=300)
 """Some of its batches in parts, some not."""
-TWO = {"before-deletes": (3,), "after-downstream-commit": (5,)}
 DEADLY = {
     "source-read": (5,),
     "before-deletes": (3,),
@@ -87,11 +86,13 @@ def test_the_files_are_those_of_the_real_drainer(name: str, delivery: str, cut: 
         assert f"commitTS = {arena.case.end_ts}\n" in (tmp_path / "data" / "savepoint").read_text()
 
 
-def died(arena: Arena, deadly: dict[str, tuple[int, ...]], forgetting: int) -> list[bytes]:
-    """What the files hold after all these deaths. At one of them Spark's directory goes too: the sink's own record says where to go on."""
+def died(arena: Arena, spark: SparkSession, deadly: dict[str, tuple[int, ...]], forgetting: int) -> list[bytes]:
+    """What the files hold after all these deaths and a life in ``spark``. At one of them Spark's directory goes too: the sink's own record says where to go on."""
     with arena:
         arena.write()
-        deaths = arena.live_and_die(numbered(deadly), lambda deaths: arena.forget(delta=False) if deaths == forgetting else None)
+        deaths = arena.live_and_die(
+            numbered(deadly), lambda deaths: arena.forget(delta=False) if deaths == forgetting else None, spark=spark
+        )
         assert (deaths, arena.deaths()) == (sum(map(len, deadly.values())), counted(deadly))
     return payloads(arena.work_dir / "binlogs")
 
@@ -102,14 +103,17 @@ def arena_of_files(name: str, delivery: str, cut: Cut, directory: Path) -> Arena
 
 
 @pytest.mark.shows("data-dir")
-def test_deaths_and_the_files_are_those_of_the_real_drainer(tmp_path: Path) -> None:
-    assert died(arena_of_files("keys", "raw", PARTS, tmp_path), TWO, forgetting=2) == from_drainer("keys", "drainer.pb")
+def test_a_death_and_the_files_are_those_of_the_real_drainer(spark: SparkSession, tmp_path: Path) -> None:
+    """At the sink's other points, without Spark: ``tests/unit/sinks/test_message_sinks.py``."""
+    assert died(arena_of_files("keys", "raw", PARTS, tmp_path), spark, {"after-downstream-commit": (5,)}, forgetting=1) == from_drainer(
+        "keys", "drainer.pb"
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("delivery", "deadly"), [("raw", DEADLY), ("sorted", TWICE)], ids=["raw", "sorted-twice"])
-def test_more_deaths_of_more_kinds(delivery: str, deadly: dict[str, tuple[int, ...]], tmp_path: Path) -> None:
-    found = died(arena_of_files("bank", delivery, BANK, tmp_path), deadly, forgetting=3)
+def test_more_deaths_of_more_kinds(delivery: str, deadly: dict[str, tuple[int, ...]], spark: SparkSession, tmp_path: Path) -> None:
+    found = died(arena_of_files("bank", delivery, BANK, tmp_path), spark, deadly, forgetting=3)
     assert checksums(found) == checksums_from_drainer("bank", "drainer.pb")
 
 

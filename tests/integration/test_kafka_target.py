@@ -300,7 +300,10 @@ def test_an_answer_that_is_lost_sends_nothing_twice(
 
 @pytest.mark.shows("spark.kafka-options")
 @pytest.mark.spark
-@pytest.mark.parametrize(("mechanism", "module"), [("PLAIN", "plain.PlainLoginModule"), ("SCRAM-SHA-512", "scram.ScramLoginModule")])
+@pytest.mark.parametrize(
+    ("mechanism", "module"),
+    [pytest.param("PLAIN", "plain.PlainLoginModule", marks=pytest.mark.slow), ("SCRAM-SHA-512", "scram.ScramLoginModule")],
+)
 def test_tls_sasl_and_compression(
     mechanism: str, module: str, kafka: PrivateKafka, name: str, by_spark: Callable[..., SparkTopic], spark: SparkSession
 ) -> None:

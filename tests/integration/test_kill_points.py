@@ -7,6 +7,7 @@ and ``test_skipped_in_parts.py``, that of a batch is one of ``test_checkpoint_de
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
@@ -29,12 +30,14 @@ SIX = {"source-read": 3, "pair-state": 9, "before-downstream-commit": 9, "after-
 @pytest.mark.parametrize(
     ("name", "deadly"), [pytest.param("txn", WORKER, id="worker"), pytest.param("ddl", SIX, id="six", marks=pytest.mark.slow)]
 )
-def test_the_job_dies_and_nothing_differs(name: str, deadly: dict[str, int], fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+def test_the_job_dies_and_nothing_differs(
+    name: str, deadly: dict[str, int], spark: SparkSession, fresh_mariadb: PrivateMariaDB, tmp_path: Path
+) -> None:
     with Arena(
         load(GOLDEN / name), fresh_mariadb, tmp_path, "raw", Cut(step_bytes=400, max_bytes=1000 if name == "txn" else 3000)
     ) as arena:
         arena.write()
-        died = arena.live_and_die(",".join(f"{name}:{n}" for name, n in deadly.items()))
+        died = arena.live_and_die(",".join(f"{name}:{n}" for name, n in deadly.items()), spark=spark)
         assert died == len(deadly)
         assert arena.deaths() == dict.fromkeys(deadly, 1)
         arena.assert_equal()

@@ -48,7 +48,7 @@ def test_settings_name_another_cluster(nothing_set, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_every_cell_runs_and_the_target_is_an_exact_copy(spark, nothing_set, capsys):
-    nothing_set.setenv("TIDB_BINLOG_NOTEBOOK_SECONDS", "3")
+    nothing_set.setenv("TIDB_BINLOG_NOTEBOOK_SECONDS", "1")
     shown = []
     names = {"__name__": "notebook", "display": shown.append}
     spark.conf.set("spark.sql.repl.eagerEval.enabled", "false")

@@ -25,10 +25,11 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from tests.support.certificates import Authority, table_of
-from tests.support.drainer_process import Drainer, command_of, environ_of
+from tests.support.drainer_process import Drainer, arguments_of, command_of, environ_of
 from tests.support.fakes.etcd import EtcdProcess
 from tests.support.fakes.pd import FakePd
 from tests.support.golden_case import GOLDEN, compared
+from tests.support.spark_queries import drained
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
 
@@ -89,11 +90,18 @@ def pumps(tmp_path: Path, case: RecordedCase, pd: FakePd, tls: TlsSettings | Non
 
 @pytest.mark.shows("pd-urls", "a real drainer.toml")
 def test_a_real_drainers_file_is_enough(
-    tmp_path: Path, case: RecordedCase, pd: FakePd, pumps: list[PumpProcess], tls: TlsSettings | None, fresh_mariadb: PrivateMariaDB
+    tmp_path: Path,
+    case: RecordedCase,
+    pd: FakePd,
+    pumps: list[PumpProcess],
+    tls: TlsSettings | None,
+    spark: SparkSession,
+    mariadb: PrivateMariaDB,
 ) -> None:
+    """With TLS the command runs; without it, its ``main`` in this session."""
     for _ in feed(case, [pump.address for pump in pumps], tls=tls):
         pass
-    to = fresh_mariadb.target()
+    to = mariadb.target()
     security = (
         f'[security]\nssl-ca = "{tls.ca}"\nssl-cert = "{tls.cert}"\nssl-key = "{tls.key}"\ncert-allowed-cn = ["node"]\n' if tls else ""
     )
@@ -103,10 +111,12 @@ def test_a_real_drainers_file_is_enough(
         f'[syncer]\ndb-type = "mysql"\n[syncer.to]\nhost = "127.0.0.1"\nport = {to.port}\nuser = "{to.user}"\n'
     )
     flags = {"config": file, "initial-commit-ts": case.start_ts, "spark.ending-commit-ts": case.end_ts, "spark.wake-idle-pumps": 0}
-    environ = environ_of(fresh_mariadb, tmp_path / "job.log")
-    environ["MYSQL_PSWD"] = environ.pop("TIDB_BINLOG__SYNCER__TO__PASSWORD")
-    with Drainer(command_of(flags), environ, tmp_path / "out.txt") as drainer:
-        assert drainer.wait() == 0, drainer.output()
+    password = {"MYSQL_PSWD": to.password}
+    if tls:
+        with Drainer(command_of(flags), environ_of(None, tmp_path / "job.log") | password, tmp_path / "out.txt") as drainer:
+            assert drainer.wait() == 0, drainer.output()
+    else:
+        drained(spark, arguments_of(flags), password)
     assert compared(case.directory, to) == ""
     registry = PdRegistry(pd.urls, tls)
     with contextlib.closing(registry):

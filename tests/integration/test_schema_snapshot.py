@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import prepare_target
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.errors import ConfigError, HistoryUnavailable, SchemaMismatch
-from tests.support.drainer_process import Drainer, drainer_of
+from tests.support.drainer_process import drainer_of
 from tests.support.pump_writes import CLUSTER, fake, send
 from tests.support.spark_queries import replicated
 
@@ -186,7 +186,9 @@ def cut(world: World) -> None:
     world.upstream.history.cut(jobs[len(jobs) // 2])
 
 
-def test_lives_after_a_death(world: World, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+def test_lives_after_a_death(
+    world: World, spark: SparkSession, fresh_mariadb: PrivateMariaDB, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """``kill -9``: the next life begins with the snapshot that was kept, whatever GC has collected."""
     ts = world.before()
     world.fill(fresh_mariadb)
@@ -198,28 +200,25 @@ def test_lives_after_a_death(world: World, fresh_mariadb: PrivateMariaDB, tmp_pa
         "checkpoint-dir": tmp_path / "spark",
     }
 
-    def life() -> Drainer:
-        return drainer_of(world.pumps, CLUSTER, "sorted", fresh_mariadb, tmp_path, more)
-
-    def arrived(last: int) -> bool:
-        with contextlib.closing(fresh_mariadb.connect()) as connection, connection.cursor() as cursor:
+    def known(last: int) -> bool:
+        with (
+            contextlib.suppress(Exception),  # the table is not there yet
+            contextlib.closing(fresh_mariadb.connect()) as connection,
+            connection.cursor() as cursor,
+        ):
             cursor.execute("SELECT JSON_VALUE(checkPoint, '$.commitTS') FROM tidb_binlog.checkpoint")
             return any(int(commit_ts) >= last for (commit_ts,) in cursor.fetchall())
-
-    def known(last: int) -> bool:
-        with contextlib.suppress(Exception):  # the table is not there yet
-            return arrived(last)
         return False
 
-    with life() as drainer:
+    with drainer_of(world.pumps, CLUSTER, "sorted", fresh_mariadb, tmp_path, more) as drainer:
         first = world.put(*OLD)
         world.settle()
         drainer.until(lambda: known(first), pause=0.1)
         drainer.kill()
     last = world.after()
     world.upstream.mvcc.collect(world.upstream.oracle.next())
-    with life() as drainer:
-        drainer.until(lambda: known(last), pause=0.1)
-        drainer.kill()
-    assert "begins with the kept snapshot" in (tmp_path / "job.log").read_text()
+    caplog.set_level("INFO")
+    with Replication(spark, settings(world, fresh_mariadb, tmp_path, ts, load_schema_snapshot=True)) as replication:
+        assert replicated(replication, last)
+    assert "begins with the kept snapshot" in caplog.text
     world.assert_equal(fresh_mariadb)

@@ -7,11 +7,13 @@ import os
 import pickle
 import signal
 import subprocess
+import traceback
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.source.offset import PumpMark
 from pyspark_tidb_binlog.binlog_source.source.partition import BinlogPartition
@@ -20,7 +22,7 @@ from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.ports import free_port
-from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.schemas.errors import ApplyError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery
 from tests.support.arena import Arena, Cut
 from tests.support.certificates import Authority
@@ -54,13 +56,16 @@ def test_a_run_leaves_no_trace_of_the_password(fresh_mariadb: PrivateMariaDB, tm
     assert found == []
 
 
-def test_a_wrong_password_is_not_told(fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
-    with Arena(load(GOLDEN / "txn"), fresh_mariadb, tmp_path, "sorted") as arena:
+def test_a_wrong_password_is_not_told(
+    spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    wrong = "hard-to-guess"
+    with Arena(load(GOLDEN / "txn"), mariadb, tmp_path, "sorted") as arena:
         arena.write()
-        with arena.drainer(flags=["--syncer.to.password=hard-to-guess", "--log-level=debug"]) as drainer:
-            assert drainer.wait() == 1
-            assert "Access denied" in drainer.output() and "hard-to-guess" not in drainer.output()
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"hard-to-guess" in path.read_bytes()]
+        with pytest.raises(ApplyError, match="Access denied") as refused:
+            arena.drain(spark, [f"--syncer.to.password={wrong}", "--log-level=debug"])
+    assert caplog.text and wrong not in "".join([*traceback.format_exception(refused.value), caplog.text, *capfd.readouterr()])
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and wrong.encode() in path.read_bytes()]
 
 
 def test_what_is_shipped_and_stored_holds_no_key_of_a_certificate(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -48,59 +48,104 @@ def job(code: str, directory: Path) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def test_a_fork_is_what_an_interpreter_would_have_been(tmp_path: Path) -> None:
-    (tmp_path / "below").mkdir()
-    (tmp_path / "mine.py").write_text(
-        "import os, sys; print(__name__, sys.argv, os.getcwd(), os.environ['GIVEN'], sys.stdin.read()); sys.exit(7)"
-    )
-    done = job(
-        """
+LOOKS = {
+    "an interpreter": """
         environ = os.environ | {"GIVEN": "ü", "PYTHONPATH": os.getcwd()}
         done = run("-m", "mine", "one", cwd="below", env=environ, input="hello")
         print(done.stdout, done.returncode, done.stderr)
         done = run("-c", "import sys; sys.exit('why')")
         print(done.returncode, run("-c", "raise ValueError(5)").stderr.splitlines()[-1], run("--version").stdout)
         """,
-        tmp_path,
-    )
-    version = f"Python {sys.version.split()[0]}"
-    expected = [f"__main__ {['mine', 'one']} {tmp_path / 'below'} ü hello", "7", "1 ValueError: 5 " + version]
-    assert done.stdout.split("\n")[0].replace(f"{tmp_path / 'mine.py'}", "mine") == expected[0]
-    assert done.stdout.split("\n")[1].split() == ["7"]
-    assert expected[2] in done.stdout
-
-
-def test_it_has_imported_already_and_holds_nothing_of_the_job(tmp_path: Path) -> None:
-    done = job(
-        """
+    "imported and held": """
         mine = open("of-the-job", "w")
         print(run("-c", "import os, sys; print('pyspark.worker' in sys.modules, sorted(os.listdir('/proc/self/fd')))").stdout)
         """,
-        tmp_path,
+    "garbage": """
+        print(run("-c", "import gc; print(gc.get_freeze_count() > 10_000, len(gc.get_objects()) < 10_000)").stdout)
+        """,
+    "closed": """
+        print(run("-c", "import os; os.close(2); raise ValueError").returncode, flush=True)
+        print(run("-c", "print(6)").stdout)
+        """,
+    "broken": """
+        print(run("-c", "import os; r, w = os.pipe(); os.close(r); os.dup2(w, 2); raise ValueError").returncode, flush=True)
+        print(run("-c", "print(6)").stdout)
+        """,
+    "requests that break off": r"""
+        import socket
+        for sent in (b"", b"\0\0\0\xff", b"\0\0\0\2{]"):
+            with socket.socket(socket.AF_UNIX) as link:
+                link.connect(os.environ["TIDB_BINLOG_FORKS"])
+                link.sendall(sent)
+        print(run("-c", "print(6)").stdout)
+        """,
+    "descriptors": r"""
+        def descriptors():
+            return len(os.listdir(f"/proc/{run('-c', 'import os; print(os.getppid())').stdout.strip()}/fd"))
+        before = descriptors()
+        for sent in (b"\0\0\0\2{]", b"\0\0\0\2{}") * 3:
+            with socket.socket(socket.AF_UNIX) as link:
+                link.connect(os.environ["TIDB_BINLOG_FORKS"])
+                socket.send_fds(link, [sent], [0, 1, 2])
+                link.shutdown(socket.SHUT_WR)
+                link.recv(1)
+        print(descriptors() - before)
+        """,
+}
+"""What one job looks at, one after the other."""
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where that job runs."""
+    made = tmp_path_factory.mktemp("looks")
+    (made / "below").mkdir()
+    (made / "mine.py").write_text(
+        "import os, sys; print(__name__, sys.argv, os.getcwd(), os.environ['GIVEN'], sys.stdin.read()); sys.exit(7)"
     )
-    imported, _, descriptors = done.stdout.partition(" ")
+    return made
+
+
+@pytest.fixture(scope="module")
+def seen(directory: Path) -> dict[str, str]:
+    """What each of ``LOOKS`` printed."""
+    code = "\n".join(f"print('look {name}', flush=True)\n{textwrap.dedent(look)}" for name, look in LOOKS.items())
+    printed = job(code, directory).stdout.split("look ")[1:]
+    return dict(each.split("\n", 1) for each in printed)
+
+
+def test_a_fork_is_what_an_interpreter_would_have_been(seen: dict[str, str], directory: Path) -> None:
+    version = f"Python {sys.version.split()[0]}"
+    expected = [f"__main__ {['mine', 'one']} {directory / 'below'} ü hello", "7", "1 ValueError: 5 " + version]
+    lines = seen["an interpreter"].split("\n")
+    assert lines[0].replace(f"{directory / 'mine.py'}", "mine") == expected[0]
+    assert lines[1].split() == ["7"]
+    assert expected[2] in seen["an interpreter"]
+
+
+def test_it_has_imported_already_and_holds_nothing_of_the_job(seen: dict[str, str]) -> None:
+    imported, _, descriptors = seen["imported and held"].partition(" ")
     # its streams, the link to who asked, and the listing itself
     assert imported == "True" and len(eval(descriptors)) <= 5
 
 
-def test_a_collection_of_garbage_in_a_fork_leaves_what_was_imported_alone(tmp_path: Path) -> None:
+def test_a_collection_of_garbage_in_a_fork_leaves_what_was_imported_alone(seen: dict[str, str]) -> None:
     """It would write to all of it, and so copy its memory."""
-    done = job('print(run("-c", "import gc; print(gc.get_freeze_count() > 10_000, len(gc.get_objects()) < 10_000)").stdout)', tmp_path)
-    assert done.stdout.split() == ["True", "True"], done.stderr
+    assert seen["garbage"].split() == ["True", "True"]
 
 
 @pytest.mark.parametrize("how", ["closed", "broken"])
-def test_a_fork_that_cannot_even_say_what_is_wrong_ends(how: str, tmp_path: Path) -> None:
+def test_a_fork_that_cannot_even_say_what_is_wrong_ends(how: str, seen: dict[str, str]) -> None:
     """It must not go on as a second job: that would stop the servers of the first."""
-    before = "os.close(2)" if how == "closed" else "r, w = os.pipe(); os.close(r); os.dup2(w, 2)"
-    done = job(
-        f"""
-        print(run("-c", "import os; {before}; raise ValueError").returncode, flush=True)
-        print(run("-c", "print(6)").stdout)
-        """,
-        tmp_path,
-    )
-    assert done.stdout.split() == ["1", "6"]
+    assert seen[how].split() == ["1", "6"]
+
+
+def test_a_request_that_breaks_off_holds_up_no_other(seen: dict[str, str]) -> None:
+    assert seen["requests that break off"].split() == ["6"]
+
+
+def test_broken_requests_leave_no_descriptors(seen: dict[str, str]) -> None:
+    assert seen["descriptors"].split() == ["0"]
 
 
 def test_everything_ends_with_the_job(tmp_path: Path) -> None:
@@ -129,21 +174,6 @@ def test_without_forks_it_is_a_plain_interpreter(tmp_path: Path) -> None:
         assert (done.stdout, done.returncode) == ("['-c']\n", 3)
 
 
-def test_a_request_that_breaks_off_holds_up_no_other(tmp_path: Path) -> None:
-    done = job(
-        """
-        import socket
-        for sent in (b"", b"\\0\\0\\0\\xff", b"\\0\\0\\0\\2{]"):
-            with socket.socket(socket.AF_UNIX) as link:
-                link.connect(os.environ["TIDB_BINLOG_FORKS"])
-                link.sendall(sent)
-        print(run("-c", "print(6)").stdout)
-        """,
-        tmp_path,
-    )
-    assert done.stdout.split() == ["6"]
-
-
 @pytest.mark.parametrize("when", ["before it forks", "after it has ended"])
 def test_a_request_that_is_not_taken_is_run_by_an_interpreter(when: str, tmp_path: Path) -> None:
     done = job(
@@ -162,7 +192,9 @@ def test_a_request_that_is_not_taken_is_run_by_an_interpreter(when: str, tmp_pat
     assert "returncode=4" in done.stdout and "False" in done.stdout
 
 
-@pytest.mark.parametrize("redirected", [">&-", "<&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize(
+    "redirected", [pytest.param(">&-", marks=pytest.mark.slow), pytest.param("<&-", marks=pytest.mark.slow), ">&- 2>&- <&-"]
+)
 def test_a_job_without_streams_starts(redirected: str) -> None:
     line = f"exec {ROOT}/spark-submit.sh --master 'local[2]' drainer --config /no/such.toml {redirected}"
     assert subprocess.run(["/bin/sh", "-c", line], timeout=60, capture_output=True).returncode == 2
@@ -175,26 +207,6 @@ def test_where_there_can_be_no_socket_jobs_start_without_forks(tmp_path: Path) -
     done = subprocess.run(command, env=os.environ | {"TMPDIR": str(deep)}, timeout=60, capture_output=True, text=True)
     assert done.returncode == 2 and "interpreters of their own" in done.stderr
     assert list(deep.glob("tbs-forks-*")) == []
-
-
-def test_broken_requests_leave_no_descriptors(tmp_path: Path) -> None:
-    done = job(
-        """
-        import socket
-        def descriptors():
-            return len(os.listdir(f"/proc/{run('-c', 'import os; print(os.getppid())').stdout.strip()}/fd"))
-        before = descriptors()
-        for sent in (b"\\0\\0\\0\\2{]", b"\\0\\0\\0\\2{}") * 3:
-            with socket.socket(socket.AF_UNIX) as link:
-                link.connect(os.environ["TIDB_BINLOG_FORKS"])
-                socket.send_fds(link, [sent], [0, 1, 2])
-                link.shutdown(socket.SHUT_WR)
-                link.recv(1)
-        print(descriptors() - before)
-        """.replace("\\\\", "\\"),
-        tmp_path,
-    )
-    assert done.stdout.split() == ["0"]
 
 
 def test_a_program_with_threads_has_a_process_that_forks_beside_it(tmp_path: Path) -> None:
@@ -240,6 +252,7 @@ def test_a_program_with_threads_has_a_process_that_forks_beside_it(tmp_path: Pat
     assert list(tmp_path.glob("tbs-forks-*")) == [], "the process has ended with the program"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hindrance", ["a long path of sockets", "a program that may not run"])
 def test_a_program_without_forks_has_workers_of_its_own_interpreter(tmp_path: Path, hindrance: str) -> None:
     """Not of the machine's ``python3``, which may have no PySpark."""
@@ -276,36 +289,42 @@ def test_a_program_without_forks_has_workers_of_its_own_interpreter(tmp_path: Pa
     assert done.stdout == f"{sys.executable}\n", done.stderr
 
 
-def test_a_program_whose_jvm_does_not_start_keeps_its_environment_and_no_process(tmp_path: Path) -> None:
-    """Whoever mends it tries again, in a notebook in the same process."""
+@pytest.mark.parametrize("hindrance", ["", "a long path of sockets", "a program that may not run"])
+def test_a_program_whose_jvm_does_not_start_keeps_its_environment_and_no_process(tmp_path: Path, hindrance: str) -> None:
+    """Whoever mends it tries again, in a notebook in the same process. Where there can be no forks, its JVM would take this interpreter."""
     program = tmp_path / "program.py"
     program.write_text(
         textwrap.dedent(
-            """
+            f"""
             import os
+            from pathlib import Path
             from pyspark_tidb_binlog.jobs.spark import spark_session
             from pyspark_tidb_binlog.jobs.spark.worker_forks import FORKED_BY
 
+            if {"program" in hindrance}:
+                spark_session.PYTHON = Path(__file__)
             try:
                 with spark_session._workers_as_forks("local[1]"):
-                    assert all(name in os.environ for name in FORKED_BY)
+                    inside = [os.environ.get(name) for name in FORKED_BY]
                     raise ValueError
             except ValueError:
                 pass
-            print([os.environ.get(name) for name in FORKED_BY], os.listdir(os.environ["TMPDIR"]))
+            outside = [os.environ.get(name) for name in FORKED_BY]
+            print(all(inside) if {not hindrance} else inside == outside, outside, os.listdir(os.environ["TMPDIR"]))
             """
         )
     )
     environ = {name: value for name, value in os.environ.items() if name not in ("TIDB_BINLOG_FORKS", "TIDB_BINLOG_PYTHON")}
-    (tmp_path / "tmp").mkdir()
+    temporary = tmp_path / ("t" * 90 if "path" in hindrance else "tmp")
+    temporary.mkdir()
     environ |= {
         "PYTHONPATH": str(ROOT),
         "PYSPARK_PYTHON": sys.executable,
-        "TMPDIR": str(tmp_path / "tmp"),
+        "TMPDIR": str(temporary),
         "TIDB_BINLOG_LOG": str(tmp_path / "program.log"),
     }
     done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
-    assert done.stdout == f"[None, None, {sys.executable!r}] []\n", done.stderr
+    assert done.stdout == f"True [None, None, {sys.executable!r}] []\n", done.stderr
 
 
 def test_a_fork_of_the_program_ends_without_the_process_that_forks(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import pyarrow.parquet as parquet
 
@@ -29,9 +30,12 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from tests.support.certificates import table_of
-from tests.support.drainer_process import Drainer, command_of, environ_of
+from tests.support.drainer_process import Drainer, arguments_of, command_of, environ_of, password_of
 from tests.support.fine_pump import FinePump
 from tests.support.golden_case import compared
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -139,18 +143,29 @@ class Arena:
             environ |= {failpoints.DIE: die, failpoints.DIE_LOG: str(self.die_log)}
         return Drainer([*command_of(self.flags()), *flags], environ, self.work_dir / f"out-{self.lives}.txt")
 
+    def drain(self, spark: "SparkSession", flags: Sequence[str] = ()) -> None:
+        """A life of the drainer in this session; ``flags`` in addition or instead."""
+        # Not at module level: who only kills drainers must not pay for pyspark.
+        from tests.support.spark_queries import drained
+
+        drained(spark, [*arguments_of(self.flags()), *flags], password_of(self._server))
+
     def live_and_die(
         self,
         die: str,
         after_death: Callable[[int], None] = lambda deaths: None,
         flags: Callable[[int], Sequence[str]] = lambda deaths: (),
+        spark: "SparkSession | None" = None,
     ) -> int:
         """Start the drainer again whenever it was killed, until it ends by itself with everything replicated; returns the deaths.
 
-        ``flags``: in addition or instead, of the life after so many deaths.
+        ``flags``: in addition or instead, of the life after so many deaths. ``spark``: where the life after the last death runs.
         """
-        deaths = 0
+        deaths, deadly = 0, sum(map(len, failpoints.fatal_passes(die).values())) if die else 0
         while True:
+            if spark is not None and deaths == deadly:
+                self.drain(spark, flags(deaths))
+                return deaths
             with self.drainer(die, flags(deaths)) as drainer:
                 code = drainer.wait()
             if code == 0:

@@ -90,13 +90,22 @@ class Drainer:
 def environ_of(target: PrivateMariaDB | None, log: Path) -> dict[str, str]:
     """The environment of a drainer that writes to ``target``: nothing of ours from outside, and the password."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith("TIDB_BINLOG")}
-    environ |= {"PYTHONPATH": str(ROOT), "TIDB_BINLOG_LOG": str(log)}
-    return environ | ({"TIDB_BINLOG__SYNCER__TO__PASSWORD": target.target().password} if target else {})
+    return environ | {"PYTHONPATH": str(ROOT), "TIDB_BINLOG_LOG": str(log)} | password_of(target)
+
+
+def password_of(target: PrivateMariaDB | None) -> dict[str, str]:
+    """The variable with the password of ``target``."""
+    return {"TIDB_BINLOG__SYNCER__TO__PASSWORD": target.target().password} if target else {}
+
+
+def arguments_of(flags: Mapping[str, object]) -> list[str]:
+    """The flags of a drainer's command."""
+    return [f"--{name}={value}" for name, value in flags.items()]
 
 
 def command_of(flags: Mapping[str, object]) -> list[str]:
     """The drainer's command."""
-    return [str(ROOT / "spark-submit.sh"), "drainer", "--progress=json", *(f"--{name}={value}" for name, value in flags.items())]
+    return [str(ROOT / "spark-submit.sh"), "drainer", "--progress=json", *arguments_of(flags)]
 
 
 def drainer_of(pumps: str, cluster_id: int, delivery: str, target: PrivateMariaDB, work_dir: Path, more: Mapping[str, object]) -> Drainer:

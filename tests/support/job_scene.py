@@ -120,15 +120,19 @@ class Scene:
 
     def drainer(self, *more: str, started: Started | None = None) -> Job:
         """``more``: further flags."""
-        to = self.target.target()
-        secret = self.work_dir / "password"
-        secret.write_text(to.password)
         self.jobs += 1
         directory = self.work_dir / f"job-{self.jobs}"
         directory.mkdir()
-        job = Job(
-            directory,
-            "drainer",
+        job = Job(directory, "drainer", "--progress=json", *self.flags(), *more, started=started)
+        self.stack.callback(job.end)
+        return job
+
+    def flags(self) -> list[str]:
+        """Those of each drainer."""
+        to = self.target.target()
+        secret = self.work_dir / "password"
+        secret.write_text(to.password)
+        return [
             f"--pumps={self.workload.url}",
             "--initial-commit-ts=0",
             "--addr=127.0.0.1:0",
@@ -139,12 +143,7 @@ class Scene:
             f"--spark.password-file={secret}",
             f"--checkpoint-dir={self.work_dir / 'spark'}",
             f"--delta-dir={self.work_dir / 'delta'}",
-            "--progress=json",
-            *more,
-            started=started,
-        )
-        self.stack.callback(job.end)
-        return job
+        ]
 
     def registered(self) -> dict[str, str]:
         with contextlib.closing(RegistryClient(self.workload.url)) as registry:
@@ -176,7 +175,7 @@ _OTHERS = ("information_schema", "performance_schema", "mysql", "sys", "tidb_bin
 @contextlib.contextmanager
 def scene_in(directory: Path, target: PrivateMariaDB, **workload_settings: float) -> Iterator[Scene]:
     """A workload with its tables and Pumps; whatever was started ends with the block. ``workload_settings``: of ``WorkloadConfig``."""
-    config = WorkloadConfig(**({"rate": 20} | workload_settings))  # type: ignore[arg-type]
+    config = WorkloadConfig(**({"rate": 8, "probe_interval": 0.5} | workload_settings))  # type: ignore[arg-type]
     with upstream(directory, config) as workload, contextlib.ExitStack() as stack:
         workload.open(PUMPS)
         yield Scene(workload, target, directory, stack)

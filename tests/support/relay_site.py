@@ -4,13 +4,20 @@ import contextlib
 import re
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 from tests.support.arena import Arena, Cut
 from tests.support.bank_states import Balances, bank_changes, states_at
 from tests.support.golden_case import GOLDEN, load_case
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PARTS = Cut(step_bytes=1000, max_bytes=30_000, atomic_rows=20, parts=2)
 
@@ -49,6 +56,12 @@ class RelaySite:
         """A life without the upstream, to its end: the commit_ts at which the target is consistent, and as the upstream was there."""
         code, said = self.live()
         return self._recovered(code, said)
+
+    def recover_in(self, spark: "SparkSession") -> int:
+        """The same in this session."""
+        with pytest.raises(PumpUnavailable) as ended:
+            self.arena.drain(spark)
+        return self._recovered(1, str(ended.value))
 
     def die_in_recovery(self, die: str) -> None:
         """A life without the upstream that is killed, unless it has done everything before."""

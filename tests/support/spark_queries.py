@@ -1,12 +1,15 @@
-"""Spark queries over Pumps: the source and pairing, and what every batch gave; a whole replication. Imports pyspark."""
+"""Spark queries over Pumps: the source and pairing, and what every batch gave; a whole replication, a drainer. Imports pyspark."""
 
 import functools
+import logging
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -14,6 +17,7 @@ from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
 from pyspark_tidb_binlog.binlog_source.stream import transactions
 from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.jobs import drainer
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.events import ControlType, Delivery
 from pyspark_tidb_binlog.schemas.packed import unpacked
@@ -104,3 +108,25 @@ def replicated(replication: Replication, end_ts: int, batches: int = 1 << 30) ->
     """Wait for everything up to ``end_ts``, or for that many batches; whether it is everything. What ended the stream is raised as itself."""
     eventually(lambda: len(replication.reports) >= batches or replication.reached(end_ts), seconds=RUN_SECONDS)
     return replication.reached(end_ts)
+
+
+def drained(spark: SparkSession, flags: Sequence[str], environ: Mapping[str, str], stop: threading.Event | None = None) -> None:
+    """A life of the drainer up to ``spark.ending-commit-ts``: the command's own ``main``, in this session instead of a JVM of its own, which takes
+    ten seconds of CPU. What ends it is raised as itself; ``flags`` and ``environ`` are those of the command (``drainer_process.py``), ``stop`` is
+    set in place of a signal.
+    """
+    root = logging.getLogger()
+    level = root.level
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        patch.setattr(drainer, "build_session", lambda name: spark)
+        patch.setattr(drainer, "stop_on_signals", lambda: stop or threading.Event())
+        try:
+            assert drainer.main(flags) == 0
+        finally:
+            root.setLevel(level)
+            # A stream that was left unfinished would be gone with a JVM of its own.
+            for query in spark.streams.active:
+                if query.name == "tidb_binlog":
+                    query.stop()
