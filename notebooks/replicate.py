@@ -132,7 +132,7 @@ plt.close(figure)
 
 # COMMAND ----------
 
-ddls = changes.where("op = 'ddl'").select("commit_time", "table", "ddl", "commit_ts").orderBy("commit_ts")
+ddls = changes.where("op = 'ddl'").select("commit_time", "commit_ts", "table", "ddl").orderBy("commit_ts")
 show("DDLs", ddls)
 
 # COMMAND ----------
@@ -142,7 +142,7 @@ rates = {(row.second, row.op): row.n for row in changes.groupBy(second, "op").ag
 begin = min(at for at, _ in rates)
 marks = {}
 for row in ddls.collect():
-    marks.setdefault(row.commit_time.replace(microsecond=0), []).append(f"{' '.join(row.ddl.split()[:2])} {row.table}")
+    marks.setdefault(row.commit_time.replace(microsecond=0), []).append(f"{' '.join(row.ddl.split()[:2])} {row.table.split('.')[-1]}")
 
 figure, axes = plt.subplots(figsize=(9, 4), layout="constrained")
 before = {}
@@ -151,14 +151,14 @@ for op, colour in COLOURS.items():
     moments = [(at - begin).total_seconds() for at in heights]
     axes.bar(moments, list(heights.values()), 0.9, [before.get(at, 0) for at in heights], color=colour, label=op)
     before |= {at: before.get(at, 0) + n for at, n in heights.items()}
-most = max(before.values())
-for at, statements in marks.items():
-    moment = (at - begin).total_seconds()
-    axes.axvline(moment, color="#444444", linewidth=0.8, linestyle=":")
-    if len(marks) <= 25:  # more cannot be read
-        text = statements[0] if len(statements) == 1 else f"{len(statements)} DDLs"
-        axes.text(moment, 1.05 * most, text, rotation=90, fontsize=7, ha="center", va="bottom")
-axes.set(title="Changes a second, and DDLs", xlabel=f"seconds since {begin:%F %T}", ylabel="changes", ylim=(0, 1.9 * most))
+if len(marks) <= 25:  # more cannot be read
+    names = [statements[0] if len(statements) == 1 else f"{len(statements)} DDLs" for statements in marks.values()]
+    above = axes.secondary_xaxis("top")
+    above.set_xticks([(at - begin).total_seconds() for at in marks], names, rotation=60, fontsize=7, ha="left", rotation_mode="anchor")
+for at in marks:
+    axes.axvline((at - begin).total_seconds(), color="#444444", linewidth=0.8, linestyle=":")
+axes.set(title="Changes a second, and DDLs", xlabel=f"seconds since {begin:%F %T}", ylabel="changes")
+axes.set_ylim(top=1.25 * max(before.values()))
 axes.legend(loc="upper left", ncols=3)
 display(figure)
 plt.close(figure)
@@ -234,8 +234,9 @@ while time.monotonic() < until:
 
 replication.close()
 checkpoints = spark.read.format("delta").load(config.delta_dir).where("batch_id >= 0").where(F.col("recorded_at") >= started)
-shown = ["batch_id", "resolved_at", "recorded_at", "rows", "transactions", "ddls", "timings"]
-show("batches", checkpoints.orderBy("batch_id").select(*shown))
+rounded = "transform_values(timings, (stage, seconds) -> round(seconds, 3)) AS timings"
+columns = ["batch_id", "resolved_at", "recorded_at", "rows", "transactions", "ddls", rounded]
+show("batches", checkpoints.orderBy("batch_id").selectExpr(*columns))
 
 # COMMAND ----------
 
@@ -268,9 +269,7 @@ for stage, (colour, names) in STAGES.items():
         parts = [max(0.0, lag - sum(batch.timings.values())) for lag, batch in zip(lags, drawn, strict=True)]
     axes.bar([batch.batch_id for batch in drawn], parts, bottom=tops, color=colour, label=stage)
     tops = [top + part for top, part in zip(tops, parts, strict=True)]
-axes.set(
-    title="Lag by stage" + f", after {len(batches) - len(drawn)} batches" * (len(drawn) < len(batches)), xlabel="batch", ylabel="seconds"
-)
+axes.set(title=f"Lag by stage: the last {len(drawn)} of {len(batches)} batches", xlabel="batch", ylabel="seconds")
 axes.legend(loc="upper left", ncols=len(STAGES))
 axes.set_ylim(top=1.25 * max(tops, default=1.0))
 display(figure)
