@@ -1,6 +1,9 @@
 """The pictures of README: the demo's terminal and two plots of the notebook, from real runs.
 
-    python -m benchmarks.pictures [--only demo|notebook]
+    python -m benchmarks.pictures [--only demo|notebook] [--anyway]
+
+A short run warms the machine up, then the run that is drawn begins. A picture of a machine that others use would be untrue: nothing is drawn when the
+machine is not quiet before and during the run (``benchmarks.quiet``). ``--anyway`` draws all the same, into ``var/pictures``.
 
 Promises: ``screen_of`` and ``terminal_picture`` are pure. What is drawn is what a terminal of ``COLUMNS`` shows when the demo has ended, and the
 figures that the notebook displays.
@@ -8,6 +11,7 @@ figures that the notebook displays.
 
 import argparse
 import fcntl
+import io
 import os
 import pty
 import re
@@ -15,18 +19,24 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from benchmarks.notebook_form import SOURCE, cells_of
+from benchmarks.quiet import disturbance, watched
 
 PROJECT = SOURCE.parent.parent
 IMAGES = PROJECT / "docs" / "images"
+ANYWAY = PROJECT / "var" / "pictures"
 COLUMNS = 116
-COMMAND = ("./spark-submit.sh", "demo", "--seconds", "30")
 _CONTROL = re.compile(r"(\n|\r|\x1b\[[\d;]*[A-Za-z])")
 _MOVE = re.compile(r"\x1b\[([\d;]*)([A-Za-z])")
+WARM_UP, SECONDS = 6, 60
+"""For how long the two runs write."""
+_LOOK_SECONDS = 6.0
+"""For how long the machine is watched before a run."""
 _WIDE, _HIGH, _MARGIN = 7.8, 18, 14
 """Pixels: a character, a line, around the text."""
 
@@ -98,37 +108,62 @@ def output_of(command: Sequence[str]) -> str:
     return taken.decode()
 
 
-def draw_demo() -> None:
+def demo(seconds: int) -> dict[str, bytes]:
     """``demo.svg``."""
-    lines = [f"$ {' '.join(COMMAND)}", *screen_of(output_of(COMMAND), COLUMNS)]
-    (IMAGES / "demo.svg").write_text(terminal_picture(lines, COLUMNS))
+    command = ("./spark-submit.sh", "demo", "--seconds", str(seconds))
+    lines = [f"$ {' '.join(command)}", *screen_of(output_of(command), COLUMNS)]
+    return {"demo.svg": terminal_picture(lines, COLUMNS).encode()}
 
 
-def draw_notebook() -> None:
-    """``changes.png`` and ``lag.png``: the first and the last figure that the notebook displays."""
-    os.environ["MPLBACKEND"] = "agg"
-    os.environ.setdefault("TIDB_BINLOG_NOTEBOOK_SECONDS", "30")
+def notebook(seconds: int) -> dict[str, bytes]:
+    """``changes.png`` and ``lag.png``: figures that the notebook displays. A second run has the session of the first."""
+    os.environ |= {"MPLBACKEND": "agg", "TIDB_BINLOG_NOTEBOOK_SECONDS": str(seconds)}
     shown: list[Any] = []
     names: dict[str, Any] = {"__name__": "notebook", "display": shown.append}
     for cell in cells_of(SOURCE.read_text()):
         if not (cell.is_markdown or cell.is_command):
             exec(compile(cell.text, str(SOURCE), "exec"), names)
-    figures = [one for one in shown if hasattr(one, "savefig")]
-    for name, figure in (("changes", figures[0]), ("lag", figures[-1])):
-        figure.savefig(IMAGES / f"{name}.png", dpi=90)
+    _, changes, lag = (one for one in shown if hasattr(one, "savefig"))
+    return {"changes.png": _png(changes), "lag.png": _png(lag)}
 
 
-PICTURES = {"demo": draw_demo, "notebook": draw_notebook}
+def _png(figure: Any) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, dpi=110)
+    return file.getvalue()
+
+
+PICTURES: Mapping[str, Callable[[int], dict[str, bytes]]] = {"demo": demo, "notebook": notebook}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Draw them."""
+    """Draw them; exit code 1 when the machine was not quiet."""
     options = argparse.ArgumentParser(description="The pictures of README, from real runs.")
     options.add_argument("--only", choices=PICTURES, help="draw this one (default: all)")
-    IMAGES.mkdir(exist_ok=True)
-    only = options.parse_args(argv).only
-    for picture in [only] if only else PICTURES:
-        PICTURES[picture]()
+    options.add_argument("--anyway", action="store_true", help=f"draw on a busy machine, too, into {ANYWAY.relative_to(PROJECT)}")
+    arguments = options.parse_args(argv)
+    folder, cores = ANYWAY if arguments.anyway else IMAGES, os.cpu_count() or 1
+    folder.mkdir(parents=True, exist_ok=True)
+    load = os.getloadavg()[0]
+    for name in [arguments.only] if arguments.only else PICTURES:
+        with watched() as before:
+            time.sleep(_LOOK_SECONDS)
+        disturbed = disturbance(before, cores, load)
+        if not disturbed or arguments.anyway:
+            load = 0.0  # from now on it is ours
+            PICTURES[name](WARM_UP)
+            with watched() as during:
+                drawn = PICTURES[name](SECONDS)
+            disturbed = disturbance(during, cores)
+        if disturbed:
+            print(
+                f"{name}: the machine is not quiet: {disturbed}. End other programs and try again, or draw with --anyway", file=sys.stderr
+            )
+        if disturbed and not arguments.anyway:
+            return 1
+        for file, content in drawn.items():
+            (folder / file).write_bytes(content)
+            print(f"drawn: {(folder / file).relative_to(PROJECT)}")
     return 0
 
 

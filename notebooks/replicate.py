@@ -2,19 +2,18 @@
 # MAGIC %md
 # MAGIC # Changes of a TiDB cluster, and their replication
 # MAGIC
-# MAGIC What was written to a cluster in the last minutes, as DataFrames: counts, one table, the DDLs, the life of one row. Then the replication
-# MAGIC stream, its checkpoints and its lag.
+# MAGIC The first half reads what a cluster wrote in the last minutes: the hot tables, the rate with its DDLs, the life of one row. The second half
+# MAGIC replicates the cluster and shows where the lag comes from.
 # MAGIC
-# MAGIC The cluster is that of a `drainer.toml` (`TIDB_BINLOG_CONFIG` is its path; `conf/drainer.toml` explains it) or of variables such as
-# MAGIC `TIDB_BINLOG__PD_URLS` and `TIDB_BINLOG__SYNCER__TO__HOST`. Where none is set, the notebook runs a small cluster of its own: two Pumps, a
-# MAGIC workload, and a private MariaDB as the target, whose programs it needs (`apt-get install mariadb-server`).
+# MAGIC Your cluster: set `TIDB_BINLOG_CONFIG` to the path of a `drainer.toml` (`conf/drainer.toml` explains it), or set variables such as
+# MAGIC `TIDB_BINLOG__PD_URLS` and `TIDB_BINLOG__SYNCER__TO__HOST`. Without settings the notebook starts a small cluster: two Pumps, a workload, and
+# MAGIC a private MariaDB as the target. The small cluster needs MariaDB's programs (`apt-get install mariadb-server`).
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The wheel (`make wheel` builds it) and what the stream needs beside it; PySpark is the notebook's own. Where this version is installed,
-# MAGIC the cell changes nothing; in a clone without a wheel, whose folder is on `PYTHONPATH`, pip says that there is no such file: go on. In
-# MAGIC Databricks, upload the wheel and put its path here, or delete the cell if it is a library of the cluster.
+# MAGIC The next cell installs the wheel (`make wheel` builds it). In a clone without a wheel, pip reports that the file is missing: go on. In
+# MAGIC Databricks, upload the wheel and put its path here, or delete the cell if the wheel is a library of the cluster.
 
 # COMMAND ----------
 
@@ -27,7 +26,7 @@ if "dbutils" in globals():
 
 # COMMAND ----------
 
-# MAGIC %md `spark` and `display` are Databricks' own. Elsewhere they are made here.
+# MAGIC %md Databricks has `spark` and `display`. Elsewhere this cell makes them.
 
 # COMMAND ----------
 
@@ -69,14 +68,14 @@ if settings or any(name.startswith(("TIDB_BINLOG__", "BINLOG_SERVER_")) for name
     config = load_drainer(Path(settings) if settings else None)
 else:
     config, workload = own.enter_context(small_cluster())
+    time.sleep(seconds / 2)  # so that there is something to see
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Changes
+# MAGIC ## Hot tables
 # MAGIC
-# MAGIC All tables, complete transactions only; `before` and `after` of each row are VARIANTs. A stream is the same with `spark.readStream`:
-# MAGIC `docs/changes.md` has every column and option.
+# MAGIC All tables, complete transactions only. A stream is the same with `spark.readStream`: `docs/changes.md` has every column and option.
 
 # COMMAND ----------
 
@@ -86,58 +85,40 @@ from pyspark_tidb_binlog import source_options
 
 since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=minutes)
 cluster = source_options(config) | {"startingTimestamp": since.isoformat()}
-
 every = spark.read.format("tidb_binlog").options(**cluster).load()
 changes = every.selectExpr(
     "concat_ws('.', database, table) AS table", "op", "commit_ts", "commit_time", "seq", "to_json(key) AS key", "ddl"
 ).cache()
-display(changes.groupBy("table", "op").count().orderBy("table", "op"))
+of_rows = changes.where("op <> 'ddl'")
 
-# COMMAND ----------
 
-# MAGIC %md
-# MAGIC ## One table
-# MAGIC
-# MAGIC Its own columns, with the types of its newest definition, and `_change_type`, `_commit_version`, `_commit_timestamp` as Delta's change
-# MAGIC data feed names them.
+def show(title, rows, first=20):
+    """Display the first rows, and print how many there are."""
+    n = rows.count()
+    print(f"{title}: {n} rows" if n <= first else f"{title}: the first {first} of {n} rows")
+    display(rows.limit(first))
 
-# COMMAND ----------
 
-of_tables = changes.where("op <> 'ddl'").groupBy("table").agg(F.count("*").alias("n"), F.max("commit_ts").alias("newest"))
-found = [one for one in of_tables.orderBy(F.desc("n"), "table").collect() if table in ("", one.table)]
-if not found:
-    raise ValueError(f"no change of {table or 'any table'} since {since:%F %T} UTC: wait, or set TIDB_BINLOG_NOTEBOOK_MINUTES or _TABLE")
-table = found[0].table
-
-one_table = spark.read.format("tidb_binlog").options(**cluster).option("table", table)
-rows = one_table.option("schemaCommitTs", found[0].newest).option("schemaEvolution", "ignore").load().cache()
-print(f"changes of {table}:")
-display(rows)
+COLOURS = {"insert": "#2f9e6e", "update": "#3b78c3", "delete": "#d1495b"}
+hot = of_rows.groupBy("table").pivot("op", list(COLOURS)).count().na.fill(0)
+hot = hot.withColumn("changes", sum(map(F.col, COLOURS), F.lit(0))).orderBy(F.desc("changes"), "table")
+show("changes of each table", hot)
 
 # COMMAND ----------
 
 import matplotlib.pyplot as plt
 
-COLOURS = {"insert": "tab:green", "update_postimage": "tab:blue", "delete": "tab:red"}
-each_second = (
-    rows.where("_change_type <> 'update_preimage'")
-    .groupBy(F.date_trunc("second", "_commit_timestamp").alias("at"), "_change_type")
-    .count()
-    .orderBy("at")
-    .collect()
-)
+hottest = hot.limit(12).collect()[::-1]
+if not hottest:
+    raise ValueError(f"no change of any table since {since:%F %T} UTC: wait, or set TIDB_BINLOG_NOTEBOOK_MINUTES")
+table = table or hottest[-1].table
 
-figure, axes = plt.subplots(figsize=(9, 3), layout="constrained")
-top: dict[float, int] = {}
-for kind, colour in COLOURS.items():
-    heights = {(one["at"] - each_second[0]["at"]).total_seconds(): one["count"] for one in each_second if one["_change_type"] == kind}
-    axes.bar(
-        list(heights), list(heights.values()), 0.9, [top.get(at, 0) for at in heights], color=colour, label=kind.removesuffix("_postimage")
-    )
-    top |= {at: top.get(at, 0) + height for at, height in heights.items()}
-axes.set_xlabel(f"seconds since {each_second[0]['at']:%F %T}")
-axes.set_ylabel("changes a second")
-axes.set_title(f"Changes of {table}")
+figure, axes = plt.subplots(figsize=(9, 1 + 0.3 * len(hottest)), layout="constrained")
+before = [0] * len(hottest)
+for op, colour in COLOURS.items():
+    axes.barh([row.table for row in hottest], [row[op] for row in hottest], left=before, color=colour, label=op)
+    before = [left + row[op] for left, row in zip(before, hottest, strict=True)]
+axes.set(title=f"The {len(hottest)} hottest tables", xlabel="changes")
 axes.legend()
 display(figure)
 plt.close(figure)
@@ -145,107 +126,158 @@ plt.close(figure)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## DDLs
+# MAGIC ## The rate, and DDLs
 # MAGIC
-# MAGIC Each statement, at the commit_ts from which rows have the new definition.
+# MAGIC Each DDL is marked at its commit_ts. Rows after this commit_ts have the new definition.
 
 # COMMAND ----------
 
-ddls = changes.where("op = 'ddl'").select("commit_time", "table", "ddl", "commit_ts").orderBy("commit_ts")
-display(ddls)
+ddls = changes.where("op = 'ddl'").select("commit_time", "commit_ts", "table", "ddl").orderBy("commit_ts")
+show("DDLs", ddls)
 
 # COMMAND ----------
 
-newest = ddls.collect()[-25:]
-figure, axes = plt.subplots(figsize=(9, 1.2 + 0.22 * len(newest)), layout="constrained")
-if newest:
-    moments = [(one.commit_time - newest[0].commit_time).total_seconds() for one in newest]
-    axes.scatter(moments, range(len(newest)), marker="D", color="tab:purple")
-    axes.set_yticks(range(len(newest)), [f"{' '.join(one.ddl.split()):.60}" for one in newest], fontsize=7)
-    axes.set_xlabel(f"seconds since {newest[0].commit_time:%F %T}")
-axes.invert_yaxis()
-axes.grid(axis="y", linewidth=0.4)
-axes.set_title("DDLs")
+second = F.date_trunc("second", "commit_time").alias("second")
+rates = {(row.second, row.op): row.n for row in changes.groupBy(second, "op").agg(F.count("*").alias("n")).collect()}
+begin = min(at for at, _ in rates)
+marks = {}
+for row in ddls.collect():
+    marks.setdefault(row.commit_time.replace(microsecond=0), []).append(f"{' '.join(row.ddl.split()[:2])} {row.table.split('.')[-1]}")
+
+figure, axes = plt.subplots(figsize=(9, 4), layout="constrained")
+before = {}
+for op, colour in COLOURS.items():
+    heights = {at: n for (at, kind), n in rates.items() if kind == op}
+    moments = [(at - begin).total_seconds() for at in heights]
+    axes.bar(moments, list(heights.values()), 0.9, [before.get(at, 0) for at in heights], color=colour, label=op)
+    before |= {at: before.get(at, 0) + n for at, n in heights.items()}
+if len(marks) <= 25:  # more cannot be read
+    names = [statements[0] if len(statements) == 1 else f"{len(statements)} DDLs" for statements in marks.values()]
+    above = axes.secondary_xaxis("top")
+    above.set_xticks([(at - begin).total_seconds() for at in marks], names, rotation=60, fontsize=7, ha="left", rotation_mode="anchor")
+for at in marks:
+    axes.axvline((at - begin).total_seconds(), color="#444444", linewidth=0.8, linestyle=":")
+axes.set(title="Changes a second, and DDLs", xlabel=f"seconds since {begin:%F %T}", ylabel="changes")
+axes.set_ylim(top=1.25 * max(before.values()))
+axes.legend(loc="upper left", ncols=3)
 display(figure)
 plt.close(figure)
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## One table
+# MAGIC
+# MAGIC The table's own columns, with the types of its newest definition, and `_change_type`, `_commit_version`, `_commit_timestamp` as Delta's
+# MAGIC change data feed names them.
+
+# COMMAND ----------
+
+of_table = of_rows.where(F.col("table") == table)
+newest = of_table.agg(F.max("commit_ts")).first()[0]
+if newest is None:
+    raise ValueError(f"no change of {table} since {since:%F %T} UTC: wait, or set TIDB_BINLOG_NOTEBOOK_MINUTES or _TABLE")
+one_table = spark.read.format("tidb_binlog").options(**cluster).option("table", table)
+rows = one_table.option("schemaCommitTs", newest).option("schemaEvolution", "ignore").load().cache()
+show(f"changes of {table}", rows)
 
 # COMMAND ----------
 
 # MAGIC %md
 # MAGIC ## The life of one row
 # MAGIC
-# MAGIC Every version of the row with one primary key, before and after each change.
+# MAGIC What each change made of the row with one primary key.
 
 # COMMAND ----------
 
-of_table = changes.where((F.col("table") == table) & (F.col("op") != "ddl"))
 key = key or of_table.groupBy("key").count().orderBy(F.desc("count"), "key").first().key
 of_row = of_table.where(F.col("key") == key).selectExpr("commit_ts AS _commit_version", "seq AS _change_seq")
-marks = ["_change_type", "_commit_timestamp"]
-life = (
-    rows.join(of_row, ["_commit_version", "_change_seq"], "left_semi")
-    .orderBy("_commit_version", "_change_seq", F.col("_change_type") != "update_preimage")
-    .select(*marks, *(name for name in rows.columns if name not in marks))
-)
-print(f"the row {key} of {table}:")
-display(life)
+order = ["_commit_version", "_change_seq", F.col("_change_type") != "update_preimage"]
+life = rows.join(of_row, ["_commit_version", "_change_seq"], "left_semi").orderBy(*order)
+
+lived, image = [], {}
+for version in life.collect():
+    former, image = image, {name: version[name] for name in rows.columns[:-4]}
+    changed = [f"{name}: {former.get(name)!s:.24} → {value!s:.24}" for name, value in image.items() if former.get(name) != value]
+    if version._change_type == "update_postimage":
+        lived.append((version._commit_timestamp, "update", ", ".join(changed)))
+    elif version._change_type != "update_preimage":
+        lived.append((version._commit_timestamp, version._change_type, ""))
+show(f"the row {key} of {table}", spark.createDataFrame(lived, "commit_time timestamp, op string, changed string"))
 
 # COMMAND ----------
 
 # MAGIC %md
 # MAGIC ## The replication stream
 # MAGIC
-# MAGIC Source, pairing, apply, checkpoint: what `./spark-submit.sh drainer` runs, with the same settings, into the target that they name.
+# MAGIC The stream of `./spark-submit.sh drainer`, with the same settings, into the target that they name. Each line shows how far the target is behind,
+# MAGIC and what holds it back.
 
 # COMMAND ----------
 
 from pyspark_tidb_binlog import Replication
 
+started = datetime.datetime.now(datetime.UTC)
 replication = Replication(spark, config).start()
-
-# COMMAND ----------
-
-# MAGIC %md Let it run for a while. Each line shows how far the target is behind, and what holds it back.
-
-# COMMAND ----------
 
 until = time.monotonic() + seconds
 while time.monotonic() < until:
     replication.check()
     print(replication.progress())
-    time.sleep(1)
+    time.sleep(min(2, seconds))
 
 # COMMAND ----------
 
-# MAGIC %md What the target holds, batch by batch: the Delta table `checkpoint`. Closing the stream writes its last rows.
+# MAGIC %md The Delta table `checkpoint` has a row for each batch. Closing the stream writes the last rows.
 
 # COMMAND ----------
 
 replication.close()
-checkpoints = spark.read.format("delta").load(config.delta_dir).where("batch_id >= 0").orderBy("batch_id")
-display(checkpoints)
+checkpoints = spark.read.format("delta").load(config.delta_dir).where("batch_id >= 0").where(F.col("recorded_at") >= started)
+rounded = "transform_values(timings, (stage, seconds) -> round(seconds, 3)) AS timings"
+columns = ["batch_id", "resolved_at", "recorded_at", "rows", "transactions", "ddls", rounded]
+show("batches", checkpoints.orderBy("batch_id").selectExpr(*columns))
 
 # COMMAND ----------
 
-# MAGIC %md Lag: the age of each batch's resolved_ts when the target had it.
+# MAGIC %md
+# MAGIC ## Where the lag comes from
+# MAGIC
+# MAGIC Lag: the age of a batch's resolved_ts when the target has the batch. `source and Spark` is what the other stages leave: the Pumps' answers,
+# MAGIC offsets, Spark's planning. Batches with changes from before the first batch was visible belong to the start-up. The plot leaves them out if
+# MAGIC others follow.
 
 # COMMAND ----------
 
-batches = checkpoints.select("recorded_at", "resolved_at", "rows").collect()
-lags = [(batch.recorded_at - batch.resolved_at).total_seconds() for batch in batches]
+STAGES = {
+    "source and Spark": ("#8d99ae", ()),
+    "read and pair": ("#3b78c3", ("read",)),
+    "plan": ("#e9a23b", ("plan", "plan+delete")),
+    "apply": ("#2f9e6e", ("write", "relay")),
+    "DDL": ("#8e5ea2", ("ddl",)),
+}
+batches = checkpoints.orderBy("batch_id").collect()
+caught_up = next((n for n, batch in enumerate(batches, 1) if batch.resolved_at >= batches[0].recorded_at), 0)
+drawn = batches[caught_up:][-60:] or batches[-60:]
 
-figure, axes = plt.subplots(figsize=(9, 3), layout="constrained")
-axes.plot([(batch.recorded_at - batches[0].recorded_at).total_seconds() for batch in batches], lags, marker=".", linewidth=1)
-axes.set_xlabel("seconds since the first batch")
-axes.set_ylabel("lag, seconds")
-axes.set_ylim(bottom=0)
-axes.set_title("Lag of the target behind the upstream")
+figure, axes = plt.subplots(figsize=(9, 3.2), layout="constrained")
+tops = [0.0] * len(drawn)
+lags = [(batch.recorded_at - batch.resolved_at).total_seconds() for batch in drawn]
+for stage, (colour, names) in STAGES.items():
+    parts = [sum(batch.timings.get(name, 0.0) for name in names) for batch in drawn]
+    if not names:  # the rest of the lag
+        parts = [max(0.0, lag - sum(batch.timings.values())) for lag, batch in zip(lags, drawn, strict=True)]
+    axes.bar([batch.batch_id for batch in drawn], parts, bottom=tops, color=colour, label=stage)
+    tops = [top + part for top, part in zip(tops, parts, strict=True)]
+axes.set(title=f"Lag by stage: the last {len(drawn)} of {len(batches)} batches", xlabel="batch", ylabel="seconds")
+axes.legend(loc="upper left", ncols=len(STAGES))
+axes.set_ylim(top=1.25 * max(tops, default=1.0))
 display(figure)
 plt.close(figure)
 
 # COMMAND ----------
 
-# MAGIC %md The small cluster, if it was the notebook's own, ends here.
+# MAGIC %md The small cluster ends here.
 
 # COMMAND ----------
 

@@ -16,6 +16,7 @@ from pyspark_tidb_binlog.sinks.mysql.session import connect
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.grpc]
 OTHERS = ("information_schema", "performance_schema", "mysql", "sys", "tidb_binlog")
+OPS = ["insert", "update", "delete"]
 MARKS = ["_change_type", "_commit_timestamp", "_commit_version", "_change_seq"]
 
 
@@ -76,46 +77,56 @@ def test_every_cell_runs_and_the_target_is_an_exact_copy(spark, nothing_set, cap
 
 
 def looks_at(shown, names, printed):
-    counts, rows, bars, ddls, timeline, life, checkpoints, lag = shown
-    shows_changes(counts, rows, bars, names["table"])
-    shows_ddls(ddls, timeline)
-    shows_a_life(life, rows, names["key"])
-    shows_lag(checkpoints, lag, printed)
-    assert f"changes of {names['table']}:" in printed and f"the row {names['key']} of {names['table']}:" in printed
+    hot, bars, ddls, rates, rows, life, checkpoints, lag = shown
+    shows_hot_tables(hot, bars, names["table"])
+    shows_rates(ddls, rates, names["changes"])
+    shows_one_table(rows, names["rows"], names["hot"].where(f"table = '{names['table']}'").first())
+    shows_a_life(life, names["life"].collect(), names["rows"], names["key"])
+    shows_lag(checkpoints, names["checkpoints"].orderBy("batch_id").collect(), lag, printed)
+    says_what_it_leaves_out(printed, names)
 
 
-def shows_changes(counts, rows, bars, table):
-    numbers = {(row["table"], row["op"]): row["count"] for row in counts.collect()}
-    assert {op for _, op in numbers} == {"insert", "update", "delete", "ddl"}
-    assert {"demo.account", "demo.word", "demo.event"} <= {name for name, _ in numbers}
-    assert isinstance(rows, DataFrame) and set(MARKS) < set(rows.columns)
-    found = dict(rows.groupBy("_change_type").count().collect())
-    # The table was read after the counts, while the workload went on.
-    assert all(
-        found[kind] >= numbers[table, op] for kind, op in (("insert", "insert"), ("delete", "delete"), ("update_preimage", "update"))
-    )
-    assert found["update_preimage"] == found["update_postimage"]
+def says_what_it_leaves_out(printed, names):
+    """No table is cut off without a word."""
+    n, all_ddls = names["rows"].count(), names["ddls"].count()
+    assert f"changes of {names['table']}: the first 20 of {n} rows" in printed
+    assert re.search(rf"^DDLs: {f'the first 20 of {all_ddls}' if all_ddls > 20 else all_ddls} rows$", printed, re.M)
+    assert f"the row {names['key']} of {names['table']}: " in printed
+
+
+def shows_hot_tables(hot, bars, table):
+    found = hot.collect()
+    assert {"demo.account", "demo.word", "demo.event"} <= {row.table for row in found} and found[0].table == table
+    assert all(row.changes == row["insert"] + row["update"] + row["delete"] for row in found)
+    assert [row.changes for row in found] == sorted((row.changes for row in found), reverse=True)
     (axes,) = bars.axes
-    assert sum(bar.get_height() for bar in axes.patches) == rows.count() - found["update_preimage"]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["insert", "update", "delete"]
+    assert sum(bar.get_width() for bar in axes.patches) == sum(row.changes for row in found[:12])
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == OPS
 
 
-def shows_ddls(ddls, timeline):
+def shows_rates(ddls, rates, changes):
     statements = [row.ddl for row in ddls.collect()]
     assert sum("create table" in statement.lower() for statement in statements) >= 7 and len(statements) >= 9
-    (axes,) = timeline.axes
-    (points,) = axes.collections
-    drawn = [label.get_text() for label in axes.get_yticklabels()]
-    # The last ones: how many there are depends on how long the cells before took.
-    assert drawn == [" ".join(statement.split())[:60] for statement in statements[-25:]] and len(points.get_offsets()) == len(drawn)
+    (axes,) = rates.axes
+    assert sum(bar.get_height() for bar in axes.patches) == changes.where("op <> 'ddl'").count()
+    seconds = {row.commit_time.replace(microsecond=0) for row in changes.where("op = 'ddl'").collect()}
+    assert len(axes.lines) == len(seconds)
+    (above,) = axes.child_axes
+    assert len(above.get_xticklabels()) == len(seconds) and "DDLs" in above.get_xticklabels()[0].get_text()
 
 
-def shows_a_life(life, rows, key):
-    """It begins with an insert, and each version begins as the one before it ended."""
-    versions = life.collect()
-    assert life.columns[:2] == MARKS[:2] and set(life.columns) == set(rows.columns)
+def shows_one_table(shown, rows, counted):
+    assert set(MARKS) < set(shown.columns) and shown.count() == 20 and isinstance(shown, DataFrame)
+    found = dict(rows.groupBy("_change_type").count().collect())
+    # The table was read after the counts, while the workload went on.
+    assert all(found[kind] >= counted[op] for kind, op in zip(("insert", "update_preimage", "delete"), OPS, strict=True))
+    assert found["update_preimage"] == found["update_postimage"]
+
+
+def shows_a_life(shown, versions, rows, key):
+    """It begins with an insert, each version begins as the one before it ended, and what differs is shown."""
     # A column that a DDL adds in between (``DdlMix`` calls it c1, c2, …) is null before and has its default afterwards.
-    own = [name for name in life.columns if name not in MARKS and not re.fullmatch(r"c\d+", name)]
+    own = [name for name in rows.columns if name not in MARKS and not re.fullmatch(r"c\d+", name)]
     images = [tuple(version[name] for name in own) for version in versions]
     kinds = [version["_change_type"] for version in versions]
     assert kinds[0] == "insert" and len(versions) >= 3
@@ -125,10 +136,20 @@ def shows_a_life(life, rows, key):
         assert image == following or not leaves
     times = [version["_commit_timestamp"] for version in versions]
     assert times == sorted(times) and key.startswith("{")
+    told = shown.collect()
+    assert [row.op for row in told] == [kind.removesuffix("_postimage") for kind in kinds if kind != "update_preimage"][:20]
+    assert all(" → " in row.changed for row in told if row.op == "update")
 
 
-def shows_lag(checkpoints, lag, printed):
-    assert isinstance(checkpoints, DataFrame) and checkpoints.count() >= 1
-    (line,) = lag.axes[0].lines
-    assert len(line.get_xdata()) == checkpoints.count() and min(line.get_ydata()) > 0
+def shows_lag(shown, batches, lag, printed):
+    """Its bars are whole: the stages of a batch add up to its lag."""
+    assert isinstance(shown, DataFrame) and [row.batch_id for row in shown.collect()] == [batch.batch_id for batch in batches[:20]]
+    (axes,) = lag.axes
+    heights = {}
+    for bar in axes.patches:
+        at = round(bar.get_x() + bar.get_width() / 2)
+        heights[at] = heights.get(at, 0.0) + bar.get_height()
+    lags = {batch.batch_id: (batch.recorded_at - batch.resolved_at).total_seconds() for batch in batches}
+    assert heights and heights == pytest.approx({at: lags[at] for at in heights})
+    assert list(heights) == list(lags)[-len(heights) :]
     assert re.search(r"lag [\d.]+ ", printed)
