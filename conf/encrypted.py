@@ -36,14 +36,16 @@ def decrypted(text: str, environ: Mapping[str, str]) -> str:
     try:
         data = base64.b64decode("".join(text.splitlines()), validate=True)
     except (binascii.Error, ValueError):
-        raise ValueError("it is not base64") from None
+        raise ValueError("the value is not base64: write what `ctl encrypt` prints") from None
     iv, separator, rest = data[:_BLOCK], data[_BLOCK : _BLOCK + 1], data[_BLOCK + 1 :]
     if separator != _SEPARATOR:
-        raise ValueError("it is not what `ctl -cmd encrypt` gives")
+        raise ValueError("the value is not an encrypted password: write what `ctl encrypt` prints")
     try:
         return _through(key, iv, rest, decrypts=True).decode()
     except UnicodeDecodeError:
-        raise ValueError(f"it was encrypted with another key than that of {SECRET_KEY}") from None
+        raise ValueError(
+            f"the value was encrypted with another key than {SECRET_KEY} holds: set the right key, or encrypt the password again"
+        ) from None
 
 
 def uses_known_key(environ: Mapping[str, str]) -> bool:

@@ -9,9 +9,9 @@ Promises: no error contains a value.
 import re
 from collections.abc import Callable
 
-_ORDER = "each message is sent once and in order, whatever fails"
-_BYTES = "messages are bytes, one after the other in partition 0"
-_READ = "the end of the topic is read as it is"
+_ORDER = "this program sends each message once and in order"
+_BYTES = "this program writes messages as bytes to partition 0"
+_READ = "this program reads the end of the topic itself"
 CHOSEN: dict[str, str] = {
     "bootstrap.servers": "name the brokers in syncer.to.kafka-addrs",
     "client.id": "use syncer.to.kafka-client-id",

@@ -158,7 +158,7 @@ def _item(model: type, value: object, which: str, **more: object) -> object:
     if dataclasses.is_dataclass(value):
         return value
     if not isinstance(value, dict):
-        raise WrongItem(f"{which} is not a table")
+        raise WrongItem(f"{which} is not a TOML table")
     known = {one.path.lower(): one for one in settings_in(model) if one.path not in more}
     found = dict(more)
     for path, inner in leaves(value, "", known):

@@ -116,7 +116,7 @@ def _with_password(config: DrainerConfig, environ: Mapping[str, str], say: Say) 
     try:
         password = Path(target.password_file).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        why = error.strerror if isinstance(error, OSError) else "the file is not UTF-8"
         # not the decoder's own message, which contains the content
         raise ValueError(f"cannot read spark.password-file {target.password_file}: {why}") from None
     password = password.removesuffix("\n").removesuffix("\r")
@@ -155,7 +155,7 @@ def _decrypted(text: str, environ: Mapping[str, str], say: Say, path: str = "syn
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     if uses_known_key(environ):
-        say(f"{path}: anybody can decrypt it, because {SECRET_KEY} is not set")
+        say(f"{path}: anybody can decrypt this password, because {SECRET_KEY} is not set")
     return password
 
 
@@ -203,7 +203,7 @@ def _kept_transactions(above: Layer, in_file: Layer, given: Layer) -> list[str]:
     """That ``enable-dispatch = false`` decided ``spark.net-change``: only row operations can keep the upstream's transactions."""
     if NET_CHANGE not in given or NET_CHANGE in above or NET_CHANGE in in_file:
         return []
-    return [f"{given[NET_CHANGE].origin}: the upstream's transactions are kept, so {NET_CHANGE} is false"]
+    return [f"{given[NET_CHANGE].origin}: this setting keeps the upstream's transactions, so {NET_CHANGE} is false"]
 
 
 def _from_file(file: Path, settings: Mapping[str, Setting]) -> Layer:
@@ -220,9 +220,9 @@ def _from_file(file: Path, settings: Mapping[str, Setting]) -> Layer:
             path = lowered.get(written.lower(), written)
             setting = _known(path, settings, str(file))
             if not setting.in_file:
-                raise ValueError(f"{file}: {path!r} is no key of the file, only a flag: -{setting.flag}")
+                raise ValueError(f"{file}: {path!r} is no key of the file: use the flag -{setting.flag}")
             if path in found:
-                raise ValueError(f"{file}: {path!r} is set twice, in different case")
+                raise ValueError(f"{file}: {path!r} is set twice, in different case: remove one of the two lines")
             origin = f"{file}: {path}"
             found[path] = GivenValue(typed(setting, value, origin, text=False), origin)
     except WrongItem as error:

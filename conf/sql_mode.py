@@ -57,7 +57,7 @@ def refusals(sql_mode: str) -> tuple[str, ...]:
     for name in sql_mode.upper().split(","):
         mode = name.strip()
         if mode in _MEANS_ANSI_QUOTES:
-            found.append(f"{mode} contains ANSI_QUOTES, in which {REFUSED['ANSI_QUOTES']}")
+            found.append(f"{mode} (it contains ANSI_QUOTES, with which {REFUSED['ANSI_QUOTES']})")
         elif mode in REFUSED:
-            found.append(f"{mode}, in which {REFUSED[mode]}")
+            found.append(f"{mode} (with this mode {REFUSED[mode]})")
     return tuple(found)

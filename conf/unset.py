@@ -66,7 +66,7 @@ def registry_url(pd_urls: str, secure: bool) -> str:
     for url in (part.strip() for part in pd_urls.split(",")):
         scheme, _, host = url.rstrip("/").partition("://")
         if "@" in host:
-            raise ValueError("pd-urls: PD knows no user and no password: write http://host:port")
+            raise ValueError("pd-urls: PD takes no user and no password: write http://host:port")
         if scheme not in ("http", "https") or not _HOST_AND_PORT.fullmatch(host):
             raise ValueError(f"pd-urls: {url!r} is not of the form http://host:port or https://host:port")
         if (scheme == "https") != secure:
@@ -116,7 +116,7 @@ def _node_id(values: Values) -> str:
     port = str(values["addr"]).rpartition(":")[2]
     before = _name_kept(str(values["spark.checkpoint-dir"]))
     if not before and port == "0" and "://" in str(values["spark.pumps"]):
-        raise ValueError(f"addr {values['addr']} asks for any free port, so that node-id has no default: set node-id")
+        raise ValueError(f"addr {values['addr']} asks for any free port, so node-id has no default: set node-id")
     return before or f"{socket.gethostname()}:{port}"
 
 

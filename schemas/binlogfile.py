@@ -95,13 +95,13 @@ def records_in(file: BinaryIO, size: int, name: str, at: int = 0) -> Iterator[tu
     while at < size:
         head = file.read(_HEAD.size)
         if len(head) < _HEAD.size:
-            raise TornRecord(f"{name}: {len(head)} bytes of a record at offset {at}, which is not its head")
+            raise TornRecord(f"{name}: the file ends {len(head)} bytes into the head of the record at offset {at}")
         magic, length = _HEAD.unpack(head)
         if magic != MAGIC or length < 0:
             raise Corruption(f"{name}: no record begins at offset {at}: magic {magic:#x}, length {length}")
         rest = file.read(length + _TAIL.size) if at + AROUND + length <= size else b""
         if len(rest) < length + _TAIL.size:
-            raise TornRecord(f"{name}: the record at offset {at} has {length} bytes, of which the file does not hold all")
+            raise TornRecord(f"{name}: the record at offset {at} has {length} bytes, and the file ends within the record")
         payload = rest[:length]
         (checksum,) = _TAIL.unpack_from(rest, length)
         if google_crc32c.value(payload) != checksum:
@@ -134,7 +134,7 @@ def require_whole(files: Sequence[BinlogName]) -> None:
     """``Corruption`` when a file is missing between two others. As in the original, none is missed between index 0 and the next."""
     for before, after in zip(files, files[1:], strict=False):
         if before.index not in (0, after.index - 1):
-            raise Corruption(f"between {before.name} and {after.name} files are missing: move them back, or begin in an empty directory")
+            raise Corruption(f"files are missing between {before.name} and {after.name}: move them back, or begin in an empty directory")
 
 
 def collectable(files: Sequence[BinlogName], before: FilePosition) -> tuple[BinlogName, ...]:
@@ -336,8 +336,8 @@ class BinlogWriter:
             there = None
         if there is None or (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino):
             raise ApplyError(
-                f"{path} was {'removed or moved' if there is None else 'replaced by another file'} while it was being written: what was written last is not "
-                "recorded as written. Put it back as it was, and start again; nothing but this program may touch the newest file of a directory of binlogs"
+                f"{path} was {'removed or moved' if there is None else 'replaced by another file'} while this program wrote it. The last binlogs are not recorded as "
+                "written. Put the file back and start again. No other program may touch the newest file of this directory"
             )
 
     def _write(self, records: list[bytes]) -> None:
@@ -368,5 +368,7 @@ def _locked(directory: Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
-        raise LeaseHeld(f"another Drainer writes to {directory}: it holds {directory / LOCK}") from None
+        raise LeaseHeld(
+            f"another Drainer writes to {directory} and holds {directory / LOCK}: stop that Drainer, or name another directory"
+        ) from None
     return lock

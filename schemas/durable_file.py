@@ -25,7 +25,7 @@ def written_in(what: str, directory: Path, setting: str) -> Iterator[None]:
         raise  # of what is written, not of where
     except OSError as error:
         raise ApplyError(
-            f"cannot write {what} in {directory}: {error}. Free space there, give this account the right to write, or correct {setting}; then start "
+            f"cannot write {what} in {directory}: {error}. Free space there, give this account the right to write, or correct {setting}. Then start "
             "again: nothing is lost, and nothing is written twice"
         ) from error
 

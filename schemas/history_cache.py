@@ -39,7 +39,7 @@ class HistoryCache:
             with self._path.open("rb") as file:
                 said, body = json.loads(file.readline()), file.read()
             if {name: said.get(name) for name in self._kind()} != self._kind():
-                raise ValueError("it is of another cluster or was written by another version of this program")
+                raise ValueError("another cluster or another version of this program wrote it")
             if said["sha256"] != hashlib.sha256(body).hexdigest():
                 raise ValueError("its checksum is wrong")
             jobs: list[Job] = _SafeUnpickler(io.BytesIO(body)).load()

@@ -123,8 +123,8 @@ class HistoryFeed:
         unanswered = Retries(_BACKOFF, self.timeout)
         trouble = ""
         with self.waits(
-            f"DDL job {job_id} in the history at {self._where}, whose binlog was read: its DDL may be waiting for an open transaction at the upstream "
-            "(ADMIN SHOW DDL JOBS). If there is no such job, spark.tidb-status is another cluster's"
+            f"DDL job {job_id} in the history at {self._where}: the job's binlog was read, and its DDL may wait for an open transaction at the upstream "
+            "(see ADMIN SHOW DDL JOBS). If the upstream has no such job, spark.tidb-status names another cluster"
         ) as pause:
             while True:
                 try:
@@ -140,8 +140,8 @@ class HistoryFeed:
                     raise HistoryUnavailable(f"stopped while waiting for DDL job {job_id} in the history at {self._where}.{trouble}")
                 if unanswered.over and (trouble or self.is_recorded):
                     raise HistoryUnavailable(
-                        f"DDL job {job_id} did not appear in the history at {self._where} within {self.timeout:g} s, although its binlog was read. "
-                        f"Check that it is the history of the same cluster as the Pumps.{trouble}"
+                        f"the binlog of DDL job {job_id} was read, but the history at {self._where} did not show the job within {self.timeout:g} s. "
+                        f"Check that the history and the Pumps are of the same cluster.{trouble}"
                     )
                 pause()
 
@@ -194,8 +194,8 @@ class HistoryFeed:
         known = self._known(table_id)
         name = f"{known.schema}.{known.name}" if known is not None else f"table id {table_id}"
         with self.waits(
-            f"the end of a DDL of {name} that rows need and the DDL history at {self._where} does not show: it may be waiting for an open transaction "
-            "at the upstream (ADMIN SHOW DDL JOBS)"
+            f"a DDL of {name} that the next rows need: the DDL history at {self._where} does not show the DDL yet. The DDL may wait for an open transaction "
+            "at the upstream (see ADMIN SHOW DDL JOBS)"
         ) as pause:
             while known is not None and version > known.version:
                 try:
@@ -213,11 +213,13 @@ class HistoryFeed:
                         unanswered.restart()
                         untold.restart()
                     elif version <= self.snapshot().newest_version and untold.over:
-                        return self._go_on_untold(name, version, f"the TiDB server at {self._answered} is at {now.version}")
+                        return self._go_on_untold(
+                            name, version, f"the TiDB server at {self._answered} still has schema version {now.version}"
+                        )
                     elif unanswered.over:
                         raise HistoryUnavailable(
-                            f"rows of {name} have schema version {version}, and the TiDB server at {self._answered} is at {now.version} after {self.timeout:g} s: "
-                            "check that it is of the same cluster as the Pumps"
+                            f"rows of {name} have schema version {version}, but after {self.timeout:g} s the TiDB server at {self._answered} still has schema version "
+                            f"{now.version}: check that this TiDB server is of the same cluster as the Pumps"
                         )
                     self.refresh()
                     known = self._known(table_id)
@@ -236,7 +238,7 @@ class HistoryFeed:
     def _go_on_untold(self, name: str, version: int, why: str) -> None:
         self._untold_until = time.monotonic() + _UNTOLD_SECONDS
         _log.warning(
-            "rows of %s, of schema version %d, are taken as the DDL history shows the table: whether a DDL that is under way has changed it is not known: %s",
+            "rows of %s with schema version %d are read as the DDL history shows the table: whether a running DDL has changed the table is not known: %s",
             name,
             version,
             why,
@@ -296,7 +298,10 @@ class HistoryFeed:
             page = {job.id: job for job in self._reader.read(self._get(f"?start_job_id={start}&limit={_FIRST_PAGE}"))}
             lowest = min(page, default=start)
             if any(page.get(job.id) != job for job in cached if lowest <= job.id <= start) or start not in page:
-                _log.warning("the cached DDL history does not match that of %s: discarding it and reading the whole history", self._where)
+                _log.warning(
+                    "the cached DDL history differs from the history at %s: the cache is discarded and the whole history is read",
+                    self._where,
+                )
                 return False
         return True
 
@@ -352,7 +357,7 @@ class HistoryFeed:
         try:
             return self._urls()
         except PumpUnavailable as error:
-            raise HistoryUnavailable(f"there is no status port to read the DDL history from: {error}") from error
+            raise HistoryUnavailable(f"cannot read the DDL history, because no status port of TiDB is known: {error}") from error
 
     def _get_from(self, address: str, query: str) -> list[dict[str, Any]]:
         url = f"{address}/ddl/history{query}"

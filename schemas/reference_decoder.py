@@ -213,6 +213,6 @@ def _damaged(table: "TableAt", op: int, row: bytes | None, error: Corruption) ->
     more = f"... ({len(raw)} bytes)" if len(raw) > _SHOWN else ""
     return Corruption(
         f"damaged {Op(op).name} row of table {table.schema}.{table.name} (id {table.table_id}, schema version {table.version}): {error}; "
-        f"row = {raw[:_SHOWN].hex()}{more}. Compare it with the transaction's binlogs on other Pumps. A drainer skips it with ignore-txn-commit-ts; a query "
-        "is begun anew behind it, with startingCommitTs"
+        f"row = {raw[:_SHOWN].hex()}{more}. Compare the row with the transaction's binlogs on other Pumps. A Drainer skips the transaction with "
+        "ignore-txn-commit-ts. A query skips it if startingCommitTs is at or above the transaction's commit_ts"
     )

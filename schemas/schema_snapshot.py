@@ -50,7 +50,7 @@ class SchemaDiff:
                 frozenset(i for part in parts for name in ("table_id", "old_table_id") if (i := part.get(name) or 0)),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Corruption(f"what a schema version changed cannot be read: {type(error).__name__} {error}: {text[:200]!r}") from error
+            raise Corruption(f"the changes of a schema version cannot be read: {type(error).__name__} {error}: {text[:200]!r}") from error
 
 
 @dataclass(frozen=True, slots=True)

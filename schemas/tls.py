@@ -72,7 +72,7 @@ class TlsSettings:
     def server(self, *protocols: str) -> ssl.SSLContext:
         """For connections from clients; ``protocols`` are selected for a client that offers one of them, others are served as well."""
         if not self.cert:
-            raise ConfigError("security: to listen with ssl-ca, ssl-cert and ssl-key are needed as well")
+            raise ConfigError("security: a server with ssl-ca also needs ssl-cert and ssl-key: set both")
         return _known.context(self, True, protocols)
 
 
@@ -95,7 +95,7 @@ class _Contexts:
             except ConfigError as error:
                 if known is None:
                     raise
-                _log.warning("TLS goes on with the certificate that was read before: %s", error)
+                _log.warning("the new TLS files are not used, and TLS continues with the former certificate: %s", error)
                 made = known[1]
             self._made[use] = state, made
             return made
@@ -147,7 +147,7 @@ def _touch(path: str) -> None:
 
 def _no_passphrase() -> str:
     # without this OpenSSL would ask on the terminal
-    raise ConfigError("security: ssl-key is encrypted; give a key without a passphrase, in a file that only this user can read")
+    raise ConfigError("security: ssl-key has a passphrase: name a file with a key without a passphrase, which only this user can read")
 
 
 def _load(path: str, name: str, load: Any) -> None:
@@ -157,7 +157,9 @@ def _load(path: str, name: str, load: Any) -> None:
         why = error.strerror if not isinstance(error, ssl.SSLError) else error.reason or "no PEM"
         text = f"security: {name} cannot be read from {path}: {why}"
         if why in _UNFIT:
-            raise NotUsableYet(f"{text}: they do not fit together, or only one of them is renewed so far") from error
+            raise NotUsableYet(
+                f"{text}: certificate and key do not fit together, or only one of the two files is renewed so far"
+            ) from error
         raise ConfigError(text) from error
 
 

@@ -32,7 +32,7 @@ class TableNow:
         try:
             return cls(int(json["schema_version"]), TableInfo.from_json(json["table_info"]))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise Corruption(f"a table as a status port shows it cannot be read: {type(error).__name__} {error}") from error
+            raise Corruption(f"the answer of TiDB's status port to /db-table cannot be read: {type(error).__name__} {error}") from error
 
     def is_ahead_of(self, known: TableInfo) -> bool:
         """Whether rows may be written that do not fit ``known``, the newest that the history shows of it."""

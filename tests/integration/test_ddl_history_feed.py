@@ -167,7 +167,7 @@ def test_a_cache_of_another_history_is_not_used(status: Status, tmp_path: Path, 
         case "another":
             status.jobs = [job(i, 3, table(i, f"other{i}")) for i in range(1, 1001)]
     assert cached(status, tmp_path).snapshot() == HistoryFeed(status.url).snapshot()
-    assert "discarding it and reading the whole history" in caplog.text
+    assert "the cache is discarded and the whole history is read" in caplog.text
     caplog.clear()
     assert cached(status, tmp_path).snapshot() == HistoryFeed(status.url).snapshot()
     assert caplog.text == "", "the cache was replaced"
