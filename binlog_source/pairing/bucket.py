@@ -259,7 +259,7 @@ def _departed_outcomes(
         discovery = _discovery(source)
         serving = set(discovery.pumps()) - set(discovery.offline())
     except PumpUnavailable as error:
-        _log.warning("whether Pumps have left is not known, because the registry does not answer: %s", error)
+        _log.warning("the outcomes of Pumps that left are looked up in a later batch, because the registry does not answer: %s", error)
         return (), ()
     departed = silent - serving
     if not departed:
@@ -277,17 +277,18 @@ def _committed_before(outcomes: Sequence[MissingOutcome], span: ResolvedSpan, so
             continue
         text = (
             f"the transaction of start_ts {settle.start_ts}, which was read from Pump {settle.pump}, committed at {settle.commit_ts} "
-            f"({as_time(settle.commit_ts)}); that Pump left before it had the Commit, and the stream is past it: its rows are not in the target"
+            f"({as_time(settle.commit_ts)}). Pump {settle.pump} left before it had the Commit, and the stream has already passed this commit_ts. "
+            "The transaction's rows are not in the target"
         )
         if source.fail_on_data_loss:
-            raise DamagedLog(text + "; copy its tables again, or set failOnDataLoss=false to go on without it")
+            raise DamagedLog(text + ": copy its tables again, or set failOnDataLoss=false to continue without this transaction")
         rows[settle.start_ts] = _lost(settle.start_ts, settle.commit_ts, text)
     return [pa.Table.from_pylist(list(rows.values()), schema=RELEASED)] if rows else []
 
 
 def _lost(start_ts: int, commit_ts: int, text: str) -> dict[str, object]:
     """The control row of a transaction that the stream goes on without; ``text``: why."""
-    _log.warning("%s; going on without it because failOnDataLoss=false", text)
+    _log.warning("%s: the stream continues without this transaction, because failOnDataLoss=false", text)
     return {"control": int(ControlType.LOST), "start_ts": start_ts, "commit_ts": commit_ts, "payload": text.encode()}
 
 
@@ -335,10 +336,12 @@ def _losses(result: StepResult, late: Asked, span: ResolvedSpan, source: SourceC
             continue
         text = (
             f"the Commit of start_ts {start_ts}, commit_ts {commit_ts} ({as_time(commit_ts)}) has no Prewrite in the log of any Pump "
-            f"that answers, although all Pumps promise that the span up to {span.upto_ts} is complete{unasked}"
+            f"that answers. All Pumps have promised that the log up to {span.upto_ts} is complete{unasked}"
         )
         if source.fail_on_data_loss:
-            raise ProtocolViolation(text + "; look for its Prewrite in the Pumps' logs, or set failOnDataLoss=false to go on without it")
+            raise ProtocolViolation(
+                text + ": look for the Prewrite in the Pumps' logs, or set failOnDataLoss=false to continue without this transaction"
+            )
         rows.append(_lost(start_ts, commit_ts, text))
     return [pa.Table.from_pylist(rows, schema=RELEASED)] if rows else []
 
@@ -348,7 +351,7 @@ def _punctuation(controls: pa.Table, bucket: int) -> ResolvedSpan:
     resolved = _of_type(controls, ControlType.RESOLVED)
     if not resolved.num_rows:
         raise ProtocolViolation(
-            f"bucket {bucket} received no control row in this batch: the number of buckets must not change while a checkpoint directory is in use"
+            f"bucket {bucket} received no control row in this batch: do not change the number of buckets of an existing checkpoint directory"
         )
     return ResolvedSpan(resolved.column("start_ts")[0].as_py(), resolved.column("commit_ts")[0].as_py())
 

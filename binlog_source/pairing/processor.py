@@ -99,8 +99,8 @@ class StoredPieces:
         found = self._values.getValue((start_ts, first_seq))
         if found is None:
             raise Corruption(
-                f"the pairing state in Spark's checkpoint lacks the piece from row change {first_seq} on of start_ts {start_ts}; "
-                "delete Spark's checkpoint directory, the stream then resumes from the target's checkpoint"
+                f"the pairing state in Spark's checkpoint lacks a piece of start_ts {start_ts}, from row change {first_seq} on: "
+                "delete Spark's checkpoint directory. The stream then resumes from the target's checkpoint"
             )
         return bytes(found[0])
 
@@ -139,8 +139,8 @@ class StoredChunks:
         found = self._pieces.getValue((chunk.number, piece))
         if found is None:
             raise Corruption(
-                f"the pairing state in Spark's checkpoint lacks piece {piece} of chunk {chunk.number}; "
-                "delete Spark's checkpoint directory, the stream then resumes from the target's checkpoint"
+                f"the pairing state in Spark's checkpoint lacks piece {piece} of chunk {chunk.number}: "
+                "delete Spark's checkpoint directory. The stream then resumes from the target's checkpoint"
             )
         return bytes(found[0])
 

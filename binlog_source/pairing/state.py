@@ -324,8 +324,8 @@ def unpack(blob: bytes) -> Index:
         metadata = table.schema.metadata or {}
         if metadata.get(b"version") != _VERSION:
             raise Corruption(
-                f"the pairing state in Spark's checkpoint has version {metadata.get(b'version')!r}, supported is {_VERSION!r}; "
-                "delete Spark's checkpoint directory, the stream then resumes from the target's checkpoint"
+                f"the pairing state in Spark's checkpoint has version {metadata.get(b'version')!r}, but this program reads {_VERSION!r}: "
+                "delete Spark's checkpoint directory. The stream then resumes from the target's checkpoint"
             )
         chunks = tuple(Chunk(*line) for line in json.loads(metadata[b"chunks"]))
         pieces = {start_ts: tuple(first_seqs) for start_ts, first_seqs in json.loads(metadata[b"bodies"])}
@@ -334,6 +334,6 @@ def unpack(blob: bytes) -> Index:
         return Index(records, chunks, int(metadata[b"next"]), int(metadata[b"wake_ms"]), pieces, WaitingTimes(str(clock), dict(since)))
     except (pa.ArrowInvalid, OSError, KeyError, ValueError, TypeError) as error:
         raise Corruption(
-            f"the pairing state in Spark's checkpoint does not parse ({error}); "
-            "delete Spark's checkpoint directory, the stream then resumes from the target's checkpoint"
+            f"the pairing state in Spark's checkpoint cannot be read ({error}): "
+            "delete Spark's checkpoint directory. The stream then resumes from the target's checkpoint"
         ) from error

@@ -277,7 +277,7 @@ class _Judged:
             pumps = sorted(set(pc.filter(self.table.column("pump"), pa.array(self.of == self.of[row])).to_pylist()))
             raise ProtocolViolation(
                 f"the transaction of start_ts {start_ts} ({as_time(start_ts)}) has two commit_ts, {int(self.commit_ts[row])} and "
-                f"{int(commits[self.of[row]])}, in the logs of Pumps {', '.join(pumps)}; compare them with the upstream's MVCC data"
+                f"{int(commits[self.of[row]])}, in the logs of Pumps {', '.join(pumps)}: compare both with the upstream's MVCC data"
             )
         return commits
 

@@ -47,8 +47,8 @@ def future_text(ahead: Mapping[str, int], now_ts: int) -> str:
     """The message about Pumps with a promise that is ``in_the_future``."""
     told = ", ".join(f"Pump {pump} promises that nothing up to ts {ts} ({as_time(ts)}) follows" for pump, ts in sorted(ahead.items()))
     return (
-        f"{told}, and the upstream's time is {now_ts} ({as_time(now_ts)}): a binlog with a wrong ts is in its log, or PD's time was set back. "
-        f"Nothing is read past it, because what is committed until then would be taken for late and lost; {document('errors/upstream')} has what to do"
+        f"{told}, but the upstream's time is {now_ts} ({as_time(now_ts)}). The Pump's log holds a binlog with a wrong ts, or PD's time was set back. The "
+        f"stream stops here, because it would lose what commits below that ts. {document('errors/upstream')} says what to do"
     )
 
 

@@ -83,7 +83,7 @@ def _unfit_now(endpoint: Endpoint) -> str:
         if offers_raw(endpoint, 0, lambda why: None):
             return ""
         if refused := refusal(endpoint, _REFUSES_SECONDS):
-            return f"Pump {endpoint.pump} at {endpoint.address} refuses what it is asked: {refused}"
+            return f"Pump {endpoint.pump} at {endpoint.address} refuses the stream's call: {refused}"
         require_itself(endpoint, _UNFIT_SECONDS)
     except ReplicationError as error:
         return str(error)

@@ -66,8 +66,8 @@ def gc_ts_of(pump: str, address: str, tls: TlsSettings | None = None, *, by_addr
     bound = gc_ts_in(text)
     if bound is None:
         raise PumpUnavailable(
-            f"Pump {pump} does not report its gc ts at {page} ({why}), so a gap in its log would go unnoticed; "
-            "make that page reachable from this machine"
+            f"Pump {pump} does not report its gc ts at {page} ({why}), so a gap in the Pump's log could not be noticed: "
+            "make this page reachable from this machine"
         )
     return bound
 

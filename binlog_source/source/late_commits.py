@@ -50,8 +50,8 @@ def ask(missing: Sequence[tuple[int, int]], endpoints: Mapping[str, Endpoint]) -
                 continue
             if pieces:
                 _log.warning(
-                    "start_ts %d was settled as rolled back, and committed at %d (%s) nevertheless: "
-                    "Pump %s has its Prewrite, and the Commit wins",
+                    "start_ts %d was settled as rolled back, and committed at %d (%s) later: "
+                    "the Commit wins, and the rows come from the Prewrite on Pump %s",
                     start_ts, commit_ts, as_time(commit_ts), pump,
                 )  # fmt: skip
                 found.append(Late(start_ts, commit_ts, pieces))

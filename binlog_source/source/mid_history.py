@@ -55,10 +55,12 @@ def committed_before(source: SourceConfig, history: SchemaHistory, ts: int) -> d
             and not (job.type == JobType.DROP_COLUMN and binlog.ddl_schema_state == DELETE_ONLY)
         }
     except (BinlogPurged, DamagedLog) as error:
-        _log.warning("DDL jobs %s are taken to lie after initial-commit-ts %d, because the binlogs around it cannot be read: %s",
+        _log.warning("DDL jobs %s are executed as if they came after initial-commit-ts %d, because the binlogs near that ts cannot be read: %s",
                      sorted(doubtful), ts, error)  # fmt: skip
         return {}
-    _log.info("of DDL jobs %s, which were finished just after initial-commit-ts %d, the target has %s", sorted(doubtful), ts, sorted(found))
+    _log.info(
+        "DDL jobs %s finished just after initial-commit-ts %d: the target already has %s of them", sorted(doubtful), ts, sorted(found)
+    )
     return found
 
 

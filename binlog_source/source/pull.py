@@ -266,7 +266,7 @@ def offers_raw(endpoint: Endpoint, patience: float, waiting: Waiting = log_waiti
             renew(endpoint.address)
         if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
             return False
-        text = f"Pump {endpoint.pump} at {endpoint.address} did not report its delivery: {reason(failure)}"
+        text = f"Pump {endpoint.pump} at {endpoint.address} did not say which delivery it offers: {reason(failure)}"
         if retries.over:
             raise PumpUnavailable(text)
         waiting(text)
@@ -321,7 +321,7 @@ def silent_damage(endpoint: Endpoint, after_ts: int, upto_ts: int) -> tuple[Dama
 
     lost = first_readable(after_ts, upto_ts, readable)
     if lost is None:
-        raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} ends every pull without a message; see its own log")
+        raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} ends every pull without a message: see the Pump's own log")
     text = f"{silent_text(endpoint.pump, after_ts)}: the record at ts {lost} ({as_time(lost)}) is lost"
     return Damage(-1, lost, lost, lost - 1, lost), text
 
@@ -334,8 +334,8 @@ def require_cluster(error: grpc.RpcError, endpoint: Endpoint) -> None:
     """
     if endpoint.by_address and isinstance(error, grpc.Call) and _OTHER_CLUSTER in (error.details() or ""):
         raise ConfigError(
-            f"Pump {endpoint.address} is of another cluster than spark.cluster-id says ({error.details()}): for Pumps in a list, set "
-            "spark.cluster-id to the id that Pumps and TiDB have in their logs"
+            f"Pump {endpoint.address} refuses the cluster id of the settings ({error.details()}): with a list of Pumps, set "
+            "spark.cluster-id to the id in the logs of the Pumps and TiDB"
         )
 
 
@@ -351,7 +351,7 @@ def damage_of(error: grpc.RpcError, endpoint: Endpoint) -> Damage | None:
         return None
     damage = damage_in(error.details() or "")
     if damage is None:
-        raise DamagedLog(f"Pump {endpoint.pump} at {endpoint.address} has lost data: {error.details()}")
+        raise DamagedLog(f"Pump {endpoint.pump} at {endpoint.address} reports lost binlogs: {error.details()}")
     return damage
 
 
@@ -363,6 +363,6 @@ def purged(gc_ts: int, after_ts: int) -> bool:
 def purge_text(pump: str, gc_ts: int, after_ts: int) -> str:
     """The message about a span that the Pump has collected."""
     return (
-        f"Pump {pump} has collected binlogs that are still needed: wanted above ts {after_ts} ({as_time(after_ts)}), "
+        f"Pump {pump} has collected binlogs that the stream still needs: wanted above ts {after_ts} ({as_time(after_ts)}), "
         f"oldest kept {gc_ts} ({as_time(gc_ts)})"
     )

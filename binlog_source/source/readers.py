@@ -57,13 +57,13 @@ class BinlogReader(DataSourceReader):
         """One partition per Pump."""
         after_ts, upto_ts = self._config.starting_commit_ts, self._config.ending_commit_ts
         if after_ts < 0 or upto_ts <= 0:
-            raise ConfigError("a batch read needs startingCommitTs (0 = the beginning) and endingCommitTs: it reads the span between them")
+            raise ConfigError("a batch read lacks startingCommitTs or endingCommitTs: set both; startingCommitTs = 0 is the beginning")
         if upto_ts < after_ts:
-            raise ConfigError(f"endingCommitTs {upto_ts} is below startingCommitTs {after_ts}")
+            raise ConfigError(f"endingCommitTs {upto_ts} is below startingCommitTs {after_ts}: raise endingCommitTs")
         with closing(discovery_of(self._config)) as discovery:
             members = self._members(discovery, BinlogOffset(Delivery.SORTED, after_ts, after_ts, {}))
             if members.left_out and not members.pumps:
-                raise PumpUnavailable(f"nothing above ts {after_ts} can be read: {', '.join(members.left_out)}, all that had it, are gone")
+                raise PumpUnavailable(f"no Pump is left to read above ts {after_ts}: {', '.join(members.left_out)} are gone")
             made = sorted_partitions(endpoints_of(self._config, discovery, members.pumps), after_ts, upto_ts)
             made[:1] = [replace(partition, left=tuple(sorted(members.left_out.items()))) for partition in made[:1]]
             return made
@@ -207,8 +207,8 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if missing or (after.pumps and set(after.pumps) <= given_up):
             kind = PumpUnavailable if missing and names_registry(self._config) else ConfigError
             raise kind(
-                f"the batch (ts {after_ts}, {after.resolved_ts}] reads Pump {', '.join(missing or after.pumps)}, which option pumps or the "
-                "registry does not name; name it again until the batch is done. If it is gone for ever: name it in spark.gone-pumps, or "
+                f"the batch (ts {after_ts}, {after.resolved_ts}] reads Pump {', '.join(missing or after.pumps)}, but neither option pumps nor "
+                "the registry names this Pump: name it until the batch is done. If the Pump is gone for ever, name it in spark.gone-pumps, or "
                 + self._anew(after_ts)
             )
         return {pump: address for pump, address in known.items() if pump not in given_up}
@@ -270,7 +270,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _require_delivery(self, offset: BinlogOffset) -> None:
         if self._config.delivery and self._config.delivery != offset.delivery:
             raise ConfigError(
-                f"the checkpoint was made with delivery {offset.delivery}, option delivery says {self._config.delivery}: "
+                f"the checkpoint was made with delivery {offset.delivery}, but option delivery is {self._config.delivery}: "
                 f"set delivery={offset.delivery}, or {self._anew(offset.resolved_ts)}"
             )
 

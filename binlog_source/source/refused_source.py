@@ -33,6 +33,6 @@ def reason() -> str:
     except ImportError as error:
         return (
             f"the source tidb_binlog cannot be used with Spark {pyspark.__version__} and the Python packages of its workers: {error}. "
-            f"It runs on Spark 4.2 with the packages that the wheel asks for ({document('supported')})"
+            f"The source needs Spark 4.2 and the packages that the wheel requires ({document('supported')})"
         )
-    return "the source tidb_binlog could not be used when Spark looked for it: start the session again"
+    return "Spark could not load the source tidb_binlog when the session began: start the session again"

@@ -271,7 +271,7 @@ def _patiently(
         if retries.over:
             raise PumpUnavailable(
                 f"Pump {endpoint.pump} at {endpoint.address} gave nothing for {terms.patience:.0f} s while reading from {mark()[0]} "
-                f"(wanted: above ts {after_ts}, {as_time(after_ts)}): {failure}; restart it, and the stream continues from there"
+                f"(wanted: above ts {after_ts}, {as_time(after_ts)}): {failure}. Restart this Pump: the stream then continues from there"
             )
         if terms.note is not None and retries.elapsed >= _NOTED_SECONDS:
             terms.note.waits(failure)
@@ -341,7 +341,7 @@ def _until(records: Records, reached: Position, end: Position, endpoint: Endpoin
         place = int(np.argmax(backwards))
         raise ProtocolViolation(
             f"Pump {endpoint.pump} goes backwards in its log: from {int(before_s[place])}/{int(before_o[place])} to "
-            f"{int(suffixes[place])}/{int(offsets[place])}, reading above ts {after_ts}; if its data directory was replaced, "
+            f"{int(suffixes[place])}/{int(offsets[place])}, in a read above ts {after_ts}. If the Pump's data directory was replaced, "
             "delete Spark's checkpoint directory"
         )
     inside = (suffixes < end.suffix) | ((suffixes == end.suffix) & (offsets <= np.where(records.more, end.offset - 1, end.offset)))
@@ -364,6 +364,6 @@ def _require_ascending(records: Records, reached: int, endpoint: Endpoint) -> No
 def _require_raw(endpoint: Endpoint, metadata: PullMetadata) -> None:
     if metadata.delivery != Delivery.RAW:
         raise ConfigError(
-            f"Pump {endpoint.pump} at {endpoint.address} offers no raw delivery, which this checkpoint was made with: "
+            f"Pump {endpoint.pump} at {endpoint.address} offers no raw delivery, but this checkpoint was made with delivery=raw: "
             "use Pumps of this project, or delete Spark's checkpoint directory and set delivery=sorted"
         )

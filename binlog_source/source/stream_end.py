@@ -86,7 +86,7 @@ class StreamEnd:
         if not answered and waited >= self._outage.patience:
             self._outage.began(begun)
             raise PumpUnavailable(
-                f"Trigger.AvailableNow needs the end of every Pump's log, and within {waited:.0f} s not all reported it: {away_text(tails)}"
+                f"Trigger.AvailableNow needs the end of every Pump's log, but after {waited:.0f} s some are missing: {away_text(tails)}"
             )
         if not answered:
             return False
@@ -96,4 +96,6 @@ class StreamEnd:
 def away_text(tails: Tails) -> str:
     """The unreachable Pumps with their reasons, and what to do."""
     away = "; ".join(f"Pump {pump}: {why}" for pump, why in sorted(tails.unreachable().items()))
-    return f"{away or 'a Pump has not reported its log up to the position of the stream'}; restart it, or set it offline in the registry"
+    return (
+        f"{away or 'a Pump has not reported its log up to the position of the stream'}. Restart the Pump, or set it offline in the registry"
+    )

@@ -145,7 +145,7 @@ class Tail:
         raw = start.delivery is Delivery.RAW
         if raw and not self._knows_tip:
             raise ConfigError(
-                f"Pump {self.endpoint.pump} at {self.endpoint.address} offers no raw delivery, which this stream uses: "
+                f"Pump {self.endpoint.pump} at {self.endpoint.address} offers no raw delivery, but this stream reads with delivery=raw: "
                 "use Pumps of this project, or set delivery=sorted with a new checkpoint directory"
             )
         if not raw:
@@ -205,9 +205,9 @@ class Tail:
             except ReplicationError as error:
                 return self._fail(error)
             except Exception as error:
-                _log.exception("the tail of Pump %s ends", self.endpoint.pump)
+                _log.exception("the stream of positions from Pump %s fails", self.endpoint.pump)
                 return self._fail(
-                    ProtocolViolation(f"Pump {self.endpoint.pump} at {self.endpoint.address} sent what cannot be read: {error!r}")
+                    ProtocolViolation(f"Pump {self.endpoint.pump} at {self.endpoint.address} sent a message that cannot be read: {error!r}")
                 )
             failures = 0 if time.monotonic() - self.last_news < _BACKOFF.longest else failures + 1
             if not self._stopped:
@@ -287,7 +287,7 @@ class Tail:
         text = replaced_text(self.endpoint.pump, seen, end)
         if self._fail_on_data_loss:
             refuse_replaced(text)
-        _log.warning("%s; going on with what it has because failOnDataLoss=false", text)
+        _log.warning("%s: the stream continues with what the new log holds, because failOnDataLoss=false", text)
         with self._changed:
             self._base, self._end, self._promised, self._raw_promised = None, _NOWHERE, self._resolved, self._resolved
             self._newest_commit = self._max_ts = 0
@@ -307,7 +307,7 @@ class Tail:
         text = damage.text(self.endpoint.pump)
         if self._fail_on_data_loss:
             refuse_damage(damage, text)
-        _log.warning("%s; going on without it because failOnDataLoss=false", text)
+        _log.warning("%s: the stream continues without these binlogs, because failOnDataLoss=false", text)
         self._known.add(damage.place)
         return text
 
@@ -320,7 +320,7 @@ class Tail:
         damage, text = silent_damage(self.endpoint, after_ts, FAR_FUTURE)
         if self._fail_on_data_loss:
             refuse_damage(damage, text)
-        _log.warning("%s; going on without it because failOnDataLoss=false", text)
+        _log.warning("%s: the stream continues without these binlogs, because failOnDataLoss=false", text)
         with self._changed:
             self._base = self._base or _NOWHERE
             self._promised = damage.upto_ts
@@ -338,8 +338,8 @@ class Tail:
         if purged(gc_ts, from_ts) and first:
             text = purge_text(self.endpoint.pump, gc_ts, from_ts)
             if self._fail_on_data_loss:
-                raise BinlogPurged(text + "; load a fresh snapshot of the upstream, or set failOnDataLoss=false to go on with a gap")
-            _log.warning("%s; going on with a gap because failOnDataLoss=false", text)
+                raise BinlogPurged(text + ": load a fresh snapshot of the upstream, or set failOnDataLoss=false to continue with a gap")
+            _log.warning("%s: the stream continues with a gap, because failOnDataLoss=false", text)
         self._knows_tip = metadata.delivery == TIP
         self._tells = metadata.end is not None or not self._knows_tip
         return self._knows_tip

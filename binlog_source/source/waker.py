@@ -125,10 +125,10 @@ class PumpWaker:
         begun = time.monotonic()
         ts = discovery.now()
         if time.monotonic() - begun > _SEND_SECONDS:
-            raise PumpUnavailable(f"a timestamp took {time.monotonic() - begun:.1f} s, and an old one is not sent")
+            raise PumpUnavailable(f"the registry needed {time.monotonic() - begun:.1f} s for a timestamp, which is now too old to send")
         if ts <= target.promise:
             raise ProtocolViolation(
-                f"its timestamp {ts} is not above {target.promise}, which Pump {pump} has promised: is it of another cluster?"
+                f"the registry's timestamp {ts} is not above the promise {target.promise} of Pump {pump}: check that both are of one cluster"
             )
         if not is_of_now(ts, target.wanted):
             return
@@ -150,7 +150,7 @@ class PumpWaker:
             yield
         except ReplicationError as error:
             if what not in self._failing and not self._stopped:
-                _log.warning("idle Pumps cannot be woken, so that resolved_ts follows their own fake binlogs: %s: %s", what, error)
+                _log.warning("idle Pumps cannot be woken, so resolved_ts waits for the Pumps' own fake binlogs: %s: %s", what, error)
             self._failing.add(what)
         else:
             self._failing.discard(what)

@@ -52,7 +52,7 @@ class Damage:
 
 REMEDY = (
     "restore the file from a copy and remove the Pump's index directory, or load a fresh snapshot of the upstream, "
-    "or set failOnDataLoss=false to go on with a finding"
+    "or set failOnDataLoss=false to record the loss as a finding and continue"
 )
 """What to do, for error messages."""
 
@@ -75,8 +75,8 @@ def damage_in(text: str) -> Damage | None:
 def silent_text(pump: str, after_ts: int) -> str:
     """The message about a real Pump that stops at a damaged record."""
     return (
-        f"Pump {pump} ends its stream each time it is asked for what follows ts {after_ts} ({as_time(after_ts)}): "
-        "the next record of its value log cannot be read (its own log names file and offset)"
+        f"Pump {pump} ends every pull from ts {after_ts} ({as_time(after_ts)}): the Pump cannot read the next record of its value log "
+        "(the Pump's own log names file and offset)"
     )
 
 

@@ -47,16 +47,16 @@ def replaced_text(pump: str, seen: LogFingerprint, end: Position | None) -> str:
     known = f", commit_ts {seen.ts} ({as_time(seen.ts)})" if seen.ts else ""
     where = f"its log now ends at {end.suffix:06d}.vlog:{end.offset}" if end is not None else "its log continues after that"
     return (
-        f"Pump {pump} has a different log from the one that was read {place}{known}: {where} and does not contain it; "
-        "the Pump was restored from a backup or recreated, and binlogs that it had acknowledged are lost"
+        f"Pump {pump} has a different log from the one that was read {place}{known}: {where} and does not contain what was read. "
+        "The Pump was restored from a backup or recreated, and acknowledged binlogs are lost"
     )
 
 
 def anew_text(pump: str, after_ts: int) -> str:
     """The message about what the former log held and the stream had not read."""
     return (
-        f"Pump {pump} has a different log than before: it was restored from a backup or recreated, and is read from ts {after_ts} "
-        f"({as_time(after_ts)}) on; what the former log held above that and the stream had not read is lost"
+        f"Pump {pump} has a different log than before, because the Pump was restored from a backup or recreated. The stream reads the new log from "
+        f"ts {after_ts} ({as_time(after_ts)}). Binlogs above this ts are lost if only the former log held them"
     )
 
 
@@ -67,6 +67,6 @@ def refuse_replaced(text: str) -> None:
         DamagedLog: always.
     """
     raise DamagedLog(
-        f"{text}; restore its newest data directory, or load a fresh snapshot of the upstream, "
-        "or set failOnDataLoss=false to continue with what it has, with a finding"
+        f"{text}: restore the Pump's newest data directory, or load a fresh snapshot of the upstream, "
+        "or set failOnDataLoss=false to record the loss as a finding and continue with the new log"
     )
