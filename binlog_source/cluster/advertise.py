@@ -25,18 +25,18 @@ def advertised(addr: str, advertise_addr: str, port: int, registry_url: str) -> 
     host = host.strip("[]")
     registries = [urlsplit(url.strip()) for url in registry_url.split(",")]
     if not port_text.isdigit() or not 0 < int(port_text) < 1 << 16:
-        why = "it has no valid port"
+        why = "the address has no valid port"
     elif host in _ANYWHERE:
-        why = "it is only an address to listen on"
+        why = "the address only serves to listen on"
     elif _on_loopback(host) and not all(_on_loopback(registry.hostname or "") for registry in registries):
-        why = f"it is this machine's loopback, and the registry {registry_url} is elsewhere"
+        why = f"the address is this machine's loopback, and the registry {registry_url} is elsewhere"
     else:
         return given
     best = _on_the_way_to(registries[0].hostname or "", registries[0].port or 80)
     shown = f"[{best}]" if ":" in best else best
     raise ConfigError(
-        f"{given} cannot be registered, because other nodes could not reach it: {why}; set addr and advertise-addr so that they can, "
-        f"as in --addr 0.0.0.0:{port} --advertise-addr {shown or 'HOST'}:{port}"
+        f"{given} cannot be registered, because other nodes cannot reach this address: {why}. Set addr and advertise-addr, for example "
+        f"--addr 0.0.0.0:{port} --advertise-addr {shown or 'HOST'}:{port}"
     )
 
 

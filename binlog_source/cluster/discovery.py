@@ -112,10 +112,10 @@ class ConfiguredDiscovery:
         wrong = [name for name in named if not name.rpartition(":")[0] or not name.rpartition(":")[2].isdigit()]
         if not named or wrong:
             raise ConfigError(
-                f"source option pumps is {addresses!r}: give host:port,host:port or the registry's URL, http://host:port, https://host:port or pd://host:port"
+                f"source option pumps is {addresses!r}: give host:port,host:port, or the registry's URL: http://host:port, https://host:port or pd://host:port"
             )
         if len(set(named)) != len(named):
-            raise ConfigError(f"source option pumps names a Pump twice: {addresses!r}")
+            raise ConfigError(f"source option pumps names a Pump twice: {addresses!r}. Name each Pump once")
         self._pumps = {name: name for name in named}
         self._cluster_id = cluster_id
 
@@ -165,11 +165,11 @@ class RegistryDiscovery:
         known = listing.nodes
         if listing.unreadable:
             raise PumpUnavailable(
-                f"the registry {self._registry.url} has Pump {', '.join(listing.unreadable)} with a state that cannot be read: restart that "
-                "Pump, which writes it again, or remove its key from the registry if there is no such Pump"
+                f"the registry {self._registry.url} has Pump {', '.join(listing.unreadable)} with a state that cannot be read: restart this "
+                "Pump, which then writes its state again. If the Pump no longer exists, remove its key from the registry"
             )
         if not known:
-            raise PumpUnavailable(f"the registry {self._registry.url} has no Pump; start one with this registry and try again")
+            raise PumpUnavailable(f"the registry {self._registry.url} has no Pump: start a Pump with this registry and try again")
         self._note(known)
         serving = {status.host: status.node_id for status in known if status.state is NodeState.ONLINE}
         left = [(status, self._gone(status)) for status in known if status.state is NodeState.OFFLINE]
@@ -195,8 +195,8 @@ class RegistryDiscovery:
         own_state = self._registry.own_state(PUMPS, status.node_id)
         if own_state is None:
             _log.warning(
-                "Pump %s is registered as offline, and the registry does not know any more whether it has left by itself: it is taken for one that has. "
-                "If somebody else set it offline, it may have acknowledged binlogs above commit_ts %d that no Drainer has read",
+                "Pump %s is registered as offline, and the registry no longer knows who set it offline. The stream assumes that the Pump left by itself, "
+                "when every Drainer had read its log. If an operator set it offline, the Pump may hold acknowledged binlogs above commit_ts %d that no Drainer has read",
                 status.node_id,
                 status.max_commit_ts,
             )

@@ -43,7 +43,7 @@ def servers_of(urls: str) -> tuple[str, ...]:
         wrong = True
     if wrong:
         raise ConfigError(
-            f"PD's URLs {urls!r} are not of the form http://host:port,http://host:port (https:// with TLS, or pd://host:port,host:port)"
+            f"PD's URLs {urls!r} are not of the form http://host:port,http://host:port: write https:// with TLS, or pd://host:port,host:port"
         )
     return tuple(dict.fromkeys(f"{part.scheme}://{part.netloc}" for part in parts))
 
@@ -62,7 +62,7 @@ class Endpoints:
         self._tls = tls
         if tls is None and any(server.startswith("https:") for server in self._servers):
             raise ConfigError(
-                f"{name}'s URLs {urls!r} are https: set security.ssl-ca, and ssl-cert and ssl-key if it asks for a certificate"
+                f"{name}'s URLs {urls!r} are https: set security.ssl-ca, and also ssl-cert and ssl-key if {name} asks for a certificate"
             )
         self._lock = threading.Lock()
         self._channels: dict[str, grpc.Channel] = {}
@@ -115,7 +115,7 @@ class Endpoints:
         """The error for a request that no server answers."""
         hint = "" if self._tls else ", and set security.ssl-ca (option sslCa, in ctl the flag -ssl-ca) if the cluster uses TLS"
         return PumpUnavailable(
-            f"{self._name} {self.url} does not answer ({why}); check that it runs and is reachable from this machine{hint}"
+            f"{self._name} {self.url} does not answer ({why}): check that {self._name} runs and is reachable from this machine{hint}"
         )
 
     def refused(self, request: str, words: str) -> RequestRefused:
@@ -137,7 +137,7 @@ class Endpoints:
                 answer = self._answer_of(server, call)
             except (grpc.RpcError, ValueError) as error:
                 if self.life != life:
-                    raise self.unavailable("it was closed before the answer arrived") from error
+                    raise self.unavailable("the connection was closed before the answer arrived") from error
                 failures.append(f"{server.partition('://')[2]}: {reason(error) if isinstance(error, grpc.RpcError) else error}")
                 continue
             self._last_good = server

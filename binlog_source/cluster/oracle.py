@@ -47,7 +47,7 @@ class Oracle:
             return int(text)
         except ValueError as error:
             raise ConfigError(
-                f"oracle file {self._path} holds no timestamp: {text!r}; write a timestamp above all issued ones into it, or remove it"
+                f"oracle file {self._path} holds no timestamp: {text!r}. Write a timestamp above all issued ones into this file, or remove the file"
             ) from error
 
     def _write_mark(self, path: Path, mark: int) -> None:

@@ -33,10 +33,13 @@ class OwnCluster:
     def why_foreign(self, cluster_id: int | None, server_id: str | None) -> str:
         """Why a port is not believed that tells these ids, None where it tells none; "": it is."""
         if cluster_id is not None and self.cluster_id:
-            return "" if cluster_id == self.cluster_id else f"it is of cluster {cluster_id}, and this is cluster {self.cluster_id}"
+            return (
+                "" if cluster_id == self.cluster_id else f"it is of cluster {cluster_id}, but this program serves cluster {self.cluster_id}"
+            )
         if self.servers is None or (server_id is not None and server_id in self.servers):
             return ""
-        return f"it is no TiDB of this cluster: PD names {', '.join(sorted(self.servers.values())) or 'none'}, and not the server {server_id or 'there'}"
+        named = ", ".join(sorted(self.servers.values())) or "none"
+        return f"it is no TiDB of this cluster: PD names {named}, but not the server {server_id or 'at this address'}"
 
 
 def own_cluster(registry: Registry | None, cluster_id: int) -> OwnCluster:

@@ -29,7 +29,7 @@ def now_by_pumps(addresses: Iterable[str], tls: TlsSettings | None = None) -> in
         except PumpUnavailable as error:
             silent.append(str(error))
     if not told:
-        raise PumpUnavailable(f"no Pump tells the upstream's time: {'; '.join(silent)}")
+        raise PumpUnavailable(f"no Pump reports the upstream's time: {'; '.join(silent)}")
     return max(told)
 
 

@@ -61,6 +61,6 @@ def require_pump(pump: str, address: str, tls: TlsSettings | None = None, timeou
     if named:
         raise PumpUnavailable(f"{address} is the address of Pump {named}, not {pump}")
     raise PumpUnavailable(
-        f"Pump {pump} does not say who it is at {'https' if tls else 'http'}://{address}{path} ({why}), and another one may have its address: "
-        "make that page reachable from this machine, by PUT"
+        f"Pump {pump} does not confirm its node id at {'https' if tls else 'http'}://{address}{path} ({why}), so another Pump may have its address: "
+        "make this page reachable from this machine, by PUT"
     )

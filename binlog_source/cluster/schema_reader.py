@@ -49,8 +49,8 @@ class SchemaReader:
         newest = self._value(meta_keys.schema_version_key(), NOW, ts).value
         if newest is None or not newest.isdigit():
             raise HistoryUnavailable(
-                f"TiDB's status port shows no schema version under key {meta_keys.schema_version_key().hex()}, so load-schema-snapshot cannot "
-                "read the schema: check that it is the status port of a TiDB whose keys have no prefix (API v1)"
+                f"load-schema-snapshot cannot read the schema: TiDB's status port shows no schema version under key "
+                f"{meta_keys.schema_version_key().hex()}. Check that the port is of a TiDB whose keys have no prefix (API v1)"
             )
         found: list[SchemaDiff] = []
         for version in range(int(newest), 0, -1):

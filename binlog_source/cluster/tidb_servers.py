@@ -45,13 +45,15 @@ class TidbServers:
         except PumpUnavailable as error:
             if not self._known:
                 raise
-            _log.warning("TiDB's status ports are still %s, as far as is known: %s", ", ".join(self._known), error)
+            _log.warning("PD names no TiDB servers now, so the last known status ports are used, %s: %s", ", ".join(self._known), error)
             found = ()
         if found and found != self._known:
             _log.info("TiDB's status ports: %s", ", ".join(found))
         self._known = found or self._known
         if not self._known:
-            raise PumpUnavailable("PD names no running TiDB server, so there is no status port to ask; start one, or set tidb-status")
+            raise PumpUnavailable(
+                "PD names no running TiDB server, so no status port can be asked: start a TiDB server, or set tidb-status"
+            )
         self._asked_at = self._clock()
 
     def urls(self) -> tuple[str, ...]:

@@ -91,19 +91,19 @@ def require_past(start_ts: int, commit_ts: int, present_ts: int) -> None:
     """
     if commit_ts > present_ts:
         raise ConfigError(
-            f"start_ts {start_ts} cannot have committed at {commit_ts} ({as_time(commit_ts)}): that is in the future of the upstream, "
-            f"whose time is {present_ts} ({as_time(present_ts)}); look for a mistyped digit"
+            f"start_ts {start_ts} cannot have committed at {commit_ts} ({as_time(commit_ts)}): the upstream's time is only "
+            f"{present_ts} ({as_time(present_ts)}). Look for a mistyped digit"
         )
 
 
 def undecided_text(start_ts: int, key: bytes, verdict: Verdict, pump: str, address: str, tls: TlsSettings | None = None) -> str:
     """The message about a Prewrite whose outcome can no longer be determined; ``tls``: the cluster's."""
-    why = "its primary key has been written again since" if verdict.overwritten else "MVCC GC may have collected it"
+    why = "a later transaction wrote its primary key" if verdict.overwritten else "MVCC GC may have collected the trace"
     secured = f"-ssl-ca {tls.ca} -ssl-cert {tls.cert} -ssl-key {tls.key} " if tls else ""
     command = f"{COMMAND} pump settle {secured}{'https' if tls else 'http'}://{address} {start_ts}"
     return (
         f"the outcome of start_ts {start_ts} ({as_time(start_ts)}), primary key {key.hex()}, on Pump {pump} can no longer be determined: "
-        f"the upstream has no trace of it, and {why}. All Drainers wait. Find out whether its rows were written, then settle it: "
+        f"the upstream has no trace of the transaction, and {why}. All Drainers wait. Find out whether its rows were written. Then settle the transaction: "
         f"{command} commit COMMIT_TS, or {command} rollback"
     )
 

@@ -130,10 +130,10 @@ class DrainerNode:
                 else:
                     self._controls.pause()
             except OSError as error:
-                _log.warning("Drainer %s stays %s: it cannot %s: %s", self._node_id, before.value, action, error)
-                raise ReplicationError(f"Drainer {self._node_id} stays {before.value}: it cannot {action}: {error}") from error
+                _log.warning("Drainer %s stays %s, because %s failed: %s", self._node_id, before.value, action, error)
+                raise ReplicationError(f"Drainer {self._node_id} stays {before.value}, because {action} failed: {error}") from error
             self._become(after)
-        _log.info("Drainer %s: %s was asked for, %s -> %s", self._node_id, action, before.value, after.value)
+        _log.info("Drainer %s: an operator asked to %s, %s -> %s", self._node_id, action, before.value, after.value)
         return ""
 
     def stop(self) -> None:
@@ -156,7 +156,9 @@ class DrainerNode:
             try:
                 self._controls.keep()
             except OSError as error:
-                _log.warning("Drainer %s is %s, and its stream may not be: %s", self._node_id, self._state.value, error)
+                _log.warning(
+                    "Drainer %s is registered as %s, but its stream may be in another state: %s", self._node_id, self._state.value, error
+                )
             if self._state in (NodeState.PAUSING, NodeState.CLOSING) and self._controls.resting():
                 if self._state is NodeState.PAUSING:
                     self._become(NodeState.PAUSED)
@@ -182,7 +184,7 @@ class DrainerNode:
 
     def _notify(self, call: StreamCall) -> None:
         if self._registry is None:
-            raise Refusal(UNKNOWN, f"Drainer {self._node_id} reads a fixed list of Pumps: add the Pump to it")
+            raise Refusal(UNKNOWN, f"Drainer {self._node_id} reads a fixed list of Pumps: add the Pump to spark.pumps of this Drainer")
         try:
             known = self._registry.listing(PUMPS).nodes
         except ReplicationError as error:

@@ -29,9 +29,9 @@ def node_id_in(directory: Path, wanted: str, port: int) -> str:
         known = file.read_text(errors="replace").strip(_BLANK)
         if known:
             if wanted and wanted != known:
-                _log.warning("node-id %s is ignored: %s contains %s", wanted, file, known)
+                _log.warning("node-id %s is ignored, because %s contains %s", wanted, file, known)
             return known
-        _log.warning("%s is empty and is ignored: a Pump died, or its disk was full, before it was written", file)
+        _log.warning("%s is ignored, because the file is empty: a Pump died or its disk was full before the node id was written", file)
     if wanted:
         return wanted
     made = f"{socket.gethostname()}:{port}"
@@ -51,15 +51,15 @@ def keep_cluster(directory: Path, cluster_id: int) -> None:
         return
     if known:
         raise ConfigError(
-            f"data directory {directory} has the binlogs of cluster {known} ({file}), and pd-urls, spark.registry or spark.cluster-id name cluster "
-            f"{cluster_id}: name that cluster, or give this Pump a data-dir of its own. Its binlogs would be read as this cluster's: only if it is "
-            f"the same cluster under a new id, remove {file}"
+            f"data directory {directory} has the binlogs of cluster {known} ({file}), but pd-urls, spark.registry or spark.cluster-id name cluster "
+            f"{cluster_id}: name cluster {known}, or give this Pump a data-dir of its own. Remove {file} only if both ids are of the same cluster: "
+            "readers take the binlogs for those of the named cluster"
         )
     try:
         replace_file(file, str(cluster_id), _PRIVATE)
     except OSError as error:
         # a full disk must not keep the Pump from serving its readers, and from collecting
-        _log.warning("%s cannot be written, and is at the next start: %s", file, error)
+        _log.warning("%s cannot be written now, and is written at the next start: %s", file, error)
 
 
 def require_owner(directory: Path, command: str) -> None:
@@ -73,8 +73,8 @@ def require_owner(directory: Path, command: str) -> None:
         if owner != os.geteuid():
             name = _user(owner)
             raise ConfigError(
-                f"{file} belongs to user {name}, and this is user {_user(os.geteuid())}: what is written here now could not be opened by the Pump. "
-                f"Run it as {name}: sudo -u {name} {command}"
+                f"{file} belongs to user {name}, but this command runs as user {_user(os.geteuid())}: the Pump could not open the files of this command. "
+                f"Run the command as {name}: sudo -u {name} {command}"
             )
 
 

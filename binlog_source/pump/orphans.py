@@ -37,7 +37,7 @@ from pyspark_tidb_binlog.schemas.tls import TlsSettings
 _ALARM_EVERY, _UNDECIDED_EVERY = 10.0, 60.0
 _ANY_TS = (1 << 63) - 1
 _CLOCKS_DIFFER_MS = 60_000
-_SETTLE = "state its outcome: PUT /orphans/{0}/commit/COMMIT_TS or PUT /orphans/{0}/rollback of this Pump"
+_SETTLE = "Find out the outcome, and state it to this Pump: PUT /orphans/{0}/commit/COMMIT_TS or PUT /orphans/{0}/rollback"
 _log = logging.getLogger(__name__)
 
 
@@ -53,15 +53,15 @@ def settle(store: Store, start_ts: int, commit_ts: int, present: Callable[[], in
     with store.settling(start_ts) as waits:
         if not waits:
             raise ConfigError(
-                f"no Prewrite of start_ts {start_ts} waits for its outcome here; GET /orphans of the Pump lists those that do"
+                f"no Prewrite of start_ts {start_ts} waits for its outcome on this Pump: GET /orphans lists the Prewrites that wait"
             )
         promised = store.state.sorted_promise
         if commit_ts and commit_ts <= max(start_ts, promised):
-            raise ConfigError(f"start_ts {start_ts} cannot have committed at {commit_ts}: its commit_ts is above {max(start_ts, promised)}")
+            raise ConfigError(f"start_ts {start_ts} cannot have committed at {commit_ts}: give a commit_ts above {max(start_ts, promised)}")
         if commit_ts:
             require_past(start_ts, commit_ts, present())
         if commit_ts and store.entry(commit_ts) is not None:
-            raise ConfigError(f"start_ts {start_ts} cannot have committed at {commit_ts}: that is another binlog's ts")
+            raise ConfigError(f"start_ts {start_ts} cannot have committed at {commit_ts}: another binlog has this ts")
         store.write([canonical(outcome_payload(start_ts, commit_ts))])
     said = f"committed at {commit_ts}" if commit_ts else "rolled back"
     _log.warning("an operator settled start_ts %d: %s", start_ts, said)
@@ -138,7 +138,7 @@ class OrphanResolver:
             # those behind it must be asked nevertheless
             self._tell(
                 entry,
-                f"start_ts {entry.ts} ({as_time(entry.ts)}) waits for its outcome, and its Prewrite cannot be read: {error}; {_SETTLE.format(entry.ts)}",
+                f"start_ts {entry.ts} ({as_time(entry.ts)}) waits for its outcome, and its Prewrite cannot be read: {error}. {_SETTLE.format(entry.ts)}",
             )
             return None
         self._service.metrics.asked()
@@ -154,7 +154,7 @@ class OrphanResolver:
 
     def _write(self, entry: Entry, verdict: Verdict) -> None:
         _log.warning(
-            "Pump %s: the outcome of start_ts %d (%s) was not received; the upstream reports: %s", self._service.node_id, entry.ts,
+            "Pump %s: TiDB did not write the outcome of start_ts %d (%s). The upstream reports: %s", self._service.node_id, entry.ts,
             as_time(entry.ts), verdict.finding.value,
         )  # fmt: skip
         with self._service.store.settling(entry.ts) as waits:
@@ -173,6 +173,6 @@ class OrphanResolver:
         if time.monotonic() - self._alarmed_at >= _ALARM_EVERY:
             self._alarmed_at = time.monotonic()
             _log.error(
-                "Pump %s: %d Prewrites wait for an outcome, the oldest since %s (start_ts %d), and %s: no Drainer can advance past them; "
-                "set tidb-status to a TiDB's status port", self._service.node_id, len(waiting), as_time(waiting[0].ts), waiting[0].ts, error,
+                "Pump %s: %d Prewrites wait for an outcome, the oldest since %s (start_ts %d), and %s. No Drainer can advance beyond these Prewrites. "
+                "Set tidb-status to a TiDB's status port", self._service.node_id, len(waiting), as_time(waiting[0].ts), waiting[0].ts, error,
             )  # fmt: skip

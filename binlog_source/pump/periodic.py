@@ -82,7 +82,8 @@ class Collector:
             if drainer.state is not NodeState.OFFLINE and drainer.max_commit_ts < limit and self._service.store.gc_ts:
                 self._service.metrics.behind(drainer.node_id)
                 _log.error(
-                    "Pump %s: Drainer %s is at %d (%s), binlogs up to %d (%s) are collected: it will lose binlogs; raise gc, or see why it lags",
+                    "Pump %s: Drainer %s has read up to %d (%s), but binlogs up to %d (%s) are collected, so this Drainer loses binlogs. "
+                    "Raise gc, or find out why the Drainer lags",
                     self._service.node_id, drainer.node_id, drainer.max_commit_ts, as_time(drainer.max_commit_ts),
                     self._service.store.gc_ts, as_time(self._service.store.gc_ts),
                 )  # fmt: skip

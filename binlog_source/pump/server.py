@@ -227,7 +227,7 @@ class EmbeddedPump:
 
     def _mvcc_text(self, key: bytes) -> str:
         if self._registry is None and not self.config.tidb_status:
-            return "no status port is known; set tidb-status"
+            return "no status port is known: set tidb-status"
         try:
             return json.dumps(StatusPorts(self._status_ports(), self._tls).look_up(key))
         except ReplicationError as error:
@@ -264,7 +264,10 @@ class EmbeddedPump:
                 service.state = after(service.state, Move.PAUSE) or service.state
             self._stop_tasks()
             if service.state is NodeState.CLOSING and not self._is_safe(service):
-                _log.warning("Pump %s is asked to stop before it has left: when it is started again, it is online", self.node_id)
+                _log.warning(
+                    "Pump %s stops before it has left the cluster, and is registered as paused: the next start registers this Pump as online",
+                    self.node_id,
+                )
                 service.state = after(service.state, Move.PAUSE) or service.state
             if self._orphans is not None:
                 self._orphans.stop()
@@ -273,7 +276,7 @@ class EmbeddedPump:
             try:
                 self._register(service.state)
             except ReplicationError as error:
-                _log.error("Pump %s stops, but could not register as %s: %s", self.node_id, service.state.value, error)
+                _log.error("Pump %s stops, but its registration as %s failed: %s", self.node_id, service.state.value, error)
             self._shut_down(service)
         self.ended.set()
 
@@ -320,7 +323,7 @@ class EmbeddedPump:
                     behind, again_at = held, time.monotonic() + _FAKE_AGAIN
                 _log.warning("Pump %s closes once Drainer %s has read up to %d", self.node_id, ", ".join(held), goal)
             except (ReplicationError, OSError) as error:
-                _log.warning("Pump %s closes, but a check failed and is retried: %s", self.node_id, error)
+                _log.warning("Pump %s still waits to close, because a check failed and is retried: %s", self.node_id, error)
             self._stop_asked.wait(_SAFE_POLL)
         return False
 

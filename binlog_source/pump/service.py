@@ -85,7 +85,9 @@ class PumpService:
             BinlogPurged: GC has overtaken the reader.
         """
         if last < self.store.gc_ts:
-            _log.error("Pump %s: binlogs after %d are requested, but those up to %d may be collected", self.node_id, last, self.store.gc_ts)
+            _log.error(
+                "Pump %s: a reader asks for binlogs above %d, but binlogs up to %d may be collected", self.node_id, last, self.store.gc_ts
+            )
             last = self.store.gc_ts
         begun = last
         reservation = reservation or unshared_reservation()
@@ -96,7 +98,7 @@ class PumpService:
             found = self.store.span(last, upto, _SCAN_LIMIT)
             if begun <= last < self.store.gc_ts and state.sorted_promise > last:
                 raise BinlogPurged(
-                    f"Pump {self.node_id}: GC has overtaken a reader at {last}; binlogs up to {self.store.gc_ts} may be collected"
+                    f"Pump {self.node_id}: GC has overtaken a reader at {last}: binlogs up to {self.store.gc_ts} may be collected"
                 )
             if found.delivered:
                 yield from self._sorted_groups(found.delivered, found.prewrites, known, reservation, stop)
@@ -205,8 +207,8 @@ class PumpService:
         """
         if start > self.store.state.at:
             raise ProtocolViolation(
-                f"Pump {self.node_id}: position {start} is past the end of its log at {self.store.state.at}: "
-                "the log was lost or another Pump answers at this address; start from a timestamp again"
+                f"Pump {self.node_id}: position {start} is beyond the end of its log at {self.store.state.at}: "
+                "the log was lost, or another Pump answers at this address. Start from a timestamp again"
             )
         beginning = self.store.beginning
         if start < beginning and start != Pointer(0, 0):

@@ -24,8 +24,8 @@ def require_no_twin(known: Iterable[NodeStatus], node_id: str, address: str, tls
     for status in known:
         if status.node_id == node_id and status.host != address and _answers_as(node_id, status.host, tls):
             raise NotUsableYet(
-                f"Pump {node_id} runs already, at {status.host}, and this one, at {address}, has its node id: is this a copy of that machine, or of "
-                "its data-dir? A new Pump needs an empty data-dir and a node-id of its own; if this one is to take that one's place, stop that one first"
+                f"Pump {node_id} already runs at {status.host}, and this Pump at {address} has the same node id. The machine or its data-dir may be a copy. "
+                f"Give a new Pump an empty data-dir and its own node-id. If this Pump replaces the other Pump, stop the Pump at {status.host} first"
             )
 
 

@@ -85,7 +85,7 @@ class PumpClient:
             return cls([_local(settings.socket)], cluster_id, settings)._probing()
         listing = registry.listing(PUMPS)
         if not listing.nodes:
-            raise PumpUnavailable(f"no pump found in the registry {registry.url}: start one that registers there")
+            raise PumpUnavailable(f"no pump found in the registry {registry.url}: start a Pump that registers there")
         return cls(listing.nodes, cluster_id, settings)._probing()._following(registry, listing)
 
     @classmethod
@@ -93,7 +93,7 @@ class PumpClient:
         """A client of these Pumps only, each known by ``host:port`` or ``unix:///path``; with ``settings.socket``, of that one alone."""
         pumps = [_local(settings.socket)] if settings.socket else [NodeStatus(address, address) for address in addresses]
         if not pumps:
-            raise PumpUnavailable("no pump found: an upstream with binlog on needs the address of at least one")
+            raise PumpUnavailable("no pump found: an upstream with binlog on needs the address of at least one Pump")
         return cls(pumps, cluster_id, settings)._probing()
 
     @property
@@ -162,8 +162,8 @@ class PumpClient:
         for handle in self._pump_set.handles():
             if not handle.outcome_queue.flush(max(0.0, deadline - time.monotonic())):
                 raise PumpUnavailable(
-                    f"Pump {handle.connection.node_id} at {handle.connection.address} did not accept {handle.outcome_queue.open} outcomes within {timeout:g} s; "
-                    "is it running?"
+                    f"Pump {handle.connection.node_id} at {handle.connection.address} did not accept {handle.outcome_queue.open} outcomes within {timeout:g} s: "
+                    "check that the Pump runs"
                 )
 
     def close(self) -> None:
@@ -235,7 +235,7 @@ class PumpClient:
         last = attempts.failure or "no available pump to write binlog, none is registered online"
         return PumpUnavailable(
             f"write binlog failed: no Pump accepted the Prewrite of start_ts {attempts.start_ts} within {waited:.1f} s, "
-            f"the last error: {last}; start a Pump or put one online, then run the transaction again"
+            f"the last error: {last}: start a Pump or set a Pump online, then run the transaction again"
         )
 
     def _handed_over(self, start_ts: int) -> PumpHandle | None:
@@ -243,7 +243,7 @@ class PumpClient:
         handle = self._pump_set.pump_of(start_ts)
         if handle is None:
             self._counters.add(outcomes_given_up=1)
-            _log.warning("the outcome of start_ts %d is not written: no Pump accepted its Prewrite from this client", start_ts)
+            _log.warning("the outcome of start_ts %d is not written, because no Pump accepted the Prewrite from this client", start_ts)
         self._pump_set.remember(start_ts, None)
         return handle
 

@@ -118,7 +118,7 @@ class PumpConnection:
 
     def _open(self) -> _Opened:
         if self._closed:
-            raise WriteFailed(f"nothing was sent to Pump {self.node_id}: the Pump client is closed", "CANCELLED")
+            raise WriteFailed(f"the binlog was not sent to Pump {self.node_id}, because the Pump client is closed", "CANCELLED")
         if self._opened is not None and self._opened.address != self._address:
             self._drop()
         if self._opened is None:

@@ -37,7 +37,7 @@ class Follower:
             news = self._news()
         except ReplicationError as error:
             if self._revision is not None:
-                _log.warning("registry %s: %s; continuing with the Pumps known so far", self._registry.url, error)
+                _log.warning("registry %s: %s: the client continues with the Pumps known so far", self._registry.url, error)
             self._revision = None
             return False
         self._revision = news.revision

@@ -131,7 +131,7 @@ class Dialogue:
         if asked.method == b"CONNECT":
             raise BadRequest("CONNECT is not supported", HTTPStatus.METHOD_NOT_ALLOWED)
         if asked.method not in _LOOKS and any(name in _OF_A_PAGE for name, _ in asked.headers):
-            raise BadRequest("a page in a browser may change nothing here", HTTPStatus.FORBIDDEN)
+            raise BadRequest("a request from a page in a browser may change nothing here: use a command-line client", HTTPStatus.FORBIDDEN)
         target = asked.target.decode("ascii")
         try:
             parts = urlsplit(target)

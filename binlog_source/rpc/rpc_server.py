@@ -301,7 +301,7 @@ class RpcServer:
         except Exception as error:  # last resort of the thread: the client must not wait for ever
             _log.exception("%s %s failed", request.method, request.path)
             # not its text, which may hold anything
-            return http1.HttpResponse(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: the log has more\n".encode())
+            return http1.HttpResponse(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: see the log of this process\n".encode())
 
     def stop(self, grace: float) -> None:
         """Accept no further call, let those under way end for at most ``grace`` seconds, close. A second call waits for the first one's end."""

@@ -80,11 +80,13 @@ def decode_footer(tail: bytes) -> int | None:
 def decode_record(record: bytes, at: Pointer) -> bytes:
     """The payload of exactly one record that was read at ``at``."""
     if len(record) < HEADER.size:
-        raise Corruption(f"value log {at}: {len(record)} bytes instead of a record of at least {HEADER.size}; restore the file or purge it")
+        raise Corruption(
+            f"value log {at}: {len(record)} bytes are left for a record of at least {HEADER.size}: restore the file from a copy"
+        )
     magic, length, crc = HEADER.unpack_from(record)
     payload = record[HEADER.size :]
     if magic != RECORD_MAGIC or length != len(payload) or google_crc32c.value(payload) != crc:
-        raise Corruption(f"value log {at}: magic, length or checksum of the record is wrong; restore the file or purge it")
+        raise Corruption(f"value log {at}: magic, length or checksum of the record is wrong: restore the file from a copy")
     return payload
 
 

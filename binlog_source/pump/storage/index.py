@@ -40,7 +40,7 @@ _HEAD, _GC_TS, _KEPT = b"!binlog!headPointer", b"!binlog!gcts", b"!binlog!kept"
 _KINDS = tuple(RecordKind)
 _POINTER_SIZE = len(BEGINNING.pack())
 _CHECKPOINT_SIZE = len(NOTHING.pack())
-_MEND = "stop the Pump, remove its index directory and start it again"
+_MEND = "stop the Pump, remove its index directory, and start the Pump again"
 _LARGEST = (1 << 64) - 1
 
 _WRITE_BUFFER = 16 << 20
@@ -107,7 +107,7 @@ class KeyIndex:
             if "/LOCK" in str(error):
                 # not damaged: readers in this process still have it open
                 raise
-            _log.error("index %s cannot be opened (%s): it is discarded and rebuilt from the value log", directory, error)
+            _log.error("index %s cannot be opened (%s): the index is discarded and rebuilt from the value log", directory, error)
             _remove(directory)
             self._open()
 

@@ -113,7 +113,7 @@ class Store:
             self._fs.make_dir(data_dir)
             self._lock_fd = self._fs.lock(data_dir / ".lock")
         except BlockingIOError as error:
-            raise ConfigError(f"data directory {data_dir}: another Pump uses it; stop that Pump or set another data-dir") from error
+            raise ConfigError(f"data directory {data_dir}: another Pump uses it. Stop the other Pump, or set another data-dir") from error
         except OSError as error:
             if error.errno in _WRONG_DIRECTORY:
                 raise ConfigError(f"data directory {data_dir} cannot be used: {error.strerror}") from error
@@ -165,7 +165,9 @@ class Store:
         shortened = False
         missing = missing_parts(self._index, self._log)
         if lost or head.at > self._log.end:
-            _log.error("the index ends at %s of the log, but the log is %s to %s: rebuilding the index", head.at, beginning, self._log.end)
+            _log.error(
+                "the index ends at position %s, but the log holds %s to %s: the Pump rebuilds the index", head.at, beginning, self._log.end
+            )
             # a scan finds damaged bytes again, but not what the log lacks
             missing += [hole for hole in self._index.holes() if hole.lacks]
             self._index.clear()
@@ -194,7 +196,9 @@ class Store:
         """Estimate gc_ts: the index that stored it is lost, but readers must be told what was collected."""
         oldest = self._index.span(0, _ANY_TS, 1).delivered
         if oldest and oldest[0].ts - 1 > self._index.gc_ts:
-            _log.error("the index was lost: binlogs below %d, the oldest that is kept, are assumed to be collected", oldest[0].ts)
+            _log.error(
+                "the index was lost, and with it the gc ts: the Pump reports binlogs below %d, its oldest, as collected", oldest[0].ts
+            )
             self._index.note_gc(oldest[0].ts - 1, self._sorter.now(), self._log.beginning.file_id)
 
     def _note_max_ts(self, start: Pointer, head: Head) -> None:
@@ -232,7 +236,12 @@ class Store:
     def _note_hole(self, begin: Pointer, end: Pointer, after_ts: int) -> None:
         if begin in self._holes:
             return
-        _log.error("value log: records from %s to %s, commit_ts above %d, are lost; Drainers that miss them are told", begin, end, after_ts)
+        _log.error(
+            "value log: the records from %s to %s, with commit_ts above %d, are lost: Drainers that have not read these records fail with an error",
+            begin,
+            end,
+            after_ts,
+        )
         hole = Hole(begin, end, after_ts)
         self._index.note_hole(hole)
         self._holes = {**self._holes, begin: hole}
@@ -320,7 +329,7 @@ class Store:
         if not steps or self.chaser.on:
             return
         if not self._backlog.put(steps, self.settings.chaser.threshold):
-            _log.warning("the index does not keep up: the slow chaser takes over from %s on", steps[0].at)
+            _log.warning("the index does not keep up with the log: from position %s on the slow chaser feeds the index", steps[0].at)
             self.chaser.turn_on(steps[0].at)
 
     def _pass_on(self, start: Pointer, deadline: float | None) -> tuple[Pointer, bool]:
@@ -337,7 +346,7 @@ class Store:
                 if steps:
                     reached = steps[-1].end
         except (OSError, Corruption) as error:
-            _log.error("the slow chaser cannot read the log from %s on: %s; trying again", reached, error)
+            _log.error("the slow chaser cannot read the log from %s on, and tries again: %s", reached, error)
             return reached, False
         return end, True
 
@@ -481,7 +490,7 @@ class Store:
         written = self._written_at
         with self._news:
             if not self._news.wait_for(lambda: self._state.at >= written, timeout):
-                raise TimeoutError(f"the index is at {self._state.at}, the log at {written}, after {timeout:g} s")
+                raise TimeoutError(f"after {timeout:g} s the index is at {self._state.at}, but the log ends at {written}")
             return self._state
 
     def wake(self) -> None:

@@ -50,7 +50,9 @@ class LogWriter:
         newest = self._files.newest
         self._appender = self._files.fs.open_append(self._files.path(active))
         if good < newest.length:
-            _log.warning("value log %s: torn tail of %d bytes truncated at offset %d", file_name(active), newest.length - good, good)
+            _log.warning(
+                "value log %s: an unfinished record of %d bytes at offset %d was cut off", file_name(active), newest.length - good, good
+            )
             self._appender.truncate(good)
             self._appender.sync()
             newest.length = good
@@ -58,7 +60,7 @@ class LogWriter:
     def append(self, records: Sequence[Record]) -> list[Pointer]:
         """Make the first records durable, as many as the active file takes (the last may exceed its limit); the position of each."""
         if self._failure is not None:
-            raise OSError(f"the value log stopped after an earlier failure ({self._failure}); restart the Pump")
+            raise OSError(f"the value log takes no records since an earlier failure ({self._failure}): restart the Pump")
         if not self.ready:
             raise OSError("the value log is closed or not yet recovered")
         self._make_room()
@@ -80,7 +82,7 @@ class LogWriter:
         try:
             self._make_room()
         except OSError as error:
-            _log.warning("value log %s: %s; the next append begins the next file", file_name(active), error)
+            _log.warning("value log %s: %s. The next append begins the next file", file_name(active), error)
         return places
 
     def _make_room(self) -> None:
@@ -155,4 +157,4 @@ class LogWriter:
                 self._finish()
             self._close_appender()
         except OSError as error:
-            _log.warning("value log %s is not finished: %s", file_name(self._files.active), error)
+            _log.warning("value log %s: the footer could not be written: %s", file_name(self._files.active), error)
