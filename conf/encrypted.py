@@ -1,9 +1,9 @@
-"""Passwords as ``encrypted_password`` holds them: base64( iv, 16 bytes | "@" | AES-CFB of the password ), as binlogctl and ``ctl`` write them.
+"""Passwords as ``encrypted_password`` holds them: base64( iv, 16 bytes | "@" | AES-CFB of the password ). binlogctl and ``ctl`` write them.
 
-The key is in the environment variable ``BINLOG_SECRET_KEY``, 16, 24 or 32 bytes in hexadecimal; without it a key is used that everybody
-knows. The scheme does not detect a wrong key: the result is then random bytes, which is noticed only when they are no text.
+The environment variable ``BINLOG_SECRET_KEY`` holds the key: 16, 24 or 32 bytes in hexadecimal. Without the variable a publicly known key
+is used. The scheme does not detect a wrong key. The result is then random bytes, and an error only if these bytes are no text.
 
-Promises: pure; ``ValueError`` says what is wrong and contains neither key, password nor encrypted password.
+Promises: pure. A ``ValueError`` says what is wrong, and contains neither key, password nor encrypted password.
 """
 
 import base64

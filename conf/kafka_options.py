@@ -1,7 +1,7 @@
-"""The options of Kafka's Java client that operators may not set, and encrypted parts in the values of the others. Pure.
+"""Options of Kafka's Java client: the names that operators may not set, and encrypted parts in the values of the others. Pure.
 
-A value may hold ``encrypted(TEXT)`` anywhere, with what ``ctl encrypt`` prints: as the whole of a password, or within the quotes of
-``sasl.jaas.config``, where the password is written so that its own quotes end nothing.
+A value may hold ``encrypted(TEXT)`` anywhere; ``ctl encrypt`` prints TEXT. This may be a whole password, or a part within the quotes of
+``sasl.jaas.config``. There the decrypted password is escaped, so that its own quotes end nothing.
 
 Promises: no error contains a value.
 """

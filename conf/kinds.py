@@ -1,7 +1,7 @@
 """Values of settings: from text (flags, environment), from TOML, and back. Pure.
 
-Promises: a value is read into the type of its field or refused with a ``TypeError`` or ``ValueError``; the caller names the setting. What
-the real programs read is read the same way: keys without regard to case, switches as Go's ``ParseBool``, durations as Go's.
+Promises: a value is read into the type of its field, or refused with a ``TypeError`` or ``ValueError``. The caller names the setting.
+Values are read as the real programs read them: keys without regard to case, switches as Go's ``ParseBool``, durations as Go's.
 """
 
 import dataclasses

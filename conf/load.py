@@ -1,14 +1,19 @@
-"""Loads settings from TOML file < environment < flags (the later wins) into the frozen types of ``conf.model``.
+"""Loads settings into the frozen types of ``conf.model``: from a TOML file, the environment and flags. The later one wins.
 
-Promises: a file, the variables and the flags of a real Drainer or Pump are read as it reads them (drainer.md 3, pump.md 3). An unknown key
-is an error that names the key, its origin and the nearest one; a value that asks for what is not built is one too (``conf.unsupported``). Values are typed and checked once, here. Every error is a
-``ValueError`` (this package imports no other of the project); ``jobs.entry.cli`` reports it as a ``ConfigError``.
+Promises:
 
-A setting's path is its TOML table and key: ``syncer.txn-batch``, ``spark.parts``, ``pd-urls``. In the environment it is
-``TIDB_BINLOG__SYNCER__TXN_BATCH`` (upper case, ``__`` for the dot, ``_`` for the dash), or where the real program has a flag for it
-``BINLOG_SERVER_TXN_BATCH``, ``PUMP_GC``. Text (environment, flags): lists are ``a,b``, pairs ``name=value,name=value`` or
-as in TOML ``{name = "a,b"}``, switches ``true`` or
-``false``, lists of tables as in TOML: ``[{db-name = "a", tbl-name = "b"}]``.
+* A file, variables and flags of a real Drainer or Pump are read as it reads them (drainer.md 3, pump.md 3).
+* An unknown key is an error with the key, its origin and the nearest known key. A value that asks for what is not built is an error, too
+  (``conf.unsupported``).
+* Values are typed and checked once, here. Every error is a ``ValueError``, because this package imports no other of the project.
+  ``jobs.entry.cli`` reports it as a ``ConfigError``.
+
+A setting's path is its TOML table and key: ``syncer.txn-batch``, ``spark.parts``, ``pd-urls``. Its variable is
+``TIDB_BINLOG__SYNCER__TXN_BATCH`` (upper case, ``__`` for the dot, ``_`` for the dash). If the real program has a flag for the setting,
+the variables ``BINLOG_SERVER_TXN_BATCH`` and ``PUMP_GC`` are read as well.
+
+Text in flags and variables: a list is ``a,b``. Pairs are ``name=value,name=value``, or as in TOML ``{name = "a,b"}``. A switch is ``true``
+or ``false``. A list of tables is as in TOML: ``[{db-name = "a", tbl-name = "b"}]``.
 """
 
 import dataclasses

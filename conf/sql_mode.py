@@ -1,6 +1,7 @@
-"""Which values of ``sql_mode`` the apply sessions cannot use, which are left out, and which are for DDLs alone. Pure.
+"""Values of ``sql_mode`` in the apply sessions: which are refused, which are left out, and which hold for DDLs alone. Pure.
 
-Promises: in a mode that ``refusals`` accepts, a literal of ``sinks.mysql.literals`` is read as the value that it represents.
+Promises: in a mode that ``refusals`` accepts, the target reads a literal of ``sinks.mysql.literals`` as the value that the literal
+represents.
 """
 
 _AS_SQL = "row data could be read as SQL"

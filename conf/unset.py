@@ -1,8 +1,7 @@
-"""What the settings are where nothing is set and the default is no constant: addresses of this machine, variables, other settings.
+"""The values of settings that are not set and have no constant default: addresses of this machine, variables, other settings.
 
-Promises: as the real programs (``adjustConfig``, ``flags``): an empty text and 0 count as not set, except that ``pd-urls = ""`` means no PD.
-A field of ``conf.model`` has a constant instead, for programs that
-make their own settings.
+Promises: as in the real programs (``adjustConfig``, ``flags``), an empty text and 0 count as not set. The exception is ``pd-urls = ""``: no
+PD. A program that makes its own ``conf.model`` objects gets the constant of the field instead.
 """
 
 import fcntl

@@ -1,7 +1,7 @@
-"""Settings of the real Drainer and Pump that are refused, and those that are accepted without an effect. Pure.
+"""Settings of the real Drainer and Pump that are refused, and settings that are accepted without an effect. Pure.
 
-Promises: no value is accepted silently that does nothing. What is decided never to be built is an error that names the alternative; what has
-no meaning here is accepted, and the log says so in a line.
+Promises: no value silently does nothing. A setting of a feature that will never be built is an error, which names the alternative. A
+setting without a meaning here is accepted, and the log says so in a line.
 """
 
 from collections.abc import Mapping

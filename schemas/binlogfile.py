@@ -1,14 +1,17 @@
-"""Files of binlogs as a Drainer's file sink and relay log write them, and Reparo reads them (wire.md 3).
+"""Files of binlogs: a Drainer's file sink and relay log write them, and Reparo reads them (wire.md 3).
 
-    record   magic u32 | length i64 | payload | CRC-32C of the payload u32, all little-endian; a file is records and nothing else
+    record   magic u32 | length i64 | payload | CRC-32C of the payload u32, all little-endian; a file holds records and nothing else
     name     binlog-<index, 16 digits>-<local time YYYYMMDDhhmmss>, indexes from 0 without a gap
-    .lock    its writer holds a flock on this file of the directory
+    .lock    the writer of the directory holds a flock on this file
 
-A record never spans files: after the one that reaches the maximal size, the next file is begun. An empty payload is not written.
+A record never spans two files: the record that reaches the maximal size is the last of its file. An empty payload is not written.
 
-Promises: byte for byte the format of the original. Positions are (index of the file, offset after the record). What ``sync`` has returned for is
-durable, names included. A writer begins at the end of the last whole record: a tail that a crash has torn is cut off (the original appends
-behind it, and its files cannot be read any more). Reading changes nothing; ``Corruption`` names file and offset.
+Promises: the format is the original's, byte for byte. A position is (index of the file, offset after the record).
+
+* ``sync`` returns when everything written before is durable, names included.
+* A writer begins after the last whole record, and cuts off a record that a crash left unfinished. The original appends behind such a
+  record, and its files can then no longer be read.
+* Reading changes nothing. ``Corruption`` names file and offset.
 """
 
 import datetime

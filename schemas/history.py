@@ -1,9 +1,11 @@
-"""Every table at every schema version: DDL jobs folded in the order of ``SchemaVersion``.
+"""The schema history: every table at every schema version. DDL jobs are folded in the order of ``SchemaVersion``.
 
-Promises: immutable, picklable, no IO. All versions of a table id are kept, across drop and recovery and including future jobs: a look-up
-always names its version, so a history that is ahead of the binlogs does no harm. Jobs without effect (cancelled, rolled back, version 0,
-types that no target can hold) change nothing; a job that names an unknown table or database is accepted as it is instead of raising,
-because a recorded history may begin in the middle.
+Promises: immutable, picklable, no IO.
+
+* All versions of a table id are kept, across drop and recovery. A look-up names its version, so jobs of the future do no harm.
+* A job without effect changes nothing: cancelled, rolled back, version 0, or of a type that no target can hold.
+* A job that names an unknown table or database is accepted, because a recorded history may begin in the middle.
+
 Facts behind RENAME TABLES and EXCHANGE PARTITION: golden/README.md, ddl.md 4.
 """
 

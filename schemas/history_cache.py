@@ -1,9 +1,9 @@
-"""Cache of the parsed DDL history beside the checkpoint, so that a start need not parse a hundred thousand jobs. One file per Drainer.
+"""Cache of the parsed DDL history, a file beside the checkpoint for each Drainer. A start then need not parse a hundred thousand jobs.
 
     history.cache = one line of JSON (format, cluster, number of jobs, SHA-256 of the rest) | the pickled jobs
 
-Promises: a cache that is truncated, of another cluster or written by other code is not used, and the log says why; it is never an error.
-Loading it creates only values of this project's plain classes. The feed checks whether it still matches the history.
+Promises: a cache that is truncated, of another cluster or of another version of the code is not used. The log says why; it is never an
+error. Loading creates only values of this project's plain classes. The feed checks whether the cache still matches the history.
 """
 
 import hashlib

@@ -1,12 +1,14 @@
-"""Reads the DDL history: over HTTP from a status port (``GET /ddl/history``), or from a recorded ``.json`` or ``.json.gz`` file.
+"""Reads the DDL history over HTTP from a status port of TiDB (``GET /ddl/history``), or from a recorded ``.json`` or ``.json.gz`` file.
 
-The status ports are named in the settings, or a function returns those that are known at the moment (the TiDB servers in PD).
+The settings name the status ports, or a function returns those of the TiDB servers that PD knows now.
 
-Promises: the whole history is read once, in pages (``?limit=N&start_job_id=S``, newest first), and stored in the cache if there is one;
-after that only new jobs are read. A cache that contradicts the status port is discarded with a warning. A job appears there shortly after
-its binlog commits, and not before every transaction that is open at an older schema version has ended, so ``wait_for_job`` polls for as long
-as a status port answers. With several addresses each request goes to the one that answered last, then to the others.
-Failures are ``HistoryUnavailable`` with the addresses and what to do.
+Promises:
+
+* The whole history is read once, in pages (``?limit=N&start_job_id=S``, newest first), and cached if a cache is given. Later reads get only
+  new jobs. A cache that contradicts the status port is discarded with a warning.
+* A job appears in the history shortly after its binlog commits, but only when no transaction is open at an older schema version.
+  ``wait_for_job`` therefore polls as long as a status port answers.
+* Each request goes to the address that answered last, then to the others. ``HistoryUnavailable`` has the addresses and what to do.
 """
 
 import contextlib

@@ -1,15 +1,17 @@
-"""TLS as the real cluster has it (wire.md 7): one CA, one certificate with its key for both directions, and names that a peer must bear.
+"""TLS as in the real cluster (wire.md 7): one CA, one certificate with its key for both directions, and the names that a peer must have.
 
-    ca           who may have signed the peer's certificate; on a client also checks the name that it connects to, by the certificate's SAN
-    cert, key    what we show: always as a server, as a client when the server asks
-    allowed_cn   a server asks for client certificates only with it; a peer of either direction is then refused unless a certificate of its
-                 verified chain (its own or a CA's) has one of these Subject CNs
+    ca           signs the peer's certificate. A client also checks the name that it connects to, by the certificate's SAN
+    cert, key    what we show: always as a server, and as a client when the server asks
+    allowed_cn   a server asks for client certificates only with this setting. A peer of either direction is then refused unless a
+                 certificate of its verified chain (its own or a CA's) has one of these Subject CNs
 
-Promises: the settings are paths and names, nothing secret, so they may be pickled, logged and sent to executors, where the files must exist.
-A context is made once per use and again only when one of its files has changed: a certificate may be replaced while the process runs, and
-while only half of it is replaced the former context is used. A peer's name is checked as the last part of the handshake, so that nothing is sent
-to one that is refused, and nothing read from it. What cannot be used is a ``ConfigError`` that names the file, never its content; certificate
-and key that do not fit together are ``NotUsableYet``.
+Promises:
+
+* The settings are paths and names, nothing secret. They may be pickled, logged and sent to executors, which must have the files.
+* A context is made once per use, and again when one of its files has changed: a certificate may be replaced while the process runs. While
+  only one of certificate and key is replaced, the former context stays in use.
+* A peer's name is checked as the last part of the handshake: a refused peer gets nothing, and nothing is read from it.
+* A ``ConfigError`` names the file that cannot be used, never its content. ``NotUsableYet``: certificate and key do not fit together.
 """
 
 import functools

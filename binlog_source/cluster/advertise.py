@@ -1,8 +1,8 @@
-"""The address that a Pump or Drainer registers: other nodes must be able to reach it. One check for both; it resolves names and a route.
+"""Checks the address that a Pump or Drainer registers: other nodes must reach it. The check resolves names and a route.
 
-Promises: an address that is only for listening (``0.0.0.0``, ``[::]``, none), a port of 0, and, unless the registry is on this machine's
-loopback too, a loopback address are refused. The error names ``advertise-addr`` and suggests this machine's address on the route to the
-registry.
+Promises: three kinds of addresses are refused: an address that only serves to listen on (``0.0.0.0``, ``[::]``, none), a port of 0, and a
+loopback address, unless the registry is on this machine's loopback too. The error names ``advertise-addr``, and suggests this machine's
+address on the route to the registry.
 """
 
 import ipaddress

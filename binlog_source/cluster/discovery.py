@@ -1,11 +1,14 @@
-"""Pump discovery: a fixed list or the registry, standalone or PD. IO shell.
+"""Pump discovery: the Pumps of a fixed list, or of the registry (standalone or PD). IO shell.
 
-In a fixed list a Pump's id is its ``host:port``; with a registry it is its node id, so that its address may change.
+In a fixed list a Pump's id is its ``host:port``. In a registry it is the Pump's node id, so that the address may change.
 
-Promises: ``pumps()`` reads the registry each time. It omits a Pump that is registered as offline and has nothing above
-``resolved_ts``; ``offline()`` names it, and says whether it has left by itself: then all that it had was read by every Drainer. One that
-somebody else set offline (binlogctl, ``ctl update-pump``) may have acknowledged more than its last heartbeat says. It includes paused and unreachable Pumps: they may have binlogs that were not read. Whether a Pump
-that is not listed at all has left is not known here (``source.departed``).
+Promises: ``pumps()`` reads the registry each time.
+
+* A Pump that is registered as offline and has nothing above ``resolved_ts`` is omitted. ``offline()`` names it, and whether it left by
+  itself: then every Drainer has read its whole log. A Pump that somebody else set offline (binlogctl, ``ctl update-pump``) may have
+  acknowledged more than its last heartbeat says.
+* Paused and unreachable Pumps are included: they may have binlogs that were not read.
+* A Pump that the registry does not list at all is a matter of ``source.departed``.
 """
 
 import logging

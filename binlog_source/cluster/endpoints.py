@@ -1,8 +1,8 @@
-"""gRPC to a few servers of which any may answer: PD's list of URLs, ``http://host:port`` or, with TLS, ``https://host:port``.
+"""gRPC calls to a few equal servers, of which any may answer: PD's URLs, ``http://host:port`` or, with TLS, ``https://host:port``.
 
-Promises: a request goes to the server that answered last, then to the others. A connection that failed is not used again, so that a server
-is found as soon as it is back; one that was open and turns out to be lost is reopened once per request. If no server answers,
-``PumpUnavailable`` gives the reason for each URL. Safe for many threads.
+Promises: a request goes to the server that answered last, then to the others. A failed connection is not used again, so a server is used as
+soon as it is back. A connection that was open and turns out to be lost is reopened once per request. If no server answers,
+``PumpUnavailable`` gives the reason for each URL. Thread-safe.
 """
 
 import threading

@@ -1,6 +1,6 @@
 """The part of etcd 3 that a registry needs, over gRPC: read a range, write a key as TiDB's tools do, wait for a write.
 
-Promises: reads are linearizable. ``put`` follows the write protocol of pump.md 1. An unanswered request raises ``PumpUnavailable``.
+Promises: reads are linearizable. ``put`` follows the write protocol of pump.md 1. A request without an answer raises ``PumpUnavailable``.
 """
 
 import time

@@ -1,10 +1,10 @@
 """Keeps TiKV's GC behind this Drainer's checkpoint, so that the schema at the checkpoint can be read again (drainer.md 12).
 
-Only with ``load-schema-snapshot``, and only where PD is the registry: the others have no GC. As in a real Drainer: the safe point of a
-service ``drainer_<unix nanoseconds>`` in PD, for 300 s, renewed every 150 s, up to 11 attempts a second apart.
+Used only with ``load-schema-snapshot`` and PD; other registries have no GC. As in a real Drainer the safe point belongs to a service
+``drainer_<unix nanoseconds>`` in PD. It holds for 300 s and is renewed every 150 s, with up to 11 attempts a second apart.
 
-Promises: PD that does not answer, or refuses (it then has no TiKV yet), is logged and asked again, never an error. ``stop`` removes the service; after a kill -9 it ends with its
-300 s.
+Promises: if PD does not answer, or refuses because it has no TiKV yet, that is logged and retried, never an error. ``stop`` removes the
+service. After a kill -9 the safe point ends after its 300 s.
 """
 
 import logging

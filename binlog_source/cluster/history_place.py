@@ -1,4 +1,4 @@
-"""Where the DDL history of the upstream is read."""
+"""Finds out where to read the upstream's DDL history."""
 
 import contextlib
 from collections.abc import Callable, Sequence

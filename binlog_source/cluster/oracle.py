@@ -1,7 +1,7 @@
 """The timestamp oracle: strictly increasing TSOs, also across restarts.
 
-Promises: ``next`` returns a ts above every one that it, or an earlier run on the same file, returned, and above ``floor``. Like PD, it
-persists a high-water mark some seconds ahead and starts above it.
+Promises: ``next`` returns a ts above ``floor`` and above every ts that this run, or an earlier run on the same file, returned. Like PD, it
+persists a high-water mark some seconds ahead, and starts above that mark.
 """
 
 import threading

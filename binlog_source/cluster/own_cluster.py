@@ -1,11 +1,12 @@
-"""Whether a status port that somebody named is of the cluster whose Prewrites it is asked about. Another one has no trace of any of them, and
-each committed transaction would be settled as rolled back. Pure; ``StatusPorts`` asks the port.
+"""Checks that a status port belongs to the cluster of this program. Pure; ``StatusPorts`` asks the port.
 
-    PD names it, or it tells the id of a TiDB server that PD names (``/info``, which a name or a load balancer in front of it passes on)   ours
-    it tells the cluster's id (``/cluster_id``: the standalone registry, the embedded upstream)                                              as it says
-    without PD, and it tells nothing: a TiDB                                                                                                 taken for ours
+Another cluster's TiDB has no trace of our Prewrites, so each committed transaction would be settled as rolled back.
 
-Promises: with PD no port is believed that cannot show a TiDB server of this cluster.
+    PD names the port's address, or the id of a TiDB server that /info reports   ours (a load balancer passes /info on)
+    /cluster_id answers (the standalone registry, the embedded upstream)         the id decides
+    no PD, and the port reports no id: a TiDB                                    assumed to be ours
+
+Promises: with PD, a port must show a TiDB server of this cluster.
 """
 
 from collections.abc import Mapping

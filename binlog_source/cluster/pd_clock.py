@@ -1,7 +1,7 @@
-"""PD's timestamps, over one stream to its leader that is kept open (pd.md: ``Tso``).
+"""PD's timestamps, over one stream to PD's leader that stays open (pd.md: ``Tso``).
 
-Promises: every timestamp is above all that PD issued before. When the stream breaks, or PD has another leader, the members are asked for
-the leader again and a new stream is opened; after ``REQUEST_SECONDS`` of this it is an error. Safe for many threads; calls are serialized.
+Promises: every timestamp is above all that PD issued before. If the stream breaks, or PD has another leader, the members are asked for the
+leader and a new stream is opened. After ``REQUEST_SECONDS`` of this the call fails. Thread-safe; calls are serialized.
 """
 
 import queue

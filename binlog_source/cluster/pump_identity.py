@@ -1,9 +1,10 @@
-"""Which Pump answers at an address. A Pump's successor may have its address, and a real Pump's pull does not name its node. HTTP shell.
+"""Finds out which Pump answers at an address. HTTP shell.
 
-``PUT /state/ID/who``: a Pump compares the id with its own, then its state with online, and then refuses what is no action, so that the request
-changes nothing (wire.md 8.1). A real Pump logs each of them. So a process is asked once: the time at which it was started, in its metrics, names it.
+A Pump's successor may have its address, and a real Pump's pull does not name its node. So the Pump is asked by ``PUT /state/ID/who``. It
+compares the id with its own, then its state with online, and then refuses the unknown action: nothing changes (wire.md 8.1). A real Pump
+logs each such request, so each process is asked once. The start time in its metrics identifies the process.
 
-Promises: each question goes over a connection of its own, which ends with the answer. It reaches the process that listens at the address now.
+Promises: each question has its own connection, which ends with the answer. It reaches the process that listens at the address now.
 """
 
 import json

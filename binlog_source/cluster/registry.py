@@ -1,7 +1,7 @@
-"""What the registry stores of a Pump or Drainer: its Status, as the JSON of pump.md 1; and the requests that a registry answers.
+"""The registry's record of a Pump or Drainer, its Status, as the JSON of pump.md 1; and the requests that a registry answers.
 
-Promises: pure; ``to_json`` writes the fields in the order of a real node. ``Registry`` has two implementations, PD (``cluster/pd.py``) and
-the standalone one (``cluster/registry_client.py``); ``tests/contract`` checks both against this interface.
+Promises: pure. ``to_json`` writes the fields in the order of a real node. ``Registry`` has two implementations: PD (``cluster/pd.py``) and
+the standalone one (``cluster/registry_client.py``). ``tests/contract`` checks both.
 """
 
 import enum

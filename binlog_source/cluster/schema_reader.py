@@ -1,10 +1,11 @@
-"""Reads TiDB's schema as it was at a ts, through status ports: no TiKV client is needed. HTTP shell around ``meta_value``.
+"""Reads TiDB's schema as it was at a ts, through status ports. No TiKV client is needed. HTTP shell around ``meta_value``.
 
-``/schema`` and ``/schema/{db}`` tell what their TiDB server knows now, ``/mvcc/hex`` what a key of the schema held at a ts, and the keys
-``Diff:N`` what schema version N changed and when. Schema versions are made one after the other, and a change commits with its diff.
+``/schema`` and ``/schema/{db}`` show the schema that their TiDB server has now. ``/mvcc/hex`` shows a schema key's value at a ts. The keys
+``Diff:N`` show what schema version N changed and when. Schema versions are made one after the other, and a change commits with its diff.
 
-Promises: ``changes`` leaves out none that is committed when it is called, and none that may yet commit up to the ts. Status ports that do
-not answer, and transactions that hold a key, are waited for; after ``patience`` seconds that is ``HistoryUnavailable``.
+Promises: ``changes`` includes every change that is committed when it is called, and every change that may yet commit up to the ts. The
+reader waits for status ports that do not answer and for transactions that hold a key. After ``patience`` seconds it raises
+``HistoryUnavailable``.
 """
 
 import json

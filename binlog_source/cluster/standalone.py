@@ -1,8 +1,8 @@
-"""Registry and oracle (and a recorded DDL history) as a separate process, for Pumps and Drainers without a PD.
+"""Registry and oracle, optionally with a recorded DDL history, as a separate process: for Pumps and Drainers without a PD.
 
     python -m pyspark_tidb_binlog.binlog_source.cluster.standalone --cluster-id 7 --data-dir var/registry [--history ddl_history.json.gz] [--floor TS]
 
-Promises: prints ``serving HOST:PORT`` once it answers; SIGTERM and Ctrl-C end it. Timestamps and node states survive a restart on the
+Promises: prints ``serving HOST:PORT`` once it answers. SIGTERM and Ctrl-C end it. Timestamps and node states survive a restart on the
 same directory.
 """
 

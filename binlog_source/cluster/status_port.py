@@ -1,7 +1,10 @@
-"""What TiDB's status port, or the embedded upstream, reports of a transaction: ``GET /mvcc/hex/{key}`` (rows.md 9.3), HTTP shell around
-``txn_outcome``; of the schema as its TiDB server knows it now: ``GET /schema`` and ``/schema/{db}``; and of one DDL job.
+"""Client of TiDB's status port, or of the embedded upstream's. HTTP shell around ``txn_outcome``.
 
-A port is ``http://host:port``, ``https://host:port``, or ``host:port`` as PD names it: that has TLS where the cluster has it.
+    GET /mvcc/hex/{key}        what the upstream reports about a transaction (rows.md 9.3)
+    GET /schema, /schema/{db}  the schema that the TiDB server has now
+    GET /ddl/history           one DDL job
+
+A port is ``http://host:port``, ``https://host:port``, or ``host:port`` as PD names it. The last form uses TLS if the cluster does.
 """
 
 import functools

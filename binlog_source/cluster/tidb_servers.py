@@ -1,8 +1,7 @@
-"""The status ports of a cluster's TiDB servers, as PD knows them at the moment.
+"""The status ports of the running TiDB servers, as PD knows them now.
 
-Promises: PD is asked again at most every ``ASK_EVERY`` seconds, so that a server that was added, moved or removed is noticed without a
-restart. While PD does not answer, or names no server, those known last are returned: a server that restarts has the same address. Safe for
-many threads.
+Promises: PD is asked at most every ``ASK_EVERY`` seconds, so an added, moved or removed server is noticed without a restart. While PD does
+not answer, or names no server, the last known ports are returned: a server that restarts has the same address. Thread-safe.
 """
 
 import logging

@@ -1,9 +1,9 @@
-"""The outcome of a transaction whose outcome no Pump holds: from what ``GET /mvcc/hex/{key}`` (rows.md 9.3) reports about it. Pure.
+"""The outcome of a transaction if no Pump has it: derived from the answer of ``GET /mvcc/hex/{key}`` (rows.md 9.3). Pure.
 
-A write record of the transaction, commit or rollback, is final. A lock means that it is still running. Absence proves a rollback only
-(``decide``) if the upstream has reported it for long enough, each time that it was asked, MVCC GC has not passed start_ts, and the primary key
-was not written since. Otherwise the outcome can no longer be determined and must be settled manually: ``undecided_text`` has the command. The Pump and the
-Drainer both decide with this function, and record the outcome with ``outcome_payload``.
+A write record of the transaction, commit or rollback, is final. A lock means that the transaction is still running. No trace proves a
+rollback (``decide``) only under three conditions: the upstream has reported it for long enough, at every question; MVCC GC has not passed
+start_ts; and no later transaction wrote the primary key. Otherwise the outcome can no longer be determined, and an operator must settle it:
+``undecided_text`` has the command. Pump and Drainer both decide with this function, and record the outcome with ``outcome_payload``.
 """
 
 import enum

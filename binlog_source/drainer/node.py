@@ -1,14 +1,17 @@
-"""The Drainer as a node: its registration, its states, ``/binlog.Cistern/Notify`` (``Cistern`` is the Drainer's name on the wire) and its
-HTTP pages (``pages.py``), all on one port.
+"""The Drainer as a node of the cluster: its registration, its states, ``/binlog.Cistern/Notify`` and its HTTP pages (``pages.py``), on one
+port. ``Cistern`` is the Drainer's name on the wire.
 
 A Pump that was offline notifies every online Drainer before it serves (pump.md 2.1). The answer promises that this Drainer will not pass a
-commit_ts which that Pump will hold: the Pump is already in the registry, and the source reads the registry after the promises of a
-batch (``BinlogStreamReader._next_offset``). So the handler only checks that the Pumps' states can be read from the registry.
+commit_ts that the Pump will hold. The Pump is already in the registry, and the source reads the registry after the promises of a batch
+(``BinlogStreamReader._next_offset``). So the handler only checks that the Pumps' states can be read from the registry.
 
-Promises: registered as ``online`` with the checkpoint as maxCommitTS from ``start`` on, renewed every ``HEARTBEAT`` seconds with the state of
-``node_states.py``; after ``stop`` as ``paused``, or ``offline`` if an operator asked for ``close``. A pause takes effect between two batches;
-so does a close, which then ends the stream; what cannot be done leaves the state as it was, and the answer says why. A registry that does not answer is logged and retried; replication does not depend on it here.
-Without a registry the pages are served all the same.
+Promises:
+
+* From ``start`` on the Drainer is registered as ``online``, with the checkpoint as maxCommitTS. Every ``HEARTBEAT`` seconds the entry is
+  renewed with the state of ``node_states.py``. After ``stop`` it is ``paused``, or ``offline`` if an operator asked for ``close``.
+* A pause takes effect between two batches. A close does, too, and then ends the stream. An action that fails leaves the state, and the
+  answer says why.
+* A registry that does not answer is logged and retried: replication does not depend on it here. Without a registry the pages are served.
 """
 
 import logging

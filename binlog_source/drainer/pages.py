@@ -1,12 +1,12 @@
-"""The Drainer's HTTP endpoints: those of a real one (wire.md 8.2), and ``GET /progress``, which is ours.
+"""The Drainer's HTTP endpoints: those of a real Drainer (wire.md 8.2), and ``GET /progress``, which is ours.
 
     GET  /status                   {"PumpPos": {nodeID: ts}, "Synced": bool, "LastTS": ts, "TsMap": ""}
     GET  /commit_ts                {"message": …, "code": 200, "data": {"ts": checkpoint}}
     PUT  /state/{nodeID}/{action}  pause, resume, close
     GET  /metrics                  Prometheus text
-    GET  /progress                 the line that the job shows, as JSON: lag, counts, findings, and what holds progress back
+    GET  /progress                 the job's progress line as JSON: lag, counts, findings, and what holds progress back
 
-Promises: JSON, texts and codes of the first four are a real Drainer's, its spelling included ("this pump's").
+Promises: JSON, texts and codes of the first four are a real Drainer's, with its wording ("this pump's").
 """
 
 import time

@@ -1,4 +1,5 @@
-"""One bucket's batch: packed records and kept state in, packed transactions and new state out. Shell around ``transitions``, ``state``.
+"""One bucket's batch: takes packed records and the kept state, returns packed transactions and the new state. Shell around ``transitions``
+and ``state``.
 
 Promises: does not use Spark. Outcomes are written to Pumps, and orphans looked up, before the new state is returned.
 """

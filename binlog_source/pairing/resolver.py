@@ -1,8 +1,8 @@
-"""Resolves orphans: looks up their outcome upstream and writes it to the Pump that waits for it. Shell around ``txn_outcome``'s verdicts.
+"""Resolves orphans: looks up the outcome upstream and writes it to the Pump that waits for it. Shell around ``txn_outcome``.
 
-The outcome goes into that Pump's log, as the Pump's own resolver would write it (pump.md 5): so it holds for every reader,
-the Pump's promise advances, and a replay gives the same result. Nothing is released here. ``txn_outcome.decide`` says what a missing
-transaction means, here as in the Pump.
+The outcome goes into that Pump's log, as the Pump's own resolver would write it (pump.md 5). So every reader gets it, the Pump's promise
+advances, and a replay gives the same result. Nothing is released here. ``txn_outcome.decide`` says what a missing transaction means, here
+as in the Pump.
 """
 
 import logging

@@ -118,7 +118,7 @@ def test_a_pd_that_is_away_is_named(pd_site: PdSite, feed: HistoryFeed) -> None:
 def test_a_standalone_registry_serves_the_history_itself(tmp_path: Path) -> None:
     (file := tmp_path / "history.json").write_text(json.dumps(JOBS))
     with contextlib.ExitStack() as stack:
-        for name, served, said in (("with", file, ""), ("without", None, "answered 404: .*start it with --history")):
+        for name, served, said in (("with", file, ""), ("without", None, "answered 404: .*start the registry with --history")):
             process = stack.enter_context(UpstreamProcess(tmp_path / name, CLUSTER, history=served))
             assert isinstance(process, UpstreamProcess)
             feed = HistoryFeed(history_at(SourceConfig(pumps=process.url), None, stack))
