@@ -1,10 +1,10 @@
-"""What a Pump's data-dir says of whose it is: the node id, the cluster, the user. File IO.
+"""The owner of a Pump's data-dir: node id, cluster and user. File IO.
 
     .node     the Pump's id (pump.md 1): a real Pump's file
-    .cluster  the id of the cluster whose binlogs are in the log; a real Pump neither writes nor minds it
+    .cluster  the id of the cluster whose binlogs are in the log; a real Pump ignores this file
 
-Promises: a data-dir is never used for a second cluster: readers would get rows of another one's tables, and the index an outcome of another
-one's transaction. One that has no ``.cluster``, a real Pump's, is taken for the present cluster's.
+Promises: a data-dir never serves a second cluster. Otherwise readers would get rows of the other
+cluster's tables, and a Prewrite could get the outcome of the other cluster's transaction. A data-dir without ``.cluster``, a real Pump's, is assumed to be of the present cluster.
 """
 
 import logging

@@ -1,11 +1,15 @@
-"""Orphan resolution: for a Prewrite without outcome, the Pump asks the upstream and writes the missing record (pump.md 5).
+"""Orphan resolution: if a Prewrite has no outcome, the Pump asks the upstream and writes the missing record (pump.md 5).
 
-    committed -> a Commit (no prewrite_key, no ddl fields: those are in the Prewrite)         rolled back -> a Rollback
-    locked    -> wait          no trace -> wait, and a Rollback once that was the only answer for ``ORPHAN_TIMEOUT``, as this process counts
-    no answer -> wait, and log an error
-    no trace, although there may have been one (``txn_outcome.decide``) -> wait, log an error, and let an operator ``settle`` it
+    the upstream reports    the Pump
+    committed               writes a Commit (no prewrite_key, no ddl fields: the Prewrite has them)
+    rolled back             writes a Rollback
+    locked                  waits
+    no trace                waits; writes a Rollback once "no trace" was the only answer for ``ORPHAN_TIMEOUT``, as this process counts
+    no trace, which proves  waits, logs an error, and lets an operator ``settle`` the Prewrite (``txn_outcome.decide``)
+    nothing (GC passed)
+    no answer               waits, and logs an error
 
-Promises: an outcome is written only if the upstream reported it, if the absence of a trace proves it, or if an operator stated it.
+Promises: an outcome is written only if the upstream reported it, if the missing trace proves it, or if an operator stated it.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""The Pump's periodic tasks: fake binlogs while no client writes, GC by age, a check of the Drainers. ``server.py`` starts their threads."""
+"""The Pump's periodic tasks: fake binlogs while no client writes, GC by age, a check of the Drainers. ``server.py`` starts the threads."""
 
 import logging
 import threading

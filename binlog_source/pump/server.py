@@ -2,10 +2,9 @@
 
     start   bind -> lock and open the store -> register online -> notify the Drainers if none of them reads from it yet -> serve
     stop    pausing -> registered paused  -> pulls end with OK, writes under way are answered -> the log is finished
-    close   closing -> wait until every Drainer has read everything -> registered offline -> then as for stop; a stop meanwhile ends it as paused
+    close   closing -> wait until every Drainer has read everything -> registered offline -> as for stop; a stop meanwhile ends it as paused
 
-The service is in ``service.py``, the gRPC methods in ``handlers.py``, the HTTP endpoints in ``status.py``, periodic tasks in
-``periodic.py``.
+``service.py`` is the service, ``handlers.py`` has the gRPC methods, ``status.py`` the HTTP endpoints, ``periodic.py`` the periodic tasks.
 """
 
 import json

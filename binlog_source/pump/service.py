@@ -1,9 +1,9 @@
 """The Pump's service: WriteBinlog and the three deliveries of PullBinlogs, independent of gRPC.
 
-Promises: a ``pull_*`` is an endless iterator of *groups*; a group is a list of serialized PullBinlogResp messages to be sent at once.
-A large binlog is a group of its own; memory for it is reserved (``reading``) before it is read, and released when the next group is
-requested. A pull ends within ``_WAIT`` seconds after ``stop()`` is true, or with ``DamagedLog`` before the first record behind a damaged
-place of the log that is not in the reader's ``known``. Contract of the deliveries: ``binlog_source.wire.pump_protocol``.
+Promises: a ``pull_*`` is an endless iterator of *groups*. A group is a list of serialized PullBinlogResp messages to be sent at once. A
+large binlog is a group of its own: its memory is reserved (``reading``) before the read, and released when the next group is requested. A
+pull ends within ``_WAIT`` seconds after ``stop()`` is true. It ends with ``DamagedLog`` before the first record behind a damaged place that
+is not in the reader's ``known``. ``binlog_source.wire.pump_protocol`` has the contract of the deliveries.
 """
 
 import logging

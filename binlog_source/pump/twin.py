@@ -1,10 +1,10 @@
-"""Whether another Pump runs under this one's node id, as on a copy of its machine. HTTP shell.
+"""Refuses to start a Pump if another Pump runs under the same node id, for example on a copy of its machine. HTTP shell.
 
-Two Pumps with one id write over each other's entry in the registry; readers go from one log to the other and end with a message about a log
+Two Pumps with one id overwrite each other's entry in the registry. Readers then jump between two logs, and fail with a message about a log
 that was restored from a backup.
 
-Promises: a Pump is refused only if something answers at the registered address, and with this id; after a crash nobody does, and at the
-former address of a Pump that has moved there may be a Pump of another id.
+Promises: a Pump is refused only if a Pump with this id answers at the registered address. After a crash nobody answers there. At the former
+address of a Pump that has moved, a Pump with another id may answer.
 """
 
 from collections.abc import Iterable

@@ -1,13 +1,14 @@
-"""The client side of WriteBinlog, as in TiDB (pump_client.md 3 and 6): chooses a Pump for a Prewrite, sends the outcome to the same one.
+"""The client side of WriteBinlog, as in TiDB (pump_client.md 3 and 6): chooses a Pump for a Prewrite, and sends the outcome to the same
+Pump.
 
     client = PumpClient.from_registry(registry)                                 # follows the registry, probes unavailable Pumps
     client = PumpClient.fixed(["127.0.0.1:8250", "127.0.0.1:8251"], cluster_id)  # no registry
     client.prewrite(start_ts, payload); client.outcome(start_ts, payload); client.flush(); client.close()
     client.write(payload)                                                        # either, awaited: TiDB's WriteBinlog
 
-Promises: a Prewrite is durable when ``prewrite`` returns; ``PumpUnavailable`` means that it may be lost. Then, or after a retry, it may be
-stored on several Pumps: only the one that answered gets the outcome, the others ask the upstream. A Commit or Rollback never fails.
-Thread-safe.
+Promises: a Prewrite is durable when ``prewrite`` returns. ``PumpUnavailable`` means that the Prewrite may be lost. After a failure or a
+retry several Pumps may hold the Prewrite: only the Pump that answered gets the outcome, the others ask the upstream. A Commit or Rollback
+never fails. Thread-safe.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """The connection to one Pump: opened by the first write, reopened after a reset, a lost connection or a change of the Pump's address.
 
-Promises: thread-safe. A reset does not end calls under way: the old connection is closed when its last one has ended. Every call is counted
-as a success or failure of its Pump. After ``close`` a write raises ``WriteFailed`` with code ``CANCELLED``.
+Promises: thread-safe. A reset does not end calls under way: the old connection closes when its last call has ended. Every call counts as a
+success or failure of its Pump. After ``close`` a write raises ``WriteFailed`` with code ``CANCELLED``.
 """
 
 import threading

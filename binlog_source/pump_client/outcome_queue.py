@@ -1,9 +1,8 @@
 """Writes Commits and Rollbacks to one Pump, in the background.
 
-Promises: ``put`` never waits and never fails. Outcomes are written in order; those that gather while a group is being written form the next
-group. A failed group is retried after a pause. An outcome that is older than ``outcome_patience``, or whose Pump is offline, is given up,
-logged and counted, and orphan resolution has to find it. Outcomes that are not written when the queue is closed are lost, as when a TiDB
-dies.
+Promises: ``put`` never waits and never fails. Outcomes are written in order; those that arrive while a group is being written form the next
+group. A failed group is retried after a pause. An outcome is given up, logged and counted if it is older than ``outcome_patience``, or its
+Pump is offline: orphan resolution then finds it. Outcomes that are not written when the queue closes are lost, as when a TiDB dies.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """All Pumps of a client: their states, the choice among them, and the connection to each.
 
-Promises: thread-safe; nothing in here waits for a Pump. Selection and availability are decided in ``selection.py`` and ``availability.py``.
+Promises: thread-safe; nothing in here waits for a Pump. ``selection.py`` and ``availability.py`` decide on selection and availability.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""What to do after a failed write: retry, try every Pump, refuse or give up (pump_client.md 6).
+"""The next step after a failed write: retry, try every Pump, refuse or give up (pump_client.md 6).
 
 Promises: pure.
 """

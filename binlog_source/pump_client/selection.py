@@ -1,4 +1,4 @@
-"""Which Pump gets a binlog: the strategies, the preference by labels, and which Pump has which Prewrite (pump_client.md 5).
+"""Which Pump gets a binlog: the strategies, the preference by labels, and the Pump of each Prewrite (pump_client.md 5).
 
     strategy   Prewrite                                              Commit, Rollback
     range      round robin, from the first whenever the list changed  the Pump that accepted the Prewrite

@@ -1,8 +1,8 @@
 """The gRPC client of a Pump's WriteBinlog: one binlog or many, awaited or not.
 
-Promises: an answer means durable. A refusal or a lost connection raises ``WriteFailed``, which names the Pump. ``start_many`` needs our
-Pump's ``WriteBinlogBatch``; a Pump that lacks it gets the binlogs one by one, in order. The connection is opened by the first write and
-shares nothing with others to the same address, so that a new writer connects at once. ``address`` is ``host:port`` or ``unix:///path``.
+Promises: an answer means durable. A refusal or a lost connection raises ``WriteFailed``, which names the Pump. ``start_many`` uses our
+Pump's ``WriteBinlogBatch``; a Pump without that method gets the binlogs one by one, in order. The first write opens the connection. It is
+shared with no other writer to the same address, so that a new writer connects at once. ``address`` is ``host:port`` or ``unix:///path``.
 """
 
 import contextlib

@@ -4,8 +4,8 @@
     dialogue.take(data); request = dialogue.request()   # None while it is not complete
     dialogue.answer(request, answer)                    # bytes to send
 
-Promises: pure. An invalid request raises ``BadRequest``; the connection is closed after its answer. So does one that is to change something and
-comes from a page in a browser, whatever site that is of: a name may be made to resolve to this machine. Buffers are bounded.
+Promises: pure. Buffers are bounded. An invalid request raises ``BadRequest``, and the connection closes after its answer. A request that
+would change something is invalid, too, if it comes from a page in a browser: the page's site may have a name that resolves to this machine.
 """
 
 import json

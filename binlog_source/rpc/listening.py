@@ -1,7 +1,7 @@
-"""Where a server listens: which failures pass by themselves, and the file of its Unix socket.
+"""The addresses where a server listens: which failures pass by themselves, and the file of its Unix socket.
 
-Promises: a socket at which somebody answers is left alone, and so is any other file; a stale one may be replaced. Only one's own file is
-removed, never that of a process that has replaced it.
+Promises: a socket at which somebody answers is left alone, and so is any other file. A stale socket may be replaced. A process removes only
+its own file, never the file of a process that has replaced it.
 """
 
 import errno

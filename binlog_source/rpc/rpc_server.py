@@ -3,13 +3,18 @@
     socket bytes -> detect the protocol -> http2.Connection -> Call -> unary handler (on the loop) | stream handler (a thread each)
                                         -> http1 request    -> http handler (in a pool)
 
-Promises: a unary handler is called on the loop's thread and must not block: it keeps the ``PendingCall``, which ``RpcServer.answer``
-answers later, many at once, if its client is still connected. A stream handler runs in a thread, is slowed down by its client's flow
-control and is notified when its client cancels or disconnects. An exception in a handler fails its own call and no other. ``hold`` pauses
-reading from all sockets, so that what is not stored yet stays with the clients. A client that does not read its answers is not read from
-either, so that memory stays bounded. The memory (``budget``) and the duration of unfinished requests are bounded, also of compressed ones (``inflater``), and so are the streams
-per address and the connections (``connection_limits``). ``stop`` returns when no handler is running, or when its timeouts have passed.
-With TLS all of it goes through TLS on the TCP port (``secured_peer``), whatever a client offers in ALPN; a Unix socket has none.
+Promises:
+
+* A unary handler runs on the loop's thread and must not block. It keeps the ``PendingCall``. ``RpcServer.answer`` answers it later, many at
+  once, if its client is still connected.
+* A stream handler runs in a thread. Its client's flow control slows it down, and it is notified when its client cancels or disconnects.
+* An exception in a handler fails its own call and no other.
+* ``hold`` pauses reading from all sockets, so that what is not stored yet stays with the clients. While a client does not read its answers,
+  nothing is read from it.
+* Memory (``budget``) and duration of unfinished requests are bounded, also of compressed requests (``inflater``). So are the streams per
+  address and the connections (``connection_limits``).
+* ``stop`` returns when no handler is running, or when its timeouts have passed.
+* With TLS, every connection of the TCP port uses TLS (``secured_peer``), whatever a client offers in ALPN. A Unix socket has no TLS.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""When the stream's next batch is worthwhile, and where it ends. Pure: the views of the Pumps' logs are given, ``admission`` chooses.
+"""When the stream's next batch begins, and where it ends. Pure: the caller gives the views of the Pumps' logs, ``admission`` chooses.
 
-Promises: a batch is worthwhile as soon as it can release something. A raw one, after a while, also is when there is enough to read, or when
-the Pump that holds R back has an orphan that pairing can only settle once it was read.
+Promises: a batch begins as soon as it can release something. A raw batch also begins, after a while, when there is enough to read, or when
+the Pump that holds R back has an orphan: pairing can settle an orphan only after it was read.
 """
 
 from collections.abc import Mapping

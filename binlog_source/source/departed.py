@@ -1,12 +1,13 @@
-"""Pumps that a stream has read and that are there no more: which of them it goes on without, and with what loss. Pure but for a clock.
+"""Pumps that a stream has read and that are gone: which of them it continues without, and with what loss. Pure but for a clock.
 
-    registered as offline by itself, with nothing above R           left: all that it had was read (``PumpDiscovery`` omits it)
-    registered as offline, does not answer, and may have had more   lost: it holds R, or with ``fail-on-data-loss = false`` is left out
-    set offline by somebody else, and the stream's offset names it  the same, whatever its last heartbeat says: that is older than its death
+    registered as offline by itself, with nothing above R           left: its whole log was read (``PumpDiscovery`` omits it)
+    registered as offline, does not answer, and may have had more   lost: it holds R; ``fail-on-data-loss = false`` leaves it out
+    set offline by somebody else, and the stream's offset names it  the same; its last heartbeat, older than its death, proves nothing
     not in the registry, or not in the list                         vanished: it holds R, or ends the stream
 
-Promises: a Pump that the stream's offset names is never left out because it is not listed: a registry may have lost its memory, and a
-list may have been mistyped. ``gone-pumps`` names those that are gone for ever; whoever is listed and not offline is read in spite of it.
+Promises: a Pump that the stream's offset names is never left out just because it is not listed: a registry may have lost its memory, and a
+list may have been mistyped. ``gone-pumps`` names the Pumps that are gone for ever. A Pump that is listed and not offline is read in spite
+of it.
 """
 
 import logging

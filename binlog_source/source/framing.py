@@ -1,8 +1,8 @@
 """Converts the bytes of PullBinlogs responses to columns of records. Pure.
 
-``PullBinlogResp {entity = 1}`` and ``PullBinlogBatch {repeated entity = 1}`` have the same encoding for one entity, so one
-parser handles both. ``Records`` holds a run of messages as columns; ``raw_rows`` and ``sorted_rows`` convert it to ``stages.RAW``,
-``packed_rows`` converts that to ``stages.PACKED``.
+``PullBinlogResp {entity = 1}`` and ``PullBinlogBatch {repeated entity = 1}`` have the same encoding for one entity, so one parser handles
+both. ``Records`` holds a run of messages as columns. ``raw_rows`` and ``sorted_rows`` convert it to ``stages.RAW``, ``packed_rows``
+converts that to ``stages.PACKED``.
 
 Promises: bytes that are not such a message, or a payload that is not a binlog, raise ``ProtocolViolation`` naming the Pump.
 """

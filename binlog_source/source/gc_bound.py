@@ -1,9 +1,9 @@
 """The ts up to which a real Pump may have garbage-collected its log. HTTP shell around ``gc_ts_in``.
 
-PullBinlogs does not report it; the Pump's metrics, on the same port, do: ``binlog_pump_storage_gc_ts`` is in physical milliseconds
+PullBinlogs does not report that ts. The Pump's metrics, on the same port, do: ``binlog_pump_storage_gc_ts`` is in physical milliseconds
 (pump.md 9), a float in Prometheus' text format: ``1.795277142123e+12``.
 
-Promises: the bound is never below the Pump's own: what the text omits (the logical part, and digits beyond those written) is rounded up.
+Promises: the bound is never below the Pump's own. What the text omits is rounded up: the logical part, and digits beyond those written.
 """
 
 import re

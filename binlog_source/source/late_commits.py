@@ -1,7 +1,7 @@
 """A due Commit whose Prewrite pairing no longer keeps: the whole transaction is read from the Pump that has both. gRPC shell.
 
-This happens when a Prewrite was settled as rolled back, but its transaction committed: a Commit wins over a Rollback, in sorted delivery as
-in pairing, but pairing has dropped the Prewrite by then. The Pump's log holds it until it is collected.
+Example: a Prewrite was settled as rolled back, but its transaction committed. A Commit wins over a Rollback, in sorted delivery as in
+pairing, but pairing has already dropped the Prewrite. The Pump's log holds it until it is collected.
 """
 
 import logging

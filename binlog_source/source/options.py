@@ -1,7 +1,7 @@
 """``SourceConfig`` as options of ``format("tidb_binlog")``, and back. Pure.
 
-Promises: ``source_of(options_of(c)) == c``; names are case-insensitive, as in Spark; an unknown option or an
-invalid value raises a ``ConfigError`` that names it.
+Promises: ``source_of(options_of(c)) == c``. Names are case-insensitive, as in Spark. An unknown option or an invalid value raises a
+``ConfigError`` that names it.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""A partition of a batch: one Pump's share of the span of commit_ts (after_ts, upto_ts]. Pure, but for Spark's class that it must be.
+"""A partition of a batch: one Pump's share of the span of commit_ts (after_ts, upto_ts]. Pure, but it is a Spark class.
 
-Contract: a partition is all that an executor needs, besides the options, to read its share, and it gives the same rows however often and
-wherever it is read. The partitions of a batch together cover its span. One of them at least carries the control rows, also if there is
-nothing to read, so that R arrives at the following stages; the first one advances the query's watermark.
+Contract: an executor needs only the partition and the options to read its share. A partition gives the same rows however often and wherever
+it is read. The partitions of a batch together cover its span. At least one of them carries the control rows, even if there is nothing to
+read, so that R arrives at the following stages. The first partition advances the query's watermark.
 """
 
 from collections.abc import Collection, Mapping

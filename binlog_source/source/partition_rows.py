@@ -1,7 +1,7 @@
 """Reads a partition on an executor: a Pump's records as rows of ``stages.RAW`` or ``stages.PACKED``, then the control rows. Shell.
 
-Promises: a partition that is read again gives the same rows. What a Pump has lost raises, or with ``failOnDataLoss=false`` becomes a LOST
-row after the rows that are there.
+Promises: a partition that is read again gives the same rows. A loss on a Pump raises an error, or with ``failOnDataLoss=false`` becomes a
+LOST row after the rows that exist.
 """
 
 import logging

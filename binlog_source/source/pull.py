@@ -1,8 +1,8 @@
 """One open pull of a Pump's log (``Pull``), the channels to Pumps, and what a pull's end means. gRPC shell.
 
-A call to a host that crashed or was cut off still has an open connection, so a call that times out makes the next one use a new connection
-(``renew``). HTTP/2 PINGs are not used: a real Pump's server treats them as an attack if they come more often than every five minutes. Each
-error names Pump and ts. Channels are kept for the life of the process.
+After a host crashed or was cut off, a call to it still has an open connection. So after a call that times out, the next call uses a new
+connection (``renew``). HTTP/2 PINGs are not used: a real Pump's server treats more than one in five minutes as an attack. Each error names
+Pump and ts. Channels are kept for the life of the process.
 """
 
 import sys

@@ -1,15 +1,16 @@
-"""The readers of ``format("tidb_binlog")`` with option ``format`` = ``protocol``: a stream, and a batch of a span of timestamps. Spark shell.
+"""The readers of ``format("tidb_binlog")`` with option ``format`` = ``protocol``: a stream, and a batch of a span of timestamps. Spark
+shell.
 
-Rows are ``stages.RAW``, or with option ``packed`` ``stages.PACKED``. Offsets are ``offset.BinlogOffset``. ``start`` and ``end``
-determine the content of a batch (start, end], however often it is read: executors pull it from the Pumps again and cache only channels.
+Rows are ``stages.RAW``, or with option ``packed`` ``stages.PACKED``. Offsets are ``offset.BinlogOffset``. ``start`` and ``end`` determine
+the content of a batch (start, end], however often it is read: executors pull it from the Pumps again and cache only channels.
 
     partition.py      a Pump's share of a batch         partition_rows.py   reads it on an executor
     batch_planner.py  where the next batch ends         stream_end.py       where the stream ends; Trigger.AvailableNow
     stream_report.py  what the progress shows           outage.py           a Pump or registry that does not answer
-    waker.py          wakes idle Pumps, over wake.py            departed.py      which Pumps the stream goes on without
+    waker.py          wakes idle Pumps, over wake.py    departed.py         which Pumps the stream continues without
 
-Stopping: while ``stopFile`` exists, ``latestOffset`` returns ``start``, no further batch begins, and the query can be
-stopped while it is idle. ``query.stop()`` during a batch may end in an error raised by Spark itself.
+To stop: while ``stopFile`` exists, ``latestOffset`` returns ``start``. No further batch begins, and the query can be stopped while it is
+idle. ``query.stop()`` during a batch may end in an error of Spark itself.
 """
 
 import time

@@ -1,6 +1,6 @@
 """The source ``tidb_binlog`` where it cannot run: another Spark, a missing package. Spark shell.
 
-Promises: the name is found, and every use of it is one error that says what is missing. Needs nothing but PySpark's ``DataSource``.
+Promises: Spark finds the name, and every use of it is one error that says what is missing. Needs only PySpark's ``DataSource``.
 """
 
 from importlib import import_module

@@ -1,12 +1,12 @@
 """Reads a bounded part of a Pump's log, whatever happens to the Pump meanwhile: ``read_raw`` and ``read_sorted``. gRPC shell.
 
-A damaged place of a Pump's log (``damage.py``) is passed to ``on_damage``, which raises, or returns: then reading continues after it. A log
-that is not the one that the batch was planned with (``fingerprint.py``) is passed to ``on_replaced``, which raises, or returns: then a raw
-read ends, because its positions are meaningless in that log, and a sorted one continues.
+A damaged place of a Pump's log (``damage.py``) is passed to ``on_damage``. It raises, or it returns and reading continues after the place.
+A log that was replaced since the batch was planned (``fingerprint.py``) is passed to ``on_replaced``. It raises or returns. After a return,
+a raw read ends, because its positions are meaningless in the new log, and a sorted read continues.
 
 Promises: for one (start, end) the reads yield the same records each time. After a broken connection they continue where they were, at the
 address that ``find`` then returns. They fail with ``PumpUnavailable`` when nothing has arrived for ``patience`` seconds. Records out of
-order are a ``ProtocolViolation``; ``on_purged`` reports a span that the Pump has collected. Each error names Pump and ts.
+order are a ``ProtocolViolation``. ``on_purged`` reports a span that the Pump has collected. Each error names Pump and ts.
 """
 
 import contextlib

@@ -1,9 +1,11 @@
-"""Wakes idle Pumps that hold R back, while the stream waits for R. Shell around ``wake.choose``: a thread, a registry, calls of WriteBinlog.
+"""Wakes idle Pumps that hold R back, while the stream waits for R. Shell around ``wake.choose``: a thread, a registry, calls of
+WriteBinlog.
 
-Promises: the stream never waits for it: the thread has its own connection to the registry and to each Pump, and every call a short timeout.
-A Pump gets a fake only while ``asked`` is active, is in service by the registry, and has promised less than the fake's ts, which is fetched for
-it just before it is sent; at most one per interval. What fails is logged once per outage and tried again after ``_RETRY_SECONDS``.
-Without a registry there is no TSO, and nothing is woken.
+Promises: the stream never waits for the waker. Its thread has its own connection to the registry and to each Pump, and every call a short
+timeout. A Pump gets a fake under three conditions: ``asked`` is active, the registry has the Pump in service, and the Pump has promised
+less than the fake's ts. The ts is fetched just before the fake is sent. A Pump gets
+at most one fake per interval. A failure is logged once per outage and
+tried again after ``_RETRY_SECONDS``. Without a registry there is no TSO, and nothing is woken.
 """
 
 import contextlib

@@ -1,10 +1,11 @@
-"""A damaged place in a Pump's value log: what is lost there, the message about it, and how a reader continues after it. Pure.
+"""A damaged place in a Pump's value log: the loss, the message about it, and how a reader continues after it. Pure.
 
 A Pump ends a pull at such a place with status DATA_LOSS and ``Damage.text``. A reader that must not lose anything raises the text as its
-error. One that may (``fail-on-data-loss = false``) parses the place from the text, records a loss, and pulls again: raw from ``end`` on,
-sorted with the place in metadata ``tidb-binlog-known-damage``, or from ``upto_ts`` on if exactly one commit_ts is lost.
+error. With ``fail-on-data-loss = false`` a reader parses the place from the text, records a loss, and pulls again. A raw pull continues
+from ``end``. A sorted pull names the place in metadata ``tidb-binlog-known-damage``, or starts from ``upto_ts`` if exactly one commit_ts is
+lost.
 
-A real Pump only ends the stream with OK and no message, each time at the same ts; ``first_readable`` finds the record that causes this.
+A real Pump only ends the stream with OK and no message, each time at the same ts. ``first_readable`` finds the record that causes this.
 """
 
 import re

@@ -1,13 +1,14 @@
-"""Whether a Pump's log is still the one that was read: what a reader keeps about it, and the messages if it was replaced. Pure.
+"""Checks that a Pump's log is still the log that was read: what a reader keeps about it, and the messages if it was replaced. Pure.
 
 A position alone does not show this: a log that was restored from a backup, or recreated under the same name, in time grows past every
 position. So a reader also keeps the largest commit_ts of a Commit or fake before the position, ``LogFingerprint``. Each timestamp is issued
-once, so no other log has the same one at the same position, unless it contains all that was read. A pull sends both in metadata
-``tidb-binlog-seen``; our Pump checks its log and answers ``yes`` or ``no`` under the same key in its initial metadata, with
-``tidb-binlog-end``, the end of its log. Sorted delivery has no positions: the binlog of that commit_ts must be anywhere in the log, unless
-it may have been collected.
+once. So another log has this timestamp at this position only if it contains everything that was read.
 
-A real Pump answers none of this; it is asked for what follows the ts before, and must deliver that binlog first (``tails.py``).
+A pull sends both in metadata ``tidb-binlog-seen``. Our Pump checks its log. Its initial metadata has ``yes`` or ``no`` under the same key,
+and the end of its log under ``tidb-binlog-end``. Sorted delivery has no positions: the binlog of that commit_ts must be anywhere in the
+log, unless it may have been collected.
+
+A real Pump answers none of this. It is asked for what follows the ts before, and must deliver that binlog first (``tails.py``).
 """
 
 import re

@@ -5,8 +5,8 @@
     footer  = max ts i64 LE | 0x123AB922 u32 LE        (only in a file that is finished)
     name    = file id, six digits, ".vlog"; the ids count up from 0
 
-Promises: pure. Lengths are not trusted: a record that does not fit into the rest of its file, or has a wrong magic or CRC, is damaged,
-and reading continues at the next record magic that starts a whole record.
+Promises: pure. Lengths are not trusted. A record is damaged if it exceeds the rest of its file, or has a wrong magic or CRC. Reading then
+continues at the next record magic that starts a whole record.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The key index: the position of each timestamp's record, the checkpoints, and how far the log is indexed; in RocksDB (docs/adr/0005).
+"""The key index in RocksDB (docs/adr/0005): the position of each timestamp's record, the checkpoints, and how far the log is indexed.
 
     "ts:" ts u64 BE                    -> pointer (12 bytes) | length u32 LE | kind u8
     "cp:" file u32 BE, offset u64 BE   -> checkpoint at that position
@@ -9,7 +9,7 @@
     "!binlog!kept"                     -> id of the oldest file that the last collection keeps, u32 LE
 
 Promises: ``apply`` is atomic and survives ``kill -9``. After a power failure the index is in an earlier consistent state, not older than
-the last ``note_gc``, ``note_hole`` or ``clear``, from which the log is scanned. One writer, any number of readers. RocksDB's errors are
+the last ``note_gc``, ``note_hole`` or ``clear``; the log is scanned from there. One writer, any number of readers. RocksDB's errors are
 raised as ``OSError``.
 """
 

@@ -1,14 +1,14 @@
 """The store: the value log, its index and the promises, behind one small interface.
 
-    submit   records -> writer thread: groups -> one append, one fdatasync -> answered (durable)
+    submit     records -> writer thread: groups -> one append, one fdatasync -> answered (durable)
     write_now  a request that comes alone -> the same on the caller's thread, without the two hand-overs
-                     -> backlog -> indexer thread: index and sorter -> new state -> readers wake (visible)
-    open     the log is read from the smaller of two pointers on: the index's head, and the low position of its last checkpoint
-    damage   a place where records cannot be read is stored with the commit_ts it may have held (``damage``): no reader passes it unaware
+                       -> backlog -> indexer thread: index and sorter -> new state -> readers wake (visible)
+    open       reads the log from the smaller of two pointers: the index's head, and the low position of its last checkpoint
+    damage     a place that cannot be read is stored with the commit_ts it may have held (``damage``): no reader passes it unaware
 
-Promises: a request that is answered has its records on the disk; they become visible in log order a moment later. ``state`` is an immutable
+Promises: the records of an answered request are on the disk. They become visible in log order a moment later. ``state`` is an immutable
 snapshot of the end of what is indexed; everything before ``state.at`` can be read. A full index queue never blocks writers for longer than
-the chaser's threshold. A failed append leaves nothing in the log, and fails the requests whose records are not all durable.
+the chaser's threshold. A failed append leaves nothing in the log. It fails the requests whose records are not all durable.
 
 Points of ``conf.failpoints`` besides those of the log: store-answered, index-before-write, index-written, gc-noted, gc-keys.
 """

@@ -1,8 +1,8 @@
 """The writer of the value log: appends, syncs, and the change to the next file.
 
-Promises: ``append`` returns only when its records are on the disk (with ``sync``). A batch that fails is truncated away; if that fails too,
-or a sync fails, the log stops for good rather than acknowledge what may be lost. If a file cannot be opened, the batch is refused and the
-next ``append`` tries again. There is one writer at a time, after recovery.
+Promises: ``append`` returns only when its records are on the disk (with ``sync``). A failed batch is cut off again. If that fails too, or a
+sync fails, the log stops for good: it never acknowledges what may be lost. If a file cannot be opened, the batch is refused and the next
+``append`` tries again. There is one writer at a time, after recovery.
 
 Points of ``conf.failpoints``: vlog-before-write, vlog-written, vlog-synced, vlog-finished, vlog-created.
 """

@@ -1,6 +1,6 @@
-"""What is written to the store in one append: requests, how many of them go together, and what is told of the write. Pure.
+"""A group of requests that one append writes: how many go together, and the result that each gets. Pure.
 
-Promises: a group has at least one request; a small request waits for no large one.
+Promises: a group has at least one request. A small request waits for no large one.
 """
 
 import time
