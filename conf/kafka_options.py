@@ -52,7 +52,7 @@ _ENCRYPTED = re.compile(r"encrypted\(([A-Za-z0-9+/=\s]*)\)")
 
 
 def revealed(name: str, value: str, decrypt: Callable[[str], str]) -> str:
-    """``value`` of the option ``name`` with what stands in ``encrypted(…)`` decrypted."""
+    """``value`` of the option ``name``, with every ``encrypted(…)`` decrypted."""
 
     def plain(found: re.Match[str]) -> str:
         text = decrypt(found[1])

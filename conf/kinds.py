@@ -41,13 +41,13 @@ def words_for(kind: object) -> str:
 
 
 def unknown(origin: str, path: str, known: Iterable[str]) -> ValueError:
-    """The error for a key that is no setting, with the nearest one that is."""
+    """The error for a key that is no setting, with the nearest setting."""
     near = " or ".join(repr(name) for name in nearest(path, known))
     return ValueError(f"{origin}: unknown setting {path!r}" + (f"; did you mean {near}?" if near else ""))
 
 
 def nearest(path: str, known: Iterable[str]) -> list[str]:
-    """What was probably meant by ``path``: settings of that name in other tables, else the one that is spelled most alike, if any."""
+    """The setting that ``path`` probably means: settings of that name in other tables, else the most similar spelling, if any."""
     lowered = {name.lower(): name for name in known}
     name = path.lower().rpartition(".")[2]
     same = [lowered[one] for one in lowered if one.rpartition(".")[2] == name]

@@ -187,7 +187,7 @@ def _load(
 
 
 def _adjust_switches(given: Layer, above: Layer, in_file: Layer) -> None:
-    """What stands for something else: the deprecated switches, the alias ``pb``, 0 for the default of ``sync-mode``."""
+    """Replace other spellings: the deprecated switches, the alias ``pb``, 0 for the default of ``sync-mode``."""
     for name in ("dispatch", "detect"):
         enable, disable = f"syncer.enable-{name}", f"syncer.disable-{name}"
         order = ((above, disable), (in_file, disable), (above, enable), (in_file, enable))
@@ -205,7 +205,7 @@ def _adjust_switches(given: Layer, above: Layer, in_file: Layer) -> None:
 
 
 def _kept_transactions(above: Layer, in_file: Layer, given: Layer) -> list[str]:
-    """That ``enable-dispatch = false`` decided ``spark.net-change``: only row operations can keep the upstream's transactions."""
+    """The log line for ``enable-dispatch = false``, which sets ``spark.net-change``: only row operations keep the upstream's transactions."""
     if NET_CHANGE not in given or NET_CHANGE in above or NET_CHANGE in in_file:
         return []
     return [f"{given[NET_CHANGE].origin}: this setting keeps the upstream's transactions, so {NET_CHANGE} is false"]

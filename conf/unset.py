@@ -58,8 +58,8 @@ def registry_url(pd_urls: str, secure: bool) -> str:
     """``http://a:2379,http://b:2379`` as the URL of a registry: ``pd://a:2379,b:2379``. ``secure``: whether ``security.ssl-ca`` is set.
 
     Raises:
-        ValueError: it has another form, or ``https://`` and ``security.ssl-ca`` are not set together: whoever has the key of a certificate
-            does not want to send anything without it.
+        ValueError: a URL has another form, or only one of ``https://`` and ``security.ssl-ca`` is set. A cluster with certificates must not
+            send anything without TLS.
     """
     hosts = []
     for url in (part.strip() for part in pd_urls.split(",")):

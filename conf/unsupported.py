@@ -103,7 +103,7 @@ ONLY_WITH: dict[str, str] = {
 
 
 def notes_on(given: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -> list[str]:
-    """What the log is to say about the settings that were given, a line each.
+    """The log lines about the given settings.
 
     Args:
         given: by path; a value equal to the default counts as not given.
@@ -125,7 +125,7 @@ def notes_on(given: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -
 
 
 def _surprises(given: Mapping[str, GivenValue]) -> list[str]:
-    """What is read as the real Drainer reads it, and hardly ever meant."""
+    """Values that are read as the real Drainer reads them, but hardly ever mean what they say."""
     schemas = given.get("syncer.ignore-schemas")
     blank = [name for name in schemas.value if name != name.strip()] if schemas and isinstance(schemas.value, tuple) else []
     found = [f"{schemas.origin}: {name!r} begins or ends with a blank, so it matches no database" for name in blank if schemas]

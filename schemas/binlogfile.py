@@ -47,7 +47,7 @@ _DIRECTORY_MODE, _FILE_MODE = 0o700, 0o600
 
 
 class TornRecord(Corruption):
-    """A record that its file does not hold to the end: in the last file, what a writer was writing when it died."""
+    """A record that its file ends within. In the last file this is the record that a writer was writing when it died."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -292,9 +292,9 @@ class BinlogWriter:
             (self._directory / file.name).unlink(missing_ok=True)
 
     def older_than(self, seconds: float) -> tuple[BinlogName, ...]:
-        """The first files, all of which were last written more than ``seconds`` ago, never the newest one.
+        """The first files, up to the first that was written within the last ``seconds``; never the newest file.
 
-        A later one that seems old stays behind one that seems young (it was copied, or touched): between two files none may be missing.
+        A later file that seems old stays if a file before it seems young (copied or touched), because no file may be missing between two others.
         """
         limit = time.time() - seconds
         return tuple(itertools.takewhile(lambda f: (self._directory / f.name).stat().st_mtime < limit, self.files()[:-1]))

@@ -120,7 +120,7 @@ _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", 
 
 
 def with_plain_strings(sql: str) -> str:
-    """A user's text with its strings as in one that TiDB has restored: no backslash escapes anything, and quotes are doubled."""
+    """A user's text with its strings as TiDB restores them: no backslash escapes anything, and quotes are doubled."""
     return text_of([Token(t.kind, _plain(t.text)) if t.kind is TokenKind.STRING else t for t in tokenize(sql)])
 
 

@@ -44,15 +44,15 @@ class OtherColumn:
 
 @dataclass(frozen=True, slots=True)
 class FoldedKeys:
-    """Unique keys of a target's table that take, or may take, rows for one which the upstream keeps apart."""
+    """Unique keys of a target's table that treat, or may treat, rows as equal that the upstream keeps apart."""
 
     keys: tuple[str, ...]
     """Their names."""
     what: str
-    """What they take for one, in words without a value."""
+    """The values that they treat as equal, in words without a value."""
     todo: str
     known: bool
-    """Whether the upstream is known to keep those rows apart."""
+    """Whether the upstream surely keeps those rows apart."""
 
     @property
     def words(self) -> str:

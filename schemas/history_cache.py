@@ -65,7 +65,7 @@ class HistoryCache:
             _log.warning("cannot cache the DDL history: %s", error)
 
     def _kind(self) -> dict[str, Any]:
-        """What must be equal for a cache to be used; includes the fields, because values of a class with other fields cannot be loaded."""
+        """The part of the file that must match. It includes the classes' fields: values of a class with other fields cannot be loaded."""
         shape = {kind.__name__: [f.name for f in fields(kind)] for kind in _KINDS}
         return {"form": _FORM, "cluster_id": self._cluster_id, "shape": shape}
 

@@ -43,7 +43,7 @@ _SHOW_SECONDS, _TELL_SECONDS = 2.0, 30.0
 _NO_SUCH_TABLE = b"1146"
 """Error code in TiDB's answer, which has status 400."""
 _UNTOLD_SECONDS = 30.0
-"""How long rows that the history may explain wait for a port that could tell whether it does; and after how long such a port is asked again."""
+"""How long rows wait for a status port, if the history may already explain their version; and after how long the port is asked again."""
 _CACHE_AGAIN = 512
 """New jobs beyond the cache at a start above which the cache is rewritten."""
 _log = logging.getLogger(__name__)
@@ -53,9 +53,9 @@ class HistoryFeed:
     """The DDL history of one cluster."""
 
     timeout = 300.0
-    """Seconds for which no status port may answer while the history is needed: TiDB servers restart within them."""
+    """Seconds without an answer of a status port, while the history is needed, after which a wait fails. TiDB servers restart within them."""
     lag = 5.0
-    """Seconds that rows of a schema version beyond the history wait for it: it may be that of a running job, which is not there yet."""
+    """Seconds that rows wait if their schema version is beyond the history: a running job may have that version."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class HistoryFeed:
         self._answered = ""
         """The URL that answered last."""
         self._untold_until = 0.0
-        """Until when (monotonic) no port is asked about rows that the history may explain: none has answered."""
+        """Until when (monotonic) no port is asked about rows that the history may explain, because no port has answered."""
         self._cache = cache
         self._tls = tls
         self._highest = 0
@@ -84,7 +84,7 @@ class HistoryFeed:
         self._snapshot: SnapshotJobs | None = None
         self.pause = pause
         self.waiting_for = ""
-        """What is waited for, in words; empty = nothing. May be read from any thread."""
+        """What the stream waits for, in words; empty = nothing. May be read from any thread."""
 
     @property
     def is_recorded(self) -> bool:
@@ -116,11 +116,11 @@ class HistoryFeed:
         self._history = SchemaHistory.of(replace(job, finished_ts=commit_ts.get(job.id, job.finished_ts)) for job in jobs)
 
     def wait_for_job(self, job_id: int, stop: Callable[[], bool] = lambda: False) -> Job:
-        """Poll until the job ``job_id`` is in the history, however long that takes while a status port answers.
+        """Poll until the job ``job_id`` is in the history. There is no limit while a status port answers.
 
         Raises:
-            HistoryUnavailable: it could not be read for ``timeout`` seconds, or a recorded one has no such job after them, or ``stop()``
-                returned True; the text includes the last error.
+            HistoryUnavailable: the history could not be read for ``timeout`` seconds, a recorded history still lacks the job after that time,
+                or ``stop()`` returned True. The text includes the last error.
         """
         unanswered = Retries(_BACKOFF, self.timeout)
         trouble = ""
@@ -149,7 +149,7 @@ class HistoryFeed:
 
     @contextlib.contextmanager
     def waits(self, what: str) -> Iterator[Callable[[], None]]:
-        """For the block, which calls the function that it gets between two requests: ``what`` it waits for is shown, and logged now and then."""
+        """Show, and log at intervals, that the block waits for ``what``. The block calls the function that it gets between two requests."""
         pace, told = Retries(_BACKOFF, math.inf, sleep=self.pause), Retries(_BACKOFF, _TELL_SECONDS)
 
         def pause() -> None:
@@ -168,19 +168,20 @@ class HistoryFeed:
     def wait_for_unfinished(
         self, versions: Mapping[int, int], checked: dict[int, int], keeps: Callable[[TableAt], bool] = lambda table: True
     ) -> None:
-        """Wait while a DDL that is not in the history yet has changed what rows of a table hold (``schemas.unfinished_ddl``), however long that
-        takes while a status port answers.
+        """Wait for DDLs that have changed rows of a table, but are not in the history yet (``schemas.unfinished_ddl``). There is no limit while
+        a status port answers.
 
         Args:
             versions: the highest schema version of rows, by table id.
-            checked: by table id, the schema version up to which that is known; grows.
-            keeps: whether rows of a table matter: nobody waits for a DDL of another one.
+            checked: by table id, the schema version up to which no such DDL exists; the call raises these versions.
+            keeps: whether rows of a table matter; a table whose rows do not matter is not waited for.
 
-        Rows of a version that the history has come to are most likely of a DDL of another table: for them a port that does not answer is waited for
-        ``_UNTOLD_SECONDS`` at most, and then the log says that nobody knows.
+        If the history has reached the rows' version, the version most likely comes from a DDL of another table. Then the wait for a status port
+        ends after ``_UNTOLD_SECONDS``, and the log says that the state of the table is not known.
 
         Raises:
-            HistoryUnavailable: no status port answered for ``timeout`` seconds, or none has come to the rows' schema version, which is above the history's.
+            HistoryUnavailable: no status port answered for ``timeout`` seconds, or no TiDB server has reached the rows' version,
+                which is above the history's.
         """
         if self.is_recorded:
             return
@@ -247,7 +248,7 @@ class HistoryFeed:
         )
 
     def table_now(self, table_id: int) -> TableNow | None:
-        """A table as a TiDB server knows it at the moment; None: a recorded history does not tell, nor does a port that is not a TiDB's.
+        """A table as a TiDB server has it now. None: the history is recorded, or the port is not a TiDB's.
 
         Raises:
             HistoryUnavailable: no status port answers.

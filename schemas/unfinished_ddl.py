@@ -45,7 +45,7 @@ class TableNow:
 
 
 def _meaning(column: ColumnInfo) -> tuple[object, ...]:
-    """What decides which values a column holds. Without its charset, which a TiDB server may show otherwise than it is stored (old utf8 as utf8mb4)."""
+    """The attributes that decide a column's values. Not its charset: a TiDB server may show another than is stored (old utf8 as utf8mb4)."""
     return column.id, column.name, column.tp, column.flag & _MEANT, column.flen, column.decimal, column.elems
 
 

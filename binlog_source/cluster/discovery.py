@@ -29,11 +29,11 @@ from pyspark_tidb_binlog.schemas.tls import TlsSettings
 A = TypeVar("A")
 _BACKOFF = Backoff(0.1, 2.0)
 _HEARTBEAT_SECONDS = 10.0
-"""Some heartbeats of a Pump, which sends one every 2 s. A real one that closes ends them first and may stay registered as online
-(pump.md 2); it is not to be kept busy, because it waits until every Drainer has all that it has."""
+"""Some heartbeats of a Pump, which sends one every 2 s. A real Pump that closes first ends its heartbeats, and may stay registered as online
+(pump.md 2). It gets no fakes, because it waits until every Drainer has read its whole log."""
 _IN_FLIGHT_MS = 600_000
-"""How long after a dead Pump's last heartbeat what only it has may have committed: it takes binlogs until it dies, and the Commit of a Prewrite
-that it holds comes up to minutes later."""
+"""How long after a Pump's last heartbeat its transactions may have committed. The Pump takes binlogs until it dies, and the Commit of its
+Prewrite comes up to minutes later."""
 _log = logging.getLogger(__name__)
 
 
@@ -69,9 +69,9 @@ class OfflinePump:
 
     address: str
     upto_ts: int
-    """Up to which ts it may have had binlogs."""
+    """Up to which ts this Pump may have had binlogs."""
     left: bool = True
-    """Whether it has said so itself; True also where the registry does not know that any more."""
+    """Whether the Pump itself registered as offline; True also if the registry no longer knows."""
     successor: str = ""
     """The Pump in service that has its address now; empty: none."""
 
@@ -107,7 +107,7 @@ class PumpDiscovery(Protocol):
 
 
 class ConfiguredDiscovery:
-    """The Pumps named in the settings, which also tell the time."""
+    """The Pumps named in the settings. They also report the time."""
 
     def __init__(self, addresses: str, cluster_id: int, tls: TlsSettings | None = None) -> None:
         self.tls = tls
@@ -139,7 +139,7 @@ class ConfiguredDiscovery:
         return self._cluster_id
 
     def now(self) -> int:
-        """The upstream's time as the Pumps tell it: this machine's clock may be wrong.
+        """The upstream's time as the Pumps report it: this machine's clock may be wrong.
 
         Raises:
             PumpUnavailable: none of them answers.

@@ -88,7 +88,7 @@ class Endpoints:
         return self.channel(self._last_good)
 
     def ask_another_first(self) -> None:
-        """Put the server after the one that answered last first, because that one may be wrong."""
+        """Next time ask first the server after the last that answered: the last may be wrong."""
         self._last_good = self._servers[(self._servers.index(self._last_good) + 1) % len(self._servers)]
 
     def ask(self, method: str, request: Message, reply: type[Reply]) -> Reply:

@@ -26,13 +26,13 @@ class OwnCluster:
     """``ip:status_port`` of each TiDB server that PD names, by id; None: there is no PD."""
 
     def believes(self, address: str) -> bool:
-        """Whether nothing need be asked: PD names this status port, or nothing is known to compare with."""
+        """Whether the port need not be asked: PD names this status port, or nothing is known to compare with."""
         if self.servers is None:
             return not self.cluster_id
         return address.rpartition("://")[2] in self.servers.values()
 
     def why_foreign(self, cluster_id: int | None, server_id: str | None) -> str:
-        """Why a port is not believed that tells these ids, None where it tells none; "": it is."""
+        """Why a port with these ids is not of this cluster; "": it is. None: the port does not report that id."""
         if cluster_id is not None and self.cluster_id:
             return (
                 "" if cluster_id == self.cluster_id else f"it is of cluster {cluster_id}, but this program serves cluster {self.cluster_id}"

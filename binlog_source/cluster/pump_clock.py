@@ -18,10 +18,10 @@ _TIMEOUT = 5.0
 
 
 def now_by_pumps(addresses: Iterable[str], tls: TlsSettings | None = None) -> int:
-    """The greatest timestamp of now that the Pumps at ``addresses`` (``host:port``) tell; one that answers is enough. ``tls``: the cluster's.
+    """The greatest present time that the Pumps at ``addresses`` (``host:port``) report; one answer is enough. ``tls``: the cluster's.
 
     Raises:
-        PumpUnavailable: none of them tells one.
+        PumpUnavailable: no Pump reports a time.
     """
     told, silent = [], []
     for address in addresses:

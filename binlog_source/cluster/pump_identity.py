@@ -31,12 +31,12 @@ def named_in(message: str, pump: str) -> str:
 
 
 def require_pump(pump: str, address: str, tls: TlsSettings | None = None, timeout: float = ANSWER_SECONDS) -> str:
-    """The page of metrics of the Pump at ``address`` (``host:port``), which is ``pump``; empty: it has none.
+    """Check that ``pump`` answers at ``address`` (``host:port``). The result is its page of metrics; empty: it has none.
 
     ``tls``: the cluster's; ``timeout``: seconds for each of at most two answers.
 
     Raises:
-        PumpUnavailable: it does not answer, or another one does.
+        PumpUnavailable: no Pump answers, or another Pump.
     """
     path = f"/state/{quote(pump, safe=':')}/{_NO_ACTION}"
     named, page = "", ""

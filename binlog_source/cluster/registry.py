@@ -124,9 +124,9 @@ class Registry(Protocol):
         """Register a node; the last writer wins."""
 
     def own_state(self, kind: str, node_id: str) -> NodeState | None:
-        """The state that a node registered last itself, whatever others have written over it; None: the registry has it no more.
+        """The last state that a node registered itself, even if others wrote another state later; None: the registry no longer has it.
 
-        Who writes a state for a node (binlogctl, ``ctl update-pump``) leaves its ``updateTS`` as it is, which every write of the node renews.
+        A write of others for the node (binlogctl, ``ctl update-pump``) keeps its ``updateTS``. Every write of the node itself renews it.
         """
 
     def close(self) -> None:

@@ -46,7 +46,7 @@ class SchemaReader:
         return self._patiently(ask, "the databases and tables")
 
     def changes(self, ts: int, since: int) -> list[SchemaDiff]:
-        """What the schema versions changed, newest first, down to the newest one that was committed up to ``since``, which is included."""
+        """The changes of the schema versions, newest first, down to the newest change that was committed up to ``since``, included."""
         newest = self._value(meta_keys.schema_version_key(), NOW, ts).value
         if newest is None or not newest.isdigit():
             raise HistoryUnavailable(
@@ -108,7 +108,7 @@ def _parsed(text: bytes) -> dict[str, object]:
 
 
 def _numbers(value: object) -> set[int]:
-    """Every whole number in a JSON value: what the arguments of a job mean differs between TiDB's releases."""
+    """Every whole number in a JSON value: the form of a job's arguments differs between TiDB's releases."""
     if isinstance(value, int) and not isinstance(value, bool):
         return {value}
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

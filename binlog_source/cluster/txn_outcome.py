@@ -64,8 +64,8 @@ def decide(verdict: Verdict, start_ts: int, waited_ms: float, safe_point: int | 
     Args:
         verdict: the upstream's.
         start_ts: the transaction's.
-        waited_ms: for which the upstream has reported no trace of it (``waits.py``).
-        safe_point: MVCC data up to this ts may be collected, None = unknown: any may be. It must have been read after the verdict.
+        waited_ms: how long the upstream has reported no trace of the transaction (``waits.py``).
+        safe_point: MVCC data up to this ts may be collected; None: unknown, so all data may be. It must have been read after the verdict.
     """
     if verdict.finding is TransactionState.COMMITTED:
         return Decision.COMMIT
@@ -109,12 +109,12 @@ def undecided_text(start_ts: int, key: bytes, verdict: Verdict, pump: str, addre
 
 
 def mvcc_info(answer: Any) -> Any:
-    """What the JSON that ``/mvcc/hex`` answered has of the key; ``{}`` if TiKV holds nothing of it.
+    """The key's part of an answer of ``/mvcc/hex``; ``{}`` if TiKV holds nothing of the key.
 
-    A TiDB up to v5 passes on whatever its TiKV said, with HTTP 200: also that the region has moved, or an error, beside which there is no ``info``.
+    A TiDB up to v5 also passes TiKV's errors on with HTTP 200, for example that a region has moved. Such an answer has no ``info``.
 
     Raises:
-        ValueError: it is no answer about the key.
+        ValueError: the answer says nothing about the key.
     """
     value = answer.get("value") if isinstance(answer, dict) else None
     if not isinstance(value, dict) or value.get("region_error") or value.get("error") or not isinstance(value.get("info"), dict):

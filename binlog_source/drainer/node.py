@@ -117,10 +117,10 @@ class DrainerNode:
         return self
 
     def act(self, action: Action) -> str:
-        """Do what an operator asks for; "" if it is accepted, else the state in which it is refused.
+        """Do an operator's action. Returns "" if it is accepted, else the state in which it is refused.
 
         Raises:
-            ReplicationError: it could not be done; the state is as before.
+            ReplicationError: the action failed; the state is as before.
         """
         with self._changing:
             before = self._state

@@ -42,7 +42,7 @@ class DrainerPages:
     """``answer`` is the handler of the RPC server."""
 
     def __init__(self, node_id: str, sight: StreamSight, act: Callable[[Action], str], synced_check_seconds: float) -> None:
-        """``act`` performs an action and returns "", or the name of the state in which it is refused; it raises what kept it from acting."""
+        """``act`` performs an action. It returns "", or the name of the state in which the action is refused, and raises if the action fails."""
         self._node_id = node_id
         self._sight = sight
         self._act = act

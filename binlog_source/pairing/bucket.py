@@ -144,7 +144,7 @@ def pieces_of(huge: Iterable[LargeTransaction], piece_store: PieceStore) -> Iter
 
 
 def _gathered(values: Iterable[bytes], piece_store: PieceStore) -> tuple[pa.Table, dict[int, tuple[int, ...]]]:
-    """The rows of ``values``, and the pieces among them. Pieces go to ``piece_store``; one row stands for them, a Prewrite without rows."""
+    """The rows of ``values``, and the pieces among them. Pieces go to ``piece_store``; a Prewrite without rows replaces them."""
     tables = [RAW.empty_table()]
     arrived: dict[int, tuple[int, ...]] = {}
     for value in values:
@@ -230,7 +230,7 @@ def _wake(set_for: int, result: StepResult, clock_ms: int) -> int:
 
 
 def _tell_news(before: Index, after: Index, source: SourceConfig) -> None:
-    """Write the outcomes of this batch to their Pumps at once: a Pump that waits for one may hold the watermark. A timer repeats it."""
+    """Write the outcomes of this batch to their Pumps at once: a Pump that waits for an outcome may hold the watermark. A timer repeats it."""
     known = set(look_after(before.records, 0, 0).settles)
     news = [settle for settle in look_after(after.records, 0, 0).settles if settle not in known]
     if news:
@@ -248,10 +248,10 @@ def _tell(settles: Sequence[MissingOutcome], source: SourceConfig) -> None:
 def _departed_outcomes(
     kept: pa.Table, records: pa.Table, before: Index, source: SourceConfig
 ) -> tuple[tuple[MissingOutcome, ...], tuple[MissingOutcome, ...]]:
-    """The outcomes of what was read from Pumps that have left the cluster since: nobody can write them to their logs, or read them there.
+    """The outcomes of Prewrites from Pumps that have left the cluster: nobody can write them to those Pumps' logs, or read them there.
 
-    First those that are known here, then those that the upstream has told. R no longer waits for such a Pump, so the upstream is asked in the very
-    batch that passes what it has left. A Pump of which this batch has ``records`` has not left yet: R is not above its promise.
+    First the outcomes that are known here, then those from the upstream. R no longer waits for such a Pump, so the upstream is asked in the same
+    batch that passes its last binlogs. A Pump with ``records`` in this batch has not left yet: R is not above its promise.
     """
     silent = set(pc.unique(kept.column("pump")).to_pylist()) - set(pc.unique(records.column("pump")).to_pylist())
     if not silent:
@@ -271,7 +271,7 @@ def _departed_outcomes(
 
 
 def _committed_before(outcomes: Sequence[MissingOutcome], span: ResolvedSpan, source: SourceConfig) -> list[pa.Table]:
-    """Transactions whose outcome was found when R had passed their commit_ts: an error, or with ``failOnDataLoss=false`` a control row each."""
+    """Transactions whose outcome came after R had passed their commit_ts: an error, or with ``failOnDataLoss=false`` a control row each."""
     rows = {}
     for settle in outcomes:
         if not 0 < settle.commit_ts <= span.after_ts:
@@ -288,7 +288,7 @@ def _committed_before(outcomes: Sequence[MissingOutcome], span: ResolvedSpan, so
 
 
 def _lost(start_ts: int, commit_ts: int, text: str) -> dict[str, object]:
-    """The control row of a transaction that the stream goes on without; ``text``: why."""
+    """The control row of a transaction that is lost; ``text``: why."""
     _log.warning("%s: the stream continues without this transaction, because failOnDataLoss=false", text)
     return {"control": int(ControlType.LOST), "start_ts": start_ts, "commit_ts": commit_ts, "payload": text.encode()}
 
@@ -358,7 +358,7 @@ def _punctuation(controls: pa.Table, bucket: int) -> ResolvedSpan:
 
 
 def _without_left_out(span: ResolvedSpan, controls: pa.Table) -> ResolvedSpan:
-    """The span without what is to be left out at its beginning (``framing.punctuation``)."""
+    """The span without the part that is left out at its beginning (``framing.punctuation``)."""
     payloads = _of_type(controls, ControlType.RESOLVED).column("payload").to_pylist()
     return replace(span, after_ts=max([span.after_ts, *(int(payload) for payload in payloads if payload)]))
 

@@ -47,9 +47,9 @@ class UpstreamAnswers:
     """What the upstream has answered about orphans."""
 
     settled: tuple[MissingOutcome, ...] = ()
-    """Those whose outcome is certain: found upstream, or absent there where that proves a rollback."""
+    """Orphans with a certain outcome: the upstream reports it, or the missing trace proves a rollback."""
     absent: frozenset[int] = frozenset()
-    """The start_ts of those that it has no trace of."""
+    """The start_ts of the orphans that the upstream has no trace of."""
 
 
 def outcomes_of(orphans: Iterable[Orphan], waited_ms: Callable[[int], int], source: SourceConfig) -> UpstreamAnswers:
@@ -92,7 +92,7 @@ def outcomes_of(orphans: Iterable[Orphan], waited_ms: Callable[[int], int], sour
 
 
 def _addresses(source: SourceConfig) -> Sequence[str]:
-    """The status ports in the settings, else those that PD knows at the moment; none if there is no PD, or if it does not answer."""
+    """The status ports in the settings, else those that PD knows now. Empty: there is no PD, or it does not answer."""
     named = "" if names_file(source.tidb_status) else source.tidb_status
     if named or not names_registry(source):
         return status_ports(named)
@@ -181,7 +181,7 @@ def _writer_to(endpoint: Endpoint) -> PumpWriter:
     """A connection to the Pump.
 
     Raises:
-        PumpUnavailable: another one answers at its address.
+        PumpUnavailable: another Pump answers at its address.
     """
     require_itself(endpoint, OUTCOME_CONNECT_SECONDS)
     return PumpWriter(endpoint.address, endpoint.cluster_id, OUTCOME_TIMEOUT, endpoint.pump, OUTCOME_CONNECT_SECONDS, endpoint.tls)

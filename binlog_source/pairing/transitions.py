@@ -71,7 +71,7 @@ class PairFate(enum.IntEnum):
 
 
 class When(enum.IntEnum):
-    """Where an outcome lies: a Commit's c relative to the span (after, upto]; a Rollback's start_ts relative to upto (never DUE)."""
+    """The position of an outcome: a Commit's c relative to the span (after, upto], a Rollback's start_ts relative to upto (never DUE)."""
 
     NONE = 0
     PAST = 1

@@ -3,8 +3,8 @@
     .node     the Pump's id (pump.md 1): a real Pump's file
     .cluster  the id of the cluster whose binlogs are in the log; a real Pump ignores this file
 
-Promises: a data-dir never serves a second cluster. Otherwise readers would get rows of the other
-cluster's tables, and a Prewrite could get the outcome of the other cluster's transaction. A data-dir without ``.cluster``, a real Pump's, is assumed to be of the present cluster.
+Promises: a data-dir never serves a second cluster. Otherwise readers would get rows of the other cluster's tables, and a Prewrite could get
+the outcome of the other cluster's transaction. A data-dir without ``.cluster``, a real Pump's, is assumed to be of the present cluster.
 """
 
 import logging
@@ -43,7 +43,7 @@ def keep_cluster(directory: Path, cluster_id: int) -> None:
     """Note in ``directory``, whose lock is held, that it is of this cluster.
 
     Raises:
-        ConfigError: it is another one's.
+        ConfigError: the directory is of another cluster.
     """
     file = directory / ".cluster"
     known = file.read_text(errors="replace").strip(_BLANK) if file.exists() else ""
@@ -63,10 +63,10 @@ def keep_cluster(directory: Path, cluster_id: int) -> None:
 
 
 def require_owner(directory: Path, command: str) -> None:
-    """Refuse to write into a data-dir of another user's: that user's Pump could not open what is made there.
+    """Refuse to write into another user's data-dir: that user's Pump could not open the new files.
 
     Raises:
-        ConfigError: something in it is not the effective user's; it names the owner, and ``command`` to run as that one.
+        ConfigError: a file is not the effective user's. The error names the owner, and ``command`` to run as that user.
     """
     for file in _files(directory):
         owner = file.stat().st_uid
@@ -79,7 +79,7 @@ def require_owner(directory: Path, command: str) -> None:
 
 
 def _files(directory: Path) -> Iterator[Path]:
-    """What the store opens; a data-dir that is a mount point has files of root's beside it."""
+    """The files that the store opens. A data-dir that is a mount point also has files of root."""
     yield from filter(Path.exists, (directory / ".lock", directory / "value", directory / "index"))
     for below in filter(Path.is_dir, (directory / "value", directory / "index")):
         yield from below.iterdir()

@@ -46,13 +46,13 @@ _log = logging.getLogger(__name__)
 
 
 def settle(store: Store, start_ts: int, commit_ts: int, present: Callable[[], int]) -> str:
-    """Write the outcome that an operator states for a waiting Prewrite: its ``commit_ts``, or 0 for rolled back. What was done, as a text.
+    """Write the outcome that an operator states for a waiting Prewrite: its ``commit_ts``, or 0 for rolled back. Returns what was done, as text.
 
-    ``present``: a ts that no commit_ts can be above: one that is too high would be this Pump's promise that nothing below it follows.
+    ``present`` returns a ts that no commit_ts exceeds. A commit_ts that is too high would make this Pump promise that nothing below it follows.
 
     Raises:
         ConfigError: no such Prewrite waits, or it cannot have committed at that ts.
-        PumpUnavailable: the present cannot be asked.
+        PumpUnavailable: ``present`` got no answer.
     """
     with store.settling(start_ts) as waits:
         if not waits:
@@ -128,14 +128,14 @@ class OrphanResolver:
         self._waits = self._waits.seen(absent, running)
 
     def waiting(self) -> list[dict[str, object]]:
-        """The Prewrites that wait for their outcome, for operators; ``undecided``: why only an operator can settle one, else ""."""
+        """The Prewrites that wait for their outcome, for operators. ``undecided``: why only an operator can settle the Prewrite, else ""."""
         return [
             {"start_ts": entry.ts, "since": as_time(entry.ts), "undecided": self._undecided.get(entry.ts, "")}
             for entry in self._service.store.orphans(_ANY_TS)
         ]
 
     def _settle(self, entry: Entry, ports: StatusPorts, waited_ms: float) -> Verdict | None:
-        """What the upstream says; None: it cannot be asked, because the Prewrite is damaged."""
+        """The upstream's verdict; None: the upstream cannot be asked, because the Prewrite is damaged."""
         try:
             key = parse(self._service.store.payload(entry)).prewrite_key
         except (Corruption, BinlogPurged) as error:

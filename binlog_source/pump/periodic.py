@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.schemas.events import as_time, tso
 _log = logging.getLogger(__name__)
 
 GC_SLACK = tso(600 * 1000)
-"""Binlogs are removed only this far below the announced gc_ts: a Commit follows its Prewrite by so much at most (pump.md 8)."""
+"""Binlogs are removed only this far below the announced gc_ts: a Commit follows its Prewrite within this time (pump.md 8)."""
 ALERT_BEFORE = tso(20 * 3600 * 1000)
 """A Drainer that is less than this above gc_ts is reported as an error."""
 

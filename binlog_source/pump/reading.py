@@ -134,7 +134,7 @@ class PullMemory:
             held.since, held.taken = self._clock(), reservation.client.taken
 
     def end_stalled(self) -> None:
-        """While a pull waits: end those whose clients do not read what they hold."""
+        """While a pull waits, end the pulls that hold memory and whose clients do not read."""
         now = self._clock()
         for reservation, held in self._holding.items() if self._waiting else ():
             if not reservation.client.behind:

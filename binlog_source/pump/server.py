@@ -249,12 +249,12 @@ class EmbeddedPump:
         self._end()
 
     def stop(self) -> None:
-        """Stop serving, registered as paused; if it is closing, too: it does not wait for the Drainers any more."""
+        """Stop serving, registered as paused. A closing Pump, too, stops without waiting for the Drainers any longer."""
         self._stop_asked.set()
         self._end()
 
     def _end(self) -> None:
-        """Stop serving; registered as paused, or as offline when it is closing and nobody asks for a stop meanwhile."""
+        """Stop serving. The Pump is registered as paused, or as offline if it is closing and nobody asks for a stop meanwhile."""
         with self._stop_lock:
             service = self._service
             if service is None:
@@ -298,10 +298,10 @@ class EmbeddedPump:
     def _is_safe(self, service: PumpService) -> bool:
         """Wait until no Prewrite waits for its outcome and every Drainer that is not offline has read the whole log (pump.md 2.3).
 
-        False: a stop was asked for meanwhile.
+        False: somebody asked for a stop meanwhile.
 
-        A Drainer always lags a little, so it would never reach the end of a log that keeps growing: another fake binlog follows the first
-        only when a Drainer makes no progress, as a real one may that saves its position only when it receives something.
+        A Drainer always lags a little, so it would never reach the end of a growing log. Therefore another fake binlog follows the first only when
+        a Drainer makes no progress: a real Drainer may save its position only when it receives something.
         """
         goal, again_at, behind, told = 0, 0.0, dict[str, int](), False
         while not self._stop_asked.is_set():

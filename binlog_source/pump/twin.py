@@ -16,10 +16,10 @@ from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 
 def require_no_twin(known: Iterable[NodeStatus], node_id: str, address: str, tls: TlsSettings | None) -> None:
-    """Refuse to serve at ``address`` as ``node_id`` beside a Pump that is registered as the same one, at another address, and answers there.
+    """Refuse to serve at ``address`` as ``node_id`` if a Pump with that id is registered at another address, and answers there.
 
     Raises:
-        NotUsableYet: there is one; it may be about to end.
+        NotUsableYet: there is such a Pump; it may be about to end.
     """
     for status in known:
         if status.node_id == node_id and status.host != address and _answers_as(node_id, status.host, tls):

@@ -91,7 +91,7 @@ class PumpClient:
 
     @classmethod
     def fixed(cls, addresses: Sequence[str], cluster_id: int, settings: PumpClientSettings = DEFAULTS) -> "PumpClient":
-        """A client of these Pumps only, each known by ``host:port`` or ``unix:///path``; with ``settings.socket``, of that one alone."""
+        """A client of these Pumps only, each known by ``host:port`` or ``unix:///path``. With ``settings.socket``: of that Pump alone."""
         pumps = [_local(settings.socket)] if settings.socket else [NodeStatus(address, address) for address in addresses]
         if not pumps:
             raise PumpUnavailable("no pump found: an upstream with binlog on needs the address of at least one Pump")
@@ -148,7 +148,7 @@ class PumpClient:
             handle.outcome_queue.put(start_ts, payload)
 
     def duplicate(self, start_ts: int, payload: bytes) -> bool:
-        """Write a Prewrite that one Pump has to another available one too; whether one accepted it. The outcome goes to the first."""
+        """Write a Prewrite that one Pump has to another available Pump, too. Returns whether a Pump accepted it. The first gets the outcome."""
         first = self._pump_set.pump_of(start_ts)
         others = [handle for handle in self._pump_set.available() if handle is not first]
         return any(failure_of(handle.connection, payload) is None for handle in others)

@@ -140,9 +140,9 @@ def _call(transport: Transport, payloads: Sequence[bytes], sent: Callable[[], No
 
 
 def write_group(connection: PumpConnection, payloads: Sequence[bytes], sent: Callable[[], None] = ignore_sent) -> list[WriteFailed | None]:
-    """Write binlogs of several callers in one call; the failure of each, None where it was written.
+    """Write binlogs of several callers in one call. Returns the failure of each, None if it was written.
 
-    A group that is too large as a whole is written one by one: each binlog may be small enough.
+    If the group as a whole is too large, the binlogs are written one by one: each may be small enough.
     """
     try:
         connection.write(payloads, sent)

@@ -25,7 +25,7 @@ class Budget:
         self.counted = 0
         """Bytes that arrived without a grant."""
         self.excused = 0
-        """Of these, the bytes of requests that asked for the rest: the server makes them wait, not their clients."""
+        """Bytes of requests whose remainder the server has not yet allowed. The server holds them back, not the client."""
         self.lent = 0
         """Bytes granted."""
         self.waiting: dict[str, dict[tuple[Share, int], int]] = {}
@@ -99,7 +99,7 @@ class Budget:
             del self.waiting[owner]
 
     def serve(self) -> None:
-        """Grant what there is room for. Requests that wait for the budget are not overtaken, those that wait for their share are."""
+        """Grant what fits. No request overtakes a request that waits for the budget. A request that waits for its share may be overtaken."""
         self.full = False
         if not self.waiting:
             return

@@ -142,10 +142,10 @@ class ClientConnection(asyncio.Protocol):
     # What the client does with it.
 
     async def greet(self) -> None:
-        """The server is verified: send what was kept back, and wait until it has said how many calls it allows.
+        """Begin to speak HTTP/2 with a verified server: send what was kept back, and wait for the number of calls that the server allows.
 
         Raises:
-            OSError: it closed the connection, or does not speak HTTP/2.
+            OSError: the server closed the connection, or does not speak HTTP/2.
         """
         self._greets = True
         self._flush()

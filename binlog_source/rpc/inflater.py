@@ -41,7 +41,7 @@ class _Stage(enum.Enum):
 
 
 class Inflation:
-    """One compressed request. ``end`` it once: its message was handled, or nobody wants it any more."""
+    """One compressed request. Call ``end`` once: when its message was handled, or is no longer wanted."""
 
     __slots__ = ("_lane", "deliver", "limit", "owner", "packed", "since", "stage", "unwanted")
 

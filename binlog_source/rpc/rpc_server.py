@@ -48,7 +48,7 @@ LOOK = 1.0
 """Seconds between two checks of the clients' timeouts."""
 _POLL = 0.005
 _MANY = 2
-"""An address with so many times the streams that another would have loses one to it."""
+"""An address with this many times the streams of another address loses a stream to it."""
 _KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
@@ -171,9 +171,10 @@ class RpcServer:
         return self._loop.time()
 
     def relieve_memory(self) -> None:
-        """On the loop's thread: while unfinished requests exceed their memory, close the client that holds most of it without having asked.
+        """Make room while unfinished requests exceed their memory. On the loop's thread.
 
-        If most of it belongs to requests that wait for memory, no client is at fault: refuse one request of the client with most of that.
+        Closed is the client that holds most memory without having asked for it. If most memory belongs to requests that wait for more, no client
+        is at fault: then one request is refused, of the client that holds most of that memory.
         """
         while self.budget.overdrawn:
             shares = {peer: peer.share for peer in self._peers}
@@ -309,7 +310,7 @@ class RpcServer:
             return http1.HttpResponse(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: see the log of this process\n".encode())
 
     def stop(self, grace: float) -> None:
-        """Accept no further call, let those under way end for at most ``grace`` seconds, close. A second call waits for the first one's end."""
+        """Accept no further call, give the calls under way ``grace`` seconds to end, close. A second ``stop`` waits for the end of the first."""
         with self._stopping:
             if self._thread.is_alive():
                 asyncio.run_coroutine_threadsafe(self._wind_up(grace), self._loop).result()

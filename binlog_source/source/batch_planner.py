@@ -25,7 +25,7 @@ from pyspark_tidb_binlog.schemas.events import Delivery, as_time, tso
 HELD_SECONDS = 1.0
 """How long a raw batch waits for R to advance before it reads ahead of R, so that pairing can resolve orphans.
 
-A Pump that holds R back is mostly one that answers a moment later than the others: what is read ahead of it passes through the pairing
+A Pump that holds R back mostly just answers a moment later than the others. Binlogs that are read ahead of it pass through the pairing
 state, which costs more than the wait.
 """
 _AHEAD_MS = int(ASK_AFTER * 1000) + 1000
@@ -33,7 +33,7 @@ _AHEAD_MS = int(ASK_AFTER * 1000) + 1000
 
 
 _FUTURE_MS = 3_600_000
-"""No promise is so far ahead of the upstream's time: it is a commit_ts, or a timestamp of PD's that a fake was given."""
+"""No promise is that far ahead of the upstream's time: a promise is a commit_ts, or the ts of a fake, which PD issued."""
 
 
 def in_the_future(views: Mapping[str, TailView], delivery: Delivery, now_ts: int) -> dict[str, int]:

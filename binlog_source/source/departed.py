@@ -31,7 +31,7 @@ class Membership:
     pumps: Mapping[str, str]
     """Pump id -> ``host:port`` of those to read."""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """Those that the stream goes on without although they may have had binlogs above R, and up to which ts; 0 = unknown."""
+    """Pumps that the stream leaves out although they may have had binlogs above R, and up to which ts; 0 = unknown."""
 
     def noted(self, end: BinlogOffset) -> Mapping[str, int]:
         """``left_out`` as a batch that ends at ``end`` records it."""
@@ -53,12 +53,12 @@ class DepartedPumps:
     ) -> Membership:
         """The Pumps of the batch after ``before``.
 
-        ``listed``: those that may have binlogs above R, by discovery; ``offline``: all that are registered as offline; ``silent``: those
-        that do not answer, and why. One whose address another Pump has does not answer, whoever does there.
+        ``listed``: the Pumps that may have binlogs above R, by discovery. ``offline``: all that are registered as offline. ``silent``: the Pumps
+        that do not answer, and why. A Pump counts as silent, too, if another Pump has its address.
 
         Raises:
-            PumpUnavailable: one is not in the registry, or is dead with binlogs that were not read.
-            ConfigError: one is not in the list.
+            PumpUnavailable: a Pump is not in the registry, or is dead with binlogs that were not read.
+            ConfigError: a Pump is not in the list.
         """
         gone = self._source.gone
         silent = dict(silent) | {
@@ -104,7 +104,7 @@ class DepartedPumps:
 
 
 def vanished_error(pumps: list[str], resolved_ts: int, source: SourceConfig) -> PumpUnavailable | ConfigError:
-    """What is said about ``pumps``, which nobody names any more, although the stream has read them up to ``resolved_ts``."""
+    """The error about ``pumps`` that are no longer named, although the stream has read them up to ``resolved_ts``."""
     names = ", ".join(pumps)
     gone = (
         "If the Pump is gone for ever, or has another name or address now, name it in spark.gone-pumps. The stream then skips the binlogs above "
@@ -121,5 +121,5 @@ def vanished_error(pumps: list[str], resolved_ts: int, source: SourceConfig) -> 
 
 
 def left_out_text(pump: str, after_ts: int) -> str:
-    """The message about a Pump that the stream goes on without."""
+    """The message about a Pump that the stream continues without."""
     return f"Pump {pump} is gone, and the stream continues without it: the binlogs above ts {after_ts} ({as_time(after_ts)}) that only this Pump had are lost"

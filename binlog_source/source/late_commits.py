@@ -29,7 +29,7 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the Pumps returned, and why some could not be read."""
+    """The Pumps' answers, and why some Pumps could not be read."""
 
     found: Sequence[Late]
     failures: Mapping[str, str]

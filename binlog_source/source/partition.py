@@ -32,13 +32,13 @@ class BinlogPartition(InputPartition):
     clock_ts: int = 0
     """The ts to which this partition advances the query's watermark; 0 = none."""
     seen: LogFingerprint | None = None
-    """What the Pump's log must contain at the batch's end; otherwise it is not the log that the batch was planned with."""
+    """What the Pump's log must contain at the batch's end; otherwise the log was replaced since the batch was planned."""
     span_after_ts: int | None = None
     """Where the span begins for the following stages, if not at ``after_ts``: a stream from 0 on skips what the Pumps have collected."""
     left: tuple[tuple[str, int], ...] = ()
-    """Pumps that the stream goes on without from this batch on, and up to which ts they may have had binlogs that are lost."""
+    """Pumps that the stream leaves out from this batch on, and up to which ts they may have had binlogs, which are lost."""
     newest_ts: int = 0
-    """The newest ts of the upstream that the driver knew; 0 = none. It decides only what is asked of the Pump, never what is read."""
+    """The newest ts of the upstream that the driver knew; 0 = none. It decides only on questions to the Pump, never on what is read."""
     anew: bool = False
     """The Pump's log was replaced before this batch: what the former log held and the stream had not read is lost."""
 

@@ -73,14 +73,14 @@ class Endpoint:
     gzip: bool = False
     """Whether it is asked to compress what is pulled."""
     by_address: bool = False
-    """Whether the settings list it by its address: whoever answers there is meant."""
+    """Whether the settings list the Pump by its address: any Pump that answers there is the right one."""
 
 
 def require_itself(endpoint: Endpoint, timeout: float = ANSWER_SECONDS) -> None:
-    """Return if the Pump that answers at the address is the endpoint's; one that is listed by its address always is. ``timeout``: see ``require_pump``.
+    """Check that the Pump at the address is the endpoint's. A Pump that is listed by its address always is. ``timeout``: see ``require_pump``.
 
     Raises:
-        PumpUnavailable: it does not answer, or another one does.
+        PumpUnavailable: no Pump answers, or another Pump.
     """
     if not endpoint.by_address:
         require_pump(endpoint.pump, endpoint.address, endpoint.tls, timeout)
@@ -100,7 +100,7 @@ class PullMetadata:
     pump: str
     """Its node id."""
     seen: str = ""
-    """Whether its log contains what the reader has seen, ``yes`` or ``no``; empty: it was not asked, or does not support this."""
+    """Whether its log contains what the reader has seen, ``yes`` or ``no``; empty: the Pump was not asked, or does not support this."""
     end: Position | None = None
     """Where its log ends."""
 
@@ -242,12 +242,12 @@ def renew(address: str) -> None:
 
 
 def offers_raw(endpoint: Endpoint, patience: float, waiting: Waiting = log_waiting) -> bool:
-    """Whether the Pump is ours and so offers tip and raw delivery: a real one does not know the method ``WriteBinlogBatch``.
+    """Whether the Pump offers tip and raw delivery, as ours do. A real Pump does not know the method ``WriteBinlogBatch``.
 
-    Asked by a batch without binlogs, which is answered at once: a pull of a real Pump is not answered before it has a message.
+    The question is a batch without binlogs, which a Pump answers at once. A real Pump answers a pull only when it has a message.
 
     Raises:
-        PumpUnavailable: it cannot be reached within ``patience`` seconds.
+        PumpUnavailable: the Pump cannot be reached within ``patience`` seconds.
     """
     retries = Retries(_POLL, patience)
     while True:
@@ -301,10 +301,10 @@ def kept_by_real(endpoint: Endpoint, after_ts: int, newest_ts: int = 0) -> int:
 
 
 def silent_damage(endpoint: Endpoint, after_ts: int, upto_ts: int) -> tuple[Damage, str]:
-    """What a real Pump that stops after ``after_ts`` cannot read, found by probing from which ts on it delivers; and the message.
+    """The damaged place at which a real Pump stops after ``after_ts``, and the message. Probes show from which ts on the Pump delivers.
 
     Raises:
-        PumpUnavailable: it ends every pull, whatever ts the pull starts from.
+        PumpUnavailable: the Pump ends every pull, whatever ts the pull starts from.
     """
 
     def readable(ts: int) -> bool:
@@ -327,10 +327,10 @@ def silent_damage(endpoint: Endpoint, after_ts: int, upto_ts: int) -> tuple[Dama
 
 
 def require_cluster(error: grpc.RpcError, endpoint: Endpoint) -> None:
-    """Return unless a listed Pump refuses the settings' cluster id; at a registered one's address a Pump of another cluster may come and go.
+    """Fail if a listed Pump refuses the settings' cluster id. At a registered Pump's address a Pump of another cluster may come and go.
 
     Raises:
-        ConfigError: it does.
+        ConfigError: the listed Pump refuses the id.
     """
     if endpoint.by_address and isinstance(error, grpc.Call) and _OTHER_CLUSTER in (error.details() or ""):
         raise ConfigError(

@@ -196,11 +196,11 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [replace(partition, newest_ts=newest_ts) for partition in made]
 
     def _named(self, discovery: PumpDiscovery, after: BinlogOffset, after_ts: int) -> Mapping[str, str]:
-        """The Pumps that are named, without those that the settings give up.
+        """The named Pumps, without those that the settings give up.
 
         Raises:
-            PumpUnavailable: one of ``after`` is not in the registry.
-            ConfigError: one is not in the list, or all are given up.
+            PumpUnavailable: a Pump of ``after`` is not in the registry.
+            ConfigError: a Pump of ``after`` is not in the list, or all are given up.
         """
         known = discovery.pumps()
         given_up = {pump for pump in self._config.gone if pump not in known or pump in discovery.offline()}
@@ -215,7 +215,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {pump: address for pump, address in known.items() if pump not in given_up}
 
     def _owners(self, discovery: PumpDiscovery, after: BinlogOffset, after_ts: int, known: Mapping[str, str]) -> list[str]:
-        """The Pumps of ``after`` to read from, without those that have left since: they hold nothing that is still needed."""
+        """The Pumps of ``after`` to read from. Pumps that have left since are omitted: they hold nothing that is still needed."""
         needed_after = self._needed_after(after_ts)
         there = set(discovery.pumps(needed_after))
         if needed_after < after.resolved_ts:
@@ -229,7 +229,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(after_ts, self._config.starting_commit_ts)
 
     def _anew(self, resolved_ts: int | None) -> str:
-        """How to begin anew where the checkpoint cannot be used, which stands at ``resolved_ts``; None: it cannot be read."""
+        """How to begin again if the checkpoint cannot be used. ``resolved_ts``: its ts; None: the checkpoint cannot be read."""
         return "delete Spark's checkpoint directory (the stream then resumes from the target's checkpoint)"
 
     def _offset(self, value: dict[str, Any]) -> BinlogOffset:
@@ -310,7 +310,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return replace(end, left=left) if complete else before
 
     def _require_present(self, views: Mapping[str, TailView], before: BinlogOffset) -> None:
-        """Refuse a promise far ahead of the upstream's time, which is asked only if this machine's clock and what was asked before are behind it."""
+        """Refuse a promise far ahead of the upstream's time. The time is asked only if this machine's clock and the last answer are behind it."""
         if not in_the_future(views, before.delivery, max(self._present_ts, tso(time.time_ns() // 1_000_000))):
             return
         self._present_ts = max(self._present_ts, self._known_discovery().now())

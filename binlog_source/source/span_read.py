@@ -134,7 +134,7 @@ def read_sorted(endpoint: Endpoint, after_ts: int, upto_ts: int, terms: ReadTerm
 
 
 def refusal(endpoint: Endpoint, seconds: float) -> str:
-    """Why a real Pump refuses a pull, such as one of another cluster; empty: it takes it, and is silent for ``seconds`` or sends something."""
+    """Why a real Pump refuses a pull, for example as of another cluster. Empty: it takes the pull, and sends something or nothing for ``seconds``."""
     try:
         with _opened(endpoint, Delivery.SORTED, Position(0, FAR_FUTURE), seconds, (), None) as pull:
             next(iter(pull), None)
@@ -287,10 +287,10 @@ class _Silent(PumpUnavailable):
 def _opened(
     endpoint: Endpoint, delivery: Delivery, start: Position, silence: float, known: Collection[str], seen: LogFingerprint | None
 ) -> Iterator[WatchedPull]:
-    """A pull that may take as long as it likes, but may not be silent for ``silence`` seconds: the next one uses a new connection.
+    """A pull of any duration that may not be silent for ``silence`` seconds. After a silence the next pull uses a new connection.
 
     Raises:
-        _Silent: it was.
+        _Silent: the pull was silent for too long.
     """
     pull = WatchedPull(Pull(endpoint, delivery, start, known=known, seen=seen), silence)
     try:

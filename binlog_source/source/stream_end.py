@@ -40,11 +40,11 @@ class StreamEnd:
         self.finite = self._to_be_fixed = True
 
     def stopping(self) -> bool:
-        """Whether the stop file exists; or its directory does not, so that nobody can tell: who made it makes it again."""
+        """Whether the stop file exists. If its directory is missing, the answer is yes: who made the directory makes it again."""
         return bool(self._stop_file) and (os.path.exists(self._stop_file) or not os.path.exists(os.path.dirname(self._stop_file) or "."))
 
     def note_asking(self) -> None:
-        """Spark asks for a batch (``asking_file``). What cannot be noted only makes a stop less tidy."""
+        """Note that Spark asks for a batch (``asking_file``). A failed note only makes a stop less tidy."""
         if self._stop_file:
             with contextlib.suppress(OSError):
                 asking_file(self._stop_file).touch()

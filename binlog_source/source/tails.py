@@ -447,7 +447,7 @@ class Tails:
                 self._tails[pump] = Tail(endpoint, from_ts, self.changed, self._fail_on_data_loss, self._join_below, seen)
 
     def views(self, start: BinlogOffset) -> dict[str, TailView] | None:
-        """Every Pump's view past ``start``; None while one has not answered. Call with the condition held.
+        """Every Pump's view beyond ``start``; None while a Pump has not answered. Call with the condition held.
 
         Raises:
             ReplicationError: a Pump broke the protocol, or has lost or collected what is needed.
@@ -471,7 +471,7 @@ class Tails:
             return max((head.promise for head in self.heads(delivery).values()), default=0)
 
     def readable(self, start: BinlogOffset) -> dict[str, TailView] | None:
-        """``views``, without the steps of Pumps that cannot be read now: a batch with one would wait for it, and hold up all others."""
+        """``views``, without the steps of Pumps that cannot be read now. A batch with such a Pump would wait, and hold up all other Pumps."""
         views = self.views(start)
         if views is None:
             return None
@@ -483,7 +483,7 @@ class Tails:
             return self.changed.wait_for(accept, seconds)
 
     def gc_ts(self) -> int:
-        """The highest ts up to which a Pump had collected when it was first reached; a real one does not report it and counts as 0."""
+        """The highest ts up to which a Pump had collected when it was first reached. A real Pump does not report this and counts as 0."""
         return max((tail.gc_ts for tail in self._tails.values()), default=0)
 
     def quiet_for(self) -> float:

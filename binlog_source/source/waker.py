@@ -3,9 +3,8 @@ WriteBinlog.
 
 Promises: the stream never waits for the waker. Its thread has its own connection to the registry and to each Pump, and every call a short
 timeout. A Pump gets a fake under three conditions: ``asked`` is active, the registry has the Pump in service, and the Pump has promised
-less than the fake's ts. The ts is fetched just before the fake is sent. A Pump gets
-at most one fake per interval. A failure is logged once per outage and
-tried again after ``_RETRY_SECONDS``. Without a registry there is no TSO, and nothing is woken.
+less than the fake's ts. The ts is fetched just before the fake is sent. A Pump gets at most one fake per interval. A failure is logged once
+per outage and tried again after ``_RETRY_SECONDS``. Without a registry there is no TSO, and nothing is woken.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ from pyspark_tidb_binlog.schemas.events import Delivery
 _SEND_SECONDS = 1.0
 """How long a Pump may take to answer, and the age that a timestamp may have when it is sent."""
 _RETRY_SECONDS = 3.0
-"""A pause after a failure; an idle Pump writes its own fakes as often."""
+"""A pause after a failure. An idle Pump writes its own fakes at this interval."""
 
 _log = logging.getLogger(__name__)
 
@@ -165,7 +164,7 @@ class PumpWaker:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A Pump to wake: what it has promised, and the commit_ts that it is to promise."""
+    """A Pump to wake: its present promise, and the commit_ts that it should promise."""
 
     pump: str
     promise: int

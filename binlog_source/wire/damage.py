@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.schemas.events import as_time
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The bytes ``[begin, end)`` of value-log file ``file_id`` are not records; what was there committed in (after_ts, upto_ts]."""
+    """The bytes ``[begin, end)`` of value-log file ``file_id`` are not records. The lost transactions committed in (after_ts, upto_ts]."""
 
     file_id: int
     begin: int

@@ -25,7 +25,7 @@ _TEXT = re.compile(r"(\d{1,10}):(\d{1,19}):(\d{1,19})")
 
 @dataclass(frozen=True, slots=True)
 class LogFingerprint:
-    """What was read of a log: it ends at ``position`` or later, and ``ts`` is the largest of a Commit or fake before that; 0: unknown."""
+    """What was read of a log: it ends at ``position`` or later. ``ts`` is the largest ts of a Commit or fake before that; 0: unknown."""
 
     position: Position
     ts: int = 0
@@ -54,7 +54,7 @@ def replaced_text(pump: str, seen: LogFingerprint, end: Position | None) -> str:
 
 
 def anew_text(pump: str, after_ts: int) -> str:
-    """The message about what the former log held and the stream had not read."""
+    """The message about the loss of unread binlogs that only the former log held."""
     return (
         f"Pump {pump} has a different log than before, because the Pump was restored from a backup or recreated. The stream reads the new log from "
         f"ts {after_ts} ({as_time(after_ts)}). Binlogs above this ts are lost if only the former log held them"

@@ -93,8 +93,8 @@ def decode_record(record: bytes, at: Pointer) -> bytes:
 def split_records(piece: bytes, available: int) -> Split:
     """Cut ``piece``, which starts at a record, into records.
 
-    ``available`` is the number of bytes from the piece's start to the end of the file's records (without a footer): a record that
-    claims more is damaged, one that only claims more than ``piece`` is reported in ``missing``.
+    ``available`` is the number of bytes from the piece's start to the end of the file's records (without a footer). A record that claims more
+    is damaged. A record that claims more than ``piece``, but not more than ``available``, is reported in ``missing``.
     """
     offsets: list[int] = []
     payloads: list[bytes] = []

@@ -48,7 +48,7 @@ from pyspark_tidb_binlog.schemas.events import tso
 _log = logging.getLogger(__name__)
 
 THREADS = ("indexer", "writer")
-"""The names of a store's threads. A Pump in which one has died writes, or shows, nothing any more: its process must end."""
+"""The names of a store's threads. If one of them has died, the Pump no longer writes or shows anything: its process must end."""
 _INDEX_BATCH = 512
 _INDEX_PAUSE = 0.005
 """Seconds between two writes of the index while the log is busy: it is indexed in groups, a quiet one at once."""
@@ -58,19 +58,19 @@ _INDEX_RETRY = 1.0
 _QUICK = 0.002
 """Seconds that a group may take on a disk that ``write_now`` uses."""
 _FORGET = 0.99
-"""What remains of the longest time with each further group: after a second's stall the disk counts as quick again after 600 of them."""
+"""The factor by which each further group lowers the longest time: after a stall of a second the disk counts as quick again after 600 groups."""
 _GC_BATCH = 1024
 _FOREVER = 1e9
 _RECENT = 256
 """Recent states that are kept: most readers are there."""
 _ANY_TS = (1 << 63) - 1
 _FAKE_AGE = tso(60_000)
-"""A fake binlog is written at once after its ts was fetched, or not at all: a Drainer gives a call of WriteBinlog up after a second."""
+"""A fake binlog is written soon after its ts was fetched, or not at all: a Drainer gives up a call of WriteBinlog after a second."""
 
 _WRONG_DIRECTORY = frozenset(
     (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS)
 )
-"""What opening the data directory fails with where no further start helps: it is no directory, or may not be written to."""
+"""Errors of opening the data directory that no further start mends: it is no directory, or may not be written to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class Store:
             self._guess_gc_ts()
 
     def _guess_gc_ts(self) -> None:
-        """Estimate gc_ts: the index that stored it is lost, but readers must be told what was collected."""
+        """Estimate gc_ts: the index that stored it is lost, but readers must learn what was collected."""
         oldest = self._index.span(0, _ANY_TS, 1).delivered
         if oldest and oldest[0].ts - 1 > self._index.gc_ts:
             _log.error(
@@ -211,7 +211,7 @@ class Store:
                     self._log.note_ts(file_id, max((step.commit_ts or step.start_ts for step in _steps(piece)), default=0))
 
     def _before(self, checkpoint: SorterCheckpoint) -> Iterator[RecordRun]:
-        """The records from a checkpoint's ``low`` up to it. One that can no longer be read may have been a Prewrite that waits."""
+        """The records from a checkpoint's ``low`` up to it. A record that can no longer be read may have been a waiting Prewrite."""
         for piece in self._log.scan(checkpoint.low, checkpoint.at):
             for begin, end in piece.holes:
                 self._note_hole(Pointer(piece.file_id, begin), Pointer(piece.file_id, end), checkpoint.sorted_promise)
@@ -450,10 +450,11 @@ class Store:
     def _commits_above(self, hole: Hole) -> int:
         """The largest commit_ts that may be lost in ``hole``; 0: not known yet.
 
-        It is one less than the commit_ts of a transaction whose Prewrite is behind the hole (TiDB requests a commit_ts after the Prewrite
-        was acknowledged), or than the ts of a fake binlog that was fetched after another one behind the hole had been written. Drainers
-        send fakes besides the Pump's own, so their order in the log says nothing, but none is written later than ``_FAKE_AGE`` after it
-        was fetched.
+        Two records behind the hole bound it, and the result is one less than their ts:
+
+        * the commit_ts of a transaction whose Prewrite is behind the hole: TiDB requests a commit_ts after the Prewrite was acknowledged;
+        * the ts of a fake binlog that was fetched after another fake behind the hole had been written. Drainers send fakes besides the Pump's
+          own, so their order in the log proves nothing. But no fake is written later than ``_FAKE_AGE`` after its ts was fetched.
         """
         last, first_fake = hole.after_ts, 0
         while True:
@@ -578,8 +579,8 @@ class Store:
     def collect(self, gc_ts: int, slack: int) -> bool:
         """Remove binlogs up to ``gc_ts`` - ``slack``; False when there is nothing to do, or another collection is running.
 
-        ``gc_ts`` is stored first, so that readers behind it are told. The files from the first Prewrite on are kept that waits, or whose
-        Commit is above ``gc_ts``.
+        ``gc_ts`` is stored first, so that readers behind it get an error. The files from the first Prewrite on are kept that waits, or has a
+        Commit above ``gc_ts``.
         """
         if gc_ts <= self._gc_ts or self._state.sorted_promise <= gc_ts or not self._gc_lock.acquire(blocking=False):
             return False
