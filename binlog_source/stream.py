@@ -4,8 +4,8 @@
     transactions(spark, source, delivery)              # a streaming frame: complete transactions and one punctuation per batch
     transactions_between(spark, source, after_ts, upto_ts)  # a batch frame of (after_ts, upto_ts], always sorted delivery
 
-Promises: *sorted* has no stateful operator. *raw* pairs in ``transformWithStateInPandas`` on the session's state store, which must
-be RocksDB, with ``spark.sql.shuffle.partitions`` state partitions; its time is the watermark on ``stages.PACKED``'s event_time.
+Promises: *sorted* has no stateful operator. *raw* pairs in ``transformWithStateInPandas``. It needs the RocksDB state store, and has
+``spark.sql.shuffle.partitions`` state partitions. Its time is the watermark on ``stages.PACKED``'s event_time.
 """
 
 from dataclasses import replace

@@ -1,9 +1,9 @@
-"""Passwords as ``encrypted_password`` holds them: base64( iv, 16 bytes | "@" | AES-CFB of the password ), as binlogctl and ``ctl`` write them.
+"""Passwords as ``encrypted_password`` holds them: base64( iv, 16 bytes | "@" | AES-CFB of the password ). binlogctl and ``ctl`` write them.
 
-The key is in the environment variable ``BINLOG_SECRET_KEY``, 16, 24 or 32 bytes in hexadecimal; without it a key is used that everybody
-knows. The scheme does not detect a wrong key: the result is then random bytes, which is noticed only when they are no text.
+The environment variable ``BINLOG_SECRET_KEY`` holds the key: 16, 24 or 32 bytes in hexadecimal. Without the variable a publicly known key
+is used. The scheme does not detect a wrong key. The result is then random bytes, and an error only if these bytes are no text.
 
-Promises: pure; ``ValueError`` says what is wrong and contains neither key, password nor encrypted password.
+Promises: pure. A ``ValueError`` says what is wrong, and contains neither key, password nor encrypted password.
 """
 
 import base64
@@ -36,14 +36,16 @@ def decrypted(text: str, environ: Mapping[str, str]) -> str:
     try:
         data = base64.b64decode("".join(text.splitlines()), validate=True)
     except (binascii.Error, ValueError):
-        raise ValueError("it is not base64") from None
+        raise ValueError("the value is not base64: write what `ctl encrypt` prints") from None
     iv, separator, rest = data[:_BLOCK], data[_BLOCK : _BLOCK + 1], data[_BLOCK + 1 :]
     if separator != _SEPARATOR:
-        raise ValueError("it is not what `ctl -cmd encrypt` gives")
+        raise ValueError("the value is not an encrypted password: write what `ctl encrypt` prints")
     try:
         return _through(key, iv, rest, decrypts=True).decode()
     except UnicodeDecodeError:
-        raise ValueError(f"it was encrypted with another key than that of {SECRET_KEY}") from None
+        raise ValueError(
+            f"the value was encrypted with another key than {SECRET_KEY} holds: set the right key, or encrypt the password again"
+        ) from None
 
 
 def uses_known_key(environ: Mapping[str, str]) -> bool:

@@ -1,6 +1,6 @@
-"""How this project is started and where its files are: in a checkout, by ``./spark-submit.sh``; installed, by the command ``tidb-binlog``. Pure.
+"""How this project is started, and where its files are. In a checkout: ``./spark-submit.sh``. Installed: the command ``tidb-binlog``. Pure.
 
-Promises: what an error or ``--help`` names is there: the command that a person has, and a document that it shows.
+Promises: an error or ``--help`` names the command that the reader has, and a document that this command shows.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Failpoints: where a test can kill the stream: ``point("after-ddl")`` kills the process at the pass that the environment names.
+"""Failpoints: places where a test can kill the stream. ``point("after-ddl")`` kills the process at the pass that the environment names.
 
 Promises: without ``TIDB_BINLOG_DIE`` in the environment a point costs one dictionary look-up and does nothing. Stdlib only.
 
@@ -6,8 +6,8 @@ Promises: without ``TIDB_BINLOG_DIE`` in the environment a point costs one dicti
 ``TIDB_BINLOG_DIE_LOG=path``          every pass of a named point appends ``name pass pid``, the fatal one ``name pass pid died``
 ``TIDB_BINLOG_DIE_PID=pid``           die with the whole process group of ``pid`` (``jobs/command.py`` sets it to the job)
 
-Passes are counted in the log file, over all processes and restarts: a point named once kills once, even if the variables
-stay set for the restart. Without a log file they are counted per process. The kill is SIGKILL: nothing is flushed, closed or undone.
+The log file counts the passes over all processes and restarts. A point therefore kills once, even if the variables stay set for the
+restart. Without a log file each process counts for itself. The kill is SIGKILL: nothing is flushed, closed or undone.
 """
 
 import fcntl

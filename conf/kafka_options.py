@@ -1,7 +1,7 @@
-"""The options of Kafka's Java client that operators may not set, and encrypted parts in the values of the others. Pure.
+"""Options of Kafka's Java client: the names that operators may not set, and encrypted parts in the values of the others. Pure.
 
-A value may hold ``encrypted(TEXT)`` anywhere, with what ``ctl encrypt`` prints: as the whole of a password, or within the quotes of
-``sasl.jaas.config``, where the password is written so that its own quotes end nothing.
+A value may hold ``encrypted(TEXT)`` anywhere; ``ctl encrypt`` prints TEXT. This may be a whole password, or a part within the quotes of
+``sasl.jaas.config``. There the decrypted password is escaped, so that its own quotes end nothing.
 
 Promises: no error contains a value.
 """
@@ -9,9 +9,9 @@ Promises: no error contains a value.
 import re
 from collections.abc import Callable
 
-_ORDER = "each message is sent once and in order, whatever fails"
-_BYTES = "messages are bytes, one after the other in partition 0"
-_READ = "the end of the topic is read as it is"
+_ORDER = "this program sends each message once and in order"
+_BYTES = "this program writes messages as bytes to partition 0"
+_READ = "this program reads the end of the topic itself"
 CHOSEN: dict[str, str] = {
     "bootstrap.servers": "name the brokers in syncer.to.kafka-addrs",
     "client.id": "use syncer.to.kafka-client-id",
@@ -52,7 +52,7 @@ _ENCRYPTED = re.compile(r"encrypted\(([A-Za-z0-9+/=\s]*)\)")
 
 
 def revealed(name: str, value: str, decrypt: Callable[[str], str]) -> str:
-    """``value`` of the option ``name`` with what stands in ``encrypted(…)`` decrypted."""
+    """``value`` of the option ``name``, with every ``encrypted(…)`` decrypted."""
 
     def plain(found: re.Match[str]) -> str:
         text = decrypt(found[1])

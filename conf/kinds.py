@@ -1,7 +1,7 @@
 """Values of settings: from text (flags, environment), from TOML, and back. Pure.
 
-Promises: a value is read into the type of its field or refused with a ``TypeError`` or ``ValueError``; the caller names the setting. What
-the real programs read is read the same way: keys without regard to case, switches as Go's ``ParseBool``, durations as Go's.
+Promises: a value is read into the type of its field, or refused with a ``TypeError`` or ``ValueError``. The caller names the setting.
+Values are read as the real programs read them: keys without regard to case, switches as Go's ``ParseBool``, durations as Go's.
 """
 
 import dataclasses
@@ -41,13 +41,13 @@ def words_for(kind: object) -> str:
 
 
 def unknown(origin: str, path: str, known: Iterable[str]) -> ValueError:
-    """The error for a key that is no setting, with the nearest one that is."""
+    """The error for a key that is no setting, with the nearest setting."""
     near = " or ".join(repr(name) for name in nearest(path, known))
     return ValueError(f"{origin}: unknown setting {path!r}" + (f"; did you mean {near}?" if near else ""))
 
 
 def nearest(path: str, known: Iterable[str]) -> list[str]:
-    """What was probably meant by ``path``: settings of that name in other tables, else the one that is spelled most alike, if any."""
+    """The setting that ``path`` probably means: settings of that name in other tables, else the most similar spelling, if any."""
     lowered = {name.lower(): name for name in known}
     name = path.lower().rpartition(".")[2]
     same = [lowered[one] for one in lowered if one.rpartition(".")[2] == name]
@@ -158,7 +158,7 @@ def _item(model: type, value: object, which: str, **more: object) -> object:
     if dataclasses.is_dataclass(value):
         return value
     if not isinstance(value, dict):
-        raise WrongItem(f"{which} is not a table")
+        raise WrongItem(f"{which} is not a TOML table")
     known = {one.path.lower(): one for one in settings_in(model) if one.path not in more}
     found = dict(more)
     for path, inner in leaves(value, "", known):

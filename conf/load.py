@@ -1,14 +1,19 @@
-"""Loads settings from TOML file < environment < flags (the later wins) into the frozen types of ``conf.model``.
+"""Loads settings into the frozen types of ``conf.model``: from a TOML file, the environment and flags. The later one wins.
 
-Promises: a file, the variables and the flags of a real Drainer or Pump are read as it reads them (drainer.md 3, pump.md 3). An unknown key
-is an error that names the key, its origin and the nearest one; a value that asks for what is not built is one too (``conf.unsupported``). Values are typed and checked once, here. Every error is a
-``ValueError`` (this package imports no other of the project); ``jobs.entry.cli`` reports it as a ``ConfigError``.
+Promises:
 
-A setting's path is its TOML table and key: ``syncer.txn-batch``, ``spark.parts``, ``pd-urls``. In the environment it is
-``TIDB_BINLOG__SYNCER__TXN_BATCH`` (upper case, ``__`` for the dot, ``_`` for the dash), or where the real program has a flag for it
-``BINLOG_SERVER_TXN_BATCH``, ``PUMP_GC``. Text (environment, flags): lists are ``a,b``, pairs ``name=value,name=value`` or
-as in TOML ``{name = "a,b"}``, switches ``true`` or
-``false``, lists of tables as in TOML: ``[{db-name = "a", tbl-name = "b"}]``.
+* A file, variables and flags of a real Drainer or Pump are read as it reads them (drainer.md 3, pump.md 3).
+* An unknown key is an error with the key, its origin and the nearest known key. A value that asks for what is not built is an error, too
+  (``conf.unsupported``).
+* Values are typed and checked once, here. Every error is a ``ValueError``, because this package imports no other of the project.
+  ``jobs.entry.cli`` reports it as a ``ConfigError``.
+
+A setting's path is its TOML table and key: ``syncer.txn-batch``, ``spark.parts``, ``pd-urls``. Its variable is
+``TIDB_BINLOG__SYNCER__TXN_BATCH`` (upper case, ``__`` for the dot, ``_`` for the dash). If the real program has a flag for the setting,
+the variables ``BINLOG_SERVER_TXN_BATCH`` and ``PUMP_GC`` are read as well.
+
+Text in flags and variables: a list is ``a,b``. Pairs are ``name=value,name=value``, or as in TOML ``{name = "a,b"}``. A switch is ``true``
+or ``false``. A list of tables is as in TOML: ``[{db-name = "a", tbl-name = "b"}]``.
 """
 
 import dataclasses
@@ -116,7 +121,7 @@ def _with_password(config: DrainerConfig, environ: Mapping[str, str], say: Say) 
     try:
         password = Path(target.password_file).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        why = error.strerror if isinstance(error, OSError) else "the file is not UTF-8"
         # not the decoder's own message, which contains the content
         raise ValueError(f"cannot read spark.password-file {target.password_file}: {why}") from None
     password = password.removesuffix("\n").removesuffix("\r")
@@ -155,7 +160,7 @@ def _decrypted(text: str, environ: Mapping[str, str], say: Say, path: str = "syn
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     if uses_known_key(environ):
-        say(f"{path}: anybody can decrypt it, because {SECRET_KEY} is not set")
+        say(f"{path}: anybody can decrypt this password, because {SECRET_KEY} is not set")
     return password
 
 
@@ -182,7 +187,7 @@ def _load(
 
 
 def _adjust_switches(given: Layer, above: Layer, in_file: Layer) -> None:
-    """What stands for something else: the deprecated switches, the alias ``pb``, 0 for the default of ``sync-mode``."""
+    """Replace other spellings: the deprecated switches, the alias ``pb``, 0 for the default of ``sync-mode``."""
     for name in ("dispatch", "detect"):
         enable, disable = f"syncer.enable-{name}", f"syncer.disable-{name}"
         order = ((above, disable), (in_file, disable), (above, enable), (in_file, enable))
@@ -200,10 +205,10 @@ def _adjust_switches(given: Layer, above: Layer, in_file: Layer) -> None:
 
 
 def _kept_transactions(above: Layer, in_file: Layer, given: Layer) -> list[str]:
-    """That ``enable-dispatch = false`` decided ``spark.net-change``: only row operations can keep the upstream's transactions."""
+    """The log line for ``enable-dispatch = false``, which sets ``spark.net-change``: only row operations keep the upstream's transactions."""
     if NET_CHANGE not in given or NET_CHANGE in above or NET_CHANGE in in_file:
         return []
-    return [f"{given[NET_CHANGE].origin}: the upstream's transactions are kept, so {NET_CHANGE} is false"]
+    return [f"{given[NET_CHANGE].origin}: this setting keeps the upstream's transactions, so {NET_CHANGE} is false"]
 
 
 def _from_file(file: Path, settings: Mapping[str, Setting]) -> Layer:
@@ -220,9 +225,9 @@ def _from_file(file: Path, settings: Mapping[str, Setting]) -> Layer:
             path = lowered.get(written.lower(), written)
             setting = _known(path, settings, str(file))
             if not setting.in_file:
-                raise ValueError(f"{file}: {path!r} is no key of the file, only a flag: -{setting.flag}")
+                raise ValueError(f"{file}: {path!r} is no key of the file: use the flag -{setting.flag}")
             if path in found:
-                raise ValueError(f"{file}: {path!r} is set twice, in different case")
+                raise ValueError(f"{file}: {path!r} is set twice, in different case: remove one of the two lines")
             origin = f"{file}: {path}"
             found[path] = GivenValue(typed(setting, value, origin, text=False), origin)
     except WrongItem as error:

@@ -1,8 +1,9 @@
 """Every setting as a field of a frozen, validated dataclass, with its path, default, unit and one-line help.
 
-Promises: pure; an invalid value raises ``ValueError`` in ``__post_init__``, naming the setting. Paths, types and meanings are those of the
-real Drainer and Pump (drainer.md 3, pump.md 3); what only this project has stands in the table ``[spark]``. ``conf.reference`` writes
-``docs/settings.md`` and ``conf/*.toml`` from here; a test keeps them equal. ``conf.unsupported`` has what is refused or has no effect.
+Promises: pure. An invalid value raises ``ValueError`` in ``__post_init__``, with the setting's name. Paths, types and meanings are those of
+the real Drainer and Pump (drainer.md 3, pump.md 3). Settings that only this project has are in the table ``[spark]``. ``conf.reference``
+writes ``docs/settings.md`` and ``conf/*.toml`` from here; a test keeps them equal. ``conf.unsupported`` has the settings that are refused
+or have no effect.
 """
 
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
-"""The reference of all settings, ``docs/settings.md``, and the annotated files ``conf/drainer.toml`` and ``conf/pump.toml``, from the model.
+"""Writes the reference of all settings, ``docs/settings.md``, and the annotated files ``conf/drainer.toml`` and ``conf/pump.toml``.
 
-``python -m pyspark_tidb_binlog.conf.reference`` writes them (``make settings``); a test fails while one of them differs.
+``python -m pyspark_tidb_binlog.conf.reference`` writes them from the model (``make settings``). A test fails while one of them differs.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""What more than one group of settings must fulfil. Pure: each raises ``ValueError``, naming the setting."""
+"""Checks that several groups of settings share. Pure: each raises ``ValueError`` with the setting's name."""
 
 from collections.abc import Callable
 

@@ -1,8 +1,8 @@
-"""How a setting is declared on a field of ``conf.model``: its name for operators, its help, its default. Pure.
+"""The declaration of a setting on a field of ``conf.model``: its name for operators, its help, its default. Pure.
 
-Promises: one declaration is the source of the settings file's keys, of the flags, of ``--help``, of ``docs/settings.md`` and of
-``conf/*.toml``. The Python name of a field and the operator's path are independent: a path is that of the real Drainer or Pump where it
-has the setting, else it lies in the table ``[spark]``.
+Promises: one declaration is the source of the settings file's keys, the flags, ``--help``, ``docs/settings.md`` and ``conf/*.toml``. A
+field's Python name and the operator's path are independent. The path is the real Drainer's or Pump's if it has the setting, and otherwise
+in the table ``[spark]``.
 """
 
 import dataclasses

@@ -1,6 +1,7 @@
-"""Which values of ``sql_mode`` the apply sessions cannot use, which are left out, and which are for DDLs alone. Pure.
+"""Values of ``sql_mode`` in the apply sessions: which are refused, which are left out, and which hold for DDLs alone. Pure.
 
-Promises: in a mode that ``refusals`` accepts, a literal of ``sinks.mysql.literals`` is read as the value that it represents.
+Promises: in a mode that ``refusals`` accepts, the target reads a literal of ``sinks.mysql.literals`` as the value that the literal
+represents.
 """
 
 _AS_SQL = "row data could be read as SQL"
@@ -57,7 +58,7 @@ def refusals(sql_mode: str) -> tuple[str, ...]:
     for name in sql_mode.upper().split(","):
         mode = name.strip()
         if mode in _MEANS_ANSI_QUOTES:
-            found.append(f"{mode} contains ANSI_QUOTES, in which {REFUSED['ANSI_QUOTES']}")
+            found.append(f"{mode} (it contains ANSI_QUOTES, with which {REFUSED['ANSI_QUOTES']})")
         elif mode in REFUSED:
-            found.append(f"{mode}, in which {REFUSED[mode]}")
+            found.append(f"{mode} (with this mode {REFUSED[mode]})")
     return tuple(found)

@@ -1,8 +1,7 @@
-"""What the settings are where nothing is set and the default is no constant: addresses of this machine, variables, other settings.
+"""The values of settings that are not set and have no constant default: addresses of this machine, variables, other settings.
 
-Promises: as the real programs (``adjustConfig``, ``flags``): an empty text and 0 count as not set, except that ``pd-urls = ""`` means no PD.
-A field of ``conf.model`` has a constant instead, for programs that
-make their own settings.
+Promises: as in the real programs (``adjustConfig``, ``flags``), an empty text and 0 count as not set. The exception is ``pd-urls = ""``: no
+PD. A program that makes its own ``conf.model`` objects gets the constant of the field instead.
 """
 
 import fcntl
@@ -59,14 +58,14 @@ def registry_url(pd_urls: str, secure: bool) -> str:
     """``http://a:2379,http://b:2379`` as the URL of a registry: ``pd://a:2379,b:2379``. ``secure``: whether ``security.ssl-ca`` is set.
 
     Raises:
-        ValueError: it has another form, or ``https://`` and ``security.ssl-ca`` are not set together: whoever has the key of a certificate
-            does not want to send anything without it.
+        ValueError: a URL has another form, or only one of ``https://`` and ``security.ssl-ca`` is set. A cluster with certificates must not
+            send anything without TLS.
     """
     hosts = []
     for url in (part.strip() for part in pd_urls.split(",")):
         scheme, _, host = url.rstrip("/").partition("://")
         if "@" in host:
-            raise ValueError("pd-urls: PD knows no user and no password: write http://host:port")
+            raise ValueError("pd-urls: PD takes no user and no password: write http://host:port")
         if scheme not in ("http", "https") or not _HOST_AND_PORT.fullmatch(host):
             raise ValueError(f"pd-urls: {url!r} is not of the form http://host:port or https://host:port")
         if (scheme == "https") != secure:
@@ -116,7 +115,7 @@ def _node_id(values: Values) -> str:
     port = str(values["addr"]).rpartition(":")[2]
     before = _name_kept(str(values["spark.checkpoint-dir"]))
     if not before and port == "0" and "://" in str(values["spark.pumps"]):
-        raise ValueError(f"addr {values['addr']} asks for any free port, so that node-id has no default: set node-id")
+        raise ValueError(f"addr {values['addr']} asks for any free port, so node-id has no default: set node-id")
     return before or f"{socket.gethostname()}:{port}"
 
 

@@ -1,7 +1,7 @@
-"""Settings of the real Drainer and Pump that are refused, and those that are accepted without an effect. Pure.
+"""Settings of the real Drainer and Pump that are refused, and settings that are accepted without an effect. Pure.
 
-Promises: no value is accepted silently that does nothing. What is decided never to be built is an error that names the alternative; what has
-no meaning here is accepted, and the log says so in a line.
+Promises: no value silently does nothing. A setting of a feature that will never be built is an error, which names the alternative. A
+setting without a meaning here is accepted, and the log says so in a line.
 """
 
 from collections.abc import Mapping
@@ -25,21 +25,21 @@ _OF_SECURITY = ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")
 _CHOSEN_RULES = "syncer.table-migrate-rule"
 
 _ORACLE = "Oracle is no target of this program: replicate to MySQL, MariaDB or TiDB, or keep the real Drainer for it"
-_ZOOKEEPER = "ZooKeeper is not asked: name the brokers in syncer.to.kafka-addrs"
+_ZOOKEEPER = "this program does not ask ZooKeeper: name the brokers in syncer.to.kafka-addrs"
 OUT: dict[tuple[str, object], str] = {
     ("syncer.db-type", "oracle"): _ORACLE,
-    ("syncer.db-type", "flash"): "the target type flash does not exist any more, in the real Drainer either: use mysql or tidb",
+    ("syncer.db-type", "flash"): "the target type flash no longer exists, nor does it in the real Drainer: use mysql or tidb",
     ("syncer.to.checkpoint.type", "oracle"): _ORACLE,
 }
 """What will not be built, and what to use instead."""
 
 WITHOUT_EFFECT: dict[str, str] = {
-    "detect-interval": "the list of Pumps is read for every batch",
-    "syncer.to.kafka-version": "brokers are asked which requests they take; 0.11 to 4 take ours",
+    "detect-interval": "this program reads the list of Pumps for every batch",
+    "syncer.to.kafka-version": "this program asks the brokers which requests they take; Kafka 0.11 to 4 is supported",
     "syncer.to.merge": "spark.net-change says whether the changes of a row are combined",
-    "cache-binlog-count": "what is read ahead is bounded by spark.max-bytes-per-trigger",
+    "cache-binlog-count": "spark.max-bytes-per-trigger bounds the bytes that are read ahead",
     "log-rotate": "deprecated in the real program too; logs are rotated by size",
-    "storage.slow_write_threshold": "slow writes are seen in the metric binlog_pump_storage_write_binlog_duration_time",
+    "storage.slow_write_threshold": "the metric binlog_pump_storage_write_binlog_duration_time shows slow writes",
     "enable-debug": 'use log-level = "debug"',
     "binlog-file-size": "deprecated in the real Pump too",
     "enable-binlog-slice": "deprecated in the real Pump too",
@@ -75,10 +75,10 @@ ONLY_FOR_SQL: frozenset[str] = frozenset(
 )
 """Settings that mean nothing where files or a topic are the target."""
 BY_ROW_ONLY: dict[str, str] = {
-    "spark.txn-batch-time": "a transaction of net changes is bounded by spark.atomic-rows",
-    "syncer.enable-detect": "net changes of a row are never applied at the same time",
-    "syncer.txn-batch": "a transaction of net changes is bounded by spark.atomic-rows",
-    "syncer.worker-count": "the number of connections for net changes is spark.parts",
+    "spark.txn-batch-time": "spark.atomic-rows bounds a transaction of net changes",
+    "syncer.enable-detect": "two net changes of a row are never applied at the same time",
+    "syncer.txn-batch": "spark.atomic-rows bounds a transaction of net changes",
+    "syncer.worker-count": "spark.parts is the number of connections for net changes",
 }
 """Settings that mean nothing unless ``spark.net-change`` is false, and what takes their place."""
 ONLY_WITH: dict[str, str] = {
@@ -103,7 +103,7 @@ ONLY_WITH: dict[str, str] = {
 
 
 def notes_on(given: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -> list[str]:
-    """What the log is to say about the settings that were given, a line each.
+    """The log lines about the given settings.
 
     Args:
         given: by path; a value equal to the default counts as not given.
@@ -125,7 +125,7 @@ def notes_on(given: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -
 
 
 def _surprises(given: Mapping[str, GivenValue]) -> list[str]:
-    """What is read as the real Drainer reads it, and hardly ever meant."""
+    """Values that are read as the real Drainer reads them, but hardly ever mean what they say."""
     schemas = given.get("syncer.ignore-schemas")
     blank = [name for name in schemas.value if name != name.strip()] if schemas and isinstance(schemas.value, tuple) else []
     found = [f"{schemas.origin}: {name!r} begins or ends with a blank, so it matches no database" for name in blank if schemas]
@@ -142,7 +142,7 @@ def _idle_rules(given: Mapping[str, GivenValue]) -> list[str]:
     idle = [rule.name for rule in rules if rule.name not in used]
     found = [f"syncer.binlog-filter-rule.{name} has no effect: no [[{_CHOSEN_RULES}]] names it" for name in idle]
     if any(place.target_schema or place.target_table for place in places):
-        found.append(f"{_CHOSEN_RULES}: target is only for Oracle; tables get other names by [[spark.route]]")
+        found.append(f"{_CHOSEN_RULES}: a target has an effect only with Oracle. To rename a table, use [[spark.route]]")
     return found
 
 
@@ -154,7 +154,7 @@ def _no_meaning(path: str, given: Mapping[str, GivenValue], settings: Mapping[st
         if db_type != "kafka" or path not in _NOT_OF_FILES:
             return "only for a MySQL-protocol server as the target"
     if path in BY_ROW_ONLY and _value("spark.net-change", given, settings):
-        return f"only with spark.net-change = false; {BY_ROW_ONLY[path]}"
+        return f"only with spark.net-change = false: {BY_ROW_ONLY[path]}"
     needed = ONLY_WITH.get(path)
     if needed is not None and (needed not in given or given[needed].value == settings[needed].default):
         return f"only with {needed}"
@@ -177,6 +177,6 @@ def _refuse(path: str, layer: Mapping[str, GivenValue], settings: Mapping[str, S
         raise ValueError(f"{given.origin}: {_ZOOKEEPER}")
     if path == "syncer.enable-dispatch" and _value("spark.net-change", layer, settings):
         raise ValueError(
-            f"{given.origin}: net changes do not keep the upstream's transactions, row operations do: "
-            "remove spark.net-change, which is then false, or enable-dispatch"
+            f"{given.origin}: enable-dispatch = false keeps the upstream's transactions, but spark.net-change = true joins them. "
+            "Remove spark.net-change (it is then false), or remove enable-dispatch"
         )

@@ -1,6 +1,6 @@
-"""How long to wait between the attempts at something that fails for a while: a schedule, and attempts with one until a time is up.
+"""Pauses between attempts: a schedule of pauses, and attempts that follow the schedule until a time is up.
 
-Promises: ``Backoff`` is pure. ``Retries`` reads the clock and sleeps only through what it is given, so that a test needs no time.
+Promises: ``Backoff`` is pure. ``Retries`` uses only the clock and the sleep that its caller gives, so a test needs no time.
 """
 
 import math

@@ -1,14 +1,17 @@
-"""Files of binlogs as a Drainer's file sink and relay log write them, and Reparo reads them (wire.md 3).
+"""Files of binlogs: a Drainer's file sink and relay log write them, and Reparo reads them (wire.md 3).
 
-    record   magic u32 | length i64 | payload | CRC-32C of the payload u32, all little-endian; a file is records and nothing else
+    record   magic u32 | length i64 | payload | CRC-32C of the payload u32, all little-endian; a file holds records and nothing else
     name     binlog-<index, 16 digits>-<local time YYYYMMDDhhmmss>, indexes from 0 without a gap
-    .lock    its writer holds a flock on this file of the directory
+    .lock    the writer of the directory holds a flock on this file
 
-A record never spans files: after the one that reaches the maximal size, the next file is begun. An empty payload is not written.
+A record never spans two files: the record that reaches the maximal size is the last of its file. An empty payload is not written.
 
-Promises: byte for byte the format of the original. Positions are (index of the file, offset after the record). What ``sync`` has returned for is
-durable, names included. A writer begins at the end of the last whole record: a tail that a crash has torn is cut off (the original appends
-behind it, and its files cannot be read any more). Reading changes nothing; ``Corruption`` names file and offset.
+Promises: the format is the original's, byte for byte. A position is (index of the file, offset after the record).
+
+* ``sync`` returns when everything written before is durable, names included.
+* A writer begins after the last whole record, and cuts off a record that a crash left unfinished. The original appends behind such a
+  record, and its files can then no longer be read.
+* Reading changes nothing. ``Corruption`` names file and offset.
 """
 
 import datetime
@@ -44,7 +47,7 @@ _DIRECTORY_MODE, _FILE_MODE = 0o700, 0o600
 
 
 class TornRecord(Corruption):
-    """A record that its file does not hold to the end: in the last file, what a writer was writing when it died."""
+    """A record that its file ends within. In the last file this is the record that a writer was writing when it died."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -95,13 +98,13 @@ def records_in(file: BinaryIO, size: int, name: str, at: int = 0) -> Iterator[tu
     while at < size:
         head = file.read(_HEAD.size)
         if len(head) < _HEAD.size:
-            raise TornRecord(f"{name}: {len(head)} bytes of a record at offset {at}, which is not its head")
+            raise TornRecord(f"{name}: the file ends {len(head)} bytes into the head of the record at offset {at}")
         magic, length = _HEAD.unpack(head)
         if magic != MAGIC or length < 0:
             raise Corruption(f"{name}: no record begins at offset {at}: magic {magic:#x}, length {length}")
         rest = file.read(length + _TAIL.size) if at + AROUND + length <= size else b""
         if len(rest) < length + _TAIL.size:
-            raise TornRecord(f"{name}: the record at offset {at} has {length} bytes, of which the file does not hold all")
+            raise TornRecord(f"{name}: the record at offset {at} has {length} bytes, and the file ends within the record")
         payload = rest[:length]
         (checksum,) = _TAIL.unpack_from(rest, length)
         if google_crc32c.value(payload) != checksum:
@@ -134,7 +137,7 @@ def require_whole(files: Sequence[BinlogName]) -> None:
     """``Corruption`` when a file is missing between two others. As in the original, none is missed between index 0 and the next."""
     for before, after in zip(files, files[1:], strict=False):
         if before.index not in (0, after.index - 1):
-            raise Corruption(f"between {before.name} and {after.name} files are missing: move them back, or begin in an empty directory")
+            raise Corruption(f"files are missing between {before.name} and {after.name}: move them back, or begin in an empty directory")
 
 
 def collectable(files: Sequence[BinlogName], before: FilePosition) -> tuple[BinlogName, ...]:
@@ -289,9 +292,9 @@ class BinlogWriter:
             (self._directory / file.name).unlink(missing_ok=True)
 
     def older_than(self, seconds: float) -> tuple[BinlogName, ...]:
-        """The first files, all of which were last written more than ``seconds`` ago, never the newest one.
+        """The first files, up to the first that was written within the last ``seconds``; never the newest file.
 
-        A later one that seems old stays behind one that seems young (it was copied, or touched): between two files none may be missing.
+        A later file that seems old stays if a file before it seems young (copied or touched), because no file may be missing between two others.
         """
         limit = time.time() - seconds
         return tuple(itertools.takewhile(lambda f: (self._directory / f.name).stat().st_mtime < limit, self.files()[:-1]))
@@ -336,8 +339,8 @@ class BinlogWriter:
             there = None
         if there is None or (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino):
             raise ApplyError(
-                f"{path} was {'removed or moved' if there is None else 'replaced by another file'} while it was being written: what was written last is not "
-                "recorded as written. Put it back as it was, and start again; nothing but this program may touch the newest file of a directory of binlogs"
+                f"{path} was {'removed or moved' if there is None else 'replaced by another file'} while this program wrote it. The last binlogs are not recorded as "
+                "written. Put the file back and start again. No other program may touch the newest file of this directory"
             )
 
     def _write(self, records: list[bytes]) -> None:
@@ -368,5 +371,7 @@ def _locked(directory: Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
-        raise LeaseHeld(f"another Drainer writes to {directory}: it holds {directory / LOCK}") from None
+        raise LeaseHeld(
+            f"another Drainer writes to {directory} and holds {directory / LOCK}: stop that Drainer, or name another directory"
+        ) from None
     return lock

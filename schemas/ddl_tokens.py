@@ -1,9 +1,9 @@
 """SQL text as tokens: enough of MySQL's lexical rules to edit TiDB's DDL text without a parser.
 
-Promises: pure and lossless: the token texts joined are the input. Handles quoting ('..', ".." and `..` with doubled quotes,
-backslashes in strings), the three kinds of comments, and TiDB's and MySQL's feature comments, whose content counts as SQL:
+Promises: pure and lossless: the token texts joined are the input. Handled are quoting ('..', ".." and `..` with doubled quotes,
+backslashes in strings), the three kinds of comments, and feature comments. The content of a feature comment counts as SQL:
 ``/*T! x */``, ``/*T![feature] x */``, ``/*!50000 x */`` become FEATURE_OPEN, the tokens of x, FEATURE_CLOSE.
-Unterminated quotes and comments extend to the end of the text: TiDB never writes them, but a user's text may contain them.
+An unterminated quote or comment extends to the end of the text. TiDB never writes one, but a user's text may contain one.
 """
 
 import re
@@ -120,7 +120,7 @@ _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", 
 
 
 def with_plain_strings(sql: str) -> str:
-    """A user's text with its strings as in one that TiDB has restored: no backslash escapes anything, and quotes are doubled."""
+    """A user's text with its strings as TiDB restores them: no backslash escapes anything, and quotes are doubled."""
     return text_of([Token(t.kind, _plain(t.text)) if t.kind is TokenKind.STRING else t for t in tokenize(sql)])
 
 

@@ -1,12 +1,11 @@
 """The row decoder: all rows of one table at once, into whole Arrow columns.
 
-    rows -> chunks -> lockstep.Walk: where each column's datum lies in each row -> vectors: cells of a whole column -> record batch
+    rows -> chunks -> lockstep.Walk: where each column's datum is in each row -> vectors: cells of a whole column -> record batch
 
-Same functions and results as ``schemas.reference_decoder``, to which odd rows are passed: damaged ones, for which it reports what is
-wrong, and those that contain what TiDB never writes there. ``DecodeStats`` counts how many took which path. What does not depend on the
-row is decided once per call (``row_layout``).
+Functions and results are those of ``schemas.reference_decoder``, which gets the odd rows: damaged rows, to report what is wrong, and rows
+with what TiDB never writes. ``DecodeStats`` counts the rows of both ways. What is the same for all rows is decided once (``row_layout``).
 
-Promises: pure; no Python loop per row or cell (except for JSON text); damaged bytes raise nothing but ``Corruption``.
+Promises: pure. No Python loop runs per row or cell, except for JSON text. Damaged bytes raise nothing but ``Corruption``.
 """
 
 from collections.abc import Callable, Iterator, Mapping

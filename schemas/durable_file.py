@@ -1,7 +1,8 @@
-"""Small files that must survive a crash: records of how far something is, names, states.
+"""Small files that must survive a crash: records of progress, names, states.
 
-Promises: after a crash at any moment a file that was replaced has its old content or its new one, whole, and once ``replace_file`` has returned
-the new one. A write that fails, as on a full disk, leaves the old content, and nothing beside it. One writer at a time for each file.
+Promises: after a crash at any moment, a file has its old content or its new content, whole. When ``replace_file`` has returned, the file
+has the new content. A write that fails, for example on a full disk, leaves the old content and no other file. Each file has one writer at a
+time.
 """
 
 import os
@@ -25,7 +26,7 @@ def written_in(what: str, directory: Path, setting: str) -> Iterator[None]:
         raise  # of what is written, not of where
     except OSError as error:
         raise ApplyError(
-            f"cannot write {what} in {directory}: {error}. Free space there, give this account the right to write, or correct {setting}; then start "
+            f"cannot write {what} in {directory}: {error}. Free space there, give this account the right to write, or correct {setting}. Then start "
             "again: nothing is lost, and nothing is written twice"
         ) from error
 

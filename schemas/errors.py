@@ -2,9 +2,9 @@
 
     ReplicationError                 anything this project refuses or cannot do
     ├── ConfigError                  a setting or option is wrong: the operator fixes it
-    │   └── NotUsableYet             what a setting names cannot be used at the moment, and may be later without any change: a retry may help
+    │   └── NotUsableYet             a port, name or file of a setting cannot be used now: a retry without any change may help
     ├── Corruption                   bytes that no correct TiDB or Pump would have written
-    │   └── DamagedLog               a Pump's value log is damaged where it held acknowledged binlogs, or is an older or another one
+    │   └── DamagedLog               acknowledged binlogs in a Pump's value log are damaged, or the log was replaced by an older or another log
     ├── ProtocolViolation            a Pump (or PD, or TiDB) violated the protocol
     │   └── BinlogPurged             the Pump has already garbage-collected the requested span
     ├── PumpUnavailable              a Pump cannot be reached or answers with errors: a retry may help
@@ -33,7 +33,7 @@ class ConfigError(ReplicationError):
 
 
 class NotUsableYet(ConfigError):
-    """What a setting names cannot be used at the moment: a port is taken, a name does not resolve, a certificate is half renewed."""
+    """A port, name or file of a setting cannot be used now: a port is taken, a name does not resolve, a certificate is half renewed."""
 
 
 class Corruption(ReplicationError):
@@ -41,7 +41,7 @@ class Corruption(ReplicationError):
 
 
 class DamagedLog(Corruption):
-    """A Pump's value log is damaged where it held acknowledged binlogs, or is an older or another one."""
+    """Acknowledged binlogs in a Pump's value log are damaged, or the log was replaced by an older or another log."""
 
 
 class ProtocolViolation(ReplicationError):
@@ -99,7 +99,7 @@ class FindingError(ApplyError):
 
 
 class CheckpointMoved(ApplyError):
-    """The checkpoint that is kept apart from the target was changed by another program, or a person, while the stream was running."""
+    """Another program or a person changed a checkpoint that is kept apart from the target, while the stream was running."""
 
 
 class DdlRefused(ApplyError):

@@ -1,4 +1,4 @@
-"""The basic types: timestamps, record types and operations, as they occur in a binlog.
+"""The basic types of binlogs: timestamps, record types and operations.
 
 Promises: values only; no IO, no imports from this project.
 Source of the numbers: tipb ``proto/binlog/binlog.proto``.

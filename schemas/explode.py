@@ -1,8 +1,8 @@
-"""Complete transactions to events: the step between pairing and decoding. Pure; needs no schema history.
+"""Splits complete transactions into events: the step between pairing and decoding. Pure; needs no schema history.
 
-Promises: one ``ROW_EVENT`` per row change in execution order (``seq``), one ``DDL_EVENT`` per DDL binlog, one ``CONTROL`` per control
-row; an invalid binlog raises ``Corruption`` naming its commit_ts. The row changes of many small transactions are found together
-(``schemas.row_changes``); DDLs, and what is not written as usual, are parsed one by one.
+Promises: a row change becomes one ``ROW_EVENT``, in execution order (``seq``). A DDL binlog becomes one ``DDL_EVENT``, a control row one
+``CONTROL``. An invalid binlog raises ``Corruption`` with its commit_ts. ``schemas.row_changes`` handles the usual small transactions
+together; DDLs and unusual binlogs are parsed one by one.
 Source of the rules: rows.md 1 (``sequence`` interleaves three row lists), wire.md 2.1.
 """
 

@@ -1,6 +1,6 @@
-"""A finding: something on the target or in the Pumps that does not match the binlogs. Pure values.
+"""A finding: the target or the Pumps do not match the binlogs. Pure values.
 
-Promises: picklable and comparable; ``words`` and ``key`` may contain row data, which ``in_words`` masks unless asked not to.
+Promises: picklable and comparable. ``words`` and ``key`` may contain row data; ``in_words`` masks row data unless it is asked not to.
 """
 
 import enum

@@ -1,9 +1,11 @@
-"""Every table at every schema version: DDL jobs folded in the order of ``SchemaVersion``.
+"""The schema history: every table at every schema version. DDL jobs are folded in the order of ``SchemaVersion``.
 
-Promises: immutable, picklable, no IO. All versions of a table id are kept, across drop and recovery and including future jobs: a look-up
-always names its version, so a history that is ahead of the binlogs does no harm. Jobs without effect (cancelled, rolled back, version 0,
-types that no target can hold) change nothing; a job that names an unknown table or database is accepted as it is instead of raising,
-because a recorded history may begin in the middle.
+Promises: immutable, picklable, no IO.
+
+* All versions of a table id are kept, across drop and recovery. A look-up names its version, so jobs of the future do no harm.
+* A job without effect changes nothing: cancelled, rolled back, version 0, or of a type that no target can hold.
+* A job that names an unknown table or database is accepted, because a recorded history may begin in the middle.
+
 Facts behind RENAME TABLES and EXCHANGE PARTITION: golden/README.md, ddl.md 4.
 """
 
@@ -42,15 +44,15 @@ class OtherColumn:
 
 @dataclass(frozen=True, slots=True)
 class FoldedKeys:
-    """Unique keys of a target's table that take, or may take, rows for one which the upstream keeps apart."""
+    """Unique keys of a target's table that treat, or may treat, rows as equal that the upstream keeps apart."""
 
     keys: tuple[str, ...]
     """Their names."""
     what: str
-    """What they take for one, in words without a value."""
+    """The values that they treat as equal, in words without a value."""
     todo: str
     known: bool
-    """Whether the upstream is known to keep those rows apart."""
+    """Whether the upstream surely keeps those rows apart."""
 
     @property
     def words(self) -> str:

@@ -1,9 +1,9 @@
-"""Cache of the parsed DDL history beside the checkpoint, so that a start need not parse a hundred thousand jobs. One file per Drainer.
+"""Cache of the parsed DDL history, a file beside the checkpoint for each Drainer. A start then need not parse a hundred thousand jobs.
 
     history.cache = one line of JSON (format, cluster, number of jobs, SHA-256 of the rest) | the pickled jobs
 
-Promises: a cache that is truncated, of another cluster or written by other code is not used, and the log says why; it is never an error.
-Loading it creates only values of this project's plain classes. The feed checks whether it still matches the history.
+Promises: a cache that is truncated, of another cluster or of another version of the code is not used. The log says why; it is never an
+error. Loading creates only values of this project's plain classes. The feed checks whether the cache still matches the history.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ class HistoryCache:
             with self._path.open("rb") as file:
                 said, body = json.loads(file.readline()), file.read()
             if {name: said.get(name) for name in self._kind()} != self._kind():
-                raise ValueError("it is of another cluster or was written by another version of this program")
+                raise ValueError("another cluster or another version of this program wrote it")
             if said["sha256"] != hashlib.sha256(body).hexdigest():
                 raise ValueError("its checksum is wrong")
             jobs: list[Job] = _SafeUnpickler(io.BytesIO(body)).load()
@@ -65,7 +65,7 @@ class HistoryCache:
             _log.warning("cannot cache the DDL history: %s", error)
 
     def _kind(self) -> dict[str, Any]:
-        """What must be equal for a cache to be used; includes the fields, because values of a class with other fields cannot be loaded."""
+        """The part of the file that must match. It includes the classes' fields: values of a class with other fields cannot be loaded."""
         shape = {kind.__name__: [f.name for f in fields(kind)] for kind in _KINDS}
         return {"form": _FORM, "cluster_id": self._cluster_id, "shape": shape}
 

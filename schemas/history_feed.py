@@ -1,12 +1,14 @@
-"""Reads the DDL history: over HTTP from a status port (``GET /ddl/history``), or from a recorded ``.json`` or ``.json.gz`` file.
+"""Reads the DDL history over HTTP from a status port of TiDB (``GET /ddl/history``), or from a recorded ``.json`` or ``.json.gz`` file.
 
-The status ports are named in the settings, or a function returns those that are known at the moment (the TiDB servers in PD).
+The settings name the status ports, or a function returns those of the TiDB servers that PD knows now.
 
-Promises: the whole history is read once, in pages (``?limit=N&start_job_id=S``, newest first), and stored in the cache if there is one;
-after that only new jobs are read. A cache that contradicts the status port is discarded with a warning. A job appears there shortly after
-its binlog commits, and not before every transaction that is open at an older schema version has ended, so ``wait_for_job`` polls for as long
-as a status port answers. With several addresses each request goes to the one that answered last, then to the others.
-Failures are ``HistoryUnavailable`` with the addresses and what to do.
+Promises:
+
+* The whole history is read once, in pages (``?limit=N&start_job_id=S``, newest first), and cached if a cache is given. Later reads get only
+  new jobs. A cache that contradicts the status port is discarded with a warning.
+* A job appears in the history shortly after its binlog commits, but only when no transaction is open at an older schema version.
+  ``wait_for_job`` therefore polls as long as a status port answers.
+* Each request goes to the address that answered last, then to the others. ``HistoryUnavailable`` has the addresses and what to do.
 """
 
 import contextlib
@@ -41,7 +43,7 @@ _SHOW_SECONDS, _TELL_SECONDS = 2.0, 30.0
 _NO_SUCH_TABLE = b"1146"
 """Error code in TiDB's answer, which has status 400."""
 _UNTOLD_SECONDS = 30.0
-"""How long rows that the history may explain wait for a port that could tell whether it does; and after how long such a port is asked again."""
+"""How long rows wait for a status port, if the history may already explain their version; and after how long the port is asked again."""
 _CACHE_AGAIN = 512
 """New jobs beyond the cache at a start above which the cache is rewritten."""
 _log = logging.getLogger(__name__)
@@ -51,9 +53,9 @@ class HistoryFeed:
     """The DDL history of one cluster."""
 
     timeout = 300.0
-    """Seconds for which no status port may answer while the history is needed: TiDB servers restart within them."""
+    """Seconds without an answer of a status port, while the history is needed, after which a wait fails. TiDB servers restart within them."""
     lag = 5.0
-    """Seconds that rows of a schema version beyond the history wait for it: it may be that of a running job, which is not there yet."""
+    """Seconds that rows wait if their schema version is beyond the history: a running job may have that version."""
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class HistoryFeed:
         self._answered = ""
         """The URL that answered last."""
         self._untold_until = 0.0
-        """Until when (monotonic) no port is asked about rows that the history may explain: none has answered."""
+        """Until when (monotonic) no port is asked about rows that the history may explain, because no port has answered."""
         self._cache = cache
         self._tls = tls
         self._highest = 0
@@ -82,7 +84,7 @@ class HistoryFeed:
         self._snapshot: SnapshotJobs | None = None
         self.pause = pause
         self.waiting_for = ""
-        """What is waited for, in words; empty = nothing. May be read from any thread."""
+        """What the stream waits for, in words; empty = nothing. May be read from any thread."""
 
     @property
     def is_recorded(self) -> bool:
@@ -114,17 +116,17 @@ class HistoryFeed:
         self._history = SchemaHistory.of(replace(job, finished_ts=commit_ts.get(job.id, job.finished_ts)) for job in jobs)
 
     def wait_for_job(self, job_id: int, stop: Callable[[], bool] = lambda: False) -> Job:
-        """Poll until the job ``job_id`` is in the history, however long that takes while a status port answers.
+        """Poll until the job ``job_id`` is in the history. There is no limit while a status port answers.
 
         Raises:
-            HistoryUnavailable: it could not be read for ``timeout`` seconds, or a recorded one has no such job after them, or ``stop()``
-                returned True; the text includes the last error.
+            HistoryUnavailable: the history could not be read for ``timeout`` seconds, a recorded history still lacks the job after that time,
+                or ``stop()`` returned True. The text includes the last error.
         """
         unanswered = Retries(_BACKOFF, self.timeout)
         trouble = ""
         with self.waits(
-            f"DDL job {job_id} in the history at {self._where}, whose binlog was read: its DDL may be waiting for an open transaction at the upstream "
-            "(ADMIN SHOW DDL JOBS). If there is no such job, spark.tidb-status is another cluster's"
+            f"DDL job {job_id} in the history at {self._where}: the job's binlog was read, and its DDL may wait for an open transaction at the upstream "
+            "(see ADMIN SHOW DDL JOBS). If the upstream has no such job, spark.tidb-status names another cluster"
         ) as pause:
             while True:
                 try:
@@ -140,14 +142,14 @@ class HistoryFeed:
                     raise HistoryUnavailable(f"stopped while waiting for DDL job {job_id} in the history at {self._where}.{trouble}")
                 if unanswered.over and (trouble or self.is_recorded):
                     raise HistoryUnavailable(
-                        f"DDL job {job_id} did not appear in the history at {self._where} within {self.timeout:g} s, although its binlog was read. "
-                        f"Check that it is the history of the same cluster as the Pumps.{trouble}"
+                        f"the binlog of DDL job {job_id} was read, but the history at {self._where} did not show the job within {self.timeout:g} s. "
+                        f"Check that the history and the Pumps are of the same cluster.{trouble}"
                     )
                 pause()
 
     @contextlib.contextmanager
     def waits(self, what: str) -> Iterator[Callable[[], None]]:
-        """For the block, which calls the function that it gets between two requests: ``what`` it waits for is shown, and logged now and then."""
+        """Show, and log at intervals, that the block waits for ``what``. The block calls the function that it gets between two requests."""
         pace, told = Retries(_BACKOFF, math.inf, sleep=self.pause), Retries(_BACKOFF, _TELL_SECONDS)
 
         def pause() -> None:
@@ -166,19 +168,20 @@ class HistoryFeed:
     def wait_for_unfinished(
         self, versions: Mapping[int, int], checked: dict[int, int], keeps: Callable[[TableAt], bool] = lambda table: True
     ) -> None:
-        """Wait while a DDL that is not in the history yet has changed what rows of a table hold (``schemas.unfinished_ddl``), however long that
-        takes while a status port answers.
+        """Wait for DDLs that have changed rows of a table, but are not in the history yet (``schemas.unfinished_ddl``). There is no limit while
+        a status port answers.
 
         Args:
             versions: the highest schema version of rows, by table id.
-            checked: by table id, the schema version up to which that is known; grows.
-            keeps: whether rows of a table matter: nobody waits for a DDL of another one.
+            checked: by table id, the schema version up to which no such DDL exists; the call raises these versions.
+            keeps: whether rows of a table matter; a table whose rows do not matter is not waited for.
 
-        Rows of a version that the history has come to are most likely of a DDL of another table: for them a port that does not answer is waited for
-        ``_UNTOLD_SECONDS`` at most, and then the log says that nobody knows.
+        If the history has reached the rows' version, the version most likely comes from a DDL of another table. Then the wait for a status port
+        ends after ``_UNTOLD_SECONDS``, and the log says that the state of the table is not known.
 
         Raises:
-            HistoryUnavailable: no status port answered for ``timeout`` seconds, or none has come to the rows' schema version, which is above the history's.
+            HistoryUnavailable: no status port answered for ``timeout`` seconds, or no TiDB server has reached the rows' version,
+                which is above the history's.
         """
         if self.is_recorded:
             return
@@ -194,8 +197,8 @@ class HistoryFeed:
         known = self._known(table_id)
         name = f"{known.schema}.{known.name}" if known is not None else f"table id {table_id}"
         with self.waits(
-            f"the end of a DDL of {name} that rows need and the DDL history at {self._where} does not show: it may be waiting for an open transaction "
-            "at the upstream (ADMIN SHOW DDL JOBS)"
+            f"a DDL of {name} that the next rows need: the DDL history at {self._where} does not show the DDL yet. The DDL may wait for an open transaction "
+            "at the upstream (see ADMIN SHOW DDL JOBS)"
         ) as pause:
             while known is not None and version > known.version:
                 try:
@@ -213,11 +216,13 @@ class HistoryFeed:
                         unanswered.restart()
                         untold.restart()
                     elif version <= self.snapshot().newest_version and untold.over:
-                        return self._go_on_untold(name, version, f"the TiDB server at {self._answered} is at {now.version}")
+                        return self._go_on_untold(
+                            name, version, f"the TiDB server at {self._answered} still has schema version {now.version}"
+                        )
                     elif unanswered.over:
                         raise HistoryUnavailable(
-                            f"rows of {name} have schema version {version}, and the TiDB server at {self._answered} is at {now.version} after {self.timeout:g} s: "
-                            "check that it is of the same cluster as the Pumps"
+                            f"rows of {name} have schema version {version}, but after {self.timeout:g} s the TiDB server at {self._answered} still has schema version "
+                            f"{now.version}: check that this TiDB server is of the same cluster as the Pumps"
                         )
                     self.refresh()
                     known = self._known(table_id)
@@ -236,14 +241,14 @@ class HistoryFeed:
     def _go_on_untold(self, name: str, version: int, why: str) -> None:
         self._untold_until = time.monotonic() + _UNTOLD_SECONDS
         _log.warning(
-            "rows of %s, of schema version %d, are taken as the DDL history shows the table: whether a DDL that is under way has changed it is not known: %s",
+            "rows of %s with schema version %d are read as the DDL history shows the table: whether a running DDL has changed the table is not known: %s",
             name,
             version,
             why,
         )
 
     def table_now(self, table_id: int) -> TableNow | None:
-        """A table as a TiDB server knows it at the moment; None: a recorded history does not tell, nor does a port that is not a TiDB's.
+        """A table as a TiDB server has it now. None: the history is recorded, or the port is not a TiDB's.
 
         Raises:
             HistoryUnavailable: no status port answers.
@@ -296,7 +301,10 @@ class HistoryFeed:
             page = {job.id: job for job in self._reader.read(self._get(f"?start_job_id={start}&limit={_FIRST_PAGE}"))}
             lowest = min(page, default=start)
             if any(page.get(job.id) != job for job in cached if lowest <= job.id <= start) or start not in page:
-                _log.warning("the cached DDL history does not match that of %s: discarding it and reading the whole history", self._where)
+                _log.warning(
+                    "the cached DDL history differs from the history at %s: the cache is discarded and the whole history is read",
+                    self._where,
+                )
                 return False
         return True
 
@@ -352,7 +360,7 @@ class HistoryFeed:
         try:
             return self._urls()
         except PumpUnavailable as error:
-            raise HistoryUnavailable(f"there is no status port to read the DDL history from: {error}") from error
+            raise HistoryUnavailable(f"cannot read the DDL history, because no status port of TiDB is known: {error}") from error
 
     def _get_from(self, address: str, query: str) -> list[dict[str, Any]]:
         url = f"{address}/ddl/history{query}"

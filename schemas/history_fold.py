@@ -1,6 +1,6 @@
-"""The fold behind ``schemas.history``: applies one job after the other to the schema known so far.
+"""The fold behind ``schemas.history``: applies DDL jobs one by one to the schema known so far.
 
-Promises: pure. Expects only jobs with effect, ascending by version. Incremental: a further job costs what it changes.
+Promises: pure. The jobs must have an effect and ascend by version. A further job costs only what the job changes.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 """HTTP requests to the services around a Pump and a Drainer: the standalone registry, status ports, a Pump's pages. Over ``http.client``.
 
-Promises: connections are direct, whatever proxies the environment names; redirects are not followed and nothing is repeated. The server is
-waited for, each time, for at most ``timeout`` seconds. Of an answer other than 200 at most 64 KiB are read. A request that got no whole
-answer raises one of ``FAILURES``. Over TLS the server is verified by the ``TlsSettings`` given, or by the CAs that this machine trusts.
+Promises: connections are direct, whatever proxies the environment names. Redirects are not followed, and nothing is repeated. Each wait
+for the server takes at most ``timeout`` seconds. Of an answer other than 200 at most 64 KiB are read. A request without a whole answer
+raises one of ``FAILURES``. Over TLS the server is verified by the given ``TlsSettings``, or by the CAs that this machine trusts.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""A mapping that is extended by copying its newest entries only: for the DDL history, which may have a hundred thousand jobs.
+"""A mapping that grows without a copy of all its entries: for the DDL history, which may have a hundred thousand jobs.
 
-Promises: immutable; ``with_more`` returns a new mapping and copies at most the newest ``LATE`` entries, except that it copies all of them
-once per ``LATE`` new entries.
+Promises: immutable. ``with_more`` returns a new mapping and copies at most the newest ``LATE`` entries. Once per ``LATE`` new entries
+it copies all.
 """
 
 from collections.abc import Iterator, Mapping

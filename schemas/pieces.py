@@ -1,11 +1,11 @@
-"""Splits a huge binlog into pieces, each a binlog with a run of the row changes. Pure.
+"""Splits a huge binlog into pieces. A piece is a binlog with a run of the row changes. Pure.
 
 A Prewrite or a complete Commit may hold a gigabyte of rows in ONE message. No step after the reader can hold that as one value, so the
-reader splits it first. A piece has the binlog's type, timestamps and key, and the row changes from ``first_seq`` on, in execution order;
-the exploded pieces together give the same row events as the whole.
+reader splits the message first. A piece has the binlog's type, timestamps and key, and the row changes from ``first_seq`` on, in
+execution order. The exploded pieces together give the same row events as the whole.
 
-Promises: the split depends only on the bytes and the limit, so a repeated read gives the same pieces. Each piece is copied once, when it is
-yielded; nothing else is copied. A row larger than the limit is a piece by itself. DDL binlogs are never split.
+Promises: the split depends only on the bytes and the limit, so a repeated read gives the same pieces. Each piece is copied once, when it
+is yielded; nothing else is copied. A row larger than the limit is a piece by itself. DDL binlogs are never split.
 Source of the layout: wire.md 2.1 (``Binlog``, ``PrewriteValue``, ``TableMutation``), rows.md 1 (``sequence`` interleaves the row lists).
 """
 

@@ -1,7 +1,7 @@
-"""Removes row data from texts shown to people and written to logs. Pure.
+"""Removes row data from texts for people and logs. Pure.
 
-Promises: everything in a server's message that may be a row value is removed, even where the value itself contains quotes; names of
-columns, keys and tables stay where the form of the message is known. Of a statement only the text before its first value is kept.
+Promises: everything in a server's message that may be a row value is removed, even if the value contains quotes. Names of columns, keys
+and tables stay where the form of the message is known. Of a statement only the text before its first value stays.
 """
 
 import re

@@ -1,10 +1,9 @@
 """The reference row decoder: one row at a time, as simple as the format (``row_layout``) allows.
 
-``schemas.decoder`` is tested against it, and leaves to it the rows that do not fit the columns' way; so it is also the only place that
-reports what is wrong with a damaged row.
+``schemas.decoder`` is tested against it, and passes it the odd rows. Therefore only this decoder reports what is wrong with a damaged row.
 
-Promises: pure. Damaged bytes raise nothing but ``Corruption``, which names table, schema version and row. Columns that are not in the table
-info are skipped without decoding. Missing columns are completed as in rows.md 8.
+Promises: pure. Damaged bytes raise nothing but ``Corruption``, which names table, schema version and row. Columns that the table info
+lacks are skipped without decoding. Missing columns are completed as in rows.md 8.
 """
 
 from collections.abc import Collection
@@ -213,6 +212,6 @@ def _damaged(table: "TableAt", op: int, row: bytes | None, error: Corruption) ->
     more = f"... ({len(raw)} bytes)" if len(raw) > _SHOWN else ""
     return Corruption(
         f"damaged {Op(op).name} row of table {table.schema}.{table.name} (id {table.table_id}, schema version {table.version}): {error}; "
-        f"row = {raw[:_SHOWN].hex()}{more}. Compare it with the transaction's binlogs on other Pumps. A drainer skips it with ignore-txn-commit-ts; a query "
-        "is begun anew behind it, with startingCommitTs"
+        f"row = {raw[:_SHOWN].hex()}{more}. Compare the row with the transaction's binlogs on other Pumps. A Drainer skips the transaction with "
+        "ignore-txn-commit-ts. A query skips it if startingCommitTs is at or above the transaction's commit_ts"
     )

@@ -1,4 +1,4 @@
-"""A remark: something that an operator should know before a stream is started. Pure."""
+"""A remark of ``--check``: something that an operator should know before a stream starts. Pure."""
 
 from dataclasses import dataclass
 

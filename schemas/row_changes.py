@@ -1,7 +1,7 @@
-"""The row changes of many transactions as columns: what ``schemas.explode`` does for all binlogs that are written as usual. Pure.
+"""The row changes of many usual transactions as columns, for ``schemas.explode``. Pure.
 
-Promises: the events are those that a parser gives (``explode`` parses the transactions that are left out, and tests compare both). A binlog
-that contradicts itself is left out, so that the error names it.
+Promises: the events equal those of a parser. ``explode`` parses the transactions that are left out here, and tests compare both ways. A
+binlog that contradicts itself is left out, so that the error names it.
 Source of the layout: wire.md 2.1 (``Binlog``, ``PrewriteValue``, ``TableMutation``), rows.md 1 (``sequence`` interleaves three row lists).
 """
 

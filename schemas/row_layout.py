@@ -1,9 +1,9 @@
-"""What is the same for all rows of one table version: the cells of its images and the parts of its keys, decided once from the table info.
+"""The layout of all rows of one table version: the cells of their images and the parts of their keys, decided once from the table info.
 
     INSERT  handle datums | pairs          UPDATE  pairs of the old row | pairs of the new row          DELETE  pairs of the old row
     pair    column id | datum              an update's halves have no separator: a column's second pair is its new value
 
-Promises: pure. ``Corruption`` for a table info that no table can have.
+Promises: pure. A table info that no table can have raises ``Corruption``.
 """
 
 from collections.abc import Mapping

@@ -1,13 +1,13 @@
-"""The databases and tables of one moment as DDL jobs, to begin a schema history with where the jobs that made them are not known.
+"""The databases and tables of one moment as DDL jobs. A schema history begins with these jobs where the real jobs are not known.
 
-As in the real Drainer (``load-schema-snapshot``, ddl.md 4) they are jobs of versions 1, 2, 3 …, which are smaller than any version of a
-row: one per database, then one per database with all of its tables. Their ids are negative, so that no binlog names one. Beyond it:
+As in the real Drainer (``load-schema-snapshot``, ddl.md 4) the jobs have the versions 1, 2, 3 …, below any version of a row: one job per
+database, then one per database with all of its tables. Their ids are negative, so that no binlog names one. Ours differs in two points:
 
-* a table that was changed just before the moment is made at the version of that change, because rows of the version before may follow
-  (rows.md 8);
-* a last job, which changes nothing, has the moment's own schema version, so that ``SchemaHistory.version_at`` finds it.
+* A table that changed just before the moment is created at the version of that change. Rows of the version before may follow
+  (rows.md 8).
+* A last job, which changes nothing, has the moment's own schema version, so that ``SchemaHistory.version_at`` finds it.
 
-Promises: pure; ``SnapshotJobs`` is frozen and picklable, and is no more than its jobs.
+Promises: pure. ``SnapshotJobs`` is frozen and picklable, and holds nothing but its jobs.
 """
 
 import json
@@ -50,7 +50,7 @@ class SchemaDiff:
                 frozenset(i for part in parts for name in ("table_id", "old_table_id") if (i := part.get(name) or 0)),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Corruption(f"what a schema version changed cannot be read: {type(error).__name__} {error}: {text[:200]!r}") from error
+            raise Corruption(f"the changes of a schema version cannot be read: {type(error).__name__} {error}: {text[:200]!r}") from error
 
 
 @dataclass(frozen=True, slots=True)

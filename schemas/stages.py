@@ -1,23 +1,28 @@
 """The Arrow schema of every stage that crosses a process boundary: raw, transaction, events.
 
-Promises: does not import pyspark; ``ddl_of`` returns the same schema as Spark DDL text.
+``RAW``
+    The rows of the source ``tidb_binlog``. *Sorted* delivery: one row per complete Commit binlog (DML and DDL, no fakes); ``payload`` holds
+    prewrite_value or ddl_query. *Raw* delivery: one row per Prewrite, Commit and Rollback, in log order.
+    Both contain control rows, with a ``control`` and no ``tp``:
 
-``RAW``          what the source ``tidb_binlog`` emits. *Sorted* delivery: one row per complete Commit binlog
-                 (DML and DDL; no fakes), ``payload`` holding prewrite_value or ddl_query. *Raw* delivery: one row per bare
-                 Prewrite, Commit and Rollback in log order. Both contain control rows, which have a ``control`` and no ``tp``:
-                 RESOLVED, the punctuation: ``start_ts`` = resolved_ts of the batch's start offset (exclusive), ``commit_ts`` =
-                 resolved_ts of its end offset (inclusive; equal to start_ts in a raw batch that releases nothing). Sorted
-                 delivery has one per batch, raw delivery one per bucket from every partition. LOST: the span (start_ts,
-                 commit_ts] is lost, ``payload`` says how.
-``PACKED``       RAW with the source option ``packed``: rows of one bucket, some megabytes of them per value (``schemas.packed``).
-                 One row of a batch has an ``event_time``, the physical time up to which every Pump has delivered (``clock_ts`` of the
-                 offset). All others have none: Spark may drop a row that has one as late.
-``TRANSACTION``  what pairing emits, and what RAW of sorted delivery is reduced to: complete transactions and punctuation.
-``TRANSACTIONS`` many transactions per value: what the source or pairing passes to the sink.
+    * RESOLVED, the punctuation: ``start_ts`` = resolved_ts of the batch's start offset (exclusive), ``commit_ts`` = resolved_ts of its end
+      offset (inclusive; equal to start_ts in a raw batch that releases nothing). Sorted delivery has one per batch, raw delivery one per
+      bucket from every partition.
+    * LOST: the span (start_ts, commit_ts] is lost. ``payload`` says how.
+``PACKED``
+    RAW with the source option ``packed``: a value holds some megabytes of rows of one bucket (``schemas.packed``). One row of a batch has
+    an ``event_time``: the physical time up to which every Pump has delivered (``clock_ts`` of the offset). Spark may drop a row with an
+    ``event_time`` as late, so all other rows have none.
+``TRANSACTION``
+    Complete transactions and punctuation: what pairing emits. RAW of sorted delivery is reduced to this.
+``TRANSACTIONS``
+    Many transactions per value: what the source or pairing passes to the sink.
 ``ROW_EVENT``, ``DDL_EVENT``, ``CONTROL``
-                 what ``schemas.explode`` makes of TRANSACTION, a frame each: row changes, DDLs and control rows; needs no schema
-                 history.
-``ROW_SUMMARY``  which tables at which schema version the row changes of one Arrow batch touch, and how many and how large they are.
+    What ``schemas.explode`` makes of TRANSACTION, a frame each: row changes, DDLs and control rows. Needs no schema history.
+``ROW_SUMMARY``
+    The tables and schema versions of the row changes in one Arrow batch, with numbers and sizes.
+
+Promises: does not import pyspark. ``ddl_of`` returns the same schema as Spark DDL text.
 """
 
 import pyarrow as pa

@@ -1,15 +1,17 @@
-"""TLS as the real cluster has it (wire.md 7): one CA, one certificate with its key for both directions, and names that a peer must bear.
+"""TLS as in the real cluster (wire.md 7): one CA, one certificate with its key for both directions, and the names that a peer must have.
 
-    ca           who may have signed the peer's certificate; on a client also checks the name that it connects to, by the certificate's SAN
-    cert, key    what we show: always as a server, as a client when the server asks
-    allowed_cn   a server asks for client certificates only with it; a peer of either direction is then refused unless a certificate of its
-                 verified chain (its own or a CA's) has one of these Subject CNs
+    ca           signs the peer's certificate. A client also checks the name that it connects to, by the certificate's SAN
+    cert, key    what we show: always as a server, and as a client when the server asks
+    allowed_cn   a server asks for client certificates only with this setting. A peer of either direction is then refused unless a
+                 certificate of its verified chain (its own or a CA's) has one of these Subject CNs
 
-Promises: the settings are paths and names, nothing secret, so they may be pickled, logged and sent to executors, where the files must exist.
-A context is made once per use and again only when one of its files has changed: a certificate may be replaced while the process runs, and
-while only half of it is replaced the former context is used. A peer's name is checked as the last part of the handshake, so that nothing is sent
-to one that is refused, and nothing read from it. What cannot be used is a ``ConfigError`` that names the file, never its content; certificate
-and key that do not fit together are ``NotUsableYet``.
+Promises:
+
+* The settings are paths and names, nothing secret. They may be pickled, logged and sent to executors, which must have the files.
+* A context is made once per use, and again when one of its files has changed: a certificate may be replaced while the process runs. While
+  only one of certificate and key is replaced, the former context stays in use.
+* A peer's name is checked as the last part of the handshake: a refused peer gets nothing, and nothing is read from it.
+* A ``ConfigError`` names the file that cannot be used, never its content. ``NotUsableYet``: certificate and key do not fit together.
 """
 
 import functools
@@ -72,7 +74,7 @@ class TlsSettings:
     def server(self, *protocols: str) -> ssl.SSLContext:
         """For connections from clients; ``protocols`` are selected for a client that offers one of them, others are served as well."""
         if not self.cert:
-            raise ConfigError("security: to listen with ssl-ca, ssl-cert and ssl-key are needed as well")
+            raise ConfigError("security: a server with ssl-ca also needs ssl-cert and ssl-key: set both")
         return _known.context(self, True, protocols)
 
 
@@ -95,7 +97,7 @@ class _Contexts:
             except ConfigError as error:
                 if known is None:
                     raise
-                _log.warning("TLS goes on with the certificate that was read before: %s", error)
+                _log.warning("the new TLS files are not used, and TLS continues with the former certificate: %s", error)
                 made = known[1]
             self._made[use] = state, made
             return made
@@ -147,7 +149,7 @@ def _touch(path: str) -> None:
 
 def _no_passphrase() -> str:
     # without this OpenSSL would ask on the terminal
-    raise ConfigError("security: ssl-key is encrypted; give a key without a passphrase, in a file that only this user can read")
+    raise ConfigError("security: ssl-key has a passphrase: name a file with a key without a passphrase, which only this user can read")
 
 
 def _load(path: str, name: str, load: Any) -> None:
@@ -157,7 +159,9 @@ def _load(path: str, name: str, load: Any) -> None:
         why = error.strerror if not isinstance(error, ssl.SSLError) else error.reason or "no PEM"
         text = f"security: {name} cannot be read from {path}: {why}"
         if why in _UNFIT:
-            raise NotUsableYet(f"{text}: they do not fit together, or only one of them is renewed so far") from error
+            raise NotUsableYet(
+                f"{text}: certificate and key do not fit together, or only one of the two files is renewed so far"
+            ) from error
         raise ConfigError(text) from error
 
 

@@ -1,11 +1,12 @@
-"""Whether a table is, by TiDB's status port, already what a DDL makes of it that the DDL history does not show yet. Pure.
+"""Whether a running DDL has already changed a table: TiDB's status port shows the change, but the DDL history does not yet. Pure.
 
-The columns of an ADD or MODIFY become public, and a unique key that is dropped is no longer checked, before the job is in the history: in a
-multi-schema change at an earlier schema version, and the job is finished only when no transaction is open at an older one (metadata lock).
-Rows written meanwhile need the job, so whoever writes them to a target has to wait for it.
+Example: a multi-schema change adds column c. Rows have c as soon as TiDB makes c public. The job enters the history later, when no
+transaction is open at an older schema version (metadata lock). In between, columns of an ADD or MODIFY are visible, and a unique key
+that is being dropped is no longer checked. To write such rows to a target, the Drainer needs the job, and waits for it.
 
-Promises: a table that only loses columns, or gets indexes, is not waited for: its rows fit the table before. The hidden column of an index on an
-expression is public from the first state on, while the index is filled. A table that only loses partitions is: rows of their ranges go to others.
+Promises: a table that only loses columns, or gets indexes, is not waited for: its rows fit the table before. The hidden column of an
+expression index is ignored, because it is public while the index is still filled. A table that loses partitions is waited for: rows of
+those ranges go to other partitions.
 """
 
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ class TableNow:
         try:
             return cls(int(json["schema_version"]), TableInfo.from_json(json["table_info"]))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise Corruption(f"a table as a status port shows it cannot be read: {type(error).__name__} {error}") from error
+            raise Corruption(f"the answer of TiDB's status port to /db-table cannot be read: {type(error).__name__} {error}") from error
 
     def is_ahead_of(self, known: TableInfo) -> bool:
         """Whether rows may be written that do not fit ``known``, the newest that the history shows of it."""
@@ -44,7 +45,7 @@ class TableNow:
 
 
 def _meaning(column: ColumnInfo) -> tuple[object, ...]:
-    """What decides which values a column holds. Without its charset, which a TiDB server may show otherwise than it is stored (old utf8 as utf8mb4)."""
+    """The attributes that decide a column's values. Not its charset: a TiDB server may show another than is stored (old utf8 as utf8mb4)."""
     return column.id, column.name, column.tp, column.flag & _MEANT, column.flen, column.decimal, column.elems
 
 

@@ -1,6 +1,6 @@
-"""Protobuf's wire format without the protobuf library: varints and fields, where a parsed message would copy too much. Pure.
+"""Protobuf's wire format without the protobuf library: varints and fields, for places where a parsed message would copy too much. Pure.
 
-Promises: nothing is copied; an invalid message raises ``Corruption``.
+Promises: nothing is copied. An invalid message raises ``Corruption``.
 """
 
 from collections.abc import Iterator

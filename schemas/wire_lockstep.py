@@ -1,10 +1,10 @@
 """Many small protobuf messages in one buffer, walked side by side: the first field of each, then the second of each, … Pure.
 
-A parser makes an object of every value; here the fields of all messages are columns of offsets, and nothing is copied. Worth it where many
-messages have few fields each: a step costs as much for one message as for some hundred, so the walk ends when few messages are left.
+A parser makes an object of every value. Here the fields of all messages are columns of offsets, and nothing is copied. A step costs as much
+for one message as for some hundred, so the walk ends when few messages are left.
 
-Promises: what is said of a message in ``LockstepFields.whole`` is exactly what its bytes say. Every other message is left to a parser: it is invalid, or
-longer than most, or it has what a writer of the messages here never writes (groups, fixed-width fields, field numbers above 15).
+Promises: ``LockstepFields.whole`` marks the messages that were walked exactly. Every other message is left to a parser: it is invalid,
+longer than most, or has what our writers never write (groups, fixed-width fields, field numbers above 15).
 """
 
 from dataclasses import dataclass

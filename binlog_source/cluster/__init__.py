@@ -1,1 +1,1 @@
-"""The cluster around the Pumps: registry and TSO (PD or the standalone one), Pump discovery, and TiDB's status port."""
+"""The cluster around the Pumps: registry and TSO (PD or standalone), Pump discovery, and TiDB's status port."""

@@ -1,8 +1,8 @@
-"""The address that a Pump or Drainer registers: other nodes must be able to reach it. One check for both; it resolves names and a route.
+"""Checks the address that a Pump or Drainer registers: other nodes must reach it. The check resolves names and a route.
 
-Promises: an address that is only for listening (``0.0.0.0``, ``[::]``, none), a port of 0, and, unless the registry is on this machine's
-loopback too, a loopback address are refused. The error names ``advertise-addr`` and suggests this machine's address on the route to the
-registry.
+Promises: three kinds of addresses are refused: an address that only serves to listen on (``0.0.0.0``, ``[::]``, none), a port of 0, and a
+loopback address, unless the registry is on this machine's loopback too. The error names ``advertise-addr``, and suggests this machine's
+address on the route to the registry.
 """
 
 import ipaddress
@@ -25,18 +25,18 @@ def advertised(addr: str, advertise_addr: str, port: int, registry_url: str) -> 
     host = host.strip("[]")
     registries = [urlsplit(url.strip()) for url in registry_url.split(",")]
     if not port_text.isdigit() or not 0 < int(port_text) < 1 << 16:
-        why = "it has no valid port"
+        why = "the address has no valid port"
     elif host in _ANYWHERE:
-        why = "it is only an address to listen on"
+        why = "the address only serves to listen on"
     elif _on_loopback(host) and not all(_on_loopback(registry.hostname or "") for registry in registries):
-        why = f"it is this machine's loopback, and the registry {registry_url} is elsewhere"
+        why = f"the address is this machine's loopback, and the registry {registry_url} is elsewhere"
     else:
         return given
     best = _on_the_way_to(registries[0].hostname or "", registries[0].port or 80)
     shown = f"[{best}]" if ":" in best else best
     raise ConfigError(
-        f"{given} cannot be registered, because other nodes could not reach it: {why}; set addr and advertise-addr so that they can, "
-        f"as in --addr 0.0.0.0:{port} --advertise-addr {shown or 'HOST'}:{port}"
+        f"{given} cannot be registered, because other nodes cannot reach this address: {why}. Set addr and advertise-addr, for example "
+        f"--addr 0.0.0.0:{port} --advertise-addr {shown or 'HOST'}:{port}"
     )
 
 

@@ -1,7 +1,7 @@
 """gRPC channels to the nodes of a cluster: grpcio's own, or with TLS a ``TlsChannel``.
 
-Promises: connections are direct, whatever proxies the environment names, as those of ``schemas.http_client``. What speaks TLS is imported
-only where it is used: every worker process of Spark would pay for it.
+Promises: connections are direct, whatever proxies the environment names (as in ``schemas.http_client``). The TLS code is imported only
+where TLS is used, because every worker process of Spark would pay for the import.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What PD and TiDB provide to a cluster, over HTTP: timestamps, registry, DDL history, MVCC look-ups.
+"""Serves over HTTP what PD and TiDB provide to a cluster: timestamps, registry, DDL history, MVCC look-ups.
 
     GET  /tso?count=N            {"ts": first of N in a row}
     GET  /cluster_id             {"cluster_id": id}
@@ -14,8 +14,8 @@
     GET  /db-table/ID            one table, its database, and the schema version
     POST /COMMAND?...            further commands of the service's owner (``commands``)
 
-Promises: served by ``rpc``, with its bounds; loopback by default. Node states survive a restart if there is a ``data_dir``. ``stop`` ends
-every wait and closes every connection, so that no request is answered after it.
+Promises: served by ``rpc``, with its limits; on loopback by default. With a ``data_dir`` node states survive a restart. ``stop`` ends every
+wait and closes every connection: no request is answered after it.
 """
 
 import threading

@@ -1,11 +1,14 @@
-"""Pump discovery: a fixed list, the registry, standalone or PD, or a recorded case. IO shell.
+"""Pump discovery: the Pumps of a fixed list, of the registry (standalone or PD), or of a recorded case. IO shell.
 
-In a fixed list a Pump's id is its ``host:port``; with a registry it is its node id, so that its address may change.
+In a fixed list a Pump's id is its ``host:port``. In a registry it is the Pump's node id, so that the address may change.
 
-Promises: ``pumps()`` reads the registry each time. It omits a Pump that is registered as offline and has nothing above
-``resolved_ts``; ``offline()`` names it, and says whether it has left by itself: then all that it had was read by every Drainer. One that
-somebody else set offline (binlogctl, ``ctl update-pump``) may have acknowledged more than its last heartbeat says. It includes paused and unreachable Pumps: they may have binlogs that were not read. Whether a Pump
-that is not listed at all has left is not known here (``source.departed``).
+Promises: ``pumps()`` reads the registry each time.
+
+* A Pump that is registered as offline and has nothing above ``resolved_ts`` is omitted. ``offline()`` names it, and whether it left by
+  itself: then every Drainer has read its whole log. A Pump that somebody else set offline (binlogctl, ``ctl update-pump``) may have
+  acknowledged more than its last heartbeat says.
+* Paused and unreachable Pumps are included: they may have binlogs that were not read.
+* A Pump that the registry does not list at all is a matter of ``source.departed``.
 """
 
 import logging
@@ -28,11 +31,11 @@ from pyspark_tidb_binlog.schemas.tls import TlsSettings
 A = TypeVar("A")
 _BACKOFF = Backoff(0.1, 2.0)
 _HEARTBEAT_SECONDS = 10.0
-"""Some heartbeats of a Pump, which sends one every 2 s. A real one that closes ends them first and may stay registered as online
-(pump.md 2); it is not to be kept busy, because it waits until every Drainer has all that it has."""
+"""Some heartbeats of a Pump, which sends one every 2 s. A real Pump that closes first ends its heartbeats, and may stay registered as online
+(pump.md 2). It gets no fakes, because it waits until every Drainer has read its whole log."""
 _IN_FLIGHT_MS = 600_000
-"""How long after a dead Pump's last heartbeat what only it has may have committed: it takes binlogs until it dies, and the Commit of a Prewrite
-that it holds comes up to minutes later."""
+"""How long after a Pump's last heartbeat its transactions may have committed. The Pump takes binlogs until it dies, and the Commit of its
+Prewrite comes up to minutes later."""
 _log = logging.getLogger(__name__)
 
 
@@ -68,9 +71,9 @@ class OfflinePump:
 
     address: str
     upto_ts: int
-    """Up to which ts it may have had binlogs."""
+    """Up to which ts this Pump may have had binlogs."""
     left: bool = True
-    """Whether it has said so itself; True also where the registry does not know that any more."""
+    """Whether the Pump itself registered as offline; True also if the registry no longer knows."""
     successor: str = ""
     """The Pump in service that has its address now; empty: none."""
 
@@ -109,7 +112,7 @@ class PumpDiscovery(Protocol):
 
 
 class ConfiguredDiscovery:
-    """The Pumps named in the settings, which also tell the time."""
+    """The Pumps named in the settings. They also report the time."""
 
     def __init__(self, addresses: str, cluster_id: int, tls: TlsSettings | None = None) -> None:
         self.tls = tls
@@ -117,10 +120,10 @@ class ConfiguredDiscovery:
         wrong = [name for name in named if not name.rpartition(":")[0] or not name.rpartition(":")[2].isdigit()]
         if not named or wrong:
             raise ConfigError(
-                f"source option pumps is {addresses!r}: give host:port,host:port or the registry's URL, http://host:port, https://host:port or pd://host:port"
+                f"source option pumps is {addresses!r}: give host:port,host:port, or the registry's URL: http://host:port, https://host:port or pd://host:port"
             )
         if len(set(named)) != len(named):
-            raise ConfigError(f"source option pumps names a Pump twice: {addresses!r}")
+            raise ConfigError(f"source option pumps names a Pump twice: {addresses!r}. Name each Pump once")
         self._pumps = {name: name for name in named}
         self._cluster_id = cluster_id
 
@@ -145,7 +148,7 @@ class ConfiguredDiscovery:
         return self._cluster_id
 
     def now(self) -> int:
-        """The upstream's time as the Pumps tell it: this machine's clock may be wrong.
+        """The upstream's time as the Pumps report it: this machine's clock may be wrong.
 
         Raises:
             PumpUnavailable: none of them answers.
@@ -174,11 +177,11 @@ class RegistryDiscovery:
         known = listing.nodes
         if listing.unreadable:
             raise PumpUnavailable(
-                f"the registry {self._registry.url} has Pump {', '.join(listing.unreadable)} with a state that cannot be read: restart that "
-                "Pump, which writes it again, or remove its key from the registry if there is no such Pump"
+                f"the registry {self._registry.url} has Pump {', '.join(listing.unreadable)} with a state that cannot be read: restart this "
+                "Pump, which then writes its state again. If the Pump no longer exists, remove its key from the registry"
             )
         if not known:
-            raise PumpUnavailable(f"the registry {self._registry.url} has no Pump; start one with this registry and try again")
+            raise PumpUnavailable(f"the registry {self._registry.url} has no Pump: start a Pump with this registry and try again")
         self._note(known)
         serving = {status.host: status.node_id for status in known if status.state is NodeState.ONLINE}
         left = [(status, self._gone(status)) for status in known if status.state is NodeState.OFFLINE]
@@ -208,8 +211,8 @@ class RegistryDiscovery:
         own_state = self._registry.own_state(PUMPS, status.node_id)
         if own_state is None:
             _log.warning(
-                "Pump %s is registered as offline, and the registry does not know any more whether it has left by itself: it is taken for one that has. "
-                "If somebody else set it offline, it may have acknowledged binlogs above commit_ts %d that no Drainer has read",
+                "Pump %s is registered as offline, and the registry no longer knows who set it offline. The stream assumes that the Pump left by itself, "
+                "when every Drainer had read its log. If an operator set it offline, the Pump may hold acknowledged binlogs above commit_ts %d that no Drainer has read",
                 status.node_id,
                 status.max_commit_ts,
             )

@@ -1,8 +1,8 @@
-"""gRPC to a few servers of which any may answer: PD's list of URLs, ``http://host:port`` or, with TLS, ``https://host:port``.
+"""gRPC calls to a few equal servers, of which any may answer: PD's URLs, ``http://host:port`` or, with TLS, ``https://host:port``.
 
-Promises: a request goes to the server that answered last, then to the others. A connection that failed is not used again, so that a server
-is found as soon as it is back; one that was open and turns out to be lost is reopened once per request. If no server answers,
-``PumpUnavailable`` gives the reason for each URL. Safe for many threads.
+Promises: a request goes to the server that answered last, then to the others. A failed connection is not used again, so a server is used as
+soon as it is back. A connection that was open and turns out to be lost is reopened once per request. If no server answers,
+``PumpUnavailable`` gives the reason for each URL. Thread-safe.
 """
 
 import threading
@@ -43,7 +43,7 @@ def servers_of(urls: str) -> tuple[str, ...]:
         wrong = True
     if wrong:
         raise ConfigError(
-            f"PD's URLs {urls!r} are not of the form http://host:port,http://host:port (https:// with TLS, or pd://host:port,host:port)"
+            f"PD's URLs {urls!r} are not of the form http://host:port,http://host:port: write https:// with TLS, or pd://host:port,host:port"
         )
     return tuple(dict.fromkeys(f"{part.scheme}://{part.netloc}" for part in parts))
 
@@ -62,7 +62,7 @@ class Endpoints:
         self._tls = tls
         if tls is None and any(server.startswith("https:") for server in self._servers):
             raise ConfigError(
-                f"{name}'s URLs {urls!r} are https: set security.ssl-ca, and ssl-cert and ssl-key if it asks for a certificate"
+                f"{name}'s URLs {urls!r} are https: set security.ssl-ca, and also ssl-cert and ssl-key if {name} asks for a certificate"
             )
         self._lock = threading.Lock()
         self._channels: dict[str, grpc.Channel] = {}
@@ -90,7 +90,7 @@ class Endpoints:
         return self.channel(self._last_good)
 
     def ask_another_first(self) -> None:
-        """Put the server after the one that answered last first, because that one may be wrong."""
+        """Next time ask first the server after the last that answered: the last may be wrong."""
         self._last_good = self._servers[(self._servers.index(self._last_good) + 1) % len(self._servers)]
 
     def ask(self, method: str, request: Message, reply: type[Reply]) -> Reply:
@@ -118,7 +118,7 @@ class Endpoints:
         """The error for a request that no server answers."""
         hint = "" if self._tls else ", and set security.ssl-ca (option sslCa, in ctl the flag -ssl-ca) if the cluster uses TLS"
         return PumpUnavailable(
-            f"{self._name} {self.url} does not answer ({why}); check that it runs and is reachable from this machine{hint}"
+            f"{self._name} {self.url} does not answer ({why}): check that {self._name} runs and is reachable from this machine{hint}"
         )
 
     def refused(self, request: str, words: str) -> RequestRefused:
@@ -141,7 +141,7 @@ class Endpoints:
                 answer = self._answer_of(server, call)
             except (grpc.RpcError, ValueError) as error:
                 if self.life != life:
-                    raise self.unavailable("it was closed before the answer arrived") from error
+                    raise self.unavailable("the connection was closed before the answer arrived") from error
                 strange = strange and isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNIMPLEMENTED
                 failures.append(f"{server.partition('://')[2]}: {reason(error) if isinstance(error, grpc.RpcError) else error}")
                 continue

@@ -1,6 +1,6 @@
 """The part of etcd 3 that a registry needs, over gRPC: read a range, write a key as TiDB's tools do, wait for a write.
 
-Promises: reads are linearizable. ``put`` follows the write protocol of pump.md 1. An unanswered request raises ``PumpUnavailable``.
+Promises: reads are linearizable. ``put`` follows the write protocol of pump.md 1. A request without an answer raises ``PumpUnavailable``.
 """
 
 import time
@@ -50,7 +50,7 @@ class Etcd:
         """The values that a key has had since it was created, newest first, a request each; none if it is not there.
 
         Raises:
-            HistoryCompacted: etcd has dropped the earlier ones (PD's keeps an hour), or has none of this revision, being another etcd.
+            HistoryCompacted: etcd has dropped the earlier values (PD's etcd keeps an hour), or is another etcd, without this revision.
         """
         revision = 0
         while True:

@@ -1,10 +1,10 @@
 """Keeps TiKV's GC behind this Drainer's checkpoint, so that the schema at the checkpoint can be read again (drainer.md 12).
 
-Only with ``load-schema-snapshot``, and only where PD is the registry: the others have no GC. As in a real Drainer: the safe point of a
-service ``drainer_<unix nanoseconds>`` in PD, for 300 s, renewed every 150 s, up to 11 attempts a second apart.
+Used only with ``load-schema-snapshot`` and PD; other registries have no GC. As in a real Drainer the safe point belongs to a service
+``drainer_<unix nanoseconds>`` in PD. It holds for 300 s and is renewed every 150 s, with up to 11 attempts a second apart.
 
-Promises: PD that does not answer, or refuses (it then has no TiKV yet), is logged and asked again, never an error. ``stop`` removes the service; after a kill -9 it ends with its
-300 s.
+Promises: if PD does not answer, or refuses because it has no TiKV yet, that is logged and retried, never an error. ``stop`` removes the
+service. After a kill -9 the safe point ends after its 300 s.
 """
 
 import logging
@@ -39,7 +39,7 @@ class GcHold:
         try:
             self._renew()
         except PumpUnavailable as error:
-            _log.warning("GC is not kept back yet; PD is asked again in %.0f s: %s", every, error)
+            _log.warning("PD does not keep GC behind this Drainer's checkpoint yet; the next attempt is in %.0f s: %s", every, error)
         self._task = PeriodicTask("GC safe point", every, self._renew)
 
     def stop(self) -> None:
@@ -49,7 +49,9 @@ class GcHold:
         try:
             self._registry.hold_gc(self.service_id, self._safe_point(), 0)
         except PumpUnavailable as error:
-            _log.warning("GC may be kept back for %d s more: %s", HOLD_SECONDS, error)
+            _log.warning(
+                "the safe point of this Drainer could not be removed from PD, and may keep GC back for %d s more: %s", HOLD_SECONDS, error
+            )
         self._registry.close()
 
     def _renew(self) -> None:
@@ -66,8 +68,8 @@ class GcHold:
             if lowest > wanted != self._refused_at:
                 self._refused_at = wanted
                 _log.warning(
-                    "PD does not keep GC back at the checkpoint %d (%s): it may have passed it up to %d (%s). Should this Drainer lose its files "
-                    "now, the schema at its checkpoint may no longer be readable",
+                    "PD does not keep GC back at the checkpoint %d (%s): GC may have collected up to %d (%s). If this Drainer loses its files "
+                    "now, the schema at the checkpoint may no longer be readable. Keep data-dir and Spark's checkpoint directory",
                     wanted, as_time(wanted), lowest, as_time(lowest),
                 )  # fmt: skip
             return

@@ -1,4 +1,4 @@
-"""Where the DDL history of the upstream is read."""
+"""Finds out where to read the upstream's DDL history."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -14,17 +14,16 @@ from pyspark_tidb_binlog.schemas.tls import TlsSettings
 def history_at(
     source: SourceConfig, tls: TlsSettings | None, closing: contextlib.ExitStack, setting: str = "spark.tidb-status"
 ) -> str | Callable[[], Sequence[str]]:
-    """As ``tidb_status`` says, else the standalone registry, else the status ports of the TiDB servers that PD knows; for ``HistoryFeed``.
+    """The place of the history for ``HistoryFeed``: ``tidb_status``, else the standalone registry, else the TiDB servers that PD knows.
 
     Args:
-        source: the Pumps, whose registry may be either, and ``tidb_status``: status ports or the path of a recorded history; empty = the registry
-            serves or knows it.
+        source: the Pumps and their registry, and ``tidb_status``: status ports, the path of a recorded history, or empty = ask the registry.
         tls: the cluster's; None: without TLS.
-        closing: closes what is opened for it.
-        setting: what the user can set to name it.
+        closing: closes the connections that this function opens.
+        setting: the setting that an error tells the user to set.
 
     Raises:
-        ConfigError: neither says where.
+        ConfigError: neither ``tidb_status`` nor a registry is set.
     """
     if source.tidb_status:
         return source.tidb_status

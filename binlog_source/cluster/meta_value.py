@@ -1,7 +1,8 @@
-"""The value of a key of TiDB's schema at a ts, from what ``GET /mvcc/hex/{key}`` (rows.md 9.3) reports about it. Pure.
+"""The value of a key of TiDB's schema at a ts, from the answer of ``GET /mvcc/hex/{key}`` (rows.md 9.3). Pure.
 
-A read at a ts sees the newest write with a commit_ts up to it. A transaction that began up to the ts and still holds the key may yet commit
-up to the ts, so it has to be waited for. A value of at most 255 bytes is in the write record itself, a longer one beside it by its start_ts.
+A read at a ts sees the newest write with a commit_ts up to that ts. A transaction that began up to the ts and still holds the key may yet
+commit up to the ts, so the reader must wait for it. The write record holds a value of at most 255 bytes. A longer value is stored
+separately, under its start_ts.
 """
 
 import base64

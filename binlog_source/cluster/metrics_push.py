@@ -1,7 +1,7 @@
 """Sends metrics to a Prometheus push gateway, as the real Drainer and Pump do: job ``binlog``, grouped by ``instance``, the node id.
 
-Promises: each push replaces the former one of the same instance. A gateway that does not answer is logged by the task and asked again after
-the interval; nothing else depends on it.
+Promises: each push replaces the former push of the same instance. If the gateway does not answer, the task logs that and tries again after
+the interval. Nothing else depends on the gateway.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""The JSON that a Pump and a Drainer answer to ``PUT /state`` and the like (wire.md 8)."""
+"""The JSON answers of a Pump and a Drainer to ``PUT /state`` and similar requests (wire.md 8)."""
 
 from collections.abc import Mapping
 from http import HTTPStatus

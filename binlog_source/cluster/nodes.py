@@ -1,7 +1,7 @@
 """The node states of the standalone registry, with revisions, optionally kept in a file.
 
-Promises: revisions rise with every write and across restarts, even without a file: each run starts at the milliseconds since 1970.
-So a revision from an earlier run is lower than any of this one. Safe for many threads.
+Promises: revisions rise with every write and across restarts, even without a file. Each run starts at the milliseconds since 1970, so a
+revision of an earlier run is lower. Thread-safe.
 """
 
 import json

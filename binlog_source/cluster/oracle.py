@@ -1,7 +1,7 @@
 """The timestamp oracle: strictly increasing TSOs, also across restarts.
 
-Promises: ``next`` returns a ts above every one that it, or an earlier run on the same file, returned, and above ``floor``. Like PD, it
-persists a high-water mark some seconds ahead and starts above it.
+Promises: ``next`` returns a ts above ``floor`` and above every ts that this run, or an earlier run on the same file, returned. Like PD, it
+persists a high-water mark some seconds ahead, and starts above that mark.
 """
 
 import threading
@@ -47,7 +47,7 @@ class Oracle:
             return int(text)
         except ValueError as error:
             raise ConfigError(
-                f"oracle file {self._path} holds no timestamp: {text!r}; write a timestamp above all issued ones into it, or remove it"
+                f"oracle file {self._path} holds no timestamp: {text!r}. Write a timestamp above all issued ones into this file, or remove the file"
             ) from error
 
     def _write_mark(self, path: Path, mark: int) -> None:

@@ -1,11 +1,12 @@
-"""Whether a status port that somebody named is of the cluster whose Prewrites it is asked about. Another one has no trace of any of them, and
-each committed transaction would be settled as rolled back. Pure; ``StatusPorts`` asks the port.
+"""Checks that a status port belongs to the cluster of this program. Pure; ``StatusPorts`` asks the port.
 
-    PD names it, or it tells the id of a TiDB server that PD names (``/info``, which a name or a load balancer in front of it passes on)   ours
-    it tells the cluster's id (``/cluster_id``: the standalone registry, the embedded upstream)                                              as it says
-    without PD, and it tells nothing: a TiDB                                                                                                 taken for ours
+Another cluster's TiDB has no trace of our Prewrites, so each committed transaction would be settled as rolled back.
 
-Promises: with PD no port is believed that cannot show a TiDB server of this cluster.
+    PD names the port's address, or the id of a TiDB server that /info reports   ours (a load balancer passes /info on)
+    /cluster_id answers (the standalone registry, the embedded upstream)         the id decides
+    no PD, and the port reports no id: a TiDB                                    assumed to be ours
+
+Promises: with PD, a port must show a TiDB server of this cluster.
 """
 
 from collections.abc import Mapping
@@ -25,18 +26,21 @@ class OwnCluster:
     """``ip:status_port`` of each TiDB server that PD names, by id; None: there is no PD."""
 
     def believes(self, address: str) -> bool:
-        """Whether nothing need be asked: PD names this status port, or nothing is known to compare with."""
+        """Whether the port need not be asked: PD names this status port, or nothing is known to compare with."""
         if self.servers is None:
             return not self.cluster_id
         return address.rpartition("://")[2] in self.servers.values()
 
     def why_foreign(self, cluster_id: int | None, server_id: str | None) -> str:
-        """Why a port is not believed that tells these ids, None where it tells none; "": it is."""
+        """Why a port with these ids is not of this cluster; "": it is. None: the port does not report that id."""
         if cluster_id is not None and self.cluster_id:
-            return "" if cluster_id == self.cluster_id else f"it is of cluster {cluster_id}, and this is cluster {self.cluster_id}"
+            return (
+                "" if cluster_id == self.cluster_id else f"it is of cluster {cluster_id}, but this program serves cluster {self.cluster_id}"
+            )
         if self.servers is None or (server_id is not None and server_id in self.servers):
             return ""
-        return f"it is no TiDB of this cluster: PD names {', '.join(sorted(self.servers.values())) or 'none'}, and not the server {server_id or 'there'}"
+        named = ", ".join(sorted(self.servers.values())) or "none"
+        return f"it is no TiDB of this cluster: PD names {named}, but not the server {server_id or 'at this address'}"
 
 
 def own_cluster(registry: Registry | None, cluster_id: int) -> OwnCluster:

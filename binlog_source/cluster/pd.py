@@ -1,8 +1,8 @@
 """The registry in PD: node states in its embedded etcd, timestamps and cluster id from its own service (pump.md 1, pd.md).
 
-Promises: those of ``binlog_source.cluster.registry.Registry``; the keys, the values and the way they are written are those of a real Pump.
-A value that is not a node status is left out of ``nodes`` and logged once, so that one broken key does not affect other nodes; a listing
-names it in ``unreadable``, because the node is there.
+Promises: those of ``binlog_source.cluster.registry.Registry``. Keys, values and write protocol are a real Pump's. A value that is not a
+node status is left out of ``nodes`` and logged once, so that one broken key does not affect other nodes. A listing names it in
+``unreadable``, because the node exists.
 """
 
 import json

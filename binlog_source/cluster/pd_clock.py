@@ -1,7 +1,7 @@
-"""PD's timestamps, over one stream to its leader that is kept open (pd.md: ``Tso``).
+"""PD's timestamps, over one stream to PD's leader that stays open (pd.md: ``Tso``).
 
-Promises: every timestamp is above all that PD issued before. When the stream breaks, or PD has another leader, the members are asked for
-the leader again and a new stream is opened; after ``REQUEST_SECONDS`` of this it is an error. Safe for many threads; calls are serialized.
+Promises: every timestamp is above all that PD issued before. If the stream breaks, or PD has another leader, the members are asked for the
+leader and a new stream is opened. After ``REQUEST_SECONDS`` of this the call fails. Thread-safe; calls are serialized.
 """
 
 import queue
@@ -103,7 +103,7 @@ class PdClock:
             self._cluster_id = members.header.cluster_id
         elif self._cluster_id != members.header.cluster_id:
             raise ConfigError(
-                f"PD {self._endpoints.url} belonged to cluster {self._cluster_id} and now belongs to cluster {members.header.cluster_id}: "
+                f"PD {self._endpoints.url} belonged to cluster {self._cluster_id}, and now answers as cluster {members.header.cluster_id}: "
                 "give the URLs of one cluster's PD and start again"
             )
         return members
@@ -157,6 +157,6 @@ def _first(answer: pd_pb2.TsoResponse, count: int) -> int:
         raise ProtocolViolation(f"PD returned {answer.count} timestamps instead of {count}")
     if stamp.suffix_bits and count > 1:
         raise ProtocolViolation(
-            f"PD cannot issue {count} consecutive timestamps: Local TSO is enabled ({stamp.suffix_bits} suffix bits); disable it"
+            f"PD cannot issue {count} consecutive timestamps, because Local TSO is enabled ({stamp.suffix_bits} suffix bits): disable Local TSO"
         )
     return tso(stamp.physical, stamp.logical) - count + 1

@@ -1,9 +1,10 @@
-"""The upstream's timestamp of now, as its Pumps tell it: for a fixed list of Pumps, without a registry. HTTP shell.
+"""The upstream's present time, as its Pumps report it. For a fixed list of Pumps, without a registry. HTTP shell.
 
-``GET /status`` of a Pump has it as ``CommitTS``: a fresh timestamp of PD's (wire.md 8.1), of a Pump without a registry one above all that its log
-holds. This machine's clock is not asked: set back it would name a time that binlogs have passed already, and ahead one that they reach much later.
+A Pump's ``GET /status`` has it as ``CommitTS``: a fresh timestamp of PD (wire.md 8.1), or without a registry a timestamp above all in the
+Pump's log. This machine's clock is not asked: a clock that is behind would name a time that binlogs have passed, and a clock that is ahead
+a time that binlogs reach much later.
 
-Promises: what it returns is above every commit_ts that the Pump that told it has delivered to anybody before it was asked.
+Promises: the result is above every commit_ts that the answering Pump had delivered before the question.
 """
 
 import json
@@ -17,10 +18,10 @@ _TIMEOUT = 5.0
 
 
 def now_by_pumps(addresses: Iterable[str], tls: TlsSettings | None = None) -> int:
-    """The greatest timestamp of now that the Pumps at ``addresses`` (``host:port``) tell; one that answers is enough. ``tls``: the cluster's.
+    """The greatest present time that the Pumps at ``addresses`` (``host:port``) report; one answer is enough. ``tls``: the cluster's.
 
     Raises:
-        PumpUnavailable: none of them tells one.
+        PumpUnavailable: no Pump reports a time.
     """
     told, silent = [], []
     for address in addresses:
@@ -29,7 +30,7 @@ def now_by_pumps(addresses: Iterable[str], tls: TlsSettings | None = None) -> in
         except PumpUnavailable as error:
             silent.append(str(error))
     if not told:
-        raise PumpUnavailable(f"no Pump tells the upstream's time: {'; '.join(silent)}")
+        raise PumpUnavailable(f"no Pump reports the upstream's time: {'; '.join(silent)}")
     return max(told)
 
 

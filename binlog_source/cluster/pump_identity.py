@@ -1,9 +1,10 @@
-"""Which Pump answers at an address. A Pump's successor may have its address, and a real Pump's pull does not name its node. HTTP shell.
+"""Finds out which Pump answers at an address. HTTP shell.
 
-``PUT /state/ID/who``: a Pump compares the id with its own, then its state with online, and then refuses what is no action, so that the request
-changes nothing (wire.md 8.1). A real Pump logs each of them. So a process is asked once: the time at which it was started, in its metrics, names it.
+A Pump's successor may have its address, and a real Pump's pull does not name its node. So the Pump is asked by ``PUT /state/ID/who``. It
+compares the id with its own, then its state with online, and then refuses the unknown action: nothing changes (wire.md 8.1). A real Pump
+logs each such request, so each process is asked once. The start time in its metrics identifies the process.
 
-Promises: each question goes over a connection of its own, which ends with the answer. It reaches the process that listens at the address now.
+Promises: each question has its own connection, which ends with the answer. It reaches the process that listens at the address now.
 """
 
 import json
@@ -30,12 +31,12 @@ def named_in(message: str, pump: str) -> str:
 
 
 def require_pump(pump: str, address: str, tls: TlsSettings | None = None, timeout: float = ANSWER_SECONDS) -> str:
-    """The page of metrics of the Pump at ``address`` (``host:port``), which is ``pump``; empty: it has none.
+    """Check that ``pump`` answers at ``address`` (``host:port``). The result is its page of metrics; empty: it has none.
 
     ``tls``: the cluster's; ``timeout``: seconds for each of at most two answers.
 
     Raises:
-        PumpUnavailable: it does not answer, or another one does.
+        PumpUnavailable: no Pump answers, or another Pump.
     """
     path = f"/state/{quote(pump, safe=':')}/{_NO_ACTION}"
     named, page = "", ""
@@ -61,6 +62,6 @@ def require_pump(pump: str, address: str, tls: TlsSettings | None = None, timeou
     if named:
         raise PumpUnavailable(f"{address} is the address of Pump {named}, not {pump}")
     raise PumpUnavailable(
-        f"Pump {pump} does not say who it is at {'https' if tls else 'http'}://{address}{path} ({why}), and another one may have its address: "
-        "make that page reachable from this machine, by PUT"
+        f"Pump {pump} does not confirm its node id at {'https' if tls else 'http'}://{address}{path} ({why}), so another Pump may have its address: "
+        "make this page reachable from this machine, by PUT"
     )

@@ -1,4 +1,4 @@
-"""The entry of one node in the registry, Pump or Drainer: its address and state, and how far it is at the moment."""
+"""The entry of one Pump or Drainer in the registry: its address, its state, and how far it is."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

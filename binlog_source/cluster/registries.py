@@ -1,4 +1,4 @@
-"""The registry behind a URL: the standalone one (``http://``, ``https://``) or PD (``pd://``); and what only PD knows, the TiDB servers."""
+"""Opens the registry of a URL: the standalone one (``http://``, ``https://``) or PD (``pd://``). Only PD also knows the TiDB servers."""
 
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import Registry

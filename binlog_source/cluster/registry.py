@@ -1,7 +1,7 @@
-"""What the registry stores of a Pump or Drainer: its Status, as the JSON of pump.md 1; and the requests that a registry answers.
+"""The registry's record of a Pump or Drainer, its Status, as the JSON of pump.md 1; and the requests that a registry answers.
 
-Promises: pure; ``to_json`` writes the fields in the order of a real node. ``Registry`` has two implementations, PD (``cluster/pd.py``) and
-the standalone one (``cluster/registry_client.py``); ``tests/contract`` checks both against this interface.
+Promises: pure. ``to_json`` writes the fields in the order of a real node. ``Registry`` has two implementations: PD (``cluster/pd.py``) and
+the standalone one (``cluster/registry_client.py``). ``tests/contract`` checks both.
 """
 
 import enum
@@ -124,9 +124,9 @@ class Registry(Protocol):
         """Register a node; the last writer wins."""
 
     def own_state(self, kind: str, node_id: str) -> NodeState | None:
-        """The state that a node registered last itself, whatever others have written over it; None: the registry has it no more.
+        """The last state that a node registered itself, even if others wrote another state later; None: the registry no longer has it.
 
-        Who writes a state for a node (binlogctl, ``ctl update-pump``) leaves its ``updateTS`` as it is, which every write of the node renews.
+        A write of others for the node (binlogctl, ``ctl update-pump``) keeps its ``updateTS``. Every write of the node itself renews it.
         """
 
     def close(self) -> None:

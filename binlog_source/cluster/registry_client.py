@@ -1,7 +1,7 @@
 """Client of the standalone registry and oracle, over HTTP.
 
-Promises: those of ``binlog_source.cluster.registry.Registry``. One keep-alive connection per client, and one more for each call that waits
-for changes, so that a wait blocks no other call. A lost connection is opened again once per call; then ``PumpUnavailable`` names the URL
+Promises: those of ``binlog_source.cluster.registry.Registry``. A client has one keep-alive connection, and one more for each call that
+waits for changes, so that a wait blocks no other call. A lost connection is reopened once per call. Then ``PumpUnavailable`` names the URL
 that did not answer.
 """
 
@@ -106,7 +106,7 @@ class RegistryClient:
                 raise self._silent(error) from error
 
     def _silent(self, error: Exception) -> PumpUnavailable:
-        return PumpUnavailable(f"registry {self._url} does not answer ({error}); check that it runs")
+        return PumpUnavailable(f"registry {self._url} does not answer ({error}): check that the registry runs")
 
     def _checked(self, path: str, answer: HttpAnswer) -> bytes:
         if not answer.ok:

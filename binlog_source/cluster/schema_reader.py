@@ -1,10 +1,11 @@
-"""Reads TiDB's schema as it was at a ts, through status ports: no TiKV client is needed. HTTP shell around ``meta_value``.
+"""Reads TiDB's schema as it was at a ts, through status ports. No TiKV client is needed. HTTP shell around ``meta_value``.
 
-``/schema`` and ``/schema/{db}`` tell what their TiDB server knows now, ``/mvcc/hex`` what a key of the schema held at a ts, and the keys
-``Diff:N`` what schema version N changed and when. Schema versions are made one after the other, and a change commits with its diff.
+``/schema`` and ``/schema/{db}`` show the schema that their TiDB server has now. ``/mvcc/hex`` shows a schema key's value at a ts. The keys
+``Diff:N`` show what schema version N changed and when. Schema versions are made one after the other, and a change commits with its diff.
 
-Promises: ``changes`` leaves out none that is committed when it is called, and none that may yet commit up to the ts. Status ports that do
-not answer, and transactions that hold a key, are waited for; after ``patience`` seconds that is ``HistoryUnavailable``.
+Promises: ``changes`` includes every change that is committed when it is called, and every change that may yet commit up to the ts. The
+reader waits for status ports that do not answer and for transactions that hold a key. After ``patience`` seconds it raises
+``HistoryUnavailable``.
 """
 
 import json
@@ -45,12 +46,12 @@ class SchemaReader:
         return self._patiently(ask, "the databases and tables")
 
     def changes(self, ts: int, since: int) -> list[SchemaDiff]:
-        """What the schema versions changed, newest first, down to the newest one that was committed up to ``since``, which is included."""
+        """The changes of the schema versions, newest first, down to the newest change that was committed up to ``since``, included."""
         newest = self._value(meta_keys.schema_version_key(), NOW, ts).value
         if newest is None or not newest.isdigit():
             raise HistoryUnavailable(
-                f"TiDB's status port shows no schema version under key {meta_keys.schema_version_key().hex()}, so load-schema-snapshot cannot "
-                "read the schema: check that it is the status port of a TiDB whose keys have no prefix (API v1)"
+                f"load-schema-snapshot cannot read the schema: TiDB's status port shows no schema version under key "
+                f"{meta_keys.schema_version_key().hex()}. Check that the port is of a TiDB whose keys have no prefix (API v1)"
             )
         found: list[SchemaDiff] = []
         for version in range(int(newest), 0, -1):
@@ -107,7 +108,7 @@ def _parsed(text: bytes) -> dict[str, object]:
 
 
 def _numbers(value: object) -> set[int]:
-    """Every whole number in a JSON value: what the arguments of a job mean differs between TiDB's releases."""
+    """Every whole number in a JSON value: the form of a job's arguments differs between TiDB's releases."""
     if isinstance(value, int) and not isinstance(value, bool):
         return {value}
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

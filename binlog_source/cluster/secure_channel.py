@@ -1,10 +1,10 @@
-"""gRPC channels with TLS, ``H2Client`` behind grpcio's interface.
+"""gRPC channels with TLS: ``H2Client`` behind grpcio's interface.
 
-Why not grpcio for TLS: it refuses servers without ALPN, which real Pumps are (wire.md 7), cannot check ``cert-allowed-cn``, and reads a
-certificate once. Calls and errors are of grpcio's types (``grpc.Call``, ``grpc.RpcError``), so that callers do not differ.
+Why not grpcio: with TLS it refuses servers without ALPN, which real Pumps are (wire.md 7). It cannot check ``cert-allowed-cn``, and it
+reads a certificate only once. Calls and errors have grpcio's types (``grpc.Call``, ``grpc.RpcError``), so that callers do not differ.
 
-Promises: as those of ``H2Client``. Of grpcio's interface a ``TlsChannel`` has what this project uses: unary calls awaited or not, streams of
-answers, streams of both, time-outs, metadata, ``wait_for_ready``, gzip, and ``ValueError`` on a channel that was closed.
+Promises: those of ``H2Client``. Of grpcio's interface a ``TlsChannel`` has what this project uses: unary calls awaited or not, streams of
+answers, streams of both, time-outs, metadata, ``wait_for_ready``, gzip, and ``ValueError`` on a closed channel.
 """
 
 import threading

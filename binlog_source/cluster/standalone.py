@@ -1,8 +1,8 @@
-"""Registry and oracle (and a recorded DDL history) as a separate process, for Pumps and Drainers without a PD.
+"""Registry and oracle, optionally with a recorded DDL history, as a separate process: for Pumps and Drainers without a PD.
 
     python -m pyspark_tidb_binlog.binlog_source.cluster.standalone --cluster-id 7 --data-dir var/registry [--history ddl_history.json.gz] [--floor TS]
 
-Promises: prints ``serving HOST:PORT`` once it answers; SIGTERM and Ctrl-C end it. Timestamps and node states survive a restart on the
+Promises: prints ``serving HOST:PORT`` once it answers. SIGTERM and Ctrl-C end it. Timestamps and node states survive a restart on the
 same directory.
 """
 
@@ -32,7 +32,9 @@ def recorded_history(path: Path) -> list[dict[str, Any]]:
 
 
 def _not_served() -> NoReturn:
-    raise BadRequest("this registry serves no DDL history: start it with --history, or name TiDB's status port", HTTPStatus.NOT_FOUND)
+    raise BadRequest(
+        "this registry serves no DDL history: start the registry with --history, or name TiDB's status port", HTTPStatus.NOT_FOUND
+    )
 
 
 def until_signalled() -> Callable[[], None]:
@@ -52,10 +54,10 @@ def main(argv: Sequence[str]) -> int:
     """Serve until stopped."""
     options = argparse.ArgumentParser(description="Registry and oracle for Pumps and Drainers without a PD.", allow_abbrev=False)
     options.add_argument(
-        "--addr", default="127.0.0.1:0", metavar="HOST:PORT", help="where it serves; port 0 = a free one (default: 127.0.0.1:0)"
+        "--addr", default="127.0.0.1:0", metavar="HOST:PORT", help="host:port to listen on; port 0 = a free port (default: 127.0.0.1:0)"
     )
-    options.add_argument("--data-dir", type=Path, required=True, metavar="DIR", help="where the nodes and the timestamps are kept")
-    options.add_argument("--cluster-id", type=int, required=True, metavar="ID", help="the cluster that it serves")
+    options.add_argument("--data-dir", type=Path, required=True, metavar="DIR", help="directory for the node states and timestamps")
+    options.add_argument("--cluster-id", type=int, required=True, metavar="ID", help="id of the cluster")
     options.add_argument("--history", type=Path, help="recorded /ddl/history to serve")
     options.add_argument("--floor", type=int, default=0, help="every timestamp will be above this one")
     given = options.parse_args(argv)

@@ -1,7 +1,10 @@
-"""What TiDB's status port, or the embedded upstream, reports of a transaction: ``GET /mvcc/hex/{key}`` (rows.md 9.3), HTTP shell around
-``txn_outcome``; of the schema as its TiDB server knows it now: ``GET /schema`` and ``/schema/{db}``; and of one DDL job.
+"""Client of TiDB's status port, or of the embedded upstream's. HTTP shell around ``txn_outcome``.
 
-A port is ``http://host:port``, ``https://host:port``, or ``host:port`` as PD names it: that has TLS where the cluster has it.
+    GET /mvcc/hex/{key}        what the upstream reports about a transaction (rows.md 9.3)
+    GET /schema, /schema/{db}  the schema that the TiDB server has now
+    GET /ddl/history           one DDL job
+
+A port is ``http://host:port``, ``https://host:port``, or ``host:port`` as PD names it. The last form uses TLS if the cluster does.
 """
 
 import functools
@@ -39,19 +42,19 @@ def status_ports(urls: str) -> tuple[str, ...]:
 
 
 class StatusPorts:
-    """The status ports of one cluster; each request goes to the first that answers. One that did not is asked last from then on."""
+    """The status ports of one cluster. Each request goes to the first port that answers. A port that failed is asked last from then on."""
 
     def __init__(
         self, addresses: Sequence[str], tls: TlsSettings | None = None, cluster: Callable[[], OwnCluster] = lambda: OwnCluster()
     ) -> None:
-        """``addresses``: at least one; ``tls``: the cluster's; ``cluster``: whose transactions are asked about (``PumpUnavailable``: not known now)."""
+        """``addresses``: at least one; ``tls``: the cluster's; ``cluster``: the ports must be of it (``PumpUnavailable``: not known now)."""
         self._addresses = tuple(addresses)
         self._tls = tls
         self._cluster = functools.cache(cluster)
         self._why_foreign = functools.cache(self._look_whose)
 
     def ask(self, start_ts: int, key: bytes) -> Verdict:
-        """The outcome of the transaction ``start_ts`` with primary key ``key``; that there is no trace of it only from the cluster's own port.
+        """The outcome of the transaction ``start_ts`` with primary key ``key``. "No trace" counts only from a port of this cluster.
 
         Raises:
             PumpUnavailable: no port answered, so there is no verdict.

@@ -1,8 +1,7 @@
-"""The status ports of a cluster's TiDB servers, as PD knows them at the moment.
+"""The status ports of the running TiDB servers, as PD knows them now.
 
-Promises: PD is asked again at most every ``ASK_EVERY`` seconds, so that a server that was added, moved or removed is noticed without a
-restart. While PD does not answer, or names no server, those known last are returned: a server that restarts has the same address. Safe for
-many threads.
+Promises: PD is asked at most every ``ASK_EVERY`` seconds, so an added, moved or removed server is noticed without a restart. While PD does
+not answer, or names no server, the last known ports are returned: a server that restarts has the same address. Thread-safe.
 """
 
 import logging
@@ -45,13 +44,15 @@ class TidbServers:
         except PumpUnavailable as error:
             if not self._known:
                 raise
-            _log.warning("TiDB's status ports are still %s, as far as is known: %s", ", ".join(self._known), error)
+            _log.warning("PD names no TiDB servers now, so the last known status ports are used, %s: %s", ", ".join(self._known), error)
             found = ()
         if found and found != self._known:
             _log.info("TiDB's status ports: %s", ", ".join(found))
         self._known = found or self._known
         if not self._known:
-            raise PumpUnavailable("PD names no running TiDB server, so there is no status port to ask; start one, or set tidb-status")
+            raise PumpUnavailable(
+                "PD names no running TiDB server, so no status port can be asked: start a TiDB server, or set tidb-status"
+            )
         self._asked_at = self._clock()
 
     def urls(self) -> tuple[str, ...]:

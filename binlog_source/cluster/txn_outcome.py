@@ -1,9 +1,9 @@
-"""The outcome of a transaction whose outcome no Pump holds: from what ``GET /mvcc/hex/{key}`` (rows.md 9.3) reports about it. Pure.
+"""The outcome of a transaction if no Pump has it: derived from the answer of ``GET /mvcc/hex/{key}`` (rows.md 9.3). Pure.
 
-A write record of the transaction, commit or rollback, is final. A lock means that it is still running. Absence proves a rollback only
-(``decide``) if the upstream has reported it for long enough, each time that it was asked, MVCC GC has not passed start_ts, and the primary key
-was not written since. Otherwise the outcome can no longer be determined and must be settled manually: ``undecided_text`` has the command. The Pump and the
-Drainer both decide with this function, and record the outcome with ``outcome_payload``.
+A write record of the transaction, commit or rollback, is final. A lock means that the transaction is still running. No trace proves a
+rollback (``decide``) only under three conditions: the upstream has reported it for long enough, at every question; MVCC GC has not passed
+start_ts; and no later transaction wrote the primary key. Otherwise the outcome can no longer be determined, and an operator must settle it:
+``undecided_text`` has the command. Pump and Drainer both decide with this function, and record the outcome with ``outcome_payload``.
 """
 
 import enum
@@ -64,8 +64,8 @@ def decide(verdict: Verdict, start_ts: int, waited_ms: float, safe_point: int | 
     Args:
         verdict: the upstream's.
         start_ts: the transaction's.
-        waited_ms: for which the upstream has reported no trace of it (``waits.py``).
-        safe_point: MVCC data up to this ts may be collected, None = unknown: any may be. It must have been read after the verdict.
+        waited_ms: how long the upstream has reported no trace of the transaction (``waits.py``).
+        safe_point: MVCC data up to this ts may be collected; None: unknown, so all data may be. It must have been read after the verdict.
     """
     if verdict.finding is TransactionState.COMMITTED:
         return Decision.COMMIT
@@ -91,30 +91,30 @@ def require_past(start_ts: int, commit_ts: int, present_ts: int) -> None:
     """
     if commit_ts > present_ts:
         raise ConfigError(
-            f"start_ts {start_ts} cannot have committed at {commit_ts} ({as_time(commit_ts)}): that is in the future of the upstream, "
-            f"whose time is {present_ts} ({as_time(present_ts)}); look for a mistyped digit"
+            f"start_ts {start_ts} cannot have committed at {commit_ts} ({as_time(commit_ts)}): the upstream's time is only "
+            f"{present_ts} ({as_time(present_ts)}). Look for a mistyped digit"
         )
 
 
 def undecided_text(start_ts: int, key: bytes, verdict: Verdict, pump: str, address: str, tls: TlsSettings | None = None) -> str:
     """The message about a Prewrite whose outcome can no longer be determined; ``tls``: the cluster's."""
-    why = "its primary key has been written again since" if verdict.overwritten else "MVCC GC may have collected it"
+    why = "a later transaction wrote its primary key" if verdict.overwritten else "MVCC GC may have collected the trace"
     secured = f"-ssl-ca {tls.ca} -ssl-cert {tls.cert} -ssl-key {tls.key} " if tls else ""
     command = f"{COMMAND} pump settle {secured}{'https' if tls else 'http'}://{address} {start_ts}"
     return (
         f"the outcome of start_ts {start_ts} ({as_time(start_ts)}), primary key {key.hex()}, on Pump {pump} can no longer be determined: "
-        f"the upstream has no trace of it, and {why}. All Drainers wait. Find out whether its rows were written, then settle it: "
+        f"the upstream has no trace of the transaction, and {why}. All Drainers wait. Find out whether its rows were written. Then settle the transaction: "
         f"{command} commit COMMIT_TS, or {command} rollback"
     )
 
 
 def mvcc_info(answer: Any) -> Any:
-    """What the JSON that ``/mvcc/hex`` answered has of the key; ``{}`` if TiKV holds nothing of it.
+    """The key's part of an answer of ``/mvcc/hex``; ``{}`` if TiKV holds nothing of the key.
 
-    A TiDB up to v5 passes on whatever its TiKV said, with HTTP 200: also that the region has moved, or an error, beside which there is no ``info``.
+    A TiDB up to v5 also passes TiKV's errors on with HTTP 200, for example that a region has moved. Such an answer has no ``info``.
 
     Raises:
-        ValueError: it is no answer about the key.
+        ValueError: the answer says nothing about the key.
     """
     value = answer.get("value") if isinstance(answer, dict) else None
     if not isinstance(value, dict) or value.get("region_error") or value.get("error") or not isinstance(value.get("info"), dict):

@@ -1,11 +1,13 @@
-"""For how long the upstream has reported no trace of Prewrites: by the machine's monotonic clock, never as a difference of two clocks.
+"""For how long the upstream has reported no trace of a Prewrite: by the machine's monotonic clock, never as a difference of two clocks.
 Pure except for reading the clock.
 
-A start_ts comes from PD's clock. If that, or this machine's, is wrong, a transaction that has just begun looks old; but it cannot have been
-observed for longer than it has existed. So the time after which absence proves a rollback (``txn_outcome.decide``) counts from the first
-time that the upstream was asked and answered that there is no trace of it, in readings of one clock: after a restart of the machine, or on
-another one, counting starts again. It starts again, too, after anything else that the upstream answered, and when it did not answer: what
-was on its way while it was away may still arrive when it is back.
+A start_ts comes from PD's clock. If PD's or this machine's clock is wrong, a transaction that has just begun looks old. But nobody can have
+observed the transaction for longer than it exists. So the time after which no trace proves a rollback (``txn_outcome.decide``) counts from
+the first answer without a trace, in readings of one clock. Counting starts again
+
+* after a restart of the machine, or on another machine,
+* after any other answer of the upstream,
+* after an outage of the upstream: a write that was under way may still arrive when the upstream is back.
 """
 
 import os

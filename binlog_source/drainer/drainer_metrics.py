@@ -1,16 +1,17 @@
-"""The Drainer's metrics: a real one's, under its names (drainer.md 13), so that its Grafana board and alert rules work, and ours.
+"""The Drainer's metrics: a real Drainer's under its names (drainer.md 13), so that its Grafana board and alert rules work, and ours.
 
-What differs from a real Drainer, because a batch and not a binlog is the unit of work here:
+Here a batch is the unit of work, not a binlog. So some metrics differ from a real Drainer's:
 
-* ``event``: row events that arrive in one batch are counted together under the types that the batch tells apart.
+* ``event``: row events of one batch are counted together, under the types that the batch distinguishes.
 * ``execute_duration_time``, ``query_duration_time``, ``checkpoint_delay_seconds``: one observation per batch.
-* ``read_binlog_size``: one observation per step of a Pump's log (at most 1 MiB, or what was new), with the mean size of those since the last
-  observation; ``binlog_reach_duration_time``: one per Pump and report, the age of what arrived last.
+* ``read_binlog_size``: one observation per step of a Pump's log (at most 1 MiB, or what was new), with the mean size of the steps since the
+  last observation.
+* ``binlog_reach_duration_time``: one observation per Pump and report, the age of what arrived last.
 * ``queue_size{name="syncer_input"}``: the steps of the Pumps' logs that no batch has read yet.
 
 Ours begin with ``binlog_drainer_spark_``.
 
-Promises: timestamps are physical milliseconds. Safe for many threads; ``applied`` and ``pumps`` take microseconds.
+Promises: timestamps are physical milliseconds. Thread-safe; ``applied`` and ``pumps`` take microseconds.
 """
 
 import threading

@@ -1,14 +1,17 @@
-"""The Drainer as a node: its registration, its states, ``/binlog.Cistern/Notify`` (``Cistern`` is the Drainer's name on the wire) and its
-HTTP pages (``pages.py``), all on one port.
+"""The Drainer as a node of the cluster: its registration, its states, ``/binlog.Cistern/Notify`` and its HTTP pages (``pages.py``), on one
+port. ``Cistern`` is the Drainer's name on the wire.
 
 A Pump that was offline notifies every online Drainer before it serves (pump.md 2.1). The answer promises that this Drainer will not pass a
-commit_ts which that Pump will hold: the Pump is already in the registry, and the source reads the registry after the promises of a
-batch (``BinlogStreamReader._next_offset``). So the handler only checks that the Pumps' states can be read from the registry.
+commit_ts that the Pump will hold. The Pump is already in the registry, and the source reads the registry after the promises of a batch
+(``BinlogStreamReader._next_offset``). So the handler only checks that the Pumps' states can be read from the registry.
 
-Promises: registered as ``online`` with the checkpoint as maxCommitTS from ``start`` on, renewed every ``HEARTBEAT`` seconds with the state of
-``node_states.py``; after ``stop`` as ``paused``, or ``offline`` if an operator asked for ``close``. A pause takes effect between two batches;
-so does a close, which then ends the stream; what cannot be done leaves the state as it was, and the answer says why. A registry that does not answer is logged and retried; replication does not depend on it here.
-Without a registry the pages are served all the same.
+Promises:
+
+* From ``start`` on the Drainer is registered as ``online``, with the checkpoint as maxCommitTS. Every ``HEARTBEAT`` seconds the entry is
+  renewed with the state of ``node_states.py``. After ``stop`` it is ``paused``, or ``offline`` if an operator asked for ``close``.
+* A pause takes effect between two batches. A close does, too, and then ends the stream. An action that fails leaves the state, and the
+  answer says why.
+* A registry that does not answer is logged and retried: replication does not depend on it here. Without a registry the pages are served.
 """
 
 import logging
@@ -114,10 +117,10 @@ class DrainerNode:
         return self
 
     def act(self, action: Action) -> str:
-        """Do what an operator asks for; "" if it is accepted, else the state in which it is refused.
+        """Do an operator's action. Returns "" if it is accepted, else the state in which it is refused.
 
         Raises:
-            ReplicationError: it could not be done; the state is as before.
+            ReplicationError: the action failed; the state is as before.
         """
         with self._changing:
             before = self._state
@@ -130,10 +133,10 @@ class DrainerNode:
                 else:
                     self._controls.pause()
             except OSError as error:
-                _log.warning("Drainer %s stays %s: it cannot %s: %s", self._node_id, before.value, action, error)
-                raise ReplicationError(f"Drainer {self._node_id} stays {before.value}: it cannot {action}: {error}") from error
+                _log.warning("Drainer %s stays %s, because %s failed: %s", self._node_id, before.value, action, error)
+                raise ReplicationError(f"Drainer {self._node_id} stays {before.value}, because {action} failed: {error}") from error
             self._become(after)
-        _log.info("Drainer %s: %s was asked for, %s -> %s", self._node_id, action, before.value, after.value)
+        _log.info("Drainer %s: an operator asked to %s, %s -> %s", self._node_id, action, before.value, after.value)
         return ""
 
     def stop(self) -> None:
@@ -156,7 +159,9 @@ class DrainerNode:
             try:
                 self._controls.keep()
             except OSError as error:
-                _log.warning("Drainer %s is %s, and its stream may not be: %s", self._node_id, self._state.value, error)
+                _log.warning(
+                    "Drainer %s is registered as %s, but its stream may be in another state: %s", self._node_id, self._state.value, error
+                )
             if self._state in (NodeState.PAUSING, NodeState.CLOSING) and self._controls.resting():
                 if self._state is NodeState.PAUSING:
                     self._become(NodeState.PAUSED)
@@ -182,7 +187,7 @@ class DrainerNode:
 
     def _notify(self, call: StreamCall) -> None:
         if self._registry is None:
-            raise Refusal(UNKNOWN, f"Drainer {self._node_id} reads a fixed list of Pumps: add the Pump to it")
+            raise Refusal(UNKNOWN, f"Drainer {self._node_id} reads a fixed list of Pumps: add the Pump to spark.pumps of this Drainer")
         try:
             known = self._registry.listing(PUMPS).nodes
         except ReplicationError as error:

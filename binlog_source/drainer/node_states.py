@@ -4,8 +4,9 @@
     pausing, paused --resume--> online
     online, pausing, paused --close--> closing
 
-A pause keeps the process: the stream stands between two batches, and HTTP and gRPC go on. (A real Drainer ends its process, has no resume,
-and accepts ``close`` only while it is online.) A process that ends is registered as ``offline`` if it was closing, else as ``paused``.
+A pause keeps the process: the stream stops between two batches, and HTTP and gRPC continue. (A real Drainer ends its process, has no
+resume, and accepts ``close`` only while it is online.) When the process ends, a closing Drainer is registered as ``offline``, any other as
+``paused``.
 
 Promises: pure; an action that is not in the table is refused.
 """

@@ -1,12 +1,12 @@
-"""The Drainer's HTTP endpoints: those of a real one (wire.md 8.2), and ``GET /progress``, which is ours.
+"""The Drainer's HTTP endpoints: those of a real Drainer (wire.md 8.2), and ``GET /progress``, which is ours.
 
     GET  /status                   {"PumpPos": {nodeID: ts}, "Synced": bool, "LastTS": ts, "TsMap": ""}
     GET  /commit_ts                {"message": …, "code": 200, "data": {"ts": checkpoint}}
     PUT  /state/{nodeID}/{action}  pause, resume, close
     GET  /metrics                  Prometheus text
-    GET  /progress                 the line that the job shows, as JSON: lag, counts, findings, and what holds progress back
+    GET  /progress                 the job's progress line as JSON: lag, counts, findings, and what holds progress back
 
-Promises: JSON, texts and codes of the first four are a real Drainer's, its spelling included ("this pump's").
+Promises: JSON, texts and codes of the first four are a real Drainer's, with its wording ("this pump's").
 """
 
 import time
@@ -42,7 +42,7 @@ class DrainerPages:
     """``answer`` is the handler of the RPC server."""
 
     def __init__(self, node_id: str, sight: StreamSight, act: Callable[[Action], str], synced_check_seconds: float) -> None:
-        """``act`` performs an action and returns "", or the name of the state in which it is refused; it raises what kept it from acting."""
+        """``act`` performs an action. It returns "", or the name of the state in which the action is refused, and raises if the action fails."""
         self._node_id = node_id
         self._sight = sight
         self._act = act

@@ -1,1 +1,1 @@
-"""Prewrites, Commits and Rollbacks become complete transactions; the outcomes of orphans are looked up."""
+"""Pairing: joins Prewrites, Commits and Rollbacks to complete transactions, and looks up the outcomes of orphans."""

@@ -1,4 +1,5 @@
-"""One bucket's batch: packed records and kept state in, packed transactions and new state out. Shell around ``transitions``, ``state``.
+"""One bucket's batch: takes packed records and the kept state, returns packed transactions and the new state. Shell around ``transitions``
+and ``state``.
 
 Promises: does not use Spark. Outcomes are written to Pumps, and orphans looked up, before the new state is returned.
 """
@@ -143,7 +144,7 @@ def pieces_of(huge: Iterable[LargeTransaction], piece_store: PieceStore) -> Iter
 
 
 def _gathered(values: Iterable[bytes], piece_store: PieceStore) -> tuple[pa.Table, dict[int, tuple[int, ...]]]:
-    """The rows of ``values``, and the pieces among them. Pieces go to ``piece_store``; one row stands for them, a Prewrite without rows."""
+    """The rows of ``values``, and the pieces among them. Pieces go to ``piece_store``; a Prewrite without rows replaces them."""
     tables = [RAW.empty_table()]
     arrived: dict[int, tuple[int, ...]] = {}
     for value in values:
@@ -229,7 +230,7 @@ def _wake(set_for: int, result: StepResult, clock_ms: int) -> int:
 
 
 def _tell_news(before: Index, after: Index, source: SourceConfig) -> None:
-    """Write the outcomes of this batch to their Pumps at once: a Pump that waits for one may hold the watermark. A timer repeats it."""
+    """Write the outcomes of this batch to their Pumps at once: a Pump that waits for an outcome may hold the watermark. A timer repeats it."""
     known = set(look_after(before.records, 0, 0).settles)
     news = [settle for settle in look_after(after.records, 0, 0).settles if settle not in known]
     if news:
@@ -247,10 +248,10 @@ def _tell(settles: Sequence[MissingOutcome], source: SourceConfig) -> None:
 def _departed_outcomes(
     kept: pa.Table, records: pa.Table, before: Index, source: SourceConfig
 ) -> tuple[tuple[MissingOutcome, ...], tuple[MissingOutcome, ...]]:
-    """The outcomes of what was read from Pumps that have left the cluster since: nobody can write them to their logs, or read them there.
+    """The outcomes of Prewrites from Pumps that have left the cluster: nobody can write them to those Pumps' logs, or read them there.
 
-    First those that are known here, then those that the upstream has told. R no longer waits for such a Pump, so the upstream is asked in the very
-    batch that passes what it has left. A Pump of which this batch has ``records`` has not left yet: R is not above its promise.
+    First the outcomes that are known here, then those from the upstream. R no longer waits for such a Pump, so the upstream is asked in the same
+    batch that passes its last binlogs. A Pump with ``records`` in this batch has not left yet: R is not above its promise.
     """
     silent = set(pc.unique(kept.column("pump")).to_pylist()) - set(pc.unique(records.column("pump")).to_pylist())
     if not silent:
@@ -259,7 +260,7 @@ def _departed_outcomes(
         discovery = _discovery(source)
         serving = set(discovery.pumps()) - set(discovery.offline())
     except PumpUnavailable as error:
-        _log.warning("whether Pumps have left is not known, because the registry does not answer: %s", error)
+        _log.warning("the outcomes of Pumps that left are looked up in a later batch, because the registry does not answer: %s", error)
         return (), ()
     departed = silent - serving
     if not departed:
@@ -270,24 +271,25 @@ def _departed_outcomes(
 
 
 def _committed_before(outcomes: Sequence[MissingOutcome], span: ResolvedSpan, source: SourceConfig) -> list[pa.Table]:
-    """Transactions whose outcome was found when R had passed their commit_ts: an error, or with ``failOnDataLoss=false`` a control row each."""
+    """Transactions whose outcome came after R had passed their commit_ts: an error, or with ``failOnDataLoss=false`` a control row each."""
     rows = {}
     for settle in outcomes:
         if not 0 < settle.commit_ts <= span.after_ts:
             continue
         text = (
             f"the transaction of start_ts {settle.start_ts}, which was read from Pump {settle.pump}, committed at {settle.commit_ts} "
-            f"({as_time(settle.commit_ts)}); that Pump left before it had the Commit, and the stream is past it: its rows are not in the target"
+            f"({as_time(settle.commit_ts)}). Pump {settle.pump} left before it had the Commit, and the stream has already passed this commit_ts. "
+            "The transaction's rows are not in the target"
         )
         if source.fail_on_data_loss:
-            raise DamagedLog(text + "; copy its tables again, or set failOnDataLoss=false to go on without it")
+            raise DamagedLog(text + ": copy its tables again, or set failOnDataLoss=false to continue without this transaction")
         rows[settle.start_ts] = _lost(settle.start_ts, settle.commit_ts, text)
     return [pa.Table.from_pylist(list(rows.values()), schema=RELEASED)] if rows else []
 
 
 def _lost(start_ts: int, commit_ts: int, text: str) -> dict[str, object]:
-    """The control row of a transaction that the stream goes on without; ``text``: why."""
-    _log.warning("%s; going on without it because failOnDataLoss=false", text)
+    """The control row of a transaction that is lost; ``text``: why."""
+    _log.warning("%s: the stream continues without this transaction, because failOnDataLoss=false", text)
     return {"control": int(ControlType.LOST), "start_ts": start_ts, "commit_ts": commit_ts, "payload": text.encode()}
 
 
@@ -335,10 +337,12 @@ def _losses(result: StepResult, late: Asked, span: ResolvedSpan, source: SourceC
             continue
         text = (
             f"the Commit of start_ts {start_ts}, commit_ts {commit_ts} ({as_time(commit_ts)}) has no Prewrite in the log of any Pump "
-            f"that answers, although all Pumps promise that the span up to {span.upto_ts} is complete{unasked}"
+            f"that answers. All Pumps have promised that the log up to {span.upto_ts} is complete{unasked}"
         )
         if source.fail_on_data_loss:
-            raise ProtocolViolation(text + "; look for its Prewrite in the Pumps' logs, or set failOnDataLoss=false to go on without it")
+            raise ProtocolViolation(
+                text + ": look for the Prewrite in the Pumps' logs, or set failOnDataLoss=false to continue without this transaction"
+            )
         rows.append(_lost(start_ts, commit_ts, text))
     return [pa.Table.from_pylist(rows, schema=RELEASED)] if rows else []
 
@@ -348,13 +352,13 @@ def _punctuation(controls: pa.Table, bucket: int) -> ResolvedSpan:
     resolved = _of_type(controls, ControlType.RESOLVED)
     if not resolved.num_rows:
         raise ProtocolViolation(
-            f"bucket {bucket} received no control row in this batch: the number of buckets must not change while a checkpoint directory is in use"
+            f"bucket {bucket} received no control row in this batch: do not change the number of buckets of an existing checkpoint directory"
         )
     return ResolvedSpan(resolved.column("start_ts")[0].as_py(), resolved.column("commit_ts")[0].as_py())
 
 
 def _without_left_out(span: ResolvedSpan, controls: pa.Table) -> ResolvedSpan:
-    """The span without what is to be left out at its beginning (``framing.punctuation``)."""
+    """The span without the part that is left out at its beginning (``framing.punctuation``)."""
     payloads = _of_type(controls, ControlType.RESOLVED).column("payload").to_pylist()
     return replace(span, after_ts=max([span.after_ts, *(int(payload) for payload in payloads if payload)]))
 

@@ -1,12 +1,12 @@
 """Pairing as a Spark operator: one bucket's batch in, complete transactions out. Spark shell around ``pairing.bucket``.
 
-The state of a bucket is a value, ``pairing.state.pack`` of its index (absent if nothing is kept), a map of its chunks, and a map of the
-pieces of huge Prewrites. Each batch has at least one control row for each bucket, so each bucket is called once per batch, with its values
-in any order.
+A bucket's state has three parts: a value, which is ``pairing.state.pack`` of its index (absent if nothing is kept), a map of its chunks,
+and a map of the pieces of huge Prewrites. Each batch has at least one control row for each bucket. So Spark calls each bucket once per
+batch, with its values in any order.
 
-Time is the query's watermark (``stages.PACKED``, event_time). What must be done without further records, resolving orphans and writing
-outcomes to Pumps that lack them, has an event-time timer. A timer fires in the first batch that runs after the watermark has passed it,
-after that batch's rows. Releases do not wait for it: they follow the punctuation, which arrives a batch earlier.
+Time is the query's watermark (``stages.PACKED``, event_time). Two tasks need no further records, and have an event-time timer: resolving
+orphans, and writing outcomes to Pumps that lack them. A timer fires in the first batch after the watermark has passed it, after that
+batch's rows. Releases do not wait for a timer: they follow the punctuation, which arrives a batch earlier.
 """
 
 from collections.abc import Iterator
@@ -99,8 +99,8 @@ class StoredPieces:
         found = self._values.getValue((start_ts, first_seq))
         if found is None:
             raise Corruption(
-                f"the pairing state in Spark's checkpoint lacks the piece from row change {first_seq} on of start_ts {start_ts}; "
-                "delete Spark's checkpoint directory, the stream then resumes from the target's checkpoint"
+                f"the pairing state in Spark's checkpoint lacks a piece of start_ts {start_ts}, from row change {first_seq} on: "
+                "delete Spark's checkpoint directory. The stream then resumes from the target's checkpoint"
             )
         return bytes(found[0])
 
@@ -139,8 +139,8 @@ class StoredChunks:
         found = self._pieces.getValue((chunk.number, piece))
         if found is None:
             raise Corruption(
-                f"the pairing state in Spark's checkpoint lacks piece {piece} of chunk {chunk.number}; "
-                "delete Spark's checkpoint directory, the stream then resumes from the target's checkpoint"
+                f"the pairing state in Spark's checkpoint lacks piece {piece} of chunk {chunk.number}: "
+                "delete Spark's checkpoint directory. The stream then resumes from the target's checkpoint"
             )
         return bytes(found[0])
 

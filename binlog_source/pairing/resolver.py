@@ -1,8 +1,8 @@
-"""Resolves orphans: looks up their outcome upstream and writes it to the Pump that waits for it. Shell around ``txn_outcome``'s verdicts.
+"""Resolves orphans: looks up the outcome upstream and writes it to the Pump that waits for it. Shell around ``txn_outcome``.
 
-The outcome goes into that Pump's log, as the Pump's own resolver would write it (pump.md 5): so it holds for every reader,
-the Pump's promise advances, and a replay gives the same result. Nothing is released here. ``txn_outcome.decide`` says what a missing
-transaction means, here as in the Pump.
+The outcome goes into that Pump's log, as the Pump's own resolver would write it (pump.md 5). So every reader gets it, the Pump's promise
+advances, and a replay gives the same result. Nothing is released here. ``txn_outcome.decide`` says what a missing transaction means, here
+as in the Pump.
 """
 
 import logging
@@ -47,9 +47,9 @@ class UpstreamAnswers:
     """What the upstream has answered about orphans."""
 
     settled: tuple[MissingOutcome, ...] = ()
-    """Those whose outcome is certain: found upstream, or absent there where that proves a rollback."""
+    """Orphans with a certain outcome: the upstream reports it, or the missing trace proves a rollback."""
     absent: frozenset[int] = frozenset()
-    """The start_ts of those that it has no trace of."""
+    """The start_ts of the orphans that the upstream has no trace of."""
 
 
 def outcomes_of(orphans: Iterable[Orphan], waited_ms: Callable[[int], int], source: SourceConfig) -> UpstreamAnswers:
@@ -83,7 +83,7 @@ def outcomes_of(orphans: Iterable[Orphan], waited_ms: Callable[[int], int], sour
         if decision not in (Decision.COMMIT, Decision.ROLL_BACK):
             continue
         _log.warning(
-            "Prewrite of start_ts %d (%s) on Pump %s had no outcome for %d ms; upstream: %s", orphan.start_ts, as_time(orphan.start_ts),
+            "the Prewrite of start_ts %d (%s) on Pump %s had no outcome for %d ms; the upstream reports: %s", orphan.start_ts, as_time(orphan.start_ts),
             orphan.pump, orphan.age_ms, verdict.finding.value,
         )  # fmt: skip
         settled.append(MissingOutcome(orphan.pump, orphan.start_ts, verdict.commit_ts))
@@ -92,7 +92,7 @@ def outcomes_of(orphans: Iterable[Orphan], waited_ms: Callable[[int], int], sour
 
 
 def _addresses(source: SourceConfig) -> Sequence[str]:
-    """The status ports in the settings, else those that PD knows at the moment; none if there is no PD, or if it does not answer."""
+    """The status ports in the settings, else those that PD knows now. Empty: there is no PD, or it does not answer."""
     named = "" if names_file(source.tidb_status) else source.tidb_status
     if named or not names_registry(source):
         return status_ports(named)
@@ -100,7 +100,7 @@ def _addresses(source: SourceConfig) -> Sequence[str]:
         with closing(open_registry(source.pumps, TlsSettings.of(source.security))) as registry:
             return tidb_status_ports(registry)
     except PumpUnavailable as error:
-        _log.warning("Prewrites without an outcome wait: PD cannot be asked for the status ports of TiDB: %s", error)
+        _log.warning("Prewrites without an outcome wait, because PD does not name the status ports of TiDB: %s", error)
         return ()
 
 
@@ -115,7 +115,7 @@ def _asked(ports: StatusPorts, orphan: Orphan) -> Verdict | None:
     try:
         return ports.ask(orphan.start_ts, prewrite_key_of(orphan.payload))
     except PumpUnavailable as error:
-        _log.warning("Prewrite of start_ts %d on Pump %s remains without an outcome: %s", orphan.start_ts, orphan.pump, error)
+        _log.warning("the Prewrite of start_ts %d on Pump %s still has no outcome: %s", orphan.start_ts, orphan.pump, error)
         return None
 
 
@@ -159,7 +159,7 @@ def tell(settles: Iterable[MissingOutcome], endpoints: Mapping[str, Endpoint]) -
             endpoint = endpoints.get(settle.pump)
             if endpoint is None:
                 _log.warning(
-                    "Pump %s is no longer listed; the outcome of start_ts %d cannot be written to it", settle.pump, settle.start_ts
+                    "Pump %s is no longer listed, so the outcome of start_ts %d cannot be written to its log", settle.pump, settle.start_ts
                 )
             if endpoint is None or settle.pump in away:
                 continue
@@ -173,7 +173,7 @@ def tell(settles: Iterable[MissingOutcome], endpoints: Mapping[str, Endpoint]) -
                     # The connection to a host that crashed still looks open: the next outcome gets a new one.
                     del writers[settle.pump]
             except PumpUnavailable as error:
-                _log.warning("outcomes are not written yet, of start_ts %d first: %s", settle.start_ts, error)
+                _log.warning("the outcomes from start_ts %d on are not written yet: %s", settle.start_ts, error)
                 away.add(settle.pump)
 
 
@@ -181,7 +181,7 @@ def _writer_to(endpoint: Endpoint) -> PumpWriter:
     """A connection to the Pump.
 
     Raises:
-        PumpUnavailable: another one answers at its address.
+        PumpUnavailable: another Pump answers at its address.
     """
     require_itself(endpoint, OUTCOME_CONNECT_SECONDS)
     return PumpWriter(endpoint.address, endpoint.cluster_id, OUTCOME_TIMEOUT, endpoint.pump, OUTCOME_CONNECT_SECONDS, endpoint.tls)

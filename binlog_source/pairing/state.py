@@ -1,22 +1,23 @@
-"""What a pairing bucket keeps between batches, and where: a small index, and chunks. Pure except for access to the chunks.
+"""The state of a pairing bucket between batches: a small index, and chunks. Pure except for access to the chunks.
 
-The *index* is one value, read and written by every batch that changes it. It holds the records that the next batch needs
-(``transitions.KEPT``) and an entry per chunk. Up to ``INDEX_BYTES`` of payloads stay in it, so that a stream whose R is not held
-back has no chunks. Anything beyond that goes into *chunks* of about ``CHUNK_BYTES``, written once and read when needed:
+The *index* is one value, which every batch that changes it reads and writes. It holds the records that the next batch needs
+(``transitions.KEPT``) and an entry per chunk. Up to ``INDEX_BYTES`` of payloads stay in the index, so a stream whose R is not held back has
+no chunks. Anything beyond that goes into *chunks* of about ``CHUNK_BYTES``, written once and read when needed:
 
 - *due* chunks hold closed transactions, ascending by ``due``. A chunk is read when R reaches its first transaction, and removed when R has
-  reached its last; those that R has reached before are skipped. So a batch that releases nothing only adds chunks.
-- a *stash* holds the payloads of open Prewrites, whose records in the index refer to it (``stash``). It is read when their outcomes arrive,
-  and removed when nothing refers to it, or to less than half of its rows: these are then kept elsewhere, at an amortized cost.
+  reached its last. Transactions that R reached before are skipped. So a batch that releases nothing only adds chunks.
+- a *stash* holds the payloads of open Prewrites; their records in the index refer to it (``stash``). It is read when the outcomes arrive.
+  It is removed when the index refers to none of its rows, or to less than half of them: these rows then move elsewhere, at an amortized
+  cost.
 
-A Prewrite too large for one value (``schemas.pieces``) is one small record here, without its rows. Its pieces are stored separately
-(``PieceStore``) as they arrive and read one by one when it is released; the index lists them (``bodies``).
+A Prewrite that is too large for one value (``schemas.pieces``) is one small record here, without its rows. Its pieces are stored separately
+(``PieceStore``) as they arrive, and read one by one at the release. The index lists them (``bodies``).
 
-A Prewrite that arrives without an outcome may be a copy of a transaction that is already closed: the due chunks that could hold that one
-are searched once, and the outcome found there is kept beside the copy.
+A Prewrite without an outcome may be a copy of a transaction that is already closed. The due chunks that could hold that transaction are
+searched once, and the outcome is kept beside the copy.
 
-Form of the index (format version 2): an Arrow stream of the records; in its schema's metadata ``version``, ``next`` (the number of the next
-chunk), ``wake_ms``, ``chunks``, ``bodies`` and, where there are any, ``waits`` (JSON). A chunk: ``schemas.packed`` of records.
+Form of the index (format version 2): an Arrow stream of the records. Its schema's metadata has ``version``, ``next`` (the number of the
+next chunk), ``wake_ms``, ``chunks``, ``bodies`` and, if there are any, ``waits`` (JSON). A chunk: ``schemas.packed`` of records.
 """
 
 import json
@@ -324,8 +325,8 @@ def unpack(blob: bytes) -> Index:
         metadata = table.schema.metadata or {}
         if metadata.get(b"version") != _VERSION:
             raise Corruption(
-                f"the pairing state in Spark's checkpoint has version {metadata.get(b'version')!r}, supported is {_VERSION!r}; "
-                "delete Spark's checkpoint directory, the stream then resumes from the target's checkpoint"
+                f"the pairing state in Spark's checkpoint has version {metadata.get(b'version')!r}, but this program reads {_VERSION!r}: "
+                "delete Spark's checkpoint directory. The stream then resumes from the target's checkpoint"
             )
         chunks = tuple(Chunk(*line) for line in json.loads(metadata[b"chunks"]))
         pieces = {start_ts: tuple(first_seqs) for start_ts, first_seqs in json.loads(metadata[b"bodies"])}
@@ -334,6 +335,6 @@ def unpack(blob: bytes) -> Index:
         return Index(records, chunks, int(metadata[b"next"]), int(metadata[b"wake_ms"]), pieces, WaitingTimes(str(clock), dict(since)))
     except (pa.ArrowInvalid, OSError, KeyError, ValueError, TypeError) as error:
         raise Corruption(
-            f"the pairing state in Spark's checkpoint does not parse ({error}); "
-            "delete Spark's checkpoint directory, the stream then resumes from the target's checkpoint"
+            f"the pairing state in Spark's checkpoint cannot be read ({error}): "
+            "delete Spark's checkpoint directory. The stream then resumes from the target's checkpoint"
         ) from error

@@ -1,25 +1,26 @@
 """Pairing: bare Prewrites, Commits and Rollbacks become complete transactions. Pure, columnar.
 
-One call of ``step`` is one micro-batch of one bucket. A transaction is identified by its start_ts. Between batches a table of records is
-kept (``KEPT``; stored by ``pairing.state``); a batch adds its own, and every transaction is judged by the records that are there:
+One call of ``step`` is one micro-batch of one bucket. start_ts identifies a transaction. A table of records is kept between batches
+(``KEPT``; stored by ``pairing.state``). A batch adds its own records, and every transaction is judged by the records that exist:
 
     P  a Prewrite (one copy per Pump that delivered it)     C  a Commit, at commit_ts c     R  a Rollback
 
-``TRANSITIONS`` gives its fate, by these records and the position of c relative to the batch's span (after, upto]:
+``TRANSITIONS`` gives the transaction's fate, by these records and the position of c relative to the batch's span (after, upto]:
 
 - RELEASE  the transaction is complete and due: it is emitted; its payload is the Prewrite's with the Commit merged in.
 - WAIT     a record is missing, or c is not due yet: kept. A lone Prewrite that is old enough is an orphan to be resolved (``look_after``).
 - FORGET   it is finished: released before, rolled back, or committed before the stream began.
-- MISSING  the Commit is due and its Prewrite is not here: settled as rolled back before (``late_commits``), or a Pump broke its promise.
+- MISSING  the Commit is due, but its Prewrite is not here. It was settled as rolled back before (``late_commits``), or a Pump broke its
+  promise.
 
-A Prewrite delivered by two Pumps (a retry at another Pump) is emitted once. The Pump without the outcome waits for it and
-holds its promise T below start_ts forever, so the outcome must be written to it: ``look_after`` lists (Pump, start_ts, commit_ts or 0). A
-transaction is kept until each Pump that has its Prewrite has an outcome too. Any order of the records, any division into
-batches and any duplication gives the same released transactions in the same batch spans.
+If two Pumps deliver a Prewrite (a retry at another Pump), it is emitted once. The Pump without the outcome waits for it, and holds its
+promise T below start_ts forever. So the outcome must be written to that Pump: ``look_after`` lists (Pump, start_ts, commit_ts or 0). A
+transaction is kept until each Pump with its Prewrite has an outcome. The result does not depend on the order of records, their division
+into batches, or duplicates: the same transactions are released in the same batch spans.
 
-A transaction may be judged in parts. One with a Prewrite payload, an outcome, and no Pump that lacks the outcome is *closed*: it is not
-needed before R reaches its ``due``, so it may be stored elsewhere until then. A step sees all that is not closed and all that is due.
-The parts of one transaction have one commit_ts, so they are due together, and it is emitted once.
+A transaction may be judged in parts. A transaction with a Prewrite payload and an outcome that no Pump lacks is *closed*: it is not needed
+before R reaches its ``due``, so it may be stored elsewhere until then. A step sees all that is not closed and all that is due. The parts of
+one transaction have one commit_ts, so they are due together, and the transaction is emitted once.
 """
 
 import enum
@@ -70,7 +71,7 @@ class PairFate(enum.IntEnum):
 
 
 class When(enum.IntEnum):
-    """Where an outcome lies: a Commit's c relative to the span (after, upto]; a Rollback's start_ts relative to upto (never DUE)."""
+    """The position of an outcome: a Commit's c relative to the span (after, upto], a Rollback's start_ts relative to upto (never DUE)."""
 
     NONE = 0
     PAST = 1
@@ -277,7 +278,7 @@ class _Judged:
             pumps = sorted(set(pc.filter(self.table.column("pump"), pa.array(self.of == self.of[row])).to_pylist()))
             raise ProtocolViolation(
                 f"the transaction of start_ts {start_ts} ({as_time(start_ts)}) has two commit_ts, {int(self.commit_ts[row])} and "
-                f"{int(commits[self.of[row]])}, in the logs of Pumps {', '.join(pumps)}; compare them with the upstream's MVCC data"
+                f"{int(commits[self.of[row]])}, in the logs of Pumps {', '.join(pumps)}: compare both with the upstream's MVCC data"
             )
         return commits
 

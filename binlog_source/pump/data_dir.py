@@ -1,10 +1,10 @@
-"""What a Pump's data-dir says of whose it is: the node id, the cluster, the user. File IO.
+"""The owner of a Pump's data-dir: node id, cluster and user. File IO.
 
     .node     the Pump's id (pump.md 1): a real Pump's file
-    .cluster  the id of the cluster whose binlogs are in the log; a real Pump neither writes nor minds it
+    .cluster  the id of the cluster whose binlogs are in the log; a real Pump ignores this file
 
-Promises: a data-dir is never used for a second cluster: readers would get rows of another one's tables, and the index an outcome of another
-one's transaction. One that has no ``.cluster``, a real Pump's, is taken for the present cluster's.
+Promises: a data-dir never serves a second cluster. Otherwise readers would get rows of the other cluster's tables, and a Prewrite could get
+the outcome of the other cluster's transaction. A data-dir without ``.cluster``, a real Pump's, is assumed to be of the present cluster.
 """
 
 import logging
@@ -29,9 +29,9 @@ def node_id_in(directory: Path, wanted: str, port: int) -> str:
         known = file.read_text(errors="replace").strip(_BLANK)
         if known:
             if wanted and wanted != known:
-                _log.warning("node-id %s is ignored: %s contains %s", wanted, file, known)
+                _log.warning("node-id %s is ignored, because %s contains %s", wanted, file, known)
             return known
-        _log.warning("%s is empty and is ignored: a Pump died, or its disk was full, before it was written", file)
+        _log.warning("%s is ignored, because the file is empty: a Pump died or its disk was full before the node id was written", file)
     if wanted:
         return wanted
     made = f"{socket.gethostname()}:{port}"
@@ -43,7 +43,7 @@ def keep_cluster(directory: Path, cluster_id: int) -> None:
     """Note in ``directory``, whose lock is held, that it is of this cluster.
 
     Raises:
-        ConfigError: it is another one's.
+        ConfigError: the directory is of another cluster.
     """
     file = directory / ".cluster"
     known = file.read_text(errors="replace").strip(_BLANK) if file.exists() else ""
@@ -51,35 +51,35 @@ def keep_cluster(directory: Path, cluster_id: int) -> None:
         return
     if known:
         raise ConfigError(
-            f"data directory {directory} has the binlogs of cluster {known} ({file}), and pd-urls, spark.registry or spark.cluster-id name cluster "
-            f"{cluster_id}: name that cluster, or give this Pump a data-dir of its own. Its binlogs would be read as this cluster's: only if it is "
-            f"the same cluster under a new id, remove {file}"
+            f"data directory {directory} has the binlogs of cluster {known} ({file}), but pd-urls, spark.registry or spark.cluster-id name cluster "
+            f"{cluster_id}: name cluster {known}, or give this Pump a data-dir of its own. Remove {file} only if both ids are of the same cluster: "
+            "readers take the binlogs for those of the named cluster"
         )
     try:
         replace_file(file, str(cluster_id), _PRIVATE)
     except OSError as error:
         # a full disk must not keep the Pump from serving its readers, and from collecting
-        _log.warning("%s cannot be written, and is at the next start: %s", file, error)
+        _log.warning("%s cannot be written now, and is written at the next start: %s", file, error)
 
 
 def require_owner(directory: Path, command: str) -> None:
-    """Refuse to write into a data-dir of another user's: that user's Pump could not open what is made there.
+    """Refuse to write into another user's data-dir: that user's Pump could not open the new files.
 
     Raises:
-        ConfigError: something in it is not the effective user's; it names the owner, and ``command`` to run as that one.
+        ConfigError: a file is not the effective user's. The error names the owner, and ``command`` to run as that user.
     """
     for file in _files(directory):
         owner = file.stat().st_uid
         if owner != os.geteuid():
             name = _user(owner)
             raise ConfigError(
-                f"{file} belongs to user {name}, and this is user {_user(os.geteuid())}: what is written here now could not be opened by the Pump. "
-                f"Run it as {name}: sudo -u {name} {command}"
+                f"{file} belongs to user {name}, but this command runs as user {_user(os.geteuid())}: the Pump could not open the files of this command. "
+                f"Run the command as {name}: sudo -u {name} {command}"
             )
 
 
 def _files(directory: Path) -> Iterator[Path]:
-    """What the store opens; a data-dir that is a mount point has files of root's beside it."""
+    """The files that the store opens. A data-dir that is a mount point also has files of root."""
     yield from filter(Path.exists, (directory / ".lock", directory / "value", directory / "index"))
     for below in filter(Path.is_dir, (directory / "value", directory / "index")):
         yield from below.iterdir()

@@ -1,12 +1,13 @@
 """The Pump's gRPC methods on the RPC server: wiring between ``rpc.rpc_server`` and ``service.PumpService``.
 
-    WriteBinlog, WriteBinlogBatch   parsed on the loop; the requests of one iteration go to the store together; answered in groups.
-                                    While they come one by one, the loop writes them itself, if the disk is quick: one lonely call
-                                    takes as long as its fdatasync, and two hand-overs between threads would take as long again
+    WriteBinlog, WriteBinlogBatch   parsed on the loop; the requests of one iteration go to the store together; answered in groups
     PullBinlogs                     a thread each; bytes pass through: no answer is parsed or serialized here
 
+While requests come one by one and the disk is quick, the loop writes them itself. A single call takes as long as its fdatasync, and two
+hand-overs between threads would double that time.
+
 Promises: OK means durable. A refusal is UNKNOWN with a real Pump's text. While more than ``HOLD_BYTES`` wait for the disk, nothing is read
-from the sockets, so that memory stays bounded. The memory for large binlogs is bounded over all pulls together (``reading``).
+from the sockets, so memory is bounded. The memory for large binlogs is bounded over all pulls together (``reading``).
 """
 
 import threading

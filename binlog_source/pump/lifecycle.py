@@ -3,7 +3,7 @@
     (any)    --start-->  online
     online   --pause-->  pausing --done--> paused
     online   --close-->  closing --done--> offline
-    closing  --pause-->  pausing, because the process is to end; started again it is online, as a real one
+    closing  --pause-->  pausing: the process ends early; the next start is online, as a real Pump's
 
 Promises: pure; a transition that is not in the table is refused.
 """

@@ -1,10 +1,11 @@
-"""Lists the content of a Pump's value log, file by file and record by record, offline: ``./spark-submit.sh pump inspect DATA_DIR``.
+"""Lists a Pump's value log offline, file by file and record by record: ``./spark-submit.sh pump inspect DATA_DIR``.
 
     file 000000.vlog: 1,234 records, 56,789 bytes, finished, max ts 470604668048769025 (2026-…)
     0:0       Prewrite  start 470604668048769025 (2026-…)                       216 bytes
     0:232     Commit    start …  commit …  DDL job 95                            80 bytes
 
-Promises: read-only, also beside a running Pump and on a real Pump's directory; damaged bytes and a torn tail are counted and reported.
+Promises: read-only, also beside a running Pump and on a real Pump's directory. Damaged bytes and an unfinished last record are counted and
+reported.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""PullBinlogs answers, encoded by hand: the payload goes from the log to the wire without being parsed.
+"""Encodes PullBinlogs answers by hand: the payload goes from the log to the wire without being parsed.
 
     message = 0a len entity                         (PullBinlogResp; several in a row are a PullBinlogBatch)
     entity  = 0a len pos | 12 len payload | 22 len meta

@@ -80,7 +80,7 @@ class PumpMetrics:
         self._asked += 1
 
     def behind(self, drainer: str) -> None:
-        """A Drainer was found near what GC may remove, or behind it."""
+        """Count a Drainer whose checkpoint is near what GC may remove, or behind it."""
         self._behind[drainer] = self._behind.get(drainer, 0) + 1
 
     def text(self) -> bytes:

@@ -33,7 +33,7 @@ def notify(drainers: Iterable[NodeStatus], seconds: float = OVERALL, tls: TlsSet
         failures = [failure for failure in pool.map(lambda drainer: _notify(drainer, deadline, tls), online) if failure]
     if failures:
         raise PumpUnavailable(
-            f"fail to notify all living drainer: {'; '.join(failures)}; start them, or set their state to offline, and start this Pump again"
+            f"fail to notify all living drainer: {'; '.join(failures)}; start these Drainers, or set their state to offline, and start this Pump again"
         )
 
 

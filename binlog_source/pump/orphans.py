@@ -1,11 +1,15 @@
-"""Orphan resolution: for a Prewrite without outcome, the Pump asks the upstream and writes the missing record (pump.md 5).
+"""Orphan resolution: if a Prewrite has no outcome, the Pump asks the upstream and writes the missing record (pump.md 5).
 
-    committed -> a Commit (no prewrite_key, no ddl fields: those are in the Prewrite)         rolled back -> a Rollback
-    locked    -> wait          no trace -> wait, and a Rollback once that was the only answer for ``ORPHAN_TIMEOUT``, as this process counts
-    no answer -> wait, and log an error
-    no trace, although there may have been one (``txn_outcome.decide``) -> wait, log an error, and let an operator ``settle`` it
+    the upstream reports    the Pump
+    committed               writes a Commit (no prewrite_key, no ddl fields: the Prewrite has them)
+    rolled back             writes a Rollback
+    locked                  waits
+    no trace                waits; writes a Rollback once "no trace" was the only answer for ``ORPHAN_TIMEOUT``, as this process counts
+    no trace, which proves  waits, logs an error, and lets an operator ``settle`` the Prewrite (``txn_outcome.decide``)
+    nothing (GC passed)
+    no answer               waits, and logs an error
 
-Promises: an outcome is written only if the upstream reported it, if the absence of a trace proves it, or if an operator stated it.
+Promises: an outcome is written only if the upstream reported it, if the missing trace proves it, or if an operator stated it.
 """
 
 import logging
@@ -37,31 +41,31 @@ from pyspark_tidb_binlog.schemas.tls import TlsSettings
 _ALARM_EVERY, _UNDECIDED_EVERY = 10.0, 60.0
 _ANY_TS = (1 << 63) - 1
 _CLOCKS_DIFFER_MS = 60_000
-_SETTLE = "state its outcome: PUT /orphans/{0}/commit/COMMIT_TS or PUT /orphans/{0}/rollback of this Pump"
+_SETTLE = "Find out the outcome, and state it to this Pump: PUT /orphans/{0}/commit/COMMIT_TS or PUT /orphans/{0}/rollback"
 _log = logging.getLogger(__name__)
 
 
 def settle(store: Store, start_ts: int, commit_ts: int, present: Callable[[], int]) -> str:
-    """Write the outcome that an operator states for a waiting Prewrite: its ``commit_ts``, or 0 for rolled back. What was done, as a text.
+    """Write the outcome that an operator states for a waiting Prewrite: its ``commit_ts``, or 0 for rolled back. Returns what was done, as text.
 
-    ``present``: a ts that no commit_ts can be above: one that is too high would be this Pump's promise that nothing below it follows.
+    ``present`` returns a ts that no commit_ts exceeds. A commit_ts that is too high would make this Pump promise that nothing below it follows.
 
     Raises:
         ConfigError: no such Prewrite waits, or it cannot have committed at that ts.
-        PumpUnavailable: the present cannot be asked.
+        PumpUnavailable: ``present`` got no answer.
     """
     with store.settling(start_ts) as waits:
         if not waits:
             raise ConfigError(
-                f"no Prewrite of start_ts {start_ts} waits for its outcome here; GET /orphans of the Pump lists those that do"
+                f"no Prewrite of start_ts {start_ts} waits for its outcome on this Pump: GET /orphans lists the Prewrites that wait"
             )
         promised = store.state.sorted_promise
         if commit_ts and commit_ts <= max(start_ts, promised):
-            raise ConfigError(f"start_ts {start_ts} cannot have committed at {commit_ts}: its commit_ts is above {max(start_ts, promised)}")
+            raise ConfigError(f"start_ts {start_ts} cannot have committed at {commit_ts}: give a commit_ts above {max(start_ts, promised)}")
         if commit_ts:
             require_past(start_ts, commit_ts, present())
         if commit_ts and store.entry(commit_ts) is not None:
-            raise ConfigError(f"start_ts {start_ts} cannot have committed at {commit_ts}: that is another binlog's ts")
+            raise ConfigError(f"start_ts {start_ts} cannot have committed at {commit_ts}: another binlog has this ts")
         store.write([canonical(outcome_payload(start_ts, commit_ts))])
     said = f"committed at {commit_ts}" if commit_ts else "rolled back"
     _log.warning("an operator settled start_ts %d: %s", start_ts, said)
@@ -124,21 +128,21 @@ class OrphanResolver:
         self._waits = self._waits.seen(absent, running)
 
     def waiting(self) -> list[dict[str, object]]:
-        """The Prewrites that wait for their outcome, for operators; ``undecided``: why only an operator can settle one, else ""."""
+        """The Prewrites that wait for their outcome, for operators. ``undecided``: why only an operator can settle the Prewrite, else ""."""
         return [
             {"start_ts": entry.ts, "since": as_time(entry.ts), "undecided": self._undecided.get(entry.ts, "")}
             for entry in self._service.store.orphans(_ANY_TS)
         ]
 
     def _settle(self, entry: Entry, ports: StatusPorts, waited_ms: float) -> Verdict | None:
-        """What the upstream says; None: it cannot be asked, because the Prewrite is damaged."""
+        """The upstream's verdict; None: the upstream cannot be asked, because the Prewrite is damaged."""
         try:
             key = parse(self._service.store.payload(entry)).prewrite_key
         except (Corruption, BinlogPurged) as error:
             # those behind it must be asked nevertheless
             self._tell(
                 entry,
-                f"start_ts {entry.ts} ({as_time(entry.ts)}) waits for its outcome, and its Prewrite cannot be read: {error}; {_SETTLE.format(entry.ts)}",
+                f"start_ts {entry.ts} ({as_time(entry.ts)}) waits for its outcome, and its Prewrite cannot be read: {error}. {_SETTLE.format(entry.ts)}",
             )
             return None
         self._service.metrics.asked()
@@ -154,7 +158,7 @@ class OrphanResolver:
 
     def _write(self, entry: Entry, verdict: Verdict) -> None:
         _log.warning(
-            "Pump %s: the outcome of start_ts %d (%s) was not received; the upstream reports: %s", self._service.node_id, entry.ts,
+            "Pump %s: TiDB did not write the outcome of start_ts %d (%s). The upstream reports: %s", self._service.node_id, entry.ts,
             as_time(entry.ts), verdict.finding.value,
         )  # fmt: skip
         with self._service.store.settling(entry.ts) as waits:
@@ -173,6 +177,6 @@ class OrphanResolver:
         if time.monotonic() - self._alarmed_at >= _ALARM_EVERY:
             self._alarmed_at = time.monotonic()
             _log.error(
-                "Pump %s: %d Prewrites wait for an outcome, the oldest since %s (start_ts %d), and %s: no Drainer can advance past them; "
-                "set tidb-status to a TiDB's status port", self._service.node_id, len(waiting), as_time(waiting[0].ts), waiting[0].ts, error,
+                "Pump %s: %d Prewrites wait for an outcome, the oldest since %s (start_ts %d), and %s. No Drainer can advance beyond these Prewrites. "
+                "Set tidb-status to a TiDB's status port", self._service.node_id, len(waiting), as_time(waiting[0].ts), waiting[0].ts, error,
             )  # fmt: skip

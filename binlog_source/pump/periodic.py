@@ -1,4 +1,4 @@
-"""The Pump's periodic tasks: fake binlogs while no client writes, GC by age, a check of the Drainers. ``server.py`` starts their threads."""
+"""The Pump's periodic tasks: fake binlogs while no client writes, GC by age, a check of the Drainers. ``server.py`` starts the threads."""
 
 import logging
 import threading
@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.schemas.events import as_time, tso
 _log = logging.getLogger(__name__)
 
 GC_SLACK = tso(600 * 1000)
-"""Binlogs are removed only this far below the announced gc_ts: a Commit follows its Prewrite by so much at most (pump.md 8)."""
+"""Binlogs are removed only this far below the announced gc_ts: a Commit follows its Prewrite within this time (pump.md 8)."""
 ALERT_BEFORE = tso(20 * 3600 * 1000)
 """A Drainer that is less than this above gc_ts is reported as an error."""
 
@@ -82,7 +82,8 @@ class Collector:
             if drainer.state is not NodeState.OFFLINE and drainer.max_commit_ts < limit and self._service.store.gc_ts:
                 self._service.metrics.behind(drainer.node_id)
                 _log.error(
-                    "Pump %s: Drainer %s is at %d (%s), binlogs up to %d (%s) are collected: it will lose binlogs; raise gc, or see why it lags",
+                    "Pump %s: Drainer %s has read up to %d (%s), but binlogs up to %d (%s) are collected, so this Drainer loses binlogs. "
+                    "Raise gc, or find out why the Drainer lags",
                     self._service.node_id, drainer.node_id, drainer.max_commit_ts, as_time(drainer.max_commit_ts),
                     self._service.store.gc_ts, as_time(self._service.store.gc_ts),
                 )  # fmt: skip

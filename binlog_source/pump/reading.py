@@ -1,11 +1,11 @@
-"""The memory for large binlogs that pulls read (``PullMemory``), bounded over all pulls, whether their clients read them or not.
+"""The memory for large binlogs that pulls read (``PullMemory``), bounded over all pulls, even if their clients read nothing.
 
-    large   more than ``LARGE`` bytes: a pull reserves memory (``Reservation``) before it reads the binlog, and frees it once that is sent
+    large   more than ``LARGE`` bytes: a pull reserves memory (``Reservation``) before it reads the binlog, until the binlog is sent
     huge    more than a quarter of the memory: one at a time, not counted, so that a binlog of any size passes
 
-Promises: thread-safe. Waiting pulls are served by address, the least recently served first. One address has at most a quarter of the
-memory. While a pull waits, one that holds memory and whose client reads less than ``SLOWEST`` bytes a second for ``STALL`` seconds is
-ended.
+Promises: thread-safe. Waiting pulls are served by address: the least recently served is first. One address has at most a quarter of the
+memory. While a pull waits, a pull that holds memory is ended if its client reads less than ``SLOWEST`` bytes a second for ``STALL``
+seconds.
 """
 
 import threading
@@ -134,7 +134,7 @@ class PullMemory:
             held.since, held.taken = self._clock(), reservation.client.taken
 
     def end_stalled(self) -> None:
-        """While a pull waits: end those whose clients do not read what they hold."""
+        """While a pull waits, end the pulls that hold memory and whose clients do not read."""
         now = self._clock()
         for reservation, held in self._holding.items() if self._waiting else ():
             if not reservation.client.behind:

@@ -1,6 +1,7 @@
-"""Whether what a reader has seen is in this Pump's log (``binlog_source.wire.fingerprint``). Reads at most a few megabytes of the log.
+"""Checks that this Pump's log contains what a reader has seen (``binlog_source.wire.fingerprint``). Reads at most a few megabytes of the
+log.
 
-Promises: True wherever the log cannot decide: at what was collected or is damaged, which is reported to the reader by other means.
+Promises: the answer is True wherever the log cannot decide, at collected or damaged places. The reader learns of these by other means.
 """
 
 from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer

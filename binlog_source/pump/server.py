@@ -2,10 +2,9 @@
 
     start   bind -> lock and open the store -> register online -> notify the Drainers if none of them reads from it yet -> serve
     stop    pausing -> registered paused  -> pulls end with OK, writes under way are answered -> the log is finished
-    close   closing -> wait until every Drainer has read everything -> registered offline -> then as for stop; a stop meanwhile ends it as paused
+    close   closing -> wait until every Drainer has read everything -> registered offline -> as for stop; a stop meanwhile ends it as paused
 
-The service is in ``service.py``, the gRPC methods in ``handlers.py``, the HTTP endpoints in ``status.py``, periodic tasks in
-``periodic.py``.
+``service.py`` is the service, ``handlers.py`` has the gRPC methods, ``status.py`` the HTTP endpoints, ``periodic.py`` the periodic tasks.
 """
 
 import json
@@ -227,7 +226,7 @@ class EmbeddedPump:
 
     def _mvcc_text(self, key: bytes) -> str:
         if self._registry is None and not self.config.tidb_status:
-            return "no status port is known; set tidb-status"
+            return "no status port is known: set tidb-status"
         try:
             return json.dumps(StatusPorts(self._status_ports(), self._tls).look_up(key))
         except ReplicationError as error:
@@ -250,12 +249,12 @@ class EmbeddedPump:
         self._end()
 
     def stop(self) -> None:
-        """Stop serving, registered as paused; if it is closing, too: it does not wait for the Drainers any more."""
+        """Stop serving, registered as paused. A closing Pump, too, stops without waiting for the Drainers any longer."""
         self._stop_asked.set()
         self._end()
 
     def _end(self) -> None:
-        """Stop serving; registered as paused, or as offline when it is closing and nobody asks for a stop meanwhile."""
+        """Stop serving. The Pump is registered as paused, or as offline if it is closing and nobody asks for a stop meanwhile."""
         with self._stop_lock:
             service = self._service
             if service is None:
@@ -264,7 +263,10 @@ class EmbeddedPump:
                 service.state = after(service.state, Move.PAUSE) or service.state
             self._stop_tasks()
             if service.state is NodeState.CLOSING and not self._is_safe(service):
-                _log.warning("Pump %s is asked to stop before it has left: when it is started again, it is online", self.node_id)
+                _log.warning(
+                    "Pump %s stops before it has left the cluster, and is registered as paused: the next start registers this Pump as online",
+                    self.node_id,
+                )
                 service.state = after(service.state, Move.PAUSE) or service.state
             if self._orphans is not None:
                 self._orphans.stop()
@@ -273,7 +275,7 @@ class EmbeddedPump:
             try:
                 self._register(service.state)
             except ReplicationError as error:
-                _log.error("Pump %s stops, but could not register as %s: %s", self.node_id, service.state.value, error)
+                _log.error("Pump %s stops, but its registration as %s failed: %s", self.node_id, service.state.value, error)
             self._shut_down(service)
         self.ended.set()
 
@@ -296,10 +298,10 @@ class EmbeddedPump:
     def _is_safe(self, service: PumpService) -> bool:
         """Wait until no Prewrite waits for its outcome and every Drainer that is not offline has read the whole log (pump.md 2.3).
 
-        False: a stop was asked for meanwhile.
+        False: somebody asked for a stop meanwhile.
 
-        A Drainer always lags a little, so it would never reach the end of a log that keeps growing: another fake binlog follows the first
-        only when a Drainer makes no progress, as a real one may that saves its position only when it receives something.
+        A Drainer always lags a little, so it would never reach the end of a growing log. Therefore another fake binlog follows the first only when
+        a Drainer makes no progress: a real Drainer may save its position only when it receives something.
         """
         goal, again_at, behind, told = 0, 0.0, dict[str, int](), False
         while not self._stop_asked.is_set():
@@ -320,7 +322,7 @@ class EmbeddedPump:
                     behind, again_at = held, time.monotonic() + _FAKE_AGAIN
                 _log.warning("Pump %s closes once Drainer %s has read up to %d", self.node_id, ", ".join(held), goal)
             except (ReplicationError, OSError) as error:
-                _log.warning("Pump %s closes, but a check failed and is retried: %s", self.node_id, error)
+                _log.warning("Pump %s still waits to close, because a check failed and is retried: %s", self.node_id, error)
             self._stop_asked.wait(_SAFE_POLL)
         return False
 

@@ -1,9 +1,9 @@
 """The Pump's service: WriteBinlog and the three deliveries of PullBinlogs, independent of gRPC.
 
-Promises: a ``pull_*`` is an endless iterator of *groups*; a group is a list of serialized PullBinlogResp messages to be sent at once.
-A large binlog is a group of its own; memory for it is reserved (``reading``) before it is read, and released when the next group is
-requested. A pull ends within ``_WAIT`` seconds after ``stop()`` is true, or with ``DamagedLog`` before the first record behind a damaged
-place of the log that is not in the reader's ``known``. Contract of the deliveries: ``binlog_source.wire.pump_protocol``.
+Promises: a ``pull_*`` is an endless iterator of *groups*. A group is a list of serialized PullBinlogResp messages to be sent at once. A
+large binlog is a group of its own: its memory is reserved (``reading``) before the read, and released when the next group is requested. A
+pull ends within ``_WAIT`` seconds after ``stop()`` is true. It ends with ``DamagedLog`` before the first record behind a damaged place that
+is not in the reader's ``known``. ``binlog_source.wire.pump_protocol`` has the contract of the deliveries.
 """
 
 import logging
@@ -85,7 +85,9 @@ class PumpService:
             BinlogPurged: GC has overtaken the reader.
         """
         if last < self.store.gc_ts:
-            _log.error("Pump %s: binlogs after %d are requested, but those up to %d may be collected", self.node_id, last, self.store.gc_ts)
+            _log.error(
+                "Pump %s: a reader asks for binlogs above %d, but binlogs up to %d may be collected", self.node_id, last, self.store.gc_ts
+            )
             last = self.store.gc_ts
         begun = last
         reservation = reservation or unshared_reservation()
@@ -96,7 +98,7 @@ class PumpService:
             found = self.store.span(last, upto, _SCAN_LIMIT)
             if begun <= last < self.store.gc_ts and state.sorted_promise > last:
                 raise BinlogPurged(
-                    f"Pump {self.node_id}: GC has overtaken a reader at {last}; binlogs up to {self.store.gc_ts} may be collected"
+                    f"Pump {self.node_id}: GC has overtaken a reader at {last}: binlogs up to {self.store.gc_ts} may be collected"
                 )
             if found.delivered:
                 yield from self._sorted_groups(found.delivered, found.prewrites, known, reservation, stop)
@@ -205,8 +207,8 @@ class PumpService:
         """
         if start > self.store.state.at:
             raise ProtocolViolation(
-                f"Pump {self.node_id}: position {start} is past the end of its log at {self.store.state.at}: "
-                "the log was lost or another Pump answers at this address; start from a timestamp again"
+                f"Pump {self.node_id}: position {start} is beyond the end of its log at {self.store.state.at}: "
+                "the log was lost, or another Pump answers at this address. Start from a timestamp again"
             )
         beginning = self.store.beginning
         if start < beginning and start != Pointer(0, 0):

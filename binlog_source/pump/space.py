@@ -1,6 +1,6 @@
-"""The disk that the Pump writes to: its free space, and when to refuse binlogs (pump.md 4.4).
+"""The disk of the Pump: its free space, and when binlogs are refused (pump.md 4.4).
 
-Promises: only ``look`` reads the free space; everything else uses its last result.
+Promises: only ``look`` reads the free space. Everything else uses its last result.
 """
 
 from pathlib import Path

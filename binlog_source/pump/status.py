@@ -1,7 +1,8 @@
 """The Pump's HTTP endpoints (wire.md 8.1): status, state changes, single records, orphans, GC on demand, metrics.
 
-Promises: the JSON and the texts are a real Pump's, its spelling included. ``/debug/pprof`` is specific to Go and not served. Of a binlog its place,
-length and how many changes of which tables are shown: rows, keys and what the upstream says of a key (which has values) only if so set.
+Promises: the JSON and the texts are a real Pump's, with its spelling. ``/debug/pprof`` is specific to Go and not served. Of a binlog the
+page shows its place, its length and how many changes of which tables. Rows, keys and the upstream's MVCC data of a key (which has values)
+are shown only if the settings say so.
 """
 
 import re

@@ -1,10 +1,10 @@
-"""Whether another Pump runs under this one's node id, as on a copy of its machine. HTTP shell.
+"""Refuses to start a Pump if another Pump runs under the same node id, for example on a copy of its machine. HTTP shell.
 
-Two Pumps with one id write over each other's entry in the registry; readers go from one log to the other and end with a message about a log
+Two Pumps with one id overwrite each other's entry in the registry. Readers then jump between two logs, and fail with a message about a log
 that was restored from a backup.
 
-Promises: a Pump is refused only if something answers at the registered address, and with this id; after a crash nobody does, and at the
-former address of a Pump that has moved there may be a Pump of another id.
+Promises: a Pump is refused only if a Pump with this id answers at the registered address. After a crash nobody answers there. At the former
+address of a Pump that has moved, a Pump with another id may answer.
 """
 
 from collections.abc import Iterable
@@ -16,16 +16,16 @@ from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 
 def require_no_twin(known: Iterable[NodeStatus], node_id: str, address: str, tls: TlsSettings | None) -> None:
-    """Refuse to serve at ``address`` as ``node_id`` beside a Pump that is registered as the same one, at another address, and answers there.
+    """Refuse to serve at ``address`` as ``node_id`` if a Pump with that id is registered at another address, and answers there.
 
     Raises:
-        NotUsableYet: there is one; it may be about to end.
+        NotUsableYet: there is such a Pump; it may be about to end.
     """
     for status in known:
         if status.node_id == node_id and status.host != address and _answers_as(node_id, status.host, tls):
             raise NotUsableYet(
-                f"Pump {node_id} runs already, at {status.host}, and this one, at {address}, has its node id: is this a copy of that machine, or of "
-                "its data-dir? A new Pump needs an empty data-dir and a node-id of its own; if this one is to take that one's place, stop that one first"
+                f"Pump {node_id} already runs at {status.host}, and this Pump at {address} has the same node id. The machine or its data-dir may be a copy. "
+                f"Give a new Pump an empty data-dir and its own node-id. If this Pump replaces the other Pump, stop the Pump at {status.host} first"
             )
 
 

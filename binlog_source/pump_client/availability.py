@@ -1,4 +1,4 @@
-"""Which Pumps are written to: a state machine of available and unavailable ones (pump_client.md 3 and 4).
+"""Which Pumps get binlogs: a state machine of available and unavailable Pumps (pump_client.md 3 and 4).
 
     availability  event                                                     becomes
     unknown       registered online                                         available
@@ -9,7 +9,7 @@
     unavailable   answered a probe, or alone accepted a Prewrite            available
 
 A Pump is usable if it is registered online and has had at most ``max_errors`` consecutive failed calls. Heartbeats do not count: a crashed
-Pump stays online in the registry. A Pump is never removed: the registry reports no deletions.
+Pump stays online in the registry. A Pump is never removed, because the registry reports no deletions.
 
 Promises: pure. A change of availability resets the error count. Not thread-safe: ``pump_set.py`` locks.
 """

@@ -1,13 +1,14 @@
-"""The client side of WriteBinlog, as in TiDB (pump_client.md 3 and 6): chooses a Pump for a Prewrite, sends the outcome to the same one.
+"""The client side of WriteBinlog, as in TiDB (pump_client.md 3 and 6): chooses a Pump for a Prewrite, and sends the outcome to the same
+Pump.
 
     client = PumpClient.from_registry(registry)                                 # follows the registry, probes unavailable Pumps
     client = PumpClient.fixed(["127.0.0.1:8250", "127.0.0.1:8251"], cluster_id)  # no registry
     client.prewrite(start_ts, payload); client.outcome(start_ts, payload); client.flush(); client.close()
     client.write(payload)                                                        # either, awaited: TiDB's WriteBinlog
 
-Promises: a Prewrite is durable when ``prewrite`` returns; ``PumpUnavailable`` means that it may be lost. Then, or after a retry, it may be
-stored on several Pumps: only the one that answered gets the outcome, the others ask the upstream. A Commit or Rollback never fails.
-Thread-safe.
+Promises: a Prewrite is durable when ``prewrite`` returns. ``PumpUnavailable`` means that the Prewrite may be lost. After a failure or a
+retry several Pumps may hold the Prewrite: only the Pump that answered gets the outcome, the others ask the upstream. A Commit or Rollback
+never fails. Thread-safe.
 """
 
 import logging
@@ -85,15 +86,15 @@ class PumpClient:
             return cls([_local(settings.socket)], cluster_id, settings)._probing()
         listing = registry.listing(PUMPS)
         if not listing.nodes:
-            raise PumpUnavailable(f"no pump found in the registry {registry.url}: start one that registers there")
+            raise PumpUnavailable(f"no pump found in the registry {registry.url}: start a Pump that registers there")
         return cls(listing.nodes, cluster_id, settings)._probing()._following(registry, listing)
 
     @classmethod
     def fixed(cls, addresses: Sequence[str], cluster_id: int, settings: PumpClientSettings = DEFAULTS) -> "PumpClient":
-        """A client of these Pumps only, each known by ``host:port`` or ``unix:///path``; with ``settings.socket``, of that one alone."""
+        """A client of these Pumps only, each known by ``host:port`` or ``unix:///path``. With ``settings.socket``: of that Pump alone."""
         pumps = [_local(settings.socket)] if settings.socket else [NodeStatus(address, address) for address in addresses]
         if not pumps:
-            raise PumpUnavailable("no pump found: an upstream with binlog on needs the address of at least one")
+            raise PumpUnavailable("no pump found: an upstream with binlog on needs the address of at least one Pump")
         return cls(pumps, cluster_id, settings)._probing()
 
     @property
@@ -147,7 +148,7 @@ class PumpClient:
             handle.outcome_queue.put(start_ts, payload)
 
     def duplicate(self, start_ts: int, payload: bytes) -> bool:
-        """Write a Prewrite that one Pump has to another available one too; whether one accepted it. The outcome goes to the first."""
+        """Write a Prewrite that one Pump has to another available Pump, too. Returns whether a Pump accepted it. The first gets the outcome."""
         first = self._pump_set.pump_of(start_ts)
         others = [handle for handle in self._pump_set.available() if handle is not first]
         return any(failure_of(handle.connection, payload) is None for handle in others)
@@ -162,8 +163,8 @@ class PumpClient:
         for handle in self._pump_set.handles():
             if not handle.outcome_queue.flush(max(0.0, deadline - time.monotonic())):
                 raise PumpUnavailable(
-                    f"Pump {handle.connection.node_id} at {handle.connection.address} did not accept {handle.outcome_queue.open} outcomes within {timeout:g} s; "
-                    "is it running?"
+                    f"Pump {handle.connection.node_id} at {handle.connection.address} did not accept {handle.outcome_queue.open} outcomes within {timeout:g} s: "
+                    "check that the Pump runs"
                 )
 
     def close(self) -> None:
@@ -235,7 +236,7 @@ class PumpClient:
         last = attempts.failure or "no available pump to write binlog, none is registered online"
         return PumpUnavailable(
             f"write binlog failed: no Pump accepted the Prewrite of start_ts {attempts.start_ts} within {waited:.1f} s, "
-            f"the last error: {last}; start a Pump or put one online, then run the transaction again"
+            f"the last error: {last}: start a Pump or set a Pump online, then run the transaction again"
         )
 
     def _handed_over(self, start_ts: int) -> PumpHandle | None:
@@ -243,7 +244,7 @@ class PumpClient:
         handle = self._pump_set.pump_of(start_ts)
         if handle is None:
             self._counters.add(outcomes_given_up=1)
-            _log.warning("the outcome of start_ts %d is not written: no Pump accepted its Prewrite from this client", start_ts)
+            _log.warning("the outcome of start_ts %d is not written, because no Pump accepted the Prewrite from this client", start_ts)
         self._pump_set.remember(start_ts, None)
         return handle
 

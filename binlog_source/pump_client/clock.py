@@ -1,4 +1,4 @@
-"""The client's clock, replaceable so that a test can let ten minutes pass at once.
+"""The client's clock. A test can replace it, to let ten minutes pass at once.
 
 Promises: thread-safe; after ``close`` every wait returns at once.
 """

@@ -1,7 +1,7 @@
 """The connection to one Pump: opened by the first write, reopened after a reset, a lost connection or a change of the Pump's address.
 
-Promises: thread-safe. A reset does not end calls under way: the old connection is closed when its last one has ended. Every call is counted
-as a success or failure of its Pump. After ``close`` a write raises ``WriteFailed`` with code ``CANCELLED``.
+Promises: thread-safe. A reset does not end calls under way: the old connection closes when its last call has ended. Every call counts as a
+success or failure of its Pump. After ``close`` a write raises ``WriteFailed`` with code ``CANCELLED``.
 """
 
 import threading
@@ -118,7 +118,7 @@ class PumpConnection:
 
     def _open(self) -> _Opened:
         if self._closed:
-            raise WriteFailed(f"nothing was sent to Pump {self.node_id}: the Pump client is closed", "CANCELLED")
+            raise WriteFailed(f"the binlog was not sent to Pump {self.node_id}, because the Pump client is closed", "CANCELLED")
         if self._opened is not None and self._opened.address != self._address:
             self._drop()
         if self._opened is None:
@@ -140,9 +140,9 @@ def _call(transport: Transport, payloads: Sequence[bytes], sent: Callable[[], No
 
 
 def write_group(connection: PumpConnection, payloads: Sequence[bytes], sent: Callable[[], None] = ignore_sent) -> list[WriteFailed | None]:
-    """Write binlogs of several callers in one call; the failure of each, None where it was written.
+    """Write binlogs of several callers in one call. Returns the failure of each, None if it was written.
 
-    A group that is too large as a whole is written one by one: each binlog may be small enough.
+    If the group as a whole is too large, the binlogs are written one by one: each may be small enough.
     """
     try:
         connection.write(payloads, sent)

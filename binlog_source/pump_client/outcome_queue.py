@@ -1,9 +1,8 @@
 """Writes Commits and Rollbacks to one Pump, in the background.
 
-Promises: ``put`` never waits and never fails. Outcomes are written in order; those that gather while a group is being written form the next
-group. A failed group is retried after a pause. An outcome that is older than ``outcome_patience``, or whose Pump is offline, is given up,
-logged and counted, and orphan resolution has to find it. Outcomes that are not written when the queue is closed are lost, as when a TiDB
-dies.
+Promises: ``put`` never waits and never fails. Outcomes are written in order; those that arrive while a group is being written form the next
+group. A failed group is retried after a pause. An outcome is given up, logged and counted if it is older than ``outcome_patience``, or its
+Pump is offline: orphan resolution then finds it. Outcomes that are not written when the queue closes are lost, as when a TiDB dies.
 """
 
 import logging
@@ -131,14 +130,14 @@ class OutcomeQueue:
         self._counters.add(outcomes_given_up=1)
         if left:
             _log.info(
-                "the outcome of start_ts %d is given up: Pump %s is registered as offline. It has asked the upstream for it if it has left by "
-                "itself; if it was set offline, it will when it is started again",
+                "the outcome of start_ts %d is given up, because Pump %s is registered as offline. A Pump that left by itself has asked the upstream "
+                "for the outcome. A Pump that was set offline asks when it starts again",
                 outcome.start_ts,
                 self._connection.node_id,
             )
             return True
         _log.error(
-            "Pump %s did not accept the outcome of start_ts %d for %.0f s (%s): it is given up; the Pump will ask the upstream for it",
+            "Pump %s did not accept the outcome of start_ts %d for %.0f s (%s): the outcome is given up, and the Pump asks the upstream",
             self._connection.node_id, outcome.start_ts, age, failure,
         )  # fmt: skip
         return True
@@ -160,7 +159,9 @@ class OutcomeQueue:
             self._waiting.clear()
         if lost:
             _log.warning(
-                "%d outcomes for Pump %s are lost: the Pump client was closed before they were written", len(lost), self._connection.node_id
+                "%d outcomes for Pump %s were not written before the Pump client closed: the Pump asks the upstream for these outcomes",
+                len(lost),
+                self._connection.node_id,
             )
         for outcome in lost:
             outcome.over.set()

@@ -1,6 +1,6 @@
-"""Writes Prewrites to one Pump: with ``gather`` above 0, the first caller of a group waits for others, then writes for all of them.
+"""Writes Prewrites to one Pump. With ``gather`` above 0, the first caller of a group waits for others, then writes for all of them.
 
-Promises: thread-safe; every caller gets the result of its own Prewrite, and none is lost or written twice.
+Promises: thread-safe. Every caller gets the result of its own Prewrite. No Prewrite is lost or written twice.
 """
 
 import threading

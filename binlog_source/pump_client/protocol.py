@@ -28,7 +28,7 @@ class BinlogClient(Protocol):
         """Write a Commit or Rollback, in the background, to the Pump that has the Prewrite."""
 
     def duplicate(self, start_ts: int, payload: bytes) -> bool:
-        """Write a Prewrite that one Pump has to another one too, as a retry after a timeout does; whether another accepted it."""
+        """Write a Prewrite that one Pump has to another Pump, too, as a retry after a timeout does. Returns whether another accepted it."""
 
     def forget(self, start_ts: int) -> None:
         """No outcome of this transaction will follow."""

@@ -1,6 +1,6 @@
 """All Pumps of a client: their states, the choice among them, and the connection to each.
 
-Promises: thread-safe; nothing in here waits for a Pump. Selection and availability are decided in ``selection.py`` and ``availability.py``.
+Promises: thread-safe; nothing in here waits for a Pump. ``selection.py`` and ``availability.py`` decide on selection and availability.
 """
 
 import logging
@@ -116,7 +116,10 @@ class PumpSet:
             self._moved(demoted)
         for node_id in demoted:
             self._counters.add(demotions=1)
-            _log.warning("Pump %s gets no more Prewrites: it is not online or fails; it is probed while it is registered online", node_id)
+            _log.warning(
+                "Pump %s gets no more Prewrites, because it is not online or fails. While it is registered as online, the client probes it",
+                node_id,
+            )
 
     def _moved(self, node_ids: Iterable[str]) -> None:
         """Apply changes of availability (or of a status only, without ``node_ids``): new connections, and a new choice."""
@@ -147,5 +150,5 @@ class PumpSet:
 def _strategy(settings: PumpClientSettings) -> Callable[..., NodeStatus | None]:
     name = "local" if settings.socket else settings.strategy
     if name not in STRATEGIES:
-        _log.warning("Pump client: there is no strategy %r, only %s; using range", name, ", ".join(STRATEGIES))
+        _log.warning("Pump client: strategy %r is unknown (known: %s): the client uses range", name, ", ".join(STRATEGIES))
     return STRATEGIES.get(name, STRATEGIES["range"])

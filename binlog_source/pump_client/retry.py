@@ -1,4 +1,4 @@
-"""What to do after a failed write: retry, try every Pump, refuse or give up (pump_client.md 6).
+"""The next step after a failed write: retry, try every Pump, refuse or give up (pump_client.md 6).
 
 Promises: pure.
 """
@@ -29,7 +29,7 @@ def too_large(failure: WriteFailed) -> bool:
 
 
 def after_failed_prewrite(failure: WriteFailed, elapsed: float, retries: int, available: int, settings: PumpClientSettings) -> AfterFailure:
-    """What follows ``elapsed`` seconds after the first try and ``retries`` retries, while ``available`` Pumps are available."""
+    """The next step ``elapsed`` seconds after the first try and after ``retries`` retries, while ``available`` Pumps are available."""
     if too_large(failure):
         return AfterFailure.REFUSE
     if elapsed > settings.write_timeout and retries > available:
@@ -38,8 +38,8 @@ def after_failed_prewrite(failure: WriteFailed, elapsed: float, retries: int, av
 
 
 def after_failed_outcome(elapsed: float, left: bool, settings: PumpClientSettings) -> AfterFailure:
-    """What follows ``elapsed`` seconds after the client was given the outcome; ``left``: its Pump is registered offline.
+    """The next step ``elapsed`` seconds after the client got the outcome; ``left``: its Pump is registered offline.
 
-    A Pump goes offline only when no Prewrite waits there any more: it has got this outcome from the upstream.
+    A Pump goes offline only when no Prewrite waits on it: it already has this outcome from the upstream.
     """
     return AfterFailure.GIVE_UP if left or elapsed > settings.outcome_patience else AfterFailure.AGAIN

@@ -1,4 +1,4 @@
-"""Which Pump gets a binlog: the strategies, the preference by labels, and which Pump has which Prewrite (pump_client.md 5).
+"""Which Pump gets a binlog: the strategies, the preference by labels, and the Pump of each Prewrite (pump_client.md 5).
 
     strategy   Prewrite                                              Commit, Rollback
     range      round robin, from the first whenever the list changed  the Pump that accepted the Prewrite
@@ -37,12 +37,12 @@ def by_range(pumps: Sequence[NodeStatus], ask: PrewriteRequest, chance: random.R
 
 
 def by_hash(pumps: Sequence[NodeStatus], ask: PrewriteRequest, chance: random.Random) -> NodeStatus | None:
-    """The one at start_ts modulo their number; with every retry the next."""
+    """The Pump at start_ts modulo their number; with every retry the next Pump."""
     return pumps[(ask.start_ts + ask.retries) % len(pumps)]
 
 
 def by_score(pumps: Sequence[NodeStatus], ask: PrewriteRequest, chance: random.Random) -> NodeStatus | None:
-    """A random one, weighted by score; None when all scores are 0, as those of real Pumps are."""
+    """A random Pump, weighted by score; None when all scores are 0, as real Pumps' are."""
     weights = [max(0, pump.score) for pump in pumps]
     return chance.choices(pumps, weights)[0] if any(weights) else None
 
@@ -66,7 +66,7 @@ def preferred(pumps: Sequence[NodeStatus], labels: Mapping[str, str]) -> tuple[N
 
 
 class Selector:
-    """Chooses among the Pumps offered last: those with the client's labels, the others only for a Prewrite that failed on these."""
+    """Chooses among the Pumps offered last: the Pumps with the client's labels, and the others only for a Prewrite that failed on these."""
 
     def __init__(self, strategy: Strategy, labels: Mapping[str, str], chance: random.Random) -> None:
         self._strategy = strategy

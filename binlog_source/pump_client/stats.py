@@ -18,7 +18,7 @@ class ClientStats:
     failovers: int = 0
     """Prewrites accepted by another Pump than the one tried first."""
     outcomes_given_up: int = 0
-    """Commits and Rollbacks that were not written: too old, of no known Prewrite, or for an offline Pump. Orphan resolution finds them."""
+    """Commits and Rollbacks that were not written: too old, without a known Prewrite, or for an offline Pump. Orphan resolution finds them."""
     probes: int = 0
     """Empty binlogs sent to unavailable Pumps."""
     demotions: int = 0

@@ -1,7 +1,7 @@
-"""The two background loops: following the registry, and probing unavailable Pumps (pump_client.md 3).
+"""The two background loops of the client: one follows the registry, one probes unavailable Pumps (pump_client.md 3).
 
-Promises: ``follow`` and ``detect`` are bodies of daemon threads and end soon after the clock is closed. When the registry does not answer,
-that is logged once and the Pumps are listed again later, so that no change is missed; until then their last known states apply.
+Promises: ``follow`` and ``detect`` are bodies of daemon threads, and end soon after the clock is closed. If the registry does not answer,
+that is logged once, and the Pumps are listed again later, so that no change is missed. Until then their last known states apply.
 """
 
 import logging
@@ -37,7 +37,7 @@ class Follower:
             news = self._news()
         except ReplicationError as error:
             if self._revision is not None:
-                _log.warning("registry %s: %s; continuing with the Pumps known so far", self._registry.url, error)
+                _log.warning("registry %s: %s: the client continues with the Pumps known so far", self._registry.url, error)
             self._revision = None
             return False
         self._revision = news.revision

@@ -1,8 +1,8 @@
 """The gRPC client of a Pump's WriteBinlog: one binlog or many, awaited or not.
 
-Promises: an answer means durable. A refusal or a lost connection raises ``WriteFailed``, which names the Pump. ``start_many`` needs our
-Pump's ``WriteBinlogBatch``; a Pump that lacks it gets the binlogs one by one, in order. The connection is opened by the first write and
-shares nothing with others to the same address, so that a new writer connects at once. ``address`` is ``host:port`` or ``unix:///path``.
+Promises: an answer means durable. A refusal or a lost connection raises ``WriteFailed``, which names the Pump. ``start_many`` uses our
+Pump's ``WriteBinlogBatch``; a Pump without that method gets the binlogs one by one, in order. The first write opens the connection. It is
+shared with no other writer to the same address, so that a new writer connects at once. ``address`` is ``host:port`` or ``unix:///path``.
 """
 
 import contextlib
@@ -27,17 +27,17 @@ _TIMEOUT = 60.0
 _CONNECT_SECONDS = 20.0
 """How long a connection may take: gRPC's own default."""
 OUTCOME_TIMEOUT = 5.0
-"""Timeout of writing an outcome that was found out elsewhere. Seconds."""
+"""Timeout of writing an outcome that the upstream reported. Seconds."""
 OUTCOME_CONNECT_SECONDS = 0.1
 """How long a connection for such an outcome may take: a host that takes connections and is silent must not hold up the other Pumps."""
 _Call = Callable[[], "grpc.CallFuture[pump_pb2.WriteBinlogResp]"]
 
 
 class WriteFailed(PumpUnavailable):
-    """A Pump did not acknowledge a binlog; it may have stored it nevertheless.
+    """A Pump did not acknowledge a binlog. The Pump may have stored it all the same.
 
-    ``code`` is the name of the gRPC status (``UNAVAILABLE``, ``DEADLINE_EXCEEDED``, ``UNKNOWN``, …); ``OK`` when the Pump answered with an
-    errmsg, which is a failure too (wire.md 1). ``text`` is the text of the status or the errmsg.
+    ``code`` is the name of the gRPC status (``UNAVAILABLE``, ``DEADLINE_EXCEEDED``, ``UNKNOWN``, …). ``OK`` means that the Pump answered with an
+    errmsg, which is a failure, too (wire.md 1). ``text`` is the text of the status or the errmsg.
     """
 
     def __init__(self, message: str, code: str = "UNKNOWN", text: str = "") -> None:

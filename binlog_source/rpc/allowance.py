@@ -1,4 +1,4 @@
-"""An allowance of frames that carry no request data: normal use stays within it, a flood does not (RFC 9113, section 10.5).
+"""An allowance of frames without request data: normal use stays within it, a flood does not (RFC 9113, section 10.5).
 
 Promises: pure; ``now`` is any clock's seconds.
 """

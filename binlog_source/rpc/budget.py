@@ -1,12 +1,12 @@
 """Memory for unfinished requests: one budget for a server, a share of it for each connection.
 
-    small   what a stream's initial window admits is counted as it arrives; above one half of the budget, a request must be refused
-    large   a request that announces more asks for the rest; its window is opened, in turn, when the other half has room
+    small   fits a stream's initial window: counted as it arrives; above one half of the budget, a request must be refused
+    large   announces more, and asks for the rest: its window is opened, in turn, when the other half has room
     huge    one at a time for the whole server, outside the budget, so that a binlog of any size passes
 
-Promises: pure. Grants never exceed their half, and are never delayed by bytes that arrived without a grant. A connection has at most a
-quarter of the budget in grants, so that no connection can block all others; addresses take turns, the least recently served first. A grant
-is charged to the budget at once, whether its bytes arrive or not.
+Promises: pure. Grants never exceed their half, and bytes that arrived without a grant never delay them. A connection has at most a quarter
+of the budget in grants, so that no connection can block all others. Addresses take turns, the least recently served first. A grant is
+charged to the budget at once, whether its bytes arrive or not.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class Budget:
         self.counted = 0
         """Bytes that arrived without a grant."""
         self.excused = 0
-        """Of these, the bytes of requests that asked for the rest: the server makes them wait, not their clients."""
+        """Bytes of requests whose remainder the server has not yet allowed. The server holds them back, not the client."""
         self.lent = 0
         """Bytes granted."""
         self.waiting: dict[str, dict[tuple[Share, int], int]] = {}
@@ -99,7 +99,7 @@ class Budget:
             del self.waiting[owner]
 
     def serve(self) -> None:
-        """Grant what there is room for. Requests that wait for the budget are not overtaken, those that wait for their share are."""
+        """Grant what fits. No request overtakes a request that waits for the budget. A request that waits for its share may be overtaken."""
         self.full = False
         if not self.waiting:
             return

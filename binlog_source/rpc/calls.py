@@ -1,6 +1,6 @@
 """A handler's side of a call (``PendingCall`` for one answer, ``StreamCall`` for a stream of answers), and a server's ``Methods``.
 
-Promises: a ``StreamCall`` is for one handler's thread; ``left`` and ``cancel`` are for the loop's.
+Promises: only a handler's thread uses a ``StreamCall``, except for ``left`` and ``cancel``, which the loop's thread uses.
 """
 
 import threading

@@ -4,8 +4,8 @@
     while (message := call.take()) is not None: ...
     call.status, call.text
 
-Promises: messages come whole and in order; what is sent compressed is unpacked. At most ``WINDOW`` bytes of messages that nobody has taken
-are held, and what one message and HTTP/2's window add: then the server waits. A call ends exactly once, and never without a status.
+Promises: messages arrive whole and in order; compressed messages are unpacked. A call holds at most ``WINDOW`` bytes of messages that
+nobody has taken, plus one message and HTTP/2's window. Then the server waits. A call ends exactly once, and always with a status.
 """
 
 import struct

@@ -1,8 +1,8 @@
 """One HTTP/2 connection of a gRPC client, on its loop's thread: the calls under way. The ``h2`` library speaks the protocol.
 
-Promises: no call waits for another, except for the number of calls that the server allows. What a server sends is bounded by the streams'
-windows, which are opened as messages are taken (``ClientCall``); the connection's own is always wide. After GOAWAY the calls that the server
-still answers go on, the others fail as ``UNAVAILABLE``, and the connection closes with its last call. A server that violates HTTP/2 fails its
+Promises: no call waits for another, except when the server limits the number of calls. The streams' windows bound what a server sends; they
+are opened as messages are taken (``ClientCall``). The connection's own window is always wide. After GOAWAY the calls that the server still
+answers continue, the others fail as ``UNAVAILABLE``, and the connection closes with its last call. A server that violates HTTP/2 fails its
 calls, and nothing else.
 """
 
@@ -142,10 +142,10 @@ class ClientConnection(asyncio.Protocol):
     # What the client does with it.
 
     async def greet(self) -> None:
-        """The server is verified: send what was kept back, and wait until it has said how many calls it allows.
+        """Begin to speak HTTP/2 with a verified server: send what was kept back, and wait for the number of calls that the server allows.
 
         Raises:
-            OSError: it closed the connection, or does not speak HTTP/2.
+            OSError: the server closed the connection, or does not speak HTTP/2.
         """
         self._greets = True
         self._flush()

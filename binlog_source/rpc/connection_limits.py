@@ -1,12 +1,12 @@
-"""Limits on connections by client address: how many are allowed, and which one is closed to make room for another.
+"""Limits on connections by client address: how many are allowed, and which connection is closed to make room.
 
-    of one address   above the limit, one of that address is closed
-    in total         above the limit, one of the address that has the most is closed
+    of one address   above the limit, a connection of that address is closed
+    in total         above the limit, a connection of the address with the most is closed
 
-The one that is closed is the longest silent among those without a call; if all have calls, it is the new one. An IPv6 network of 64 bits
-counts as one address: one machine may own all of it.
+The closed connection is the longest silent among those without a call. If all have calls, it is the new connection. An IPv6 network of
+64 bits counts as one address, because one machine may own all of it.
 
-Promises: pure. Connections use at most half of the process's descriptors and none of the last ``FILES``, so that files always find some.
+Promises: pure. Connections use at most half of the process's descriptors, and none of the last ``FILES``, so that files always get some.
 """
 
 import ipaddress

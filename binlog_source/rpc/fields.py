@@ -1,6 +1,6 @@
 """Validation of a request's fields (RFC 9113, sections 8.2 and 8.3): names, values, pseudo-header fields.
 
-Promises: pure. A fault is a description of the violation, for which the stream is reset; "" means valid.
+Promises: pure. A fault is a description of the violation, and the stream is then reset. "" means valid.
 """
 
 import re

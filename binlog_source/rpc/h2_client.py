@@ -1,13 +1,14 @@
-"""A gRPC client over TLS for one server, also for one that selects no protocol in ALPN, as a real Pump (wire.md 7): grpcio refuses it.
+"""A gRPC client over TLS for one server. It also connects to a server that selects no protocol in ALPN, as a real Pump (wire.md 7).
+grpcio refuses such a server.
 
     client = H2Client("host:8250", tls)
     call = client.start(b"/binlog.Pump/PullBinlogs")     # ClientCall
 
-All clients of a process share one thread, an asyncio loop. A client has one connection, opened by the first call; while it is lost, the next
-call opens another. ``connect_seconds`` is what that may take, from the name's resolution to the end of TLS's handshake.
+All clients of a process share one thread, an asyncio loop. A client has one connection, opened by the first call. After a loss the next
+call opens another. ``connect_seconds`` bounds that, from the name's resolution to the end of TLS's handshake.
 
 Promises: thread-safe; no method waits. The server is verified before anything is sent: by its CA, its name and ``cert-allowed-cn``. A
-certificate that was replaced is used from the next connection on. A process that is forked has clients of its own, not its parent's.
+replaced certificate is used from the next connection on. A forked process has its own clients, not its parent's.
 """
 
 import asyncio

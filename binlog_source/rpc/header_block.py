@@ -1,11 +1,12 @@
-"""Header blocks (HPACK, RFC 7541): decodes a client's to a mapping, encodes ours as plain literals. Tables and Huffman code: ``hpack``.
+"""Header blocks (HPACK, RFC 7541): decodes a client's block to a mapping, encodes ours as plain literals. ``hpack`` has tables and Huffman
+code.
 
-Promises: pure. A ``BadBlock`` must end the connection: the dynamic table no longer matches the client's. A block's size is bounded, both
-encoded and decoded.
+Promises: pure. A ``BadBlock`` must end the connection, because the dynamic table no longer matches the client's. A block's size is bounded,
+both encoded and decoded.
 
 Why not the library's decoder: it takes four times as long for one block as all the rest of a call. A client repeats nearly the same block
-with each call, so a block that does not change the table is cached. But grpc-go adds each call's ``grpc-timeout`` to the table, so that
-TiDB's blocks all differ and must be decoded.
+with each call, so a block that does not change the table is cached. But grpc-go adds each call's ``grpc-timeout`` to the table, so TiDB's
+blocks all differ and must be decoded.
 """
 
 from collections.abc import Iterable, Mapping

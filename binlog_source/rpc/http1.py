@@ -4,8 +4,8 @@
     dialogue.take(data); request = dialogue.request()   # None while it is not complete
     dialogue.answer(request, answer)                    # bytes to send
 
-Promises: pure. An invalid request raises ``BadRequest``; the connection is closed after its answer. So does one that is to change something and
-comes from a page in a browser, whatever site that is of: a name may be made to resolve to this machine. Buffers are bounded.
+Promises: pure. Buffers are bounded. An invalid request raises ``BadRequest``, and the connection closes after its answer. A request that
+would change something is invalid, too, if it comes from a page in a browser: the page's site may have a name that resolves to this machine.
 """
 
 import json
@@ -131,7 +131,7 @@ class Dialogue:
         if asked.method == b"CONNECT":
             raise BadRequest("CONNECT is not supported", HTTPStatus.METHOD_NOT_ALLOWED)
         if asked.method not in _LOOKS and any(name in _OF_A_PAGE for name, _ in asked.headers):
-            raise BadRequest("a page in a browser may change nothing here", HTTPStatus.FORBIDDEN)
+            raise BadRequest("a request from a page in a browser may change nothing here: use a command-line client", HTTPStatus.FORBIDDEN)
         target = asked.target.decode("ascii")
         try:
             parts = urlsplit(target)

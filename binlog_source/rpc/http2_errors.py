@@ -1,4 +1,4 @@
-"""Errors of HTTP/2 (RFC 9113, sections 5.4 and 7): what a client did wrong, apart from what this program did wrong.
+"""Errors of HTTP/2 (RFC 9113, sections 5.4 and 7): the client's faults, apart from this program's faults.
 
     RemoteConnectionError   the client violated HTTP/2: answered with GOAWAY, and the connection is closed
     RemoteStreamError       the client violated HTTP/2 on one stream: answered with RST_STREAM; the other streams continue

@@ -1,4 +1,4 @@
-"""What HTTP/2's connection returns: whole calls, and calls that their client ended."""
+"""The events that an HTTP/2 connection returns: whole calls, and calls that their client ended."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -1,8 +1,7 @@
 """One HTTP/1 connection: one request at a time. Everything here runs on the loop's thread.
 
-Promises: a client is closed if its request takes more than ``REQUEST_SECONDS`` to arrive, if it sends no request or reads nothing of its
-answer for ``IDLE_SECONDS``, or if it pipelines too many requests without waiting for answers. What it sends counts against the server's
-``Budget``.
+Promises: a client is closed if its request takes more than ``REQUEST_SECONDS`` to arrive; if it sends no request, or reads nothing of its
+answer, for ``IDLE_SECONDS``; or if it pipelines too many requests. Its bytes count against the server's ``Budget``.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
-"""Compressed requests, inflated by a thread of their own: a few bytes may become 2 GiB.
+"""Inflates compressed requests in a thread of its own: a few bytes may become 2 GiB.
 
-    lane of the large   one after the other, each charged to the server's ``Budget`` with the size that its gzip trailer announces
-    lane of the huge    the same for those that the budget admits one at a time and outside of it (``Budget.is_huge``)
+    lane of the large   one request after the other; each is charged to the server's ``Budget`` with the size in its gzip trailer
+    lane of the huge    the same for requests that the budget admits one at a time and does not count (``Budget.is_huge``)
 
-Promises: all methods are for the loop's thread, and none of them inflates. A request is inflated no further than to the size that it
-announces and the limit. Addresses take turns, and one that waits for ``WAIT_SECONDS`` is refused. What waits is bounded: above a quarter of
-the budget the address that has most of it is refused its newest one. The memory is given back when the message was handled (``end``).
+Promises: all methods are for the loop's thread, and none of them inflates. A request is inflated no further than to its announced size and
+the limit. Addresses take turns. A request that waits for ``WAIT_SECONDS`` is refused. The waiting bytes are bounded: above a quarter of the
+budget, the newest request of the address with the most bytes is refused. The memory is given back when the message was handled (``end``).
 """
 
 import enum
@@ -41,7 +41,7 @@ class _Stage(enum.Enum):
 
 
 class Inflation:
-    """One compressed request. ``end`` it once: its message was handled, or nobody wants it any more."""
+    """One compressed request. Call ``end`` once: when its message was handled, or is no longer wanted."""
 
     __slots__ = ("_lane", "deliver", "limit", "owner", "packed", "since", "stage", "unwanted")
 

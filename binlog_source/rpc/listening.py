@@ -1,7 +1,7 @@
-"""Where a server listens: which failures pass by themselves, and the file of its Unix socket.
+"""The addresses where a server listens: which failures pass by themselves, and the file of its Unix socket.
 
-Promises: a socket at which somebody answers is left alone, and so is any other file; a stale one may be replaced. Only one's own file is
-removed, never that of a process that has replaced it.
+Promises: a socket at which somebody answers is left alone, and so is any other file. A stale socket may be replaced. A process removes only
+its own file, never the file of a process that has replaced it.
 """
 
 import errno
@@ -25,7 +25,7 @@ _PASSING = frozenset(
         errno.ENOMEM,
     }
 )
-"""A port that its former owner still has, an address that this machine has not got yet, what runs short."""
+"""Failures that pass: the port's former owner still has it, this machine has not got the address yet, a resource runs short."""
 _NO_NAME = re.compile(r"[0-9.]*|.*:.*")
 """Hosts that no name server is asked for."""
 _ANSWER_SECONDS = 1.0
@@ -46,7 +46,7 @@ def host_and_port(addr: str) -> tuple[str | None, int]:
 
 
 def cannot_listen(what: str, host: str, error: Exception) -> ConfigError:
-    """The error that says so; ``what``: the server and its address, ``host``: of the address."""
+    """The error about a failure to listen; ``what``: the server and its address, ``host``: the address's host."""
     text = f"{what}: {error}"
     if isinstance(error, socket.gaierror):
         passes = not _NO_NAME.fullmatch(host)
@@ -69,10 +69,10 @@ class SocketFile:
     """The file of a Unix socket that this process listens at."""
 
     def __init__(self, path: str) -> None:
-        """Look at what is there.
+        """Look at the file of the path.
 
         Raises:
-            OSError: somebody answers there (EADDRINUSE), or the file is no socket, or cannot be looked at.
+            OSError: somebody answers at the socket (EADDRINUSE), or the file is no socket, or cannot be looked at.
         """
         self.path = path
         self._own: _Inode | None = None
@@ -99,7 +99,7 @@ class SocketFile:
         self._own = self._inode()
 
     def check(self) -> None:
-        """Look whether it is still one's own.
+        """Check that the file is still this process's own.
 
         Raises:
             OSError: another process has replaced it (EADDRINUSE).

@@ -1,8 +1,8 @@
 """One connection: its protocol, detected by the first bytes, and its calls or requests. Everything here runs on the loop's thread.
 
-Promises: a client that does not read its answers is not read from either. One that does not open the protocol within ``FIRST_WORD``
-seconds is closed; one that violates HTTP/2 receives GOAWAY and is closed. While the server holds, received calls wait, nothing more is read
-from the socket, and no timeout runs (``RpcServer.hold``).
+Promises: while a client does not read its answers, nothing is read from it. A client that does not open the protocol within ``FIRST_WORD``
+seconds is closed. A client that violates HTTP/2 receives GOAWAY and is closed. While the server holds (``RpcServer.hold``), received calls
+wait, nothing more is read from the socket, and no timeout runs.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
 """The receiving side of HTTP/2: requests under way, and the flow-control windows that admit them (RFC 9113, section 5.2).
 
-A connection's window is refilled as it is used, so that only its streams' windows limit a client. A stream's initial window admits most
-requests whole. gRPC announces a message's length at its beginning: for a longer one, the window is opened for the rest when the server's
+A connection's window is refilled as it is used, so only its streams' windows limit a client. A stream's initial window admits most requests
+whole. gRPC announces a message's length at its beginning. For a longer message the window is opened for the rest when the server's
 ``Budget`` grants it.
 
-Promises: pure. A request under way is one whose stream is open and whose body is wanted. One that is too large, or longer than it
-announced, is returned before it ends; the rest of its body is discarded as it arrives.
+Promises: pure. A request under way has an open stream and a wanted body. A request that is too large, or longer than announced, is returned
+before it ends. The rest of its body is discarded as it arrives.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -3,13 +3,18 @@
     socket bytes -> detect the protocol -> http2.Connection -> Call -> unary handler (on the loop) | stream handler (a thread each)
                                         -> http1 request    -> http handler (in a pool)
 
-Promises: a unary handler is called on the loop's thread and must not block: it keeps the ``PendingCall``, which ``RpcServer.answer``
-answers later, many at once, if its client is still connected. A stream handler runs in a thread, is slowed down by its client's flow
-control and is notified when its client cancels or disconnects. An exception in a handler fails its own call and no other. ``hold`` pauses
-reading from all sockets, so that what is not stored yet stays with the clients. A client that does not read its answers is not read from
-either, so that memory stays bounded. The memory (``budget``) and the duration of unfinished requests are bounded, also of compressed ones (``inflater``), and so are the streams
-per address and the connections (``connection_limits``). ``stop`` returns when no handler is running, or when its timeouts have passed.
-With TLS all of it goes through TLS on the TCP port (``secured_peer``), whatever a client offers in ALPN; a Unix socket has none.
+Promises:
+
+* A unary handler runs on the loop's thread and must not block. It keeps the ``PendingCall``. ``RpcServer.answer`` answers it later, many at
+  once, if its client is still connected.
+* A stream handler runs in a thread. Its client's flow control slows it down, and it is notified when its client cancels or disconnects.
+* An exception in a handler fails its own call and no other.
+* ``hold`` pauses reading from all sockets, so that what is not stored yet stays with the clients. While a client does not read its answers,
+  nothing is read from it.
+* Memory (``budget``) and duration of unfinished requests are bounded, also of compressed requests (``inflater``). So are the streams per
+  address and the connections (``connection_limits``).
+* ``stop`` returns when no handler is running, or when its timeouts have passed.
+* With TLS, every connection of the TCP port uses TLS (``secured_peer``), whatever a client offers in ALPN. A Unix socket has no TLS.
 """
 
 import asyncio
@@ -43,7 +48,7 @@ LOOK = 1.0
 """Seconds between two checks of the clients' timeouts."""
 _POLL = 0.005
 _MANY = 2
-"""An address with so many times the streams that another would have loses one to it."""
+"""An address with this many times the streams of another address loses a stream to it."""
 _KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
@@ -166,9 +171,10 @@ class RpcServer:
         return self._loop.time()
 
     def relieve_memory(self) -> None:
-        """On the loop's thread: while unfinished requests exceed their memory, close the client that holds most of it without having asked.
+        """Make room while unfinished requests exceed their memory. On the loop's thread.
 
-        If most of it belongs to requests that wait for memory, no client is at fault: refuse one request of the client with most of that.
+        Closed is the client that holds most memory without having asked for it. If most memory belongs to requests that wait for more, no client
+        is at fault: then one request is refused, of the client that holds most of that memory.
         """
         while self.budget.overdrawn:
             shares = {peer: peer.share for peer in self._peers}
@@ -301,10 +307,10 @@ class RpcServer:
         except Exception as error:  # last resort of the thread: the client must not wait for ever
             _log.exception("%s %s failed", request.method, request.path)
             # not its text, which may hold anything
-            return http1.HttpResponse(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: the log has more\n".encode())
+            return http1.HttpResponse(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: see the log of this process\n".encode())
 
     def stop(self, grace: float) -> None:
-        """Accept no further call, let those under way end for at most ``grace`` seconds, close. A second call waits for the first one's end."""
+        """Accept no further call, give the calls under way ``grace`` seconds to end, close. A second ``stop`` waits for the end of the first."""
         with self._stopping:
             if self._thread.is_alive():
                 asyncio.run_coroutine_threadsafe(self._wind_up(grace), self._loop).result()

@@ -1,9 +1,9 @@
 """A connection that begins with TLS. Everything here runs on the loop's thread.
 
-Promises: it counts as a connection from its first moment, so that TLS's handshake does not pass by the server's limits. The handshake takes
-at most ``FIRST_WORD`` seconds. Nothing that a client sends is looked at before it is verified, as the settings ask. The certificate shown is the
-one that is in its file when the connection is made. HTTP/1 is chosen where a client offers it in ALPN: who offers both, such as curl and
-Prometheus, wants a page, for which there is no HTTP/2 here; gRPC's clients offer only that.
+Promises: it counts as a connection from its first moment, so the server's limits also hold for TLS's handshake. The handshake takes at most
+``FIRST_WORD`` seconds. A client's bytes are looked at only after the client is verified as the settings ask. The certificate shown is the
+one in its file when the connection is made. A client that offers HTTP/1 in ALPN gets HTTP/1: curl and Prometheus offer both and want a
+page, which has no HTTP/2 here. gRPC's clients offer only HTTP/2.
 """
 
 import asyncio

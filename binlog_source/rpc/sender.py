@@ -1,8 +1,9 @@
 """The sending side of HTTP/2: gRPC answers, split into frames that fit the client's flow-control windows (RFC 9113, section 5.2).
 
-Promises: pure. What the windows do not admit is queued; ``queued`` returns how much. A window increase takes effect at the next ``flow``:
-however many there were, each stream sends once. Answers do not use the dynamic header table, so their encoding does not depend on earlier
-answers. A call that is no longer open is ignored; one that its client never opened is a ``LocalProtocolError``.
+Promises: pure. Bytes that the windows do not admit are queued; ``queued`` returns how many. A window increase takes effect at the next
+``flow``: however many there were, each stream sends once. Answers do not use the dynamic header table, so their encoding does not depend on
+earlier answers. An answer to a call that is no longer open is ignored; for a call that its client never opened it is a
+``LocalProtocolError``.
 """
 
 from collections import deque

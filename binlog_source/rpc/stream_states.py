@@ -12,12 +12,12 @@
                    closed  <--- RST_STREAM -----+
 
 A client's END_STREAM is a flag of its HEADERS or DATA: it is applied after the frame itself. PRIORITY is allowed in every state and changes
-none. ``RESET`` is the part of "closed" in which a client may not have received our RST_STREAM yet: what it sends meanwhile is ignored, and
-changes no more than the header table and the connection's window.
+none. ``RESET`` is the part of "closed" in which a client may not have received our RST_STREAM yet. Frames that it sends meanwhile are
+ignored; they change only the header table and the connection's window.
 
-Promises: pure. What a client sends is a transition of ``NEXT`` or raises the error of ``VIOLATIONS``; what this program sends is a transition
-or raises ``LocalProtocolError``. The memory of a connection's streams is bounded, however many there were: a stream without an entry is
-idle if its id is above the highest so far, else closed.
+Promises: pure. A frame from a client is a transition of ``NEXT`` or raises the error of ``VIOLATIONS``. A frame of this program is a
+transition or raises ``LocalProtocolError``. The memory of a connection's streams is bounded, however many there were: a stream without an
+entry is idle if its id is above the highest so far, else closed.
 """
 
 from enum import IntEnum

@@ -1,8 +1,8 @@
 """One unfinished request: its body so far, its stream's window, its timeout.
 
-* A request must be complete ``PATIENCE`` seconds after it began. One that was granted memory must make progress instead: in every
-  ``PATIENCE`` seconds it must be completed or receive ``SLOWEST`` bytes a second, and it must not pause for ``SILENCE`` seconds, because
-  others wait for its memory. A large announced length does not extend the time.
+A request must be complete ``PATIENCE`` seconds after it began. A request with granted memory must make progress instead, because others
+wait for its memory: in every ``PATIENCE`` seconds it must be completed or receive ``SLOWEST`` bytes a second, and it must not pause for
+``SILENCE`` seconds. A large announced length does not extend the time.
 
 Promises: pure; ``now`` is any clock's seconds.
 """

@@ -1,7 +1,7 @@
-"""When the stream's next batch is worthwhile, and where it ends. Pure: the views of the Pumps' logs are given, ``admission`` chooses.
+"""When the stream's next batch begins, and where it ends. Pure: the caller gives the views of the Pumps' logs, ``admission`` chooses.
 
-Promises: a batch is worthwhile as soon as it can release something. A raw one, after a while, also is when there is enough to read, or when
-the Pump that holds R back has an orphan that pairing can only settle once it was read.
+Promises: a batch begins as soon as it can release something. A raw batch also begins, after a while, when there is enough to read, or when
+the Pump that holds R back has an orphan: pairing can settle an orphan only after it was read.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from pyspark_tidb_binlog.schemas.events import Delivery, as_time, tso
 HELD_SECONDS = 1.0
 """How long a raw batch waits for R to advance before it reads ahead of R, so that pairing can resolve orphans.
 
-A Pump that holds R back is mostly one that answers a moment later than the others: what is read ahead of it passes through the pairing
+A Pump that holds R back mostly just answers a moment later than the others. Binlogs that are read ahead of it pass through the pairing
 state, which costs more than the wait.
 """
 _AHEAD_MS = int(ASK_AFTER * 1000) + 1000
@@ -33,7 +33,7 @@ _AHEAD_MS = int(ASK_AFTER * 1000) + 1000
 
 
 _FUTURE_MS = 3_600_000
-"""No promise is so far ahead of the upstream's time: it is a commit_ts, or a timestamp of PD's that a fake was given."""
+"""No promise is that far ahead of the upstream's time: a promise is a commit_ts, or the ts of a fake, which PD issued."""
 
 
 def in_the_future(views: Mapping[str, TailView], delivery: Delivery, now_ts: int) -> dict[str, int]:
@@ -47,8 +47,8 @@ def future_text(ahead: Mapping[str, int], now_ts: int) -> str:
     """The message about Pumps with a promise that is ``in_the_future``."""
     told = ", ".join(f"Pump {pump} promises that nothing up to ts {ts} ({as_time(ts)}) follows" for pump, ts in sorted(ahead.items()))
     return (
-        f"{told}, and the upstream's time is {now_ts} ({as_time(now_ts)}): a binlog with a wrong ts is in its log, or PD's time was set back. "
-        f"Nothing is read past it, because what is committed until then would be taken for late and lost; {document('errors/upstream')} has what to do"
+        f"{told}, but the upstream's time is {now_ts} ({as_time(now_ts)}). The Pump's log holds a binlog with a wrong ts, or PD's time was set back. The "
+        f"stream stops here, because it would lose what commits below that ts. {document('errors/upstream')} says what to do"
     )
 
 

@@ -1,8 +1,8 @@
-"""Pairing buckets: which start_ts belongs to which, and their ids. Pure.
+"""Pairing buckets: the bucket of each start_ts, and the buckets' ids. Pure.
 
-Promises: neither function may change. The pairing state in a checkpoint is kept by the ids of its buckets, and by the bucket of each start_ts.
-Each batch costs each bucket a call into Python and accesses to the state, so they are few, and their ids are chosen such that Spark puts
-equally many into each of its state partitions.
+Promises: neither function may change: the pairing state in a checkpoint is kept by the buckets' ids and by the bucket of each start_ts.
+Each batch costs each bucket a call into Python and accesses to the state, so there are few buckets. Their ids are chosen such that Spark
+puts equally many into each of its state partitions.
 """
 
 from collections.abc import Sequence

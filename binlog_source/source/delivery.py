@@ -50,9 +50,9 @@ def resolve_delivery(config: SourceConfig, patience: float = 60.0, waiting: Wait
 
 
 def unfit(config: SourceConfig, discovery: PumpDiscovery, seconds: float) -> list[str]:
-    """What is wrong with each Pump that a start would call and that does not serve this stream, by its id and address.
+    """The Pumps that a start would call and that do not serve this stream: the reason of each, by its id and address.
 
-    All are asked at once; ``seconds``: after which a Pump does not answer.
+    All are asked at once; ``seconds``: how long to wait for an answer.
 
     Raises:
         PumpUnavailable: the registry does not answer.
@@ -83,7 +83,7 @@ def _unfit_now(endpoint: Endpoint) -> str:
         if offers_raw(endpoint, 0, lambda why: None):
             return ""
         if refused := refusal(endpoint, _REFUSES_SECONDS):
-            return f"Pump {endpoint.pump} at {endpoint.address} refuses what it is asked: {refused}"
+            return f"Pump {endpoint.pump} at {endpoint.address} refuses the stream's call: {refused}"
         require_itself(endpoint, _UNFIT_SECONDS)
     except ReplicationError as error:
         return str(error)

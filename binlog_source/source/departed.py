@@ -1,12 +1,13 @@
-"""Pumps that a stream has read and that are there no more: which of them it goes on without, and with what loss. Pure but for a clock.
+"""Pumps that a stream has read and that are gone: which of them it continues without, and with what loss. Pure but for a clock.
 
-    registered as offline by itself, with nothing above R           left: all that it had was read (``PumpDiscovery`` omits it)
-    registered as offline, does not answer, and may have had more   lost: it holds R, or with ``fail-on-data-loss = false`` is left out
-    set offline by somebody else, and the stream's offset names it  the same, whatever its last heartbeat says: that is older than its death
+    registered as offline by itself, with nothing above R           left: its whole log was read (``PumpDiscovery`` omits it)
+    registered as offline, does not answer, and may have had more   lost: it holds R; ``fail-on-data-loss = false`` leaves it out
+    set offline by somebody else, and the stream's offset names it  the same; its last heartbeat, older than its death, proves nothing
     not in the registry, or not in the list                         vanished: it holds R, or ends the stream
 
-Promises: a Pump that the stream's offset names is never left out because it is not listed: a registry may have lost its memory, and a
-list may have been mistyped. ``gone-pumps`` names those that are gone for ever; whoever is listed and not offline is read in spite of it.
+Promises: a Pump that the stream's offset names is never left out just because it is not listed: a registry may have lost its memory, and a
+list may have been mistyped. ``gone-pumps`` names the Pumps that are gone for ever. A Pump that is listed and not offline is read in spite
+of it.
 """
 
 import logging
@@ -30,7 +31,7 @@ class Membership:
     pumps: Mapping[str, str]
     """Pump id -> ``host:port`` of those to read."""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """Those that the stream goes on without although they may have had binlogs above R, and up to which ts; 0 = unknown."""
+    """Pumps that the stream leaves out although they may have had binlogs above R, and up to which ts; 0 = unknown."""
 
     def noted(self, end: BinlogOffset) -> Mapping[str, int]:
         """``left_out`` as a batch that ends at ``end`` records it."""
@@ -52,16 +53,16 @@ class DepartedPumps:
     ) -> Membership:
         """The Pumps of the batch after ``before``.
 
-        ``listed``: those that may have binlogs above R, by discovery; ``offline``: all that are registered as offline; ``silent``: those
-        that do not answer, and why. One whose address another Pump has does not answer, whoever does there.
+        ``listed``: the Pumps that may have binlogs above R, by discovery. ``offline``: all that are registered as offline. ``silent``: the Pumps
+        that do not answer, and why. A Pump counts as silent, too, if another Pump has its address.
 
         Raises:
-            PumpUnavailable: one is not in the registry, or is dead with binlogs that were not read.
-            ConfigError: one is not in the list.
+            PumpUnavailable: a Pump is not in the registry, or is dead with binlogs that were not read.
+            ConfigError: a Pump is not in the list.
         """
         gone = self._source.gone
         silent = dict(silent) | {
-            pump: f"its address {left.address} is that of Pump {left.successor} now" for pump, left in offline.items() if left.successor
+            pump: f"Pump {left.successor} now answers at its address {left.address}" for pump, left in offline.items() if left.successor
         }
         # A list names Pumps by their addresses: a registry that has taken its place lists the same ones.
         vanished = sorted(set(before.pumps) - set(listed) - set(offline) - set(listed.values()))
@@ -89,36 +90,36 @@ class DepartedPumps:
             return False
         if self._source.fail_on_data_loss and pump not in self._source.gone:
             why = (
-                "the stream has not read all that it had"
+                "the stream has not read all binlogs of this Pump"
                 if gone.left
-                else "it did not leave by itself: what it took last may not have been read"
+                else "it did not leave by itself, so the stream may not have read its last binlogs"
             )
             raise PumpUnavailable(
-                f"Pump {pump} is registered as offline and does not answer ({silent[pump]}), and {why}: restart it; "
-                f"or, if it is gone for ever, go on without what only it had above ts {before.resolved_ts} "
-                f"({as_time(before.resolved_ts)}): name it in spark.gone-pumps, or set spark.fail-on-data-loss = false"
+                f"Pump {pump} is registered as offline and does not answer ({silent[pump]}), and {why}: restart this Pump. "
+                "If the Pump is gone for ever, name it in spark.gone-pumps, or set spark.fail-on-data-loss = false. The stream then skips "
+                f"the binlogs above ts {before.resolved_ts} ({as_time(before.resolved_ts)}) that only this Pump had"
             )
         _log.warning("%s", left_out_text(pump, before.resolved_ts))
         return True
 
 
 def vanished_error(pumps: list[str], resolved_ts: int, source: SourceConfig) -> PumpUnavailable | ConfigError:
-    """What is said about ``pumps``, which nobody names any more, although the stream has read them up to ``resolved_ts``."""
+    """The error about ``pumps`` that are no longer named, although the stream has read them up to ``resolved_ts``."""
     names = ", ".join(pumps)
     gone = (
-        f"If it is gone for ever, name it in spark.gone-pumps: what only it had above ts {resolved_ts} ({as_time(resolved_ts)}) is left out"
+        "If the Pump is gone for ever, or has another name or address now, name it in spark.gone-pumps. The stream then skips the binlogs above "
+        f"ts {resolved_ts} ({as_time(resolved_ts)}) that only this Pump had"
     )
     if names_registry(source):
         return PumpUnavailable(
-            f"Pump {names} is not in the registry {source.pumps} any more, and the stream has not left it: start it, or check that this is the "
-            f"registry that it was in. {gone}; so do if the registry lists it under another name"
+            f"Pump {names} is not in the registry {source.pumps} any more, but the stream still reads this Pump: start it, or check that "
+            f"this is the Pump's registry. {gone}"
         )
     return ConfigError(
-        f"Pump {names} is not among the Pumps that the settings list, and the stream has read it: name it again. {gone}; "
-        "so do if it has another address, which is listed instead"
+        f"Pump {names} is not among the Pumps that the settings list, but the stream has read this Pump: name it again. {gone}"
     )
 
 
 def left_out_text(pump: str, after_ts: int) -> str:
-    """The message about a Pump that the stream goes on without."""
-    return f"Pump {pump} is gone, and the stream goes on without it: what only it had above ts {after_ts} ({as_time(after_ts)}) is lost"
+    """The message about a Pump that the stream continues without."""
+    return f"Pump {pump} is gone, and the stream continues without it: the binlogs above ts {after_ts} ({as_time(after_ts)}) that only this Pump had are lost"

@@ -1,8 +1,8 @@
 """Converts the bytes of PullBinlogs responses to columns of records. Pure.
 
-``PullBinlogResp {entity = 1}`` and ``PullBinlogBatch {repeated entity = 1}`` have the same encoding for one entity, so one
-parser handles both. ``Records`` holds a run of messages as columns; ``raw_rows`` and ``sorted_rows`` convert it to ``stages.RAW``,
-``packed_rows`` converts that to ``stages.PACKED``.
+``PullBinlogResp {entity = 1}`` and ``PullBinlogBatch {repeated entity = 1}`` have the same encoding for one entity, so one parser handles
+both. ``Records`` holds a run of messages as columns. ``raw_rows`` and ``sorted_rows`` convert it to ``stages.RAW``, ``packed_rows``
+converts that to ``stages.PACKED``.
 
 Promises: bytes that are not such a message, or a payload that is not a binlog, raise ``ProtocolViolation`` naming the Pump.
 """
@@ -126,7 +126,7 @@ def parse(data: bytes, pump: str) -> Records:
         types = [p[1] if len(p) > 1 and p[0] == _TP_TAG else _type(p) for p in payloads]
     except (DecodeError, Corruption) as error:
         raise ProtocolViolation(
-            f"Pump {pump} answered {len(data)} bytes that are not a PullBinlogs message ({error}); check that a Pump serves this address"
+            f"Pump {pump} answered {len(data)} bytes that are no PullBinlogs message ({error}): check that a Pump serves this address"
         ) from error
     columns = np.array(metas, dtype=np.int64).reshape(-1, 6)
     return Records(
@@ -188,7 +188,7 @@ def raw_rows(records: Records, pump: str, bucket_ids: Sequence[int]) -> pa.Recor
         place = int(np.argmax(unknown))
         raise ProtocolViolation(
             f"Pump {pump} delivered a record of type {int(types[place])} at start_ts {int(records.start_ts[place])}, commit_ts "
-            f"{int(records.commit_ts[place])}; raw delivery has only Prewrite 0, Commit 1 and Rollback 2"
+            f"{int(records.commit_ts[place])}, but raw delivery has only the types Prewrite 0, Commit 1 and Rollback 2"
         )
     real = records.start_ts != records.commit_ts
     return _rows(records, real, types, pump, buckets(records.start_ts, bucket_ids))

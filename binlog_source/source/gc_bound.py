@@ -1,9 +1,9 @@
 """The ts up to which a real Pump may have garbage-collected its log. HTTP shell around ``gc_ts_in``.
 
-PullBinlogs does not report it; the Pump's metrics, on the same port, do: ``binlog_pump_storage_gc_ts`` is in physical milliseconds
+PullBinlogs does not report that ts. The Pump's metrics, on the same port, do: ``binlog_pump_storage_gc_ts`` is in physical milliseconds
 (pump.md 9), a float in Prometheus' text format: ``1.795277142123e+12``.
 
-Promises: the bound is never below the Pump's own: what the text omits (the logical part, and digits beyond those written) is rounded up.
+Promises: the bound is never below the Pump's own. What the text omits is rounded up: the logical part, and digits beyond those written.
 """
 
 import re
@@ -43,8 +43,8 @@ def gc_ts_in(text: str) -> int | None:
 def is_recent(ts: int, newest_ts: int) -> bool:
     """Whether no Pump can have collected anything above ``ts``; ``newest_ts``: the newest ts of the upstream that is known, 0 = none.
 
-    This machine's clock has to say so, and the upstream must not be known to be further. A clock that is far behind ``ts`` is wrong, and says
-    nothing; one that stood still with the stream, as in a machine that was suspended, agrees with ``ts`` and is behind ``newest_ts``.
+    Two conditions must hold: this machine's clock is near ``ts``, and so is ``newest_ts``. A clock far behind ``ts`` is wrong and proves nothing. In
+    a machine that was suspended the clock agrees with ``ts``, but is behind ``newest_ts``.
     """
     return abs(time.time_ns() // 1_000_000 - physical_ms(ts)) < RECENT_MS and physical_ms(newest_ts) - physical_ms(ts) < RECENT_MS
 
@@ -52,10 +52,10 @@ def is_recent(ts: int, newest_ts: int) -> bool:
 def gc_ts_of(pump: str, address: str, tls: TlsSettings | None = None, *, by_address: bool = False) -> int:
     """The gc ts of Pump ``pump`` at ``address``, rounded up to the precision of the metric; ``tls``: the cluster's.
 
-    ``by_address``: it is whoever answers there, whatever its node id.
+    ``by_address``: any Pump at the address will do, whatever its node id.
 
     Raises:
-        PumpUnavailable: the Pump does not report it, or another one answers.
+        PumpUnavailable: the Pump does not report its gc ts, or another Pump answers.
     """
     page = f"{'https' if tls else 'http'}://{address}/metrics"
     try:
@@ -66,8 +66,8 @@ def gc_ts_of(pump: str, address: str, tls: TlsSettings | None = None, *, by_addr
     bound = gc_ts_in(text)
     if bound is None:
         raise PumpUnavailable(
-            f"Pump {pump} does not report its gc ts at {page} ({why}), so a gap in its log would go unnoticed; "
-            "make that page reachable from this machine"
+            f"Pump {pump} does not report its gc ts at {page} ({why}), so a gap in the Pump's log could not be noticed: "
+            "make this page reachable from this machine"
         )
     return bound
 

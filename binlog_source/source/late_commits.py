@@ -1,7 +1,7 @@
 """A due Commit whose Prewrite pairing no longer keeps: the whole transaction is read from the Pump that has both. gRPC shell.
 
-This happens when a Prewrite was settled as rolled back, but its transaction committed: a Commit wins over a Rollback, in sorted delivery as
-in pairing, but pairing has dropped the Prewrite by then. The Pump's log holds it until it is collected.
+Example: a Prewrite was settled as rolled back, but its transaction committed. A Commit wins over a Rollback, in sorted delivery as in
+pairing, but pairing has already dropped the Prewrite. The Pump's log holds it until it is collected.
 """
 
 import logging
@@ -29,7 +29,7 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the Pumps returned, and why some could not be read."""
+    """The Pumps' answers, and why some Pumps could not be read."""
 
     found: Sequence[Late]
     failures: Mapping[str, str]
@@ -50,8 +50,8 @@ def ask(missing: Sequence[tuple[int, int]], endpoints: Mapping[str, Endpoint]) -
                 continue
             if pieces:
                 _log.warning(
-                    "start_ts %d was settled as rolled back, and committed at %d (%s) nevertheless: "
-                    "Pump %s has its Prewrite, and the Commit wins",
+                    "start_ts %d was settled as rolled back, and committed at %d (%s) later: "
+                    "the Commit wins, and the rows come from the Prewrite on Pump %s",
                     start_ts, commit_ts, as_time(commit_ts), pump,
                 )  # fmt: skip
                 found.append(Late(start_ts, commit_ts, pieces))

@@ -1,13 +1,12 @@
-"""A stream that begins in the middle of the DDL history, at ``initial-commit-ts``: which jobs the target has already, where FinishedTS does not
-tell. [spark]
+"""A stream that begins at ``initial-commit-ts``, in the middle of the DDL history: which jobs the target already has. [spark]
 
-The target was filled from a snapshot at that ts: it has every DDL whose binlog has a lower or equal commit_ts. The history only tells a
-job's FinishedTS, which is later than its binlog by milliseconds, and by up to ``SYNC_SECONDS`` while a TiDB server does not acknowledge a
-schema version. Taken for missing, such a DDL would be executed a second time, a TRUNCATE with the rows of the snapshot. So the binlogs of
-that time are read, from the Pumps.
+The target was filled from a snapshot at that ts: it has every DDL whose binlog has a lower or equal commit_ts. The history shows only a
+job's FinishedTS. That is some milliseconds after its binlog, and up to ``SYNC_SECONDS`` while a TiDB server does not acknowledge a schema
+version. By FinishedTS alone such a DDL would be executed a second time: a TRUNCATE would delete the rows of the snapshot. So the binlogs of
+that time are read from the Pumps.
 
-Promises: nothing is read unless a job finished within ``SYNC_SECONDS`` after the ts. Where the Pumps no longer have those binlogs, a
-warning names the jobs that are taken for missing.
+Promises: nothing is read unless a job finished within ``SYNC_SECONDS`` after the ts. If the Pumps no longer have those binlogs, a warning
+names the jobs, and they are executed.
 """
 
 import logging
@@ -55,10 +54,12 @@ def committed_before(source: SourceConfig, history: SchemaHistory, ts: int) -> d
             and not (job.type == JobType.DROP_COLUMN and binlog.ddl_schema_state == DELETE_ONLY)
         }
     except (BinlogPurged, DamagedLog) as error:
-        _log.warning("DDL jobs %s are taken to lie after initial-commit-ts %d, because the binlogs around it cannot be read: %s",
+        _log.warning("DDL jobs %s are executed as if they came after initial-commit-ts %d, because the binlogs near that ts cannot be read: %s",
                      sorted(doubtful), ts, error)  # fmt: skip
         return {}
-    _log.info("of DDL jobs %s, which were finished just after initial-commit-ts %d, the target has %s", sorted(doubtful), ts, sorted(found))
+    _log.info(
+        "DDL jobs %s finished just after initial-commit-ts %d: the target already has %s of them", sorted(doubtful), ts, sorted(found)
+    )
     return found
 
 

@@ -125,7 +125,7 @@ def require_advance(start: BinlogOffset, end: BinlogOffset) -> None:
     """
     if start.delivery != end.delivery:
         raise ConfigError(
-            f"an offset of the source tidb_binlog in the checkpoint was made with delivery {start.delivery}, and the one behind it with {end.delivery}"
+            f"the checkpoint holds offsets of two deliveries of the source tidb_binlog: first delivery {start.delivery}, then delivery {end.delivery}"
         )
     if not start.initial and start.floor != end.floor:
         raise _refused(f"its floor moved from {start.floor} to {end.floor}")
@@ -171,7 +171,7 @@ def _count(value: object, what: str) -> int:
 
 
 def _refused(why: str) -> ConfigError:
-    return ConfigError(f"an offset of the source tidb_binlog in the checkpoint cannot be used: {why}")
+    return ConfigError(f"the checkpoint holds an offset of the source tidb_binlog that cannot be used: {why}")
 
 
 def seen_of(offset: BinlogOffset, pump: str) -> LogFingerprint | None:

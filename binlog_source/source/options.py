@@ -1,7 +1,7 @@
 """``SourceConfig`` as options of ``format("tidb_binlog")``, and back. Pure.
 
-Promises: ``source_of(options_of(c)) == c``; names are case-insensitive, as in Spark; an unknown option or an
-invalid value raises a ``ConfigError`` that names it.
+Promises: ``source_of(options_of(c)) == c``. Names are case-insensitive, as in Spark. An unknown option or an invalid value raises a
+``ConfigError`` that names it.
 """
 
 import json
@@ -75,11 +75,11 @@ def source_of(options: Mapping[str, str]) -> SourceConfig:
     given = {name.lower(): value for name, value in options.items()}
     known = {name.lower() for name in (*_CONFIG_NAMES, *_SECURITY_NAMES, *_STREAM_NAMES, FORMAT, "path")}
     if unknown := sorted(set(given) - known):
-        raise ConfigError(f"format tidb_binlog has no option {', '.join(unknown)}; it has {', '.join(sorted(names_of_options()))}")
+        raise ConfigError(f"format tidb_binlog has no option {', '.join(unknown)}; its options are {', '.join(sorted(names_of_options()))}")
     values = _values(SourceConfig, _CONFIG_NAMES, given)
     if not values["pumps"]:
         raise ConfigError(
-            "format tidb_binlog needs the option pumps: host:port,host:port or the registry's URL, http://host:port or pd://host:port"
+            "format tidb_binlog needs the option pumps: give host:port,host:port or the registry's URL, http://host:port or pd://host:port"
         )
     try:
         return SourceConfig(**values, security=SecurityConfig(**_values(SecurityConfig, _SECURITY_NAMES, given)))

@@ -1,6 +1,6 @@
-"""A registry or Pump that does not answer: the stream waits, and fails only when that lasts. Shell over a clock.
+"""A registry or Pump that does not answer: the stream waits, and fails only after ``patience`` seconds. Shell over a clock.
 
-Promises: an error is raised once it has lasted for ``patience`` seconds without one success in between; until then it is logged.
+Promises: an error is raised once it has lasted for ``patience`` seconds without one success. Until then it is logged.
 """
 
 import logging

@@ -1,8 +1,8 @@
-"""A partition of a batch: one Pump's share of the span of commit_ts (after_ts, upto_ts]. Pure, but for Spark's class that it must be.
+"""A partition of a batch: one Pump's share of the span of commit_ts (after_ts, upto_ts]. Pure, but it is a Spark class.
 
-Contract: a partition is all that an executor needs, besides the options, to read its share, and it gives the same rows however often and
-wherever it is read. The partitions of a batch together cover its span. One of them at least carries the control rows, also if there is
-nothing to read, so that R arrives at the following stages; the first one advances the query's watermark.
+Contract: an executor needs only the partition and the options to read its share. A partition gives the same rows however often and wherever
+it is read. The partitions of a batch together cover its span. At least one of them carries the control rows, even if there is nothing to
+read, so that R arrives at the following stages. The first partition advances the query's watermark.
 """
 
 from collections.abc import Collection, Mapping
@@ -32,13 +32,13 @@ class BinlogPartition(InputPartition):
     clock_ts: int = 0
     """The ts to which this partition advances the query's watermark; 0 = none."""
     seen: LogFingerprint | None = None
-    """What the Pump's log must contain at the batch's end; otherwise it is not the log that the batch was planned with."""
+    """What the Pump's log must contain at the batch's end; otherwise the log was replaced since the batch was planned."""
     span_after_ts: int | None = None
     """Where the span begins for the following stages, if not at ``after_ts``: a stream from 0 on skips what the Pumps have collected."""
     left: tuple[tuple[str, int], ...] = ()
-    """Pumps that the stream goes on without from this batch on, and up to which ts they may have had binlogs that are lost."""
+    """Pumps that the stream leaves out from this batch on, and up to which ts they may have had binlogs, which are lost."""
     newest_ts: int = 0
-    """The newest ts of the upstream that the driver knew; 0 = none. It decides only what is asked of the Pump, never what is read."""
+    """The newest ts of the upstream that the driver knew; 0 = none. It decides only on questions to the Pump, never on what is read."""
     anew: bool = False
     """The Pump's log was replaced before this batch: what the former log held and the stream had not read is lost."""
 

@@ -1,7 +1,7 @@
 """Reads a partition on an executor: a Pump's records as rows of ``stages.RAW`` or ``stages.PACKED``, then the control rows. Shell.
 
-Promises: a partition that is read again gives the same rows. What a Pump has lost raises, or with ``failOnDataLoss=false`` becomes a LOST
-row after the rows that are there.
+Promises: a partition that is read again gives the same rows. A loss on a Pump raises an error, or with ``failOnDataLoss=false`` becomes a
+LOST row after the rows that exist.
 """
 
 import logging
@@ -86,22 +86,22 @@ class _Losses:
         """The Pump has collected binlogs up to ``gc_ts``."""
         text = purge_text(self._pump, gc_ts, self._part.after_ts)
         if self._fail:
-            raise BinlogPurged(text + "; load a fresh snapshot of the upstream, or set failOnDataLoss=false to go on with a gap")
-        _log.warning("%s; going on with a gap because failOnDataLoss=false", text)
+            raise BinlogPurged(text + ": load a fresh snapshot of the upstream, or set failOnDataLoss=false to continue with a gap")
+        _log.warning("%s: the stream continues with a gap, because failOnDataLoss=false", text)
         self._lost(self._part.after_ts, gc_ts, text)
 
     def on_damage(self, damage: Damage, text: str) -> None:
         """A part of the Pump's log cannot be read."""
         if self._fail:
             refuse_damage(damage, text)
-        _log.warning("%s; going on without it because failOnDataLoss=false", text)
+        _log.warning("%s: the stream continues without these binlogs, because failOnDataLoss=false", text)
         self._lost(damage.after_ts, damage.upto_ts or self._part.upto_ts, text)
 
     def on_replaced(self, text: str) -> None:
         """The Pump's log is not the one that the batch was planned with."""
         if self._fail:
             refuse_replaced(text)
-        _log.warning("%s; going on with what it has because failOnDataLoss=false", text)
+        _log.warning("%s: the stream continues with what the new log holds, because failOnDataLoss=false", text)
         self._lost(self._part.after_ts, self._part.upto_ts, text)
 
 
@@ -113,7 +113,7 @@ def _terms(part: BinlogPartition, config: SourceConfig, extra: StreamOptions, lo
             with closing(discovery_of(config)) as discovery:
                 return replace(endpoint, address=discovery.pumps().get(pump, endpoint.address))
         except PumpUnavailable as error:
-            _log.warning("Pump %s: the last known address is used, because the registry does not answer: %s", pump, error)
+            _log.warning("the read of Pump %s uses the Pump's last known address, because the registry does not answer: %s", pump, error)
             return endpoint
 
     newest_ts = max(part.newest_ts, part.upto_ts)

@@ -1,8 +1,8 @@
 """One open pull of a Pump's log (``Pull``), the channels to Pumps, and what a pull's end means. gRPC shell.
 
-A call to a host that crashed or was cut off still has an open connection, so a call that times out makes the next one use a new connection
-(``renew``). HTTP/2 PINGs are not used: a real Pump's server treats them as an attack if they come more often than every five minutes. Each
-error names Pump and ts. Channels are kept for the life of the process.
+After a host crashed or was cut off, a call to it still has an open connection. So after a call that times out, the next call uses a new
+connection (``renew``). HTTP/2 PINGs are not used: a real Pump's server treats more than one in five minutes as an attack. Each error names
+Pump and ts. Channels are kept for the life of the process.
 """
 
 import sys
@@ -73,14 +73,14 @@ class Endpoint:
     gzip: bool = False
     """Whether it is asked to compress what is pulled."""
     by_address: bool = False
-    """Whether the settings list it by its address: whoever answers there is meant."""
+    """Whether the settings list the Pump by its address: any Pump that answers there is the right one."""
 
 
 def require_itself(endpoint: Endpoint, timeout: float = ANSWER_SECONDS) -> None:
-    """Return if the Pump that answers at the address is the endpoint's; one that is listed by its address always is. ``timeout``: see ``require_pump``.
+    """Check that the Pump at the address is the endpoint's. A Pump that is listed by its address always is. ``timeout``: see ``require_pump``.
 
     Raises:
-        PumpUnavailable: it does not answer, or another one does.
+        PumpUnavailable: no Pump answers, or another Pump.
     """
     if not endpoint.by_address:
         require_pump(endpoint.pump, endpoint.address, endpoint.tls, timeout)
@@ -100,7 +100,7 @@ class PullMetadata:
     pump: str
     """Its node id."""
     seen: str = ""
-    """Whether its log contains what the reader has seen, ``yes`` or ``no``; empty: it was not asked, or does not support this."""
+    """Whether its log contains what the reader has seen, ``yes`` or ``no``; empty: the Pump was not asked, or does not support this."""
     end: Position | None = None
     """Where its log ends."""
 
@@ -242,12 +242,12 @@ def renew(address: str) -> None:
 
 
 def offers_raw(endpoint: Endpoint, patience: float, waiting: Waiting = log_waiting) -> bool:
-    """Whether the Pump is ours and so offers tip and raw delivery: a real one does not know the method ``WriteBinlogBatch``.
+    """Whether the Pump offers tip and raw delivery, as ours do. A real Pump does not know the method ``WriteBinlogBatch``.
 
-    Asked by a batch without binlogs, which is answered at once: a pull of a real Pump is not answered before it has a message.
+    The question is a batch without binlogs, which a Pump answers at once. A real Pump answers a pull only when it has a message.
 
     Raises:
-        PumpUnavailable: it cannot be reached within ``patience`` seconds.
+        PumpUnavailable: the Pump cannot be reached within ``patience`` seconds.
     """
     retries = Retries(_POLL, patience)
     while True:
@@ -266,7 +266,7 @@ def offers_raw(endpoint: Endpoint, patience: float, waiting: Waiting = log_waiti
             renew(endpoint.address)
         if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
             return False
-        text = f"Pump {endpoint.pump} at {endpoint.address} did not report its delivery: {reason(failure)}"
+        text = f"Pump {endpoint.pump} at {endpoint.address} did not say which delivery it offers: {reason(failure)}"
         if retries.over:
             raise PumpUnavailable(text)
         waiting(text)
@@ -301,10 +301,10 @@ def kept_by_real(endpoint: Endpoint, after_ts: int, newest_ts: int = 0) -> int:
 
 
 def silent_damage(endpoint: Endpoint, after_ts: int, upto_ts: int) -> tuple[Damage, str]:
-    """What a real Pump that stops after ``after_ts`` cannot read, found by probing from which ts on it delivers; and the message.
+    """The damaged place at which a real Pump stops after ``after_ts``, and the message. Probes show from which ts on the Pump delivers.
 
     Raises:
-        PumpUnavailable: it ends every pull, whatever ts the pull starts from.
+        PumpUnavailable: the Pump ends every pull, whatever ts the pull starts from.
     """
 
     def readable(ts: int) -> bool:
@@ -321,21 +321,21 @@ def silent_damage(endpoint: Endpoint, after_ts: int, upto_ts: int) -> tuple[Dama
 
     lost = first_readable(after_ts, upto_ts, readable)
     if lost is None:
-        raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} ends every pull without a message; see its own log")
+        raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} ends every pull without a message: see the Pump's own log")
     text = f"{silent_text(endpoint.pump, after_ts)}: the record at ts {lost} ({as_time(lost)}) is lost"
     return Damage(-1, lost, lost, lost - 1, lost), text
 
 
 def require_cluster(error: grpc.RpcError, endpoint: Endpoint) -> None:
-    """Return unless a listed Pump refuses the settings' cluster id; at a registered one's address a Pump of another cluster may come and go.
+    """Fail if a listed Pump refuses the settings' cluster id. At a registered Pump's address a Pump of another cluster may come and go.
 
     Raises:
-        ConfigError: it does.
+        ConfigError: the listed Pump refuses the id.
     """
     if endpoint.by_address and isinstance(error, grpc.Call) and _OTHER_CLUSTER in (error.details() or ""):
         raise ConfigError(
-            f"Pump {endpoint.address} is of another cluster than spark.cluster-id says ({error.details()}): for Pumps in a list, set "
-            "spark.cluster-id to the id that Pumps and TiDB have in their logs"
+            f"Pump {endpoint.address} refuses the cluster id of the settings ({error.details()}): with a list of Pumps, set "
+            "spark.cluster-id to the id in the logs of the Pumps and TiDB"
         )
 
 
@@ -351,7 +351,7 @@ def damage_of(error: grpc.RpcError, endpoint: Endpoint) -> Damage | None:
         return None
     damage = damage_in(error.details() or "")
     if damage is None:
-        raise DamagedLog(f"Pump {endpoint.pump} at {endpoint.address} has lost data: {error.details()}")
+        raise DamagedLog(f"Pump {endpoint.pump} at {endpoint.address} reports lost binlogs: {error.details()}")
     return damage
 
 
@@ -363,6 +363,6 @@ def purged(gc_ts: int, after_ts: int) -> bool:
 def purge_text(pump: str, gc_ts: int, after_ts: int) -> str:
     """The message about a span that the Pump has collected."""
     return (
-        f"Pump {pump} has collected binlogs that are still needed: wanted above ts {after_ts} ({as_time(after_ts)}), "
+        f"Pump {pump} has collected binlogs that the stream still needs: wanted above ts {after_ts} ({as_time(after_ts)}), "
         f"oldest kept {gc_ts} ({as_time(gc_ts)})"
     )

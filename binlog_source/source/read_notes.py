@@ -1,6 +1,7 @@
-"""Notes for the job's progress about reads that wait for their Pump: files beside the stop file, shared by a machine's processes. Shell.
+"""Notes for the job's progress line about reads that wait for their Pump: files beside the stop file, shared by a machine's processes.
+Shell.
 
-Promises: a note exists while a read waits and is removed when the read continues. One that cannot be written, on another machine or
+Promises: a note exists while a read waits, and is removed when the read continues. A note that cannot be written, on another machine or
 after the job has ended, is skipped.
 """
 

@@ -1,15 +1,16 @@
-"""The readers of ``format("tidb_binlog")`` with option ``format`` = ``protocol``: a stream, and a batch of a span of timestamps. Spark shell.
+"""The readers of ``format("tidb_binlog")`` with option ``format`` = ``protocol``: a stream, and a batch of a span of timestamps. Spark
+shell.
 
-Rows are ``stages.RAW``, or with option ``packed`` ``stages.PACKED``. Offsets are ``offset.BinlogOffset``. ``start`` and ``end``
-determine the content of a batch (start, end], however often it is read: executors pull it from the Pumps again and cache only channels.
+Rows are ``stages.RAW``, or with option ``packed`` ``stages.PACKED``. Offsets are ``offset.BinlogOffset``. ``start`` and ``end`` determine
+the content of a batch (start, end], however often it is read: executors pull it from the Pumps again and cache only channels.
 
     partition.py      a Pump's share of a batch         partition_rows.py   reads it on an executor
     batch_planner.py  where the next batch ends         stream_end.py       where the stream ends; Trigger.AvailableNow
     stream_report.py  what the progress shows           outage.py           a Pump or registry that does not answer
-    waker.py          wakes idle Pumps, over wake.py            departed.py      which Pumps the stream goes on without
+    waker.py          wakes idle Pumps, over wake.py    departed.py         which Pumps the stream continues without
 
-Stopping: while ``stopFile`` exists, ``latestOffset`` returns ``start``, no further batch begins, and the query can be
-stopped while it is idle. ``query.stop()`` during a batch may end in an error raised by Spark itself.
+To stop: while ``stopFile`` exists, ``latestOffset`` returns ``start``. No further batch begins, and the query can be stopped while it is
+idle. ``query.stop()`` during a batch may end in an error of Spark itself.
 """
 
 import time
@@ -57,13 +58,13 @@ class BinlogReader(DataSourceReader):
         """One partition per Pump."""
         after_ts, upto_ts = self._config.starting_commit_ts, self._config.ending_commit_ts
         if after_ts < 0 or upto_ts <= 0:
-            raise ConfigError("a batch read needs startingCommitTs (0 = the beginning) and endingCommitTs: it reads the span between them")
+            raise ConfigError("a batch read lacks startingCommitTs or endingCommitTs: set both; startingCommitTs = 0 is the beginning")
         if upto_ts < after_ts:
-            raise ConfigError(f"endingCommitTs {upto_ts} is below startingCommitTs {after_ts}")
+            raise ConfigError(f"endingCommitTs {upto_ts} is below startingCommitTs {after_ts}: raise endingCommitTs")
         with closing(discovery_of(self._config)) as discovery:
             members = self._members(discovery, BinlogOffset(Delivery.SORTED, after_ts, after_ts, {}))
             if members.left_out and not members.pumps:
-                raise PumpUnavailable(f"nothing above ts {after_ts} can be read: {', '.join(members.left_out)}, all that had it, are gone")
+                raise PumpUnavailable(f"no Pump is left to read above ts {after_ts}: {', '.join(members.left_out)} are gone")
             made = sorted_partitions(endpoints_of(self._config, discovery, members.pumps), after_ts, upto_ts)
             made[:1] = [replace(partition, left=tuple(sorted(members.left_out.items()))) for partition in made[:1]]
             return made
@@ -195,11 +196,11 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [replace(partition, newest_ts=newest_ts) for partition in made]
 
     def _named(self, discovery: PumpDiscovery, after: BinlogOffset, after_ts: int) -> Mapping[str, str]:
-        """The Pumps that are named, without those that the settings give up.
+        """The named Pumps, without those that the settings give up.
 
         Raises:
-            PumpUnavailable: one of ``after`` is not in the registry.
-            ConfigError: one is not in the list, or all are given up.
+            PumpUnavailable: a Pump of ``after`` is not in the registry.
+            ConfigError: a Pump of ``after`` is not in the list, or all are given up.
         """
         known = discovery.pumps()
         given_up = {pump for pump in self._config.gone if pump not in known or pump in discovery.offline()}
@@ -207,14 +208,14 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if missing or (after.pumps and set(after.pumps) <= given_up):
             kind = PumpUnavailable if missing and names_registry(self._config) else ConfigError
             raise kind(
-                f"the batch (ts {after_ts}, {after.resolved_ts}] reads Pump {', '.join(missing or after.pumps)}, which option pumps or the "
-                "registry does not name; name it again until the batch is done. If it is gone for ever: name it in spark.gone-pumps, or "
+                f"the batch (ts {after_ts}, {after.resolved_ts}] reads Pump {', '.join(missing or after.pumps)}, but neither option pumps nor "
+                "the registry names this Pump: name it until the batch is done. If the Pump is gone for ever, name it in spark.gone-pumps, or "
                 + self._anew(after_ts)
             )
         return {pump: address for pump, address in known.items() if pump not in given_up}
 
     def _owners(self, discovery: PumpDiscovery, after: BinlogOffset, after_ts: int, known: Mapping[str, str]) -> list[str]:
-        """The Pumps of ``after`` to read from, without those that have left since: they hold nothing that is still needed."""
+        """The Pumps of ``after`` to read from. Pumps that have left since are omitted: they hold nothing that is still needed."""
         needed_after = self._needed_after(after_ts)
         there = set(discovery.pumps(needed_after))
         if needed_after < after.resolved_ts:
@@ -228,7 +229,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(after_ts, self._config.starting_commit_ts)
 
     def _anew(self, resolved_ts: int | None) -> str:
-        """How to begin anew where the checkpoint cannot be used, which stands at ``resolved_ts``; None: it cannot be read."""
+        """How to begin again if the checkpoint cannot be used. ``resolved_ts``: its ts; None: the checkpoint cannot be read."""
         return "delete Spark's checkpoint directory (the stream then resumes from the target's checkpoint)"
 
     def _offset(self, value: dict[str, Any]) -> BinlogOffset:
@@ -270,7 +271,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _require_delivery(self, offset: BinlogOffset) -> None:
         if self._config.delivery and self._config.delivery != offset.delivery:
             raise ConfigError(
-                f"the checkpoint was made with delivery {offset.delivery}, option delivery says {self._config.delivery}: "
+                f"the checkpoint was made with delivery {offset.delivery}, but option delivery is {self._config.delivery}: "
                 f"set delivery={offset.delivery}, or {self._anew(offset.resolved_ts)}"
             )
 
@@ -309,7 +310,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return replace(end, left=left) if complete else before
 
     def _require_present(self, views: Mapping[str, TailView], before: BinlogOffset) -> None:
-        """Refuse a promise far ahead of the upstream's time, which is asked only if this machine's clock and what was asked before are behind it."""
+        """Refuse a promise far ahead of the upstream's time. The time is asked only if this machine's clock and the last answer are behind it."""
         if not in_the_future(views, before.delivery, max(self._present_ts, tso(time.time_ns() // 1_000_000))):
             return
         self._present_ts = max(self._present_ts, self._known_discovery().now())

@@ -1,6 +1,6 @@
-"""How much of each Pump's log has arrived: the steps of its tail and their bytes, counted once each, for the Drainer's metrics. Pure.
+"""How much of each Pump's log has arrived, for the Drainer's metrics: the steps of its tail and their bytes, each counted once. Pure.
 
-Promises: a step is counted when a view first shows it. A Pump's log that was replaced, and begins again at lower positions, is counted on.
+Promises: a step is counted when a view first shows it. Counting continues if a Pump's log is replaced and begins again at lower positions.
 """
 
 from collections.abc import Mapping

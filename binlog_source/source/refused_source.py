@@ -1,6 +1,6 @@
 """The source ``tidb_binlog`` where it cannot run: another Spark, a missing package. Spark shell.
 
-Promises: the name is found, and every use of it is one error that says what is missing. Needs nothing but PySpark's ``DataSource``.
+Promises: Spark finds the name, and every use of it is one error that says what is missing. Needs only PySpark's ``DataSource``.
 """
 
 from importlib import import_module
@@ -33,6 +33,6 @@ def reason() -> str:
     except ImportError as error:
         return (
             f"the source tidb_binlog cannot be used with Spark {pyspark.__version__} and the Python packages of its workers: {error}. "
-            f"It runs on Spark 4.2 with the packages that the wheel asks for ({document('supported')})"
+            f"The source needs Spark 4.2 and the packages that the wheel requires ({document('supported')})"
         )
-    return "the source tidb_binlog could not be used when Spark looked for it: start the session again"
+    return "Spark could not load the source tidb_binlog when the session began: start the session again"

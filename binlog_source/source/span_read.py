@@ -1,12 +1,12 @@
 """Reads a bounded part of a Pump's log, whatever happens to the Pump meanwhile: ``read_raw`` and ``read_sorted``. gRPC shell.
 
-A damaged place of a Pump's log (``damage.py``) is passed to ``on_damage``, which raises, or returns: then reading continues after it. A log
-that is not the one that the batch was planned with (``fingerprint.py``) is passed to ``on_replaced``, which raises, or returns: then a raw
-read ends, because its positions are meaningless in that log, and a sorted one continues.
+A damaged place of a Pump's log (``damage.py``) is passed to ``on_damage``. It raises, or it returns and reading continues after the place.
+A log that was replaced since the batch was planned (``fingerprint.py``) is passed to ``on_replaced``. It raises or returns. After a return,
+a raw read ends, because its positions are meaningless in the new log, and a sorted read continues.
 
 Promises: for one (start, end) the reads yield the same records each time. After a broken connection they continue where they were, at the
 address that ``find`` then returns. They fail with ``PumpUnavailable`` when nothing has arrived for ``patience`` seconds. Records out of
-order are a ``ProtocolViolation``; ``on_purged`` reports a span that the Pump has collected. Each error names Pump and ts.
+order are a ``ProtocolViolation``. ``on_purged`` reports a span that the Pump has collected. Each error names Pump and ts.
 """
 
 import contextlib
@@ -150,7 +150,7 @@ def read_recorded(endpoint: Endpoint, after_ts: int, upto_ts: int) -> Iterator[R
 
 
 def refusal(endpoint: Endpoint, seconds: float) -> str:
-    """Why a real Pump refuses a pull, such as one of another cluster; empty: it takes it, and is silent for ``seconds`` or sends something."""
+    """Why a real Pump refuses a pull, for example as of another cluster. Empty: it takes the pull, and sends something or nothing for ``seconds``."""
     try:
         with _opened(endpoint, Delivery.SORTED, Position(0, FAR_FUTURE), seconds, (), None) as pull:
             next(iter(pull), None)
@@ -287,7 +287,7 @@ def _patiently(
         if retries.over:
             raise PumpUnavailable(
                 f"Pump {endpoint.pump} at {endpoint.address} gave nothing for {terms.patience:.0f} s while reading from {mark()[0]} "
-                f"(wanted: above ts {after_ts}, {as_time(after_ts)}): {failure}; restart it, and the stream continues from there"
+                f"(wanted: above ts {after_ts}, {as_time(after_ts)}): {failure}. Restart this Pump: the stream then continues from there"
             )
         if terms.note is not None and retries.elapsed >= _NOTED_SECONDS:
             terms.note.waits(failure)
@@ -303,10 +303,10 @@ class _Silent(PumpUnavailable):
 def _opened(
     endpoint: Endpoint, delivery: Delivery, start: Position, silence: float, known: Collection[str], seen: LogFingerprint | None
 ) -> Iterator[WatchedPull]:
-    """A pull that may take as long as it likes, but may not be silent for ``silence`` seconds: the next one uses a new connection.
+    """A pull of any duration that may not be silent for ``silence`` seconds. After a silence the next pull uses a new connection.
 
     Raises:
-        _Silent: it was.
+        _Silent: the pull was silent for too long.
     """
     pull = WatchedPull(Pull(endpoint, delivery, start, known=known, seen=seen), silence)
     try:
@@ -357,7 +357,7 @@ def _until(records: Records, reached: Position, end: Position, endpoint: Endpoin
         place = int(np.argmax(backwards))
         raise ProtocolViolation(
             f"Pump {endpoint.pump} goes backwards in its log: from {int(before_s[place])}/{int(before_o[place])} to "
-            f"{int(suffixes[place])}/{int(offsets[place])}, reading above ts {after_ts}; if its data directory was replaced, "
+            f"{int(suffixes[place])}/{int(offsets[place])}, in a read above ts {after_ts}. If the Pump's data directory was replaced, "
             "delete Spark's checkpoint directory"
         )
     inside = (suffixes < end.suffix) | ((suffixes == end.suffix) & (offsets <= np.where(records.more, end.offset - 1, end.offset)))
@@ -380,6 +380,6 @@ def _require_ascending(records: Records, reached: int, endpoint: Endpoint) -> No
 def _require_raw(endpoint: Endpoint, metadata: PullMetadata) -> None:
     if metadata.delivery != Delivery.RAW:
         raise ConfigError(
-            f"Pump {endpoint.pump} at {endpoint.address} offers no raw delivery, which this checkpoint was made with: "
+            f"Pump {endpoint.pump} at {endpoint.address} offers no raw delivery, but this checkpoint was made with delivery=raw: "
             "use Pumps of this project, or delete Spark's checkpoint directory and set delivery=sorted"
         )

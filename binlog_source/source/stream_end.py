@@ -40,11 +40,11 @@ class StreamEnd:
         self.finite = self._to_be_fixed = True
 
     def stopping(self) -> bool:
-        """Whether the stop file exists; or its directory does not, so that nobody can tell: who made it makes it again."""
+        """Whether the stop file exists. If its directory is missing, the answer is yes: who made the directory makes it again."""
         return bool(self._stop_file) and (os.path.exists(self._stop_file) or not os.path.exists(os.path.dirname(self._stop_file) or "."))
 
     def note_asking(self) -> None:
-        """Spark asks for a batch (``asking_file``). What cannot be noted only makes a stop less tidy."""
+        """Note that Spark asks for a batch (``asking_file``). A failed note only makes a stop less tidy."""
         if self._stop_file:
             with contextlib.suppress(OSError):
                 asking_file(self._stop_file).touch()
@@ -86,7 +86,7 @@ class StreamEnd:
         if not answered and waited >= self._outage.patience:
             self._outage.began(begun)
             raise PumpUnavailable(
-                f"Trigger.AvailableNow needs the end of every Pump's log, and within {waited:.0f} s not all reported it: {away_text(tails)}"
+                f"Trigger.AvailableNow needs the end of every Pump's log, but after {waited:.0f} s some are missing: {away_text(tails)}"
             )
         if not answered:
             return False
@@ -96,4 +96,6 @@ class StreamEnd:
 def away_text(tails: Tails) -> str:
     """The unreachable Pumps with their reasons, and what to do."""
     away = "; ".join(f"Pump {pump}: {why}" for pump, why in sorted(tails.unreachable().items()))
-    return f"{away or 'a Pump has not reported its log up to the position of the stream'}; restart it, or set it offline in the registry"
+    return (
+        f"{away or 'a Pump has not reported its log up to the position of the stream'}. Restart the Pump, or set it offline in the registry"
+    )

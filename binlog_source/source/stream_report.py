@@ -1,5 +1,7 @@
-"""What the query's progress shows of the Pumps: positions, which one holds R back and how often each was woken, what arrived and how old it
-was, the bytes not read and those waiting for R. Pure but for the time.
+"""What the query's progress shows of the Pumps. Pure but for the time.
+
+The report has positions, the Pump that holds R back, how often each Pump was woken, what arrived and its age, the bytes not read, and the
+bytes that wait for R.
 """
 
 import time

@@ -1,16 +1,19 @@
-"""What the driver knows about each Pump's log without reading payload: one background ``tip`` stream per Pump.
+"""What the driver knows about each Pump's log without reading payloads: one background ``tip`` stream per Pump.
 
-``Tails`` lives in the driver-side worker. Threads fill it; ``latestOffset`` waits on its condition and reads ``views``.
-A real Pump does not support tip and answers sorted; its tail then uses commit_ts and length only, and has no positions.
+``Tails`` lives in the driver-side worker. Threads fill it; ``latestOffset`` waits on its condition and reads ``views``. A real Pump does
+not support tip and answers sorted. Its tail then uses commit_ts and length only, and has no positions.
 
-Promises: a Pump that cannot be reached is retried forever and holds R back (``unreachable`` lists it). One that sends nothing for
-``SILENT_SECONDS`` is asked again over a new connection: its host may have crashed, because a Pump writes a fake after some seconds without
-a write. The new one may be silent for twice as long: one message of a real Pump may take that. A Pump that breaks the protocol, or whose log is not the one that was read (``fingerprint.py``), leaves a ``fault`` that ``views``
-raises. With ``fail_on_data_loss`` off the tail of a replaced log starts again at R, and its view says so (``TailView.anew``). Memory is
-some hundred bytes per step; small steps not used yet are joined, and when a Pump has thousands of them, because another one holds R back
-for hours, they are joined ever more coarsely, so that memory and planning time do not grow with the log. A joined step is as valid as its
-parts: it ends where the last of them ends, with the promises there, and has the bytes of all. Steps that are read are kept until R has
-passed what they hold; after a restart the tip starts at R and delivers them again.
+Promises:
+
+* A Pump that cannot be reached is retried forever and holds R back (``unreachable`` lists it). A Pump that sends nothing for
+  ``SILENT_SECONDS`` is asked again over a new connection: a Pump writes a fake after some seconds without a write, so its host may have
+  crashed. The new connection may be silent for twice as long, because one message of a real Pump may take that time.
+* A Pump that breaks the protocol, or whose log was replaced (``fingerprint.py``), leaves a ``fault`` that ``views`` raises. With
+  ``fail_on_data_loss`` off the tail of a replaced log starts again at R, and its view says so (``TailView.anew``).
+* Memory is some hundred bytes per step. Small unused steps are joined. If a Pump has thousands of steps, because another Pump holds R back
+  for hours, they are joined ever more coarsely. So memory and planning time do not grow with the log. A joined step is as valid as its
+  parts: it ends where the last part ends, with the promises there, and has the bytes of all.
+* Steps that were read are kept until R has passed what they hold. After a restart the tip starts at R and delivers them again.
 """
 
 import logging
@@ -145,7 +148,7 @@ class Tail:
         raw = start.delivery is Delivery.RAW
         if raw and not self._knows_tip:
             raise ConfigError(
-                f"Pump {self.endpoint.pump} at {self.endpoint.address} offers no raw delivery, which this stream uses: "
+                f"Pump {self.endpoint.pump} at {self.endpoint.address} offers no raw delivery, but this stream reads with delivery=raw: "
                 "use Pumps of this project, or set delivery=sorted with a new checkpoint directory"
             )
         if not raw:
@@ -205,9 +208,9 @@ class Tail:
             except ReplicationError as error:
                 return self._fail(error)
             except Exception as error:
-                _log.exception("the tail of Pump %s ends", self.endpoint.pump)
+                _log.exception("the stream of positions from Pump %s fails", self.endpoint.pump)
                 return self._fail(
-                    ProtocolViolation(f"Pump {self.endpoint.pump} at {self.endpoint.address} sent what cannot be read: {error!r}")
+                    ProtocolViolation(f"Pump {self.endpoint.pump} at {self.endpoint.address} sent a message that cannot be read: {error!r}")
                 )
             failures = 0 if time.monotonic() - self.last_news < _BACKOFF.longest else failures + 1
             if not self._stopped:
@@ -287,7 +290,7 @@ class Tail:
         text = replaced_text(self.endpoint.pump, seen, end)
         if self._fail_on_data_loss:
             refuse_replaced(text)
-        _log.warning("%s; going on with what it has because failOnDataLoss=false", text)
+        _log.warning("%s: the stream continues with what the new log holds, because failOnDataLoss=false", text)
         with self._changed:
             self._base, self._end, self._promised, self._raw_promised = None, _NOWHERE, self._resolved, self._resolved
             self._newest_commit = self._max_ts = 0
@@ -307,7 +310,7 @@ class Tail:
         text = damage.text(self.endpoint.pump)
         if self._fail_on_data_loss:
             refuse_damage(damage, text)
-        _log.warning("%s; going on without it because failOnDataLoss=false", text)
+        _log.warning("%s: the stream continues without these binlogs, because failOnDataLoss=false", text)
         self._known.add(damage.place)
         return text
 
@@ -320,7 +323,7 @@ class Tail:
         damage, text = silent_damage(self.endpoint, after_ts, FAR_FUTURE)
         if self._fail_on_data_loss:
             refuse_damage(damage, text)
-        _log.warning("%s; going on without it because failOnDataLoss=false", text)
+        _log.warning("%s: the stream continues without these binlogs, because failOnDataLoss=false", text)
         with self._changed:
             self._base = self._base or _NOWHERE
             self._promised = damage.upto_ts
@@ -338,8 +341,8 @@ class Tail:
         if purged(gc_ts, from_ts) and first:
             text = purge_text(self.endpoint.pump, gc_ts, from_ts)
             if self._fail_on_data_loss:
-                raise BinlogPurged(text + "; load a fresh snapshot of the upstream, or set failOnDataLoss=false to go on with a gap")
-            _log.warning("%s; going on with a gap because failOnDataLoss=false", text)
+                raise BinlogPurged(text + ": load a fresh snapshot of the upstream, or set failOnDataLoss=false to continue with a gap")
+            _log.warning("%s: the stream continues with a gap, because failOnDataLoss=false", text)
         self._knows_tip = metadata.delivery == TIP
         self._tells = metadata.end is not None or not self._knows_tip
         return self._knows_tip
@@ -444,7 +447,7 @@ class Tails:
                 self._tails[pump] = Tail(endpoint, from_ts, self.changed, self._fail_on_data_loss, self._join_below, seen)
 
     def views(self, start: BinlogOffset) -> dict[str, TailView] | None:
-        """Every Pump's view past ``start``; None while one has not answered. Call with the condition held.
+        """Every Pump's view beyond ``start``; None while a Pump has not answered. Call with the condition held.
 
         Raises:
             ReplicationError: a Pump broke the protocol, or has lost or collected what is needed.
@@ -468,7 +471,7 @@ class Tails:
             return max((head.promise for head in self.heads(delivery).values()), default=0)
 
     def readable(self, start: BinlogOffset) -> dict[str, TailView] | None:
-        """``views``, without the steps of Pumps that cannot be read now: a batch with one would wait for it, and hold up all others."""
+        """``views``, without the steps of Pumps that cannot be read now. A batch with such a Pump would wait, and hold up all other Pumps."""
         views = self.views(start)
         if views is None:
             return None
@@ -480,7 +483,7 @@ class Tails:
             return self.changed.wait_for(accept, seconds)
 
     def gc_ts(self) -> int:
-        """The highest ts up to which a Pump had collected when it was first reached; a real one does not report it and counts as 0."""
+        """The highest ts up to which a Pump had collected when it was first reached. A real Pump does not report this and counts as 0."""
         return max((tail.gc_ts for tail in self._tails.values()), default=0)
 
     def quiet_for(self) -> float:

@@ -1,11 +1,12 @@
-"""Which idle Pumps are to be woken, and when: sent a fake binlog with a fresh TSO, as they write one themselves every few seconds. Pure.
+"""Which idle Pumps are woken, and when. A woken Pump gets a fake binlog with a fresh TSO, as it writes itself every few seconds. Pure.
 
-R is the minimum of the Pumps' promises, so a transaction on one Pump is released only when the others have promised more than its
-commit_ts. A busy Pump does so with its next Commit, an idle one with its next fake. ``choose`` names the Pumps that are behind a
-transaction that could be released otherwise, are reachable, and have neither moved nor been woken within the interval. A Pump whose
-promise is below the fake that it was sent already gets no other one: a Prewrite under way holds that back, and would hold the next one
-back, too. Where no Pump has a transaction above R, nothing is chosen, however long they are idle. ``is_of_now`` refuses a timestamp far
-beyond the transaction: then it is an old one, or the registry's clock is not the upstream's, whose fakes would promise falsely.
+R is the minimum of the Pumps' promises. So a transaction on one Pump is released only when the others have promised more than its
+commit_ts. A busy Pump does so with its next Commit, an idle Pump with its next fake.
+
+``choose`` names the Pumps that are behind a transaction that could otherwise be released, are reachable, and have neither moved nor been
+woken within the interval. A Pump whose promise is still below its last fake gets no other fake: a Prewrite under way holds the promise
+back. If no Pump has a transaction above R, nothing is chosen, however long they are idle. ``is_of_now`` refuses a timestamp far beyond the
+transaction: it is old, or the registry's clock is not the upstream's, whose fakes would promise falsely.
 
 Why a fake from outside promises nothing false: docs/adr/0009.
 """

@@ -1,9 +1,10 @@
-"""Wakes idle Pumps that hold R back, while the stream waits for R. Shell around ``wake.choose``: a thread, a registry, calls of WriteBinlog.
+"""Wakes idle Pumps that hold R back, while the stream waits for R. Shell around ``wake.choose``: a thread, a registry, calls of
+WriteBinlog.
 
-Promises: the stream never waits for it: the thread has its own connection to the registry and to each Pump, and every call a short timeout.
-A Pump gets a fake only while ``asked`` is active, is in service by the registry, and has promised less than the fake's ts, which is fetched for
-it just before it is sent; at most one per interval. What fails is logged once per outage and tried again after ``_RETRY_SECONDS``.
-Without a registry there is no TSO, and nothing is woken.
+Promises: the stream never waits for the waker. Its thread has its own connection to the registry and to each Pump, and every call a short
+timeout. A Pump gets a fake under three conditions: ``asked`` is active, the registry has the Pump in service, and the Pump has promised
+less than the fake's ts. The ts is fetched just before the fake is sent. A Pump gets at most one fake per interval. A failure is logged once
+per outage and tried again after ``_RETRY_SECONDS``. Without a registry there is no TSO, and nothing is woken.
 """
 
 import contextlib
@@ -26,7 +27,7 @@ from pyspark_tidb_binlog.schemas.events import Delivery
 _SEND_SECONDS = 1.0
 """How long a Pump may take to answer, and the age that a timestamp may have when it is sent."""
 _RETRY_SECONDS = 3.0
-"""A pause after a failure; an idle Pump writes its own fakes as often."""
+"""A pause after a failure. An idle Pump writes its own fakes at this interval."""
 
 _log = logging.getLogger(__name__)
 
@@ -125,10 +126,10 @@ class PumpWaker:
         begun = time.monotonic()
         ts = discovery.now()
         if time.monotonic() - begun > _SEND_SECONDS:
-            raise PumpUnavailable(f"a timestamp took {time.monotonic() - begun:.1f} s, and an old one is not sent")
+            raise PumpUnavailable(f"the registry needed {time.monotonic() - begun:.1f} s for a timestamp, which is now too old to send")
         if ts <= target.promise:
             raise ProtocolViolation(
-                f"its timestamp {ts} is not above {target.promise}, which Pump {pump} has promised: is it of another cluster?"
+                f"the registry's timestamp {ts} is not above the promise {target.promise} of Pump {pump}: check that both are of one cluster"
             )
         if not is_of_now(ts, target.wanted):
             return
@@ -150,7 +151,7 @@ class PumpWaker:
             yield
         except ReplicationError as error:
             if what not in self._failing and not self._stopped:
-                _log.warning("idle Pumps cannot be woken, so that resolved_ts follows their own fake binlogs: %s: %s", what, error)
+                _log.warning("idle Pumps cannot be woken, so resolved_ts waits for the Pumps' own fake binlogs: %s: %s", what, error)
             self._failing.add(what)
         else:
             self._failing.discard(what)
@@ -163,7 +164,7 @@ class PumpWaker:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A Pump to wake: what it has promised, and the commit_ts that it is to promise."""
+    """A Pump to wake: its present promise, and the commit_ts that it should promise."""
 
     pump: str
     promise: int

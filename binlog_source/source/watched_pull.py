@@ -1,7 +1,7 @@
-"""A pull that is cancelled when nothing has come for too long, however long it takes in all. gRPC shell.
+"""A pull that is cancelled when no message has come for too long. Its whole duration does not count. gRPC shell.
 
-Promises: only time in which a message is waited for counts, not what the reader does with it. One thread per pull, which ends with it: a call
-that its reader receives itself can be ended only by another thread.
+Promises: only the time of waiting for a message counts, not what the reader does with it. Each pull has one thread, which ends with it: a
+reader that receives its call's messages itself needs another thread to end the call.
 """
 
 import threading

@@ -1,1 +1,1 @@
-"""What a Pump and its readers share: names in their calls, positions in a log, its damage, and whether it is still the same log."""
+"""What a Pump and its readers share: names in their calls, positions in a log, damaged places, and the check that a log is still the same."""

@@ -1,10 +1,11 @@
-"""A damaged place in a Pump's value log: what is lost there, the message about it, and how a reader continues after it. Pure.
+"""A damaged place in a Pump's value log: the loss, the message about it, and how a reader continues after it. Pure.
 
 A Pump ends a pull at such a place with status DATA_LOSS and ``Damage.text``. A reader that must not lose anything raises the text as its
-error. One that may (``fail-on-data-loss = false``) parses the place from the text, records a loss, and pulls again: raw from ``end`` on,
-sorted with the place in metadata ``tidb-binlog-known-damage``, or from ``upto_ts`` on if exactly one commit_ts is lost.
+error. With ``fail-on-data-loss = false`` a reader parses the place from the text, records a loss, and pulls again. A raw pull continues
+from ``end``. A sorted pull names the place in metadata ``tidb-binlog-known-damage``, or starts from ``upto_ts`` if exactly one commit_ts is
+lost.
 
-A real Pump only ends the stream with OK and no message, each time at the same ts; ``first_readable`` finds the record that causes this.
+A real Pump only ends the stream with OK and no message, each time at the same ts. ``first_readable`` finds the record that causes this.
 """
 
 import re
@@ -16,7 +17,7 @@ from pyspark_tidb_binlog.schemas.events import as_time
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The bytes ``[begin, end)`` of value-log file ``file_id`` are not records; what was there committed in (after_ts, upto_ts]."""
+    """The bytes ``[begin, end)`` of value-log file ``file_id`` are not records. The lost transactions committed in (after_ts, upto_ts]."""
 
     file_id: int
     begin: int
@@ -52,7 +53,7 @@ class Damage:
 
 REMEDY = (
     "restore the file from a copy and remove the Pump's index directory, or load a fresh snapshot of the upstream, "
-    "or set failOnDataLoss=false to go on with a finding"
+    "or set failOnDataLoss=false to record the loss as a finding and continue"
 )
 """What to do, for error messages."""
 
@@ -75,8 +76,8 @@ def damage_in(text: str) -> Damage | None:
 def silent_text(pump: str, after_ts: int) -> str:
     """The message about a real Pump that stops at a damaged record."""
     return (
-        f"Pump {pump} ends its stream each time it is asked for what follows ts {after_ts} ({as_time(after_ts)}): "
-        "the next record of its value log cannot be read (its own log names file and offset)"
+        f"Pump {pump} ends every pull from ts {after_ts} ({as_time(after_ts)}): the Pump cannot read the next record of its value log "
+        "(the Pump's own log names file and offset)"
     )
 
 

@@ -1,13 +1,14 @@
-"""Whether a Pump's log is still the one that was read: what a reader keeps about it, and the messages if it was replaced. Pure.
+"""Checks that a Pump's log is still the log that was read: what a reader keeps about it, and the messages if it was replaced. Pure.
 
 A position alone does not show this: a log that was restored from a backup, or recreated under the same name, in time grows past every
 position. So a reader also keeps the largest commit_ts of a Commit or fake before the position, ``LogFingerprint``. Each timestamp is issued
-once, so no other log has the same one at the same position, unless it contains all that was read. A pull sends both in metadata
-``tidb-binlog-seen``; our Pump checks its log and answers ``yes`` or ``no`` under the same key in its initial metadata, with
-``tidb-binlog-end``, the end of its log. Sorted delivery has no positions: the binlog of that commit_ts must be anywhere in the log, unless
-it may have been collected.
+once. So another log has this timestamp at this position only if it contains everything that was read.
 
-A real Pump answers none of this; it is asked for what follows the ts before, and must deliver that binlog first (``tails.py``).
+A pull sends both in metadata ``tidb-binlog-seen``. Our Pump checks its log. Its initial metadata has ``yes`` or ``no`` under the same key,
+and the end of its log under ``tidb-binlog-end``. Sorted delivery has no positions: the binlog of that commit_ts must be anywhere in the
+log, unless it may have been collected.
+
+A real Pump answers none of this. It is asked for what follows the ts before, and must deliver that binlog first (``tails.py``).
 """
 
 import re
@@ -24,7 +25,7 @@ _TEXT = re.compile(r"(\d{1,10}):(\d{1,19}):(\d{1,19})")
 
 @dataclass(frozen=True, slots=True)
 class LogFingerprint:
-    """What was read of a log: it ends at ``position`` or later, and ``ts`` is the largest of a Commit or fake before that; 0: unknown."""
+    """What was read of a log: it ends at ``position`` or later. ``ts`` is the largest ts of a Commit or fake before that; 0: unknown."""
 
     position: Position
     ts: int = 0
@@ -47,16 +48,16 @@ def replaced_text(pump: str, seen: LogFingerprint, end: Position | None) -> str:
     known = f", commit_ts {seen.ts} ({as_time(seen.ts)})" if seen.ts else ""
     where = f"its log now ends at {end.suffix:06d}.vlog:{end.offset}" if end is not None else "its log continues after that"
     return (
-        f"Pump {pump} has a different log from the one that was read {place}{known}: {where} and does not contain it; "
-        "the Pump was restored from a backup or recreated, and binlogs that it had acknowledged are lost"
+        f"Pump {pump} has a different log from the one that was read {place}{known}: {where} and does not contain what was read. "
+        "The Pump was restored from a backup or recreated, and acknowledged binlogs are lost"
     )
 
 
 def anew_text(pump: str, after_ts: int) -> str:
-    """The message about what the former log held and the stream had not read."""
+    """The message about the loss of unread binlogs that only the former log held."""
     return (
-        f"Pump {pump} has a different log than before: it was restored from a backup or recreated, and is read from ts {after_ts} "
-        f"({as_time(after_ts)}) on; what the former log held above that and the stream had not read is lost"
+        f"Pump {pump} has a different log than before, because the Pump was restored from a backup or recreated. The stream reads the new log from "
+        f"ts {after_ts} ({as_time(after_ts)}). Binlogs above this ts are lost if only the former log held them"
     )
 
 
@@ -67,6 +68,6 @@ def refuse_replaced(text: str) -> None:
         DamagedLog: always.
     """
     raise DamagedLog(
-        f"{text}; restore its newest data directory, or load a fresh snapshot of the upstream, "
-        "or set failOnDataLoss=false to continue with what it has, with a finding"
+        f"{text}: restore the Pump's newest data directory, or load a fresh snapshot of the upstream, "
+        "or set failOnDataLoss=false to record the loss as a finding and continue with the new log"
     )

@@ -1,8 +1,8 @@
-"""Metrics in Prometheus' text format, for ``GET /metrics`` of a Pump and of a Drainer. The only file that imports ``prometheus_client``.
+"""Metrics in Prometheus' text format, for ``GET /metrics`` of a Pump and of a Drainer. No other file imports ``prometheus_client``.
 
-Promises: an observation computes its bucket instead of searching it, so that the write path of a Pump can make several for each binlog; the
-text is made by the library, on request. Names are written exactly as given: the library's own counters would get the suffix ``_total``, a
-real Pump's and Drainer's have none.
+Promises: an observation computes its bucket instead of searching it, so the write path of a Pump can make several for each binlog. The
+library makes the text, on request. Names are written exactly as given: the library's own counters would get the suffix ``_total``, which a
+real Pump's and Drainer's do not have.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""The datum codec (rows.md 3): one flag byte, then a body whose size follows from the flag and the body's first bytes.
+"""The datum codec (rows.md 3): a flag byte, then a body. The flag and the body's first bytes give the body's size.
 
-Promises: pure. ``take_datum`` splits off a datum without validating its content; the ``as_*`` functions convert it to a value or raise
-``Corruption``. Any flag is accepted in any position and converted to what the column needs, including the comparable forms, which TiDB
-writes only into keys and, for TIME, into the handle of an insert row.
+Promises: pure. ``take_datum`` splits off a datum without a look at its content. The ``as_*`` functions convert the datum to a value, or
+raise ``Corruption``. Every flag is accepted at every place, and converted to what the column needs. That includes the comparable forms,
+which TiDB writes only into keys and, for TIME, into the handle of an insert row.
 """
 
 import decimal

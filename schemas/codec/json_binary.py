@@ -4,10 +4,10 @@
     object = count u32 | size u32 | count * (key offset u32, key length u16) | count * (type u8, offset or inline u32) | keys | values
     array  = count u32 | size u32 | count * (type u8, offset or inline u32) | values
 
-All little-endian. Offsets are relative to the ``count`` field; ``size`` includes the 8-byte header; only literals are inlined.
+All numbers are little-endian. Offsets count from the ``count`` field. ``size`` includes the 8-byte header. Only literals are inlined.
 
-Promises: pure. The text equals TiDB's byte for byte. Damaged bytes raise ``Corruption``; time and output size stay proportional to the
-number of bytes, whatever the offsets are, because the values together may not use more bytes than there are.
+Promises: pure. The text equals TiDB's byte for byte. Damaged bytes raise ``Corruption``. Time and output size are proportional to the
+number of bytes, whatever the offsets are: all values together may not use more bytes than there are.
 """
 
 import base64

@@ -1,11 +1,13 @@
-"""Walks many rows of one table in lockstep: step k reads the k-th (column id, datum) pair of every row, in a few numpy operations.
+"""Walks many rows of one table side by side: step k reads the k-th (column id, datum) pair of every row, in a few numpy operations.
 
-Values are not decoded here; the walk finds where each requested column's datum lies in each row (``DatumPlaces``), and which rows are odd.
-Rows may differ in everything: columns present, flags, lengths, number of pairs. The cost is the number of pairs of the longest row times
-the number of distinct (id, flag) pairs per step, which is 1 or 2 in practice.
+The walk decodes no value. It finds where each requested column's datum begins and ends in each row (``DatumPlaces``), and which rows
+are odd. Rows may differ in columns, flags, lengths and number of pairs. The cost is the number of pairs of the longest row times the
+number of distinct (id, flag) pairs per step, which is 1 or 2 in practice.
 
-Promises: pure. Never takes bytes from outside a row (a row that would need them is odd). A row is odd when it is damaged or contains what
-TiDB never writes there (bytes in comparable form, more than ``MAX_STEPS`` pairs): odd rows are decided by the scalar decoder.
+A row is odd if it is damaged or holds what TiDB never writes there: bytes in comparable form, more than ``MAX_STEPS`` pairs. The scalar
+decoder decides about odd rows.
+
+Promises: pure. The walk never reads beyond a row: a row that would need that is odd.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,12 +1,12 @@
-"""Converts places in rows to whole Arrow columns: one function per kind of datum, without a Python loop over rows except for JSON.
+"""Converts places in rows to whole Arrow columns: one function per kind of datum. Only JSON needs a Python loop over rows.
 
-Every function takes the rows and one column's ``DatumPlaces`` and returns the cells and a mask of the rows whose datum is of another kind
-or damaged; the cells of those rows are undefined. NULL and missing datums become null cells.
+Every function takes the rows and one column's ``DatumPlaces``. It returns the cells, and a mask of the rows whose datum is damaged or of
+another kind: the cells of those rows are undefined. NULL and missing datums become null cells.
 
-Text is built in planes: one array per character position with one element per row, transposed once at the end; numbers are right-aligned
-and the offsets skip their unused leading part.
+Text is built in planes: an array per character position, with an element per row, all transposed at the end. Numbers are right-aligned,
+and the offsets skip the unused leading part.
 
-Promises: pure; agrees with ``schemas.reference_decoder.cell_of`` on every datum, which property tests check.
+Promises: pure. The cells equal those of ``schemas.reference_decoder.cell_of``, which property tests check.
 """
 
 from typing import Any, TypeAlias

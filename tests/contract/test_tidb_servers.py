@@ -109,14 +109,16 @@ def test_servers_that_are_all_away_are_named(tidb: Tidb, feed: HistoryFeed) -> N
 
 def test_a_pd_that_is_away_is_named(pd_site: PdSite, feed: HistoryFeed) -> None:
     pd_site.pd.stop()
-    with pytest.raises(HistoryUnavailable, match=r"no status port to read the DDL history from: PD .* does not answer"):
+    with pytest.raises(
+        HistoryUnavailable, match=r"cannot read the DDL history, because no status port of TiDB is known: PD .* does not answer"
+    ):
         feed.snapshot()
 
 
 def test_a_standalone_registry_serves_the_history_itself(tmp_path: Path) -> None:
     (file := tmp_path / "history.json").write_text(json.dumps(JOBS))
     with contextlib.ExitStack() as stack:
-        for name, served, said in (("with", file, ""), ("without", None, "answered 404: .*start it with --history")):
+        for name, served, said in (("with", file, ""), ("without", None, "answered 404: .*start the registry with --history")):
             process = stack.enter_context(UpstreamProcess(tmp_path / name, CLUSTER, history=served))
             assert isinstance(process, UpstreamProcess)
             feed = HistoryFeed(history_at(SourceConfig(pumps=process.url), None, stack))
@@ -146,7 +148,7 @@ def test_a_pd_that_is_away_leaves_the_orphan_waiting(pd_site: PdSite, tidb: Tidb
     pd_site.pd.stop()
     orphan = Orphan("p1", START, payload(0, START, prewrite_key=b"k", prewrite_value=b""), 5000)
     assert outcomes_of([orphan], lambda ts: 0, SourceConfig(pumps=pd_site.url)).settled == ()
-    assert "PD cannot be asked for the status ports of TiDB" in caplog.text
+    assert "PD does not name the status ports of TiDB" in caplog.text
 
 
 def test_without_orphans_pd_is_not_asked(pd_site: PdSite) -> None:
@@ -163,7 +165,9 @@ def test_a_tidb_of_another_cluster_settles_nothing_as_rolled_back(pd_site: PdSit
         return outcomes_of([orphan], lambda ts: 10**9, SourceConfig(pumps=pd_site.url, tidb_status=f"http://{port}")).settled
 
     try:
-        assert settled(strange.address) == () and f"it is of cluster {CLUSTER + 1}, and this is cluster {CLUSTER}" in caplog.text
+        assert (
+            settled(strange.address) == () and f"it is of cluster {CLUSTER + 1}, but this program serves cluster {CLUSTER}" in caplog.text
+        )
     finally:
         strange.stop()
     assert settled(own) == (MissingOutcome("p1", START, 0),)

@@ -133,7 +133,7 @@ def test_an_index_from_before_the_collection(tmp_path, caplog):
     shutil.rmtree(tmp_path / "index")
     (tmp_path / "before").rename(tmp_path / "index")
     comes_back(tmp_path, run, remembers=False)
-    assert "rebuilding the index" in caplog.text and "assumed to be collected" in caplog.text
+    assert "the Pump rebuilds the index" in caplog.text and "its oldest, as collected" in caplog.text
 
 
 @pytest.mark.parametrize("cut", ["files", "bytes"])
@@ -152,7 +152,7 @@ def test_an_index_ahead_of_a_log_that_was_cut(tmp_path, cut, caplog):
             os.truncate(directory / "value" / files[-1].name, newest - number)
         caplog.clear()
         with contextlib.closing(Store(directory, LATER)) as store:
-            assert "rebuilding the index" in caplog.text
+            assert "the Pump rebuilds the index" in caplog.text
             assert [damage.end - damage.begin for damage in store.damages()] == [0], "Drainers are told what is gone"
             left = Run(run.submitted, [], run.collected)
             with mock.patch.object(Store, "damages", lambda store: []):

@@ -167,7 +167,7 @@ def test_a_cache_of_another_history_is_not_used(status: Status, tmp_path: Path, 
         case "another":
             status.jobs = [job(i, 3, table(i, f"other{i}")) for i in range(1, 1001)]
     assert cached(status, tmp_path).snapshot() == HistoryFeed(status.url).snapshot()
-    assert "discarding it and reading the whole history" in caplog.text
+    assert "the cache is discarded and the whole history is read" in caplog.text
     caplog.clear()
     assert cached(status, tmp_path).snapshot() == HistoryFeed(status.url).snapshot()
     assert caplog.text == "", "the cache was replaced"
@@ -265,7 +265,7 @@ def test_a_job_that_never_comes_is_named(status: Status, tmp_path: Path, monkeyp
     monkeypatch.setattr(HistoryFeed, "timeout", 0.05)
     recorded = tmp_path / "h.json"
     recorded.write_text(json.dumps(many(3)))
-    with pytest.raises(HistoryUnavailable, match=r"DDL job 77 did not appear .* within 0.05 s.*same cluster"):
+    with pytest.raises(HistoryUnavailable, match=r"binlog of DDL job 77 was read, .* did not show the job within 0.05 s.*same cluster"):
         HistoryFeed(str(recorded)).wait_for_job(77)
     with pytest.raises(HistoryUnavailable, match="stopped while waiting for DDL job 77"):
         HistoryFeed(status.url).wait_for_job(77, lambda: True)

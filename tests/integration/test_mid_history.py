@@ -56,4 +56,4 @@ def test_pumps_that_have_collected_it_are_a_warning(
     monkeypatch.setattr(mid_history, "_ddls_between", purged)
     with caplog.at_level(logging.WARNING):
         assert committed_before(dataclasses.replace(source), CASE.history, DDLS[0].commit_ts) == {}
-    assert f"[{DDLS[0].job_id}" in caplog.text and "are taken to lie after" in caplog.text
+    assert f"[{DDLS[0].job_id}" in caplog.text and "are executed as if they came after" in caplog.text

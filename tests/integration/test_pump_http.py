@@ -78,7 +78,7 @@ def test_a_fixed_list_of_pumps_tells_the_time_whatever_this_machines_clock_says(
         gone = pumps[1].address
         pumps.pop().stop()
         assert ConfiguredDiscovery(f"{gone},{pumps[0].address}", CLUSTER).now() > held_ts
-        with pytest.raises(PumpUnavailable, match=f"no Pump tells the upstream's time: http://{gone}/status does not answer"):
+        with pytest.raises(PumpUnavailable, match=f"no Pump reports the upstream's time: http://{gone}/status does not answer"):
             ConfiguredDiscovery(gone, CLUSTER).now()
     finally:
         for one in pumps:

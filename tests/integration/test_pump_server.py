@@ -105,7 +105,7 @@ def test_errors_are_a_real_pumps(pump):
     writer.close()
     with Pull(pump.address, cluster=8) as pull, pytest.raises(grpc.RpcError, match="cluster ID are mismatch, 8"):
         pull.take(1)
-    with Pull(pump.address, RAW, offset=99) as pull, pytest.raises(grpc.RpcError, match="past the end of its log"):
+    with Pull(pump.address, RAW, offset=99) as pull, pytest.raises(grpc.RpcError, match="beyond the end of its log"):
         pull.take(1)
 
 
@@ -348,7 +348,7 @@ def test_the_node_file_wins_over_the_setting(tmp_path, caplog):
     (tmp_path / ".node").write_text("pump-7\n")
     pump = EmbeddedPump(config(tmp_path, node_id="pump-9")).start()
     try:
-        assert pump.node_id == "pump-7" and "node-id pump-9 is ignored" in caplog.text
+        assert pump.node_id == "pump-7" and "node-id pump-9 is ignored, because" in caplog.text
     finally:
         pump.stop()
 
@@ -359,7 +359,7 @@ def test_a_data_dir_is_of_one_cluster(tmp_path):
     file = tmp_path / ".cluster"
     assert file.read_text() == str(CLUSTER) and file.stat().st_mode & 0o777 == 0o600
     with pytest.raises(
-        ConfigError, match=rf"data directory {tmp_path} has the binlogs of cluster {CLUSTER} .*name that cluster.*of its own"
+        ConfigError, match=rf"data directory {tmp_path} has the binlogs of cluster {CLUSTER} .*name cluster {CLUSTER}, .*of its own"
     ):
         EmbeddedPump(config(tmp_path, cluster_id=CLUSTER + 1)).start()
     EmbeddedPump(config(tmp_path)).start().stop()
@@ -377,7 +377,7 @@ def test_a_second_pump_of_the_same_node_id_is_refused(tmp_path):
 
     first, other = one("a").start(), one("b", node_id="other").start()
     try:
-        with pytest.raises(ConfigError, match=f"Pump pump-1 runs already, at {first.address}, and this one, at .*has its node id"):
+        with pytest.raises(ConfigError, match=f"Pump pump-1 already runs at {first.address}, and this Pump at .* has the same node id"):
             one("c").start()
         with contextlib.closing(RegistryClient(service.url)) as registry:
             (status,) = [node for node in registry.listing(PUMPS).nodes if node.node_id == "pump-1"]

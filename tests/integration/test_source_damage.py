@@ -120,7 +120,7 @@ def real(pump: ScriptedPump) -> BinlogPartition:
 def test_a_real_pump_that_stands_still_is_an_error_that_names_the_ts() -> None:
     with (
         ScriptedPump(stands_still) as pump,
-        pytest.raises(DamagedLog, match=r"Pump p7 ends its stream .* follows ts 10 .* at ts 14 .* is lost"),
+        pytest.raises(DamagedLog, match=r"Pump p7 ends every pull from ts 10 .* at ts 14 .* is lost"),
     ):
         rows(real(pump), STRICT)
 

@@ -210,7 +210,7 @@ def test_a_purged_span_is_a_fault_with_both_ts(tails: Tails) -> None:
 def test_what_cannot_be_read_is_an_error_and_no_silence(tails: Tails) -> None:
     with ScriptedPump(Held(tip(100, 10, 10)), TIP | {"tidb-binlog-gc-ts": "soon"}) as pump:
         follow(tails, p=pump)
-        with pytest.raises(ProtocolViolation, match=r"Pump p at .* sent what cannot be read: .*soon"):
+        with pytest.raises(ProtocolViolation, match=r"Pump p at .* sent a message that cannot be read: .*soon"):
             tails.wait(lambda: resolved(tails, RAW_10) == 10, 5)
 
 

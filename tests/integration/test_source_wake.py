@@ -220,7 +220,7 @@ def test_the_stream_goes_on_while_the_registry_gives_no_timestamps(
     send(cluster.pumps[1], fake(cluster.registry.tso()))
     read_until(reader, at, commit_ts)
     assert [record.getMessage() for record in caplog.records if "cannot be woken" in record.getMessage()] == [
-        "idle Pumps cannot be woken, so that resolved_ts follows their own fake binlogs: the registry: no timestamps"
+        "idle Pumps cannot be woken, so resolved_ts waits for the Pumps' own fake binlogs: the registry: no timestamps"
     ]
 
 

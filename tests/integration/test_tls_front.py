@@ -199,7 +199,7 @@ def test_a_new_certificate_is_shown_without_a_restart(server: TlsServer, ca: Aut
 
 
 def test_files_that_cannot_be_used_end_the_start(ca: Authority) -> None:
-    for tls, why in ((TlsSettings(ca.ca), "ssl-cert and ssl-key are needed"), (TlsSettings(ca.ca, "/a", "/b"), "/a")):
+    for tls, why in ((TlsSettings(ca.ca), "also needs ssl-cert and ssl-key"), (TlsSettings(ca.ca, "/a", "/b"), "/a")):
         with pytest.raises(ConfigError, match=why):
             RpcServer("Test").bind("127.0.0.1:0", tls=tls)
 

@@ -164,7 +164,7 @@ def test_the_pump_client_over_tls(ca: Authority, tmp_path: Path) -> None:
     ("file", "why"),
     [
         pytest.param("/nowhere.pem", "security: ssl-ca cannot be read from /nowhere.pem", id="no file"),
-        pytest.param("", "security: to listen with ssl-ca, ssl-cert and ssl-key are needed as well", id="no certificate"),
+        pytest.param("", "security: a server with ssl-ca also needs ssl-cert and ssl-key", id="no certificate"),
     ],
 )
 def test_what_cannot_be_used_ends_the_drainer_at_once(file: str, why: str, ca: Authority, spark: SparkSession, tmp_path: Path) -> None:

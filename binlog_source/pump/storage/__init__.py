@@ -1,1 +1,1 @@
-"""The Pump's storage: value log, index and the store that joins them."""
+"""The Pump's storage: the value log, its index, and the store that joins both."""

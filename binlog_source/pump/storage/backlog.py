@@ -1,6 +1,6 @@
-"""The bounded queue between value log and index: what is in the one and not yet in the other.
+"""The bounded queue between value log and index: the records that are in the log and not yet in the index.
 
-Promises: order is kept; ``put`` takes all of its steps or none; memory is bounded by the capacity and one group.
+Promises: the order is kept. ``put`` takes all of its steps or none. Memory is bounded by the capacity and one group.
 """
 
 import threading

@@ -4,7 +4,7 @@
     on  --a pass was quick and the last recovery long ago--> recovery: a last pass while writers are blocked, limited in time
     recovery --reached the end--> off          recovery --timed out--> on
 
-Promises: ``decide``, which is pure, says when to recover; every record reaches the index once, in log order, in every state.
+Promises: ``decide``, which is pure, chooses the moment of recovery. Every record reaches the index once, in log order, in every state.
 """
 
 import enum

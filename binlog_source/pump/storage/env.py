@@ -1,6 +1,6 @@
 """The file system behind one interface, so that tests can make it fail.
 
-Promises: the only module of the storage that opens files. Every method raises ``OSError`` as the system does.
+Promises: no other module of the storage opens files. Every method raises ``OSError`` as the system does.
 """
 
 import contextlib

@@ -5,8 +5,8 @@
     footer  = max ts i64 LE | 0x123AB922 u32 LE        (only in a file that is finished)
     name    = file id, six digits, ".vlog"; the ids count up from 0
 
-Promises: pure. Lengths are not trusted: a record that does not fit into the rest of its file, or has a wrong magic or CRC, is damaged,
-and reading continues at the next record magic that starts a whole record.
+Promises: pure. Lengths are not trusted. A record is damaged if it exceeds the rest of its file, or has a wrong magic or CRC. Reading then
+continues at the next record magic that starts a whole record.
 """
 
 import re
@@ -80,19 +80,21 @@ def decode_footer(tail: bytes) -> int | None:
 def decode_record(record: bytes, at: Pointer) -> bytes:
     """The payload of exactly one record that was read at ``at``."""
     if len(record) < HEADER.size:
-        raise Corruption(f"value log {at}: {len(record)} bytes instead of a record of at least {HEADER.size}; restore the file or purge it")
+        raise Corruption(
+            f"value log {at}: {len(record)} bytes are left for a record of at least {HEADER.size}: restore the file from a copy"
+        )
     magic, length, crc = HEADER.unpack_from(record)
     payload = record[HEADER.size :]
     if magic != RECORD_MAGIC or length != len(payload) or google_crc32c.value(payload) != crc:
-        raise Corruption(f"value log {at}: magic, length or checksum of the record is wrong; restore the file or purge it")
+        raise Corruption(f"value log {at}: magic, length or checksum of the record is wrong: restore the file from a copy")
     return payload
 
 
 def split_records(piece: bytes, available: int) -> Split:
     """Cut ``piece``, which starts at a record, into records.
 
-    ``available`` is the number of bytes from the piece's start to the end of the file's records (without a footer): a record that
-    claims more is damaged, one that only claims more than ``piece`` is reported in ``missing``.
+    ``available`` is the number of bytes from the piece's start to the end of the file's records (without a footer). A record that claims more
+    is damaged. A record that claims more than ``piece``, but not more than ``available``, is reported in ``missing``.
     """
     offsets: list[int] = []
     payloads: list[bytes] = []

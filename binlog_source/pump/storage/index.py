@@ -1,4 +1,4 @@
-"""The key index: the position of each timestamp's record, the checkpoints, and how far the log is indexed; in RocksDB (docs/adr/0005).
+"""The key index in RocksDB (docs/adr/0005): the position of each timestamp's record, the checkpoints, and how far the log is indexed.
 
     "ts:" ts u64 BE                    -> pointer (12 bytes) | length u32 LE | kind u8
     "cp:" file u32 BE, offset u64 BE   -> checkpoint at that position
@@ -9,7 +9,7 @@
     "!binlog!kept"                     -> id of the oldest file that the last collection keeps, u32 LE
 
 Promises: ``apply`` is atomic and survives ``kill -9``. After a power failure the index is in an earlier consistent state, not older than
-the last ``note_gc``, ``note_hole`` or ``clear``, from which the log is scanned. One writer, any number of readers. RocksDB's errors are
+the last ``note_gc``, ``note_hole`` or ``clear``; the log is scanned from there. One writer, any number of readers. RocksDB's errors are
 raised as ``OSError``.
 """
 
@@ -40,7 +40,7 @@ _HEAD, _GC_TS, _KEPT = b"!binlog!headPointer", b"!binlog!gcts", b"!binlog!kept"
 _KINDS = tuple(RecordKind)
 _POINTER_SIZE = len(BEGINNING.pack())
 _CHECKPOINT_SIZE = len(NOTHING.pack())
-_MEND = "stop the Pump, remove its index directory and start it again"
+_MEND = "stop the Pump, remove its index directory, and start the Pump again"
 _LARGEST = (1 << 64) - 1
 
 _WRITE_BUFFER = 16 << 20
@@ -107,7 +107,7 @@ class KeyIndex:
             if "/LOCK" in str(error):
                 # not damaged: readers in this process still have it open
                 raise
-            _log.error("index %s cannot be opened (%s): it is discarded and rebuilt from the value log", directory, error)
+            _log.error("index %s cannot be opened (%s): the index is discarded and rebuilt from the value log", directory, error)
             _remove(directory)
             self._open()
 

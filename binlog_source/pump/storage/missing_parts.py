@@ -1,7 +1,7 @@
-"""Which parts of a value log are missing: files that were removed, emptied or cut, as the index shows. Looked for when a store is opened.
+"""Finds missing parts of a value log when a store is opened: files that were removed, emptied or cut, as the index shows.
 
-Promises: what a collection removed is not missing, nor what a real Pump collected before this index was made: only what the index has a
-position of, and what precedes the first file that the last collection left.
+Promises: only two parts count as missing: a part that the index has a position of, and a part before the first file that the last
+collection left. What a collection removed is not missing, nor what a real Pump collected before this index existed.
 """
 
 from pyspark_tidb_binlog.binlog_source.pump.storage.index import Hole, KeyIndex

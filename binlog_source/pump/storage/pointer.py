@@ -1,6 +1,6 @@
-"""Where a record lies in the value log: file id and offset of its header, ordered as the log is.
+"""The place of a record in the value log: file id and offset of its header, ordered as the log is.
 
-Promises: pure; ``pack`` returns the 12 bytes of a real Pump's metadata (pump.md 4.2).
+Promises: pure. ``pack`` returns the 12 bytes of a real Pump's metadata (pump.md 4.2).
 """
 
 import struct

@@ -1,7 +1,7 @@
-"""What the store needs of a payload: type and timestamps, read from its first bytes.
+"""The type and timestamps of a payload, read from its first bytes: all that the store needs.
 
-Promises: pure. A payload as Pumps store it starts ``08 tp 10 start_ts 18 commit_ts [22 prewrite_key]`` (wire.md 5), which a compiled
-pattern reads; any other order of fields is left to protobuf. ``completed`` returns byte for byte what a real Pump would send for a Commit.
+Promises: pure. A payload as Pumps store it starts ``08 tp 10 start_ts 18 commit_ts [22 prewrite_key]`` (wire.md 5); a compiled pattern
+reads that. Any other order of fields is left to protobuf. ``completed`` returns what a real Pump would send for a Commit, byte for byte.
 """
 
 import enum

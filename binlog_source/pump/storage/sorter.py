@@ -3,16 +3,16 @@
 Rules
 -----
 * *Sorted promise* S (``maxCommitTS``): the largest commit_ts before the first Prewrite, in log order, that still waits for its outcome
-  (pump.md 4.5); everything written before that Prewrite is complete.
-* *Raw promise* T: the largest ts of a fake or Commit so far, but below the lowest start_ts that still waits for its outcome; never
-  below an earlier T. TiDB requests a commit_ts only after its Prewrite was acknowledged, so a Prewrite that arrives late commits above
-  every ts that the log held before it, however low its start_ts is: an earlier T stays valid.
-* *Low position*: where the first Prewrite that still waits was written; a pull from there reads it again.
-* A *checkpoint* holds all of them for a position, at least every ``span`` bytes of log and at the end of each file. They depend only on the log before the
-  position. A checkpoint and the records of ``[low, at)`` restore the sorter (``Sorter.resume``): every Prewrite that waited at ``at`` is
-  among them, and S is the largest commit_ts before ``low``.
+  (pump.md 4.5). Everything written before that Prewrite is complete.
+* *Raw promise* T: the largest ts of a fake or Commit so far, but below the lowest start_ts that still waits for its outcome, and never
+  below an earlier T. TiDB requests a commit_ts only after its Prewrite was acknowledged. So a late Prewrite commits above every ts that the
+  log held before it, however low its start_ts is, and an earlier T stays valid.
+* *Low position*: where the first Prewrite that still waits was written. A pull from there reads it again.
+* A *checkpoint* holds these three for a position, at least every ``span`` bytes of log and at the end of each file. They depend only on the
+  log before the position. A checkpoint and the records of ``[low, at)`` restore the sorter (``Sorter.resume``): these records include
+  every Prewrite that waited at ``at``, and S is the largest commit_ts before ``low``.
 
-Promises: pure; memory grows with the Prewrites that wait, not with the records after them.
+Promises: pure. Memory grows with the Prewrites that wait, not with the records after them.
 """
 
 import heapq

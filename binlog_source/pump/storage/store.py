@@ -1,14 +1,14 @@
 """The store: the value log, its index and the promises, behind one small interface.
 
-    submit   records -> writer thread: groups -> one append, one fdatasync -> answered (durable)
+    submit     records -> writer thread: groups -> one append, one fdatasync -> answered (durable)
     write_now  a request that comes alone -> the same on the caller's thread, without the two hand-overs
-                     -> backlog -> indexer thread: index and sorter -> new state -> readers wake (visible)
-    open     the log is read from the smaller of two pointers on: the index's head, and the low position of its last checkpoint
-    damage   a place where records cannot be read is stored with the commit_ts it may have held (``damage``): no reader passes it unaware
+                       -> backlog -> indexer thread: index and sorter -> new state -> readers wake (visible)
+    open       reads the log from the smaller of two pointers: the index's head, and the low position of its last checkpoint
+    damage     a place that cannot be read is stored with the commit_ts it may have held (``damage``): no reader passes it unaware
 
-Promises: a request that is answered has its records on the disk; they become visible in log order a moment later. ``state`` is an immutable
+Promises: the records of an answered request are on the disk. They become visible in log order a moment later. ``state`` is an immutable
 snapshot of the end of what is indexed; everything before ``state.at`` can be read. A full index queue never blocks writers for longer than
-the chaser's threshold. A failed append leaves nothing in the log, and fails the requests whose records are not all durable.
+the chaser's threshold. A failed append leaves nothing in the log. It fails the requests whose records are not all durable.
 
 Points of ``conf.failpoints`` besides those of the log: store-answered, index-before-write, index-written, gc-noted, gc-keys.
 """
@@ -48,7 +48,7 @@ from pyspark_tidb_binlog.schemas.events import tso
 _log = logging.getLogger(__name__)
 
 THREADS = ("indexer", "writer")
-"""The names of a store's threads. A Pump in which one has died writes, or shows, nothing any more: its process must end."""
+"""The names of a store's threads. If one of them has died, the Pump no longer writes or shows anything: its process must end."""
 _INDEX_BATCH = 512
 _INDEX_PAUSE = 0.005
 """Seconds between two writes of the index while the log is busy: it is indexed in groups, a quiet one at once."""
@@ -58,19 +58,19 @@ _INDEX_RETRY = 1.0
 _QUICK = 0.002
 """Seconds that a group may take on a disk that ``write_now`` uses."""
 _FORGET = 0.99
-"""What remains of the longest time with each further group: after a second's stall the disk counts as quick again after 600 of them."""
+"""The factor by which each further group lowers the longest time: after a stall of a second the disk counts as quick again after 600 groups."""
 _GC_BATCH = 1024
 _FOREVER = 1e9
 _RECENT = 256
 """Recent states that are kept: most readers are there."""
 _ANY_TS = (1 << 63) - 1
 _FAKE_AGE = tso(60_000)
-"""A fake binlog is written at once after its ts was fetched, or not at all: a Drainer gives a call of WriteBinlog up after a second."""
+"""A fake binlog is written soon after its ts was fetched, or not at all: a Drainer gives up a call of WriteBinlog after a second."""
 
 _WRONG_DIRECTORY = frozenset(
     (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS)
 )
-"""What opening the data directory fails with where no further start helps: it is no directory, or may not be written to."""
+"""Errors of opening the data directory that no further start mends: it is no directory, or may not be written to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Store:
             self._fs.make_dir(data_dir)
             self._lock_fd = self._fs.lock(data_dir / ".lock")
         except BlockingIOError as error:
-            raise ConfigError(f"data directory {data_dir}: another Pump uses it; stop that Pump or set another data-dir") from error
+            raise ConfigError(f"data directory {data_dir}: another Pump uses it. Stop the other Pump, or set another data-dir") from error
         except OSError as error:
             if error.errno in _WRONG_DIRECTORY:
                 raise ConfigError(f"data directory {data_dir} cannot be used: {error.strerror}") from error
@@ -165,7 +165,9 @@ class Store:
         shortened = False
         missing = missing_parts(self._index, self._log)
         if lost or head.at > self._log.end:
-            _log.error("the index ends at %s of the log, but the log is %s to %s: rebuilding the index", head.at, beginning, self._log.end)
+            _log.error(
+                "the index ends at position %s, but the log holds %s to %s: the Pump rebuilds the index", head.at, beginning, self._log.end
+            )
             # a scan finds damaged bytes again, but not what the log lacks
             missing += [hole for hole in self._index.holes() if hole.lacks]
             self._index.clear()
@@ -191,10 +193,12 @@ class Store:
             self._guess_gc_ts()
 
     def _guess_gc_ts(self) -> None:
-        """Estimate gc_ts: the index that stored it is lost, but readers must be told what was collected."""
+        """Estimate gc_ts: the index that stored it is lost, but readers must learn what was collected."""
         oldest = self._index.span(0, _ANY_TS, 1).delivered
         if oldest and oldest[0].ts - 1 > self._index.gc_ts:
-            _log.error("the index was lost: binlogs below %d, the oldest that is kept, are assumed to be collected", oldest[0].ts)
+            _log.error(
+                "the index was lost, and with it the gc ts: the Pump reports binlogs below %d, its oldest, as collected", oldest[0].ts
+            )
             self._index.note_gc(oldest[0].ts - 1, self._sorter.now(), self._log.beginning.file_id)
 
     def _note_max_ts(self, start: Pointer, head: Head) -> None:
@@ -207,7 +211,7 @@ class Store:
                     self._log.note_ts(file_id, max((step.commit_ts or step.start_ts for step in _steps(piece)), default=0))
 
     def _before(self, checkpoint: SorterCheckpoint) -> Iterator[RecordRun]:
-        """The records from a checkpoint's ``low`` up to it. One that can no longer be read may have been a Prewrite that waits."""
+        """The records from a checkpoint's ``low`` up to it. A record that can no longer be read may have been a waiting Prewrite."""
         for piece in self._log.scan(checkpoint.low, checkpoint.at):
             for begin, end in piece.holes:
                 self._note_hole(Pointer(piece.file_id, begin), Pointer(piece.file_id, end), checkpoint.sorted_promise)
@@ -232,7 +236,12 @@ class Store:
     def _note_hole(self, begin: Pointer, end: Pointer, after_ts: int) -> None:
         if begin in self._holes:
             return
-        _log.error("value log: records from %s to %s, commit_ts above %d, are lost; Drainers that miss them are told", begin, end, after_ts)
+        _log.error(
+            "value log: the records from %s to %s, with commit_ts above %d, are lost: Drainers that have not read these records fail with an error",
+            begin,
+            end,
+            after_ts,
+        )
         hole = Hole(begin, end, after_ts)
         self._index.note_hole(hole)
         self._holes = {**self._holes, begin: hole}
@@ -320,7 +329,7 @@ class Store:
         if not steps or self.chaser.on:
             return
         if not self._backlog.put(steps, self.settings.chaser.threshold):
-            _log.warning("the index does not keep up: the slow chaser takes over from %s on", steps[0].at)
+            _log.warning("the index does not keep up with the log: from position %s on the slow chaser feeds the index", steps[0].at)
             self.chaser.turn_on(steps[0].at)
 
     def _pass_on(self, start: Pointer, deadline: float | None) -> tuple[Pointer, bool]:
@@ -337,7 +346,7 @@ class Store:
                 if steps:
                     reached = steps[-1].end
         except (OSError, Corruption) as error:
-            _log.error("the slow chaser cannot read the log from %s on: %s; trying again", reached, error)
+            _log.error("the slow chaser cannot read the log from %s on, and tries again: %s", reached, error)
             return reached, False
         return end, True
 
@@ -441,10 +450,11 @@ class Store:
     def _commits_above(self, hole: Hole) -> int:
         """The largest commit_ts that may be lost in ``hole``; 0: not known yet.
 
-        It is one less than the commit_ts of a transaction whose Prewrite is behind the hole (TiDB requests a commit_ts after the Prewrite
-        was acknowledged), or than the ts of a fake binlog that was fetched after another one behind the hole had been written. Drainers
-        send fakes besides the Pump's own, so their order in the log says nothing, but none is written later than ``_FAKE_AGE`` after it
-        was fetched.
+        Two records behind the hole bound it, and the result is one less than their ts:
+
+        * the commit_ts of a transaction whose Prewrite is behind the hole: TiDB requests a commit_ts after the Prewrite was acknowledged;
+        * the ts of a fake binlog that was fetched after another fake behind the hole had been written. Drainers send fakes besides the Pump's
+          own, so their order in the log proves nothing. But no fake is written later than ``_FAKE_AGE`` after its ts was fetched.
         """
         last, first_fake = hole.after_ts, 0
         while True:
@@ -481,7 +491,7 @@ class Store:
         written = self._written_at
         with self._news:
             if not self._news.wait_for(lambda: self._state.at >= written, timeout):
-                raise TimeoutError(f"the index is at {self._state.at}, the log at {written}, after {timeout:g} s")
+                raise TimeoutError(f"after {timeout:g} s the index is at {self._state.at}, but the log ends at {written}")
             return self._state
 
     def wake(self) -> None:
@@ -569,8 +579,8 @@ class Store:
     def collect(self, gc_ts: int, slack: int) -> bool:
         """Remove binlogs up to ``gc_ts`` - ``slack``; False when there is nothing to do, or another collection is running.
 
-        ``gc_ts`` is stored first, so that readers behind it are told. The files from the first Prewrite on are kept that waits, or whose
-        Commit is above ``gc_ts``.
+        ``gc_ts`` is stored first, so that readers behind it get an error. The files from the first Prewrite on are kept that waits, or has a
+        Commit above ``gc_ts``.
         """
         if gc_ts <= self._gc_ts or self._state.sorted_promise <= gc_ts or not self._gc_lock.acquire(blocking=False):
             return False

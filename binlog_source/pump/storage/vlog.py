@@ -3,8 +3,8 @@
     vlog_writer.py     append, sync, rotate        vlog_scan.py   every read of many records
     vlog_recovery.py   what counts after a crash   vlog_files.py  the files; format.py: their bytes
 
-Promises: those of the writer; besides: only durable records are read. One appender, any number of readers: a file that is dropped stays
-readable for the scans that read it. ``recover`` truncates a torn tail of the newest file, never acknowledged records; damage is counted and
+Promises: those of the writer; and only durable records are read. One appender, any number of readers: a dropped file stays readable for the
+scans that read it. ``recover`` cuts an unfinished record off the end of the newest file, never acknowledged records. Damage is counted, and
 reported with the records around it (``RecordRun.holes``).
 """
 

@@ -1,7 +1,7 @@
-"""The files of a value log: which there are, how far their records reach, the largest ts of each.
+"""The files of a value log: which exist, how far their records reach, and the largest ts of each.
 
-Promises: any thread may read this while the writer adds a file and the collection removes some. A file that is removed stays readable for
-those who have it.
+Promises: any thread may read this while the writer adds a file and the collection removes some. A removed file stays readable for those
+who have it open.
 
 Points of ``conf.failpoints``: vlog-before-drop, vlog-dropped.
 """

@@ -1,7 +1,7 @@
-"""Recovery of the value log: what of it counts after a crash, and where its newest file ends.
+"""Recovery of the value log after a crash: which records count, and where the newest file ends.
 
-Promises: pure over the files: nothing is written. A torn tail is what an unfinished append has left at the end of the newest file: part of
-a record that was never acknowledged. Everything before it counts, damaged or not.
+Promises: nothing is written. A torn tail is the part of a record that an unfinished append left at the end of the newest file; that record
+was never acknowledged. Everything before it counts, damaged or not.
 """
 
 from collections.abc import Generator, Iterator

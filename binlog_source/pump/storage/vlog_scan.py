@@ -1,6 +1,6 @@
-"""Reading a file of the value log from one end to the other: the one scan, of recovery, the slow chaser, the pulls and the operator's report.
+"""The one scan of a value-log file from one end to the other: for recovery, the slow chaser, the pulls and the operator's report.
 
-Promises: every record between the two ends is returned once, in order; bytes that are not records are reported with those around them
+Promises: every record between the two ends is returned once, in order. Bytes that are not records are reported with the records around them
 (``RecordRun.holes``), however the file is cut into pieces.
 """
 

@@ -1,8 +1,8 @@
 """The writer of the value log: appends, syncs, and the change to the next file.
 
-Promises: ``append`` returns only when its records are on the disk (with ``sync``). A batch that fails is truncated away; if that fails too,
-or a sync fails, the log stops for good rather than acknowledge what may be lost. If a file cannot be opened, the batch is refused and the
-next ``append`` tries again. There is one writer at a time, after recovery.
+Promises: ``append`` returns only when its records are on the disk (with ``sync``). A failed batch is cut off again. If that fails too, or a
+sync fails, the log stops for good: it never acknowledges what may be lost. If a file cannot be opened, the batch is refused and the next
+``append`` tries again. There is one writer at a time, after recovery.
 
 Points of ``conf.failpoints``: vlog-before-write, vlog-written, vlog-synced, vlog-finished, vlog-created.
 """
@@ -50,7 +50,9 @@ class LogWriter:
         newest = self._files.newest
         self._appender = self._files.fs.open_append(self._files.path(active))
         if good < newest.length:
-            _log.warning("value log %s: torn tail of %d bytes truncated at offset %d", file_name(active), newest.length - good, good)
+            _log.warning(
+                "value log %s: an unfinished record of %d bytes at offset %d was cut off", file_name(active), newest.length - good, good
+            )
             self._appender.truncate(good)
             self._appender.sync()
             newest.length = good
@@ -58,7 +60,7 @@ class LogWriter:
     def append(self, records: Sequence[Record]) -> list[Pointer]:
         """Make the first records durable, as many as the active file takes (the last may exceed its limit); the position of each."""
         if self._failure is not None:
-            raise OSError(f"the value log stopped after an earlier failure ({self._failure}); restart the Pump")
+            raise OSError(f"the value log takes no records since an earlier failure ({self._failure}): restart the Pump")
         if not self.ready:
             raise OSError("the value log is closed or not yet recovered")
         self._make_room()
@@ -80,7 +82,7 @@ class LogWriter:
         try:
             self._make_room()
         except OSError as error:
-            _log.warning("value log %s: %s; the next append begins the next file", file_name(active), error)
+            _log.warning("value log %s: %s. The next append begins the next file", file_name(active), error)
         return places
 
     def _make_room(self) -> None:
@@ -155,4 +157,4 @@ class LogWriter:
                 self._finish()
             self._close_appender()
         except OSError as error:
-            _log.warning("value log %s is not finished: %s", file_name(self._files.active), error)
+            _log.warning("value log %s: the footer could not be written: %s", file_name(self._files.active), error)

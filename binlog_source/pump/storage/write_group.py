@@ -1,6 +1,6 @@
-"""What is written to the store in one append: requests, how many of them go together, and what is told of the write. Pure.
+"""A group of requests that one append writes: how many go together, and the result that each gets. Pure.
 
-Promises: a group has at least one request; a small request waits for no large one.
+Promises: a group has at least one request. A small request waits for no large one.
 """
 
 import time
@@ -11,7 +11,7 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.record import Record
 
 _GROUP_BYTES = 1 << 20
 SMALL_BYTES = 128 << 10
-"""A group whose first request is at most this large takes only this much more: small requests do not wait for large ones (pump.md 4.4)."""
+"""A group with a first request of at most this size takes only this much more: small requests do not wait for large ones (pump.md 4.4)."""
 
 
 class WriteRequest:

@@ -84,7 +84,7 @@ def test_an_http_handler_that_fails(server, caplog):
     client = http.client.HTTPConnection(OWN_HOST, server.front.port, PATIENCE)
     client.request("GET", "/fail")
     answer = client.getresponse()
-    assert (answer.status, answer.read()) == (HTTPStatus.INTERNAL_SERVER_ERROR, b"ValueError: the log has more\n")
+    assert (answer.status, answer.read()) == (HTTPStatus.INTERNAL_SERVER_ERROR, b"ValueError: see the log of this process\n")
     assert "GET /fail failed" in caplog.text
     client.request("GET", "/next")
     assert client.getresponse().status == HTTPStatus.OK

@@ -151,7 +151,7 @@ def test_an_unknown_strategy_is_range_with_a_warning(world, make, caplog):
     for start_ts in range(3):
         client.prewrite(start_ts, b"p")
     assert asked(world) == "abc"
-    assert "no strategy 'nearest'" in caplog.text
+    assert "strategy 'nearest' is unknown" in caplog.text
 
 
 def test_labels_decide_until_nobody_matches(world, make):
@@ -389,7 +389,7 @@ def test_closing_ends_an_awaited_outcome(world, make, caplog):
     client.close()
     writing.join(5)
     assert not writing.is_alive()
-    assert "1 outcomes for Pump a are lost" in caplog.text
+    assert "1 outcomes for Pump a were not written" in caplog.text
 
 
 def test_flush_names_the_pump_that_stays_away(world, make):

@@ -256,4 +256,4 @@ def test_without_the_index_readers_are_told_of_what_is_missing(store, tmp_path, 
     with contextlib.closing(opened(tmp_path)) as again:
         assert again.gc_ts == 10, "just below the oldest that is kept"
         assert delivered(again) == list(range(11, 21))
-    assert "assumed to be collected" in caplog.text
+    assert "its oldest, as collected" in caplog.text

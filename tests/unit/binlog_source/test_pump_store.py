@@ -115,7 +115,7 @@ def test_a_disk_that_fails_at_the_start_is_no_wrong_setting(tmp_path, number):
 
 def test_a_position_past_the_end_is_refused(tmp_path):
     store = opened(tmp_path)
-    with pytest.raises(ProtocolViolation, match="past the end"):
+    with pytest.raises(ProtocolViolation, match="beyond the end"):
         next(PumpService(store, 0, "p").pull_raw(Pointer(0, 1), NEVER))
     store.close()
 

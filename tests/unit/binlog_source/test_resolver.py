@@ -135,7 +135,9 @@ def test_what_was_committed_and_collected_is_never_rolled_back() -> None:
         assert decide(verdict_of(mvcc.look_up(key), start_ts), start_ts, 10**9, mvcc.safe_point) is Decision.UNDECIDED
 
 
-@pytest.mark.parametrize(("verdict", "why"), [(OVERWRITTEN, "written again since"), (ABSENT, "GC may have collected it")])
+@pytest.mark.parametrize(
+    ("verdict", "why"), [(OVERWRITTEN, "a later transaction wrote its primary key"), (ABSENT, "GC may have collected the trace")]
+)
 def test_a_person_is_told_what_to_do(verdict: Verdict, why: str) -> None:
     text = undecided_text(10, b"kk", verdict, "p1", "h:8250")
     assert why in text and "6b6b" in text and "Pump p1" in text

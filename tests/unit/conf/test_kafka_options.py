@@ -37,14 +37,16 @@ def test_a_part_of_a_value_may_be_encrypted(caplog: pytest.LogCaptureFixture) ->
     found = dict(load_drainer(environ=KEY, flags=flags).kafka.options)
     assert found == {JAAS: LOGIN % 'a\\"b\\\\c', "ssl.key.password": 'a"b\\c', "ssl.truststore.type": "PEM"}
     assert caplog.text == ""
-    with pytest.raises(ValueError, match=r"^spark.kafka-options: ssl.key.password: it is not base64$"):
+    with pytest.raises(
+        ValueError, match=r"^spark.kafka-options: ssl.key.password: the value is not base64: write what `ctl encrypt` prints$"
+    ):
         load_drainer(environ=KEY, flags=flags | {"spark.kafka-options": (("ssl.key.password", "encrypted(abc)"),)})
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"spark.kafka-options": "acks=1"}, "spark.kafka-options: acks cannot be set: each message is sent once and in order"),
+        ({"spark.kafka-options": "acks=1"}, "spark.kafka-options: acks cannot be set: this program sends each message once and in order"),
         ({"spark.kafka-options": "bootstrap.servers=x:1"}, "cannot be set: name the brokers in syncer.to.kafka-addrs"),
         ({"spark.kafka-options": "hidden"}, "the value is not a table of names and values"),
         ({"spark.kafka-options": '{a = "hidden}'}, "the value is not a table of names and values"),

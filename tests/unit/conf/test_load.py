@@ -58,7 +58,7 @@ def test_servers_listen_for_others_only_if_the_cluster_is_not_all_on_this_machin
 
 def test_a_port_gives_the_name(tmp_path: Path) -> None:
     assert load_drainer(environ={}, flags={"addr": "1.2.3.4:9"}).apply.drainer == "here:9"
-    with pytest.raises(ValueError, match="addr 1.2.3.4:0 asks for any free port, so that node-id has no default: set node-id"):
+    with pytest.raises(ValueError, match="addr 1.2.3.4:0 asks for any free port, so node-id has no default: set node-id"):
         load_drainer(environ={}, flags={"addr": "1.2.3.4:0"})
     assert load_drainer(environ={}, flags={"addr": "1.2.3.4:0", "node-id": "n"}).apply.drainer == "n"
     assert load_drainer(environ={}, flags={"addr": "1.2.3.4:0", "spark.pumps": "p:1"}).apply.drainer == "here:0"
@@ -142,7 +142,7 @@ target = {schema = "x"}
     load_drainer(toml(tmp_path, text), {}, say=said.append)
     assert said == [
         "syncer.binlog-filter-rule.idle has no effect: no [[syncer.table-migrate-rule]] names it",
-        "syncer.table-migrate-rule: target is only for Oracle; tables get other names by [[spark.route]]",
+        "syncer.table-migrate-rule: a target has an effect only with Oracle. To rename a table, use [[spark.route]]",
     ]
 
 
@@ -227,7 +227,7 @@ def test_one_place_for_the_pumps(tmp_path: Path) -> None:
             with pytest.raises(ValueError, match="is not of the form http://host:port"):
                 load(environ={}, flags={"pd-urls": wrong})
     assert load_drainer(environ={}, flags={"pd-urls": "http://[::1]:1/, http://b_c.d:2"}).source.pumps == "pd://[::1]:1,b_c.d:2"
-    with pytest.raises(ValueError, match="pd-urls: PD knows no user and no password") as refused:
+    with pytest.raises(ValueError, match="pd-urls: PD takes no user and no password") as refused:
         load_drainer(environ={}, flags={"pd-urls": "http://u:s3cret@a:1"})
     assert "s3cret" not in str(refused.value)
     assert load_pump(environ={}, flags={"spark.registry": "http://r:1"}).pd_urls == ""
@@ -275,7 +275,7 @@ def test_lists_of_tables(tmp_path: Path) -> None:
         ('[[syncer.ignore-table]]\ndb-nam = "d"\n', "number 1: unknown setting 'db-nam'; did you mean 'db-name'?"),
         ("[[syncer.ignore-table]]\ndb-name = 1\n", "number 1: db-name: 1 is not a string"),
         ('[[syncer.ignore-table]]\ndb-name = "d"\n', "syncer.ignore-table has an empty db-name or tbl-name"),
-        ("syncer.ignore-table = [1]\n", "number 1 is not a table"),
+        ("syncer.ignore-table = [1]\n", "number 1 is not a TOML table"),
         ('[syncer]\nignore-table = "d.t"\n', "'d.t' is not a list of tables"),
         ('[[syncer.table-migrate-rule]]\nsource = "x"\n', "source is a table: write [source]"),
     ],
@@ -316,7 +316,7 @@ def test_the_other_kinds_variables_are_no_error() -> None:
         ("[syncer]\nignore-schemas = [1]\n", ["[1] is not a string of names separated by commas, or a list"]),
         ('[syncer]\nignore-schemas = "a,,b"\n', ["syncer.ignore-schemas has an empty name"]),
         ("syncer = 3\n", ["syncer is a table: write [syncer]"]),
-        ('metrics-addr = "a:1"\n', ["'metrics-addr' is no key of the file, only a flag: -metrics-addr"]),
+        ('metrics-addr = "a:1"\n', ["'metrics-addr' is no key of the file: use the flag -metrics-addr"]),
         ("[source\n", ["drainer.toml is not valid TOML"]),
     ],
 )
@@ -395,15 +395,18 @@ def test_a_topic_is_a_target(caplog: pytest.LogCaptureFixture) -> None:
     assert (found.apply.db_type, found.kafka.addrs, found.kafka.topic, found.apply.retry_seconds) == ("kafka", "b:1,c:2", "t", 3.0)
     assert [record.getMessage() for record in caplog.records] == ['without effect here: syncer.to.dir (only for db-type = "file")']
     load_drainer(environ={}, flags=flags | {"syncer.to.kafka-version": "2.0.0"})
-    assert "syncer.to.kafka-version (brokers are asked" in caplog.text
+    assert "syncer.to.kafka-version (this program asks the brokers" in caplog.text
 
 
 def test_settings_of_row_operations(caplog: pytest.LogCaptureFixture) -> None:
     flags = {"syncer.txn-batch": "7", "syncer.worker-count": "4", "spark.txn-batch-time": "500ms"}
-    said = "only with spark.net-change = false; "
+    said = "only with spark.net-change = false: "
     assert load_drainer(environ={}, flags=flags).apply.txn_batch == 7
-    assert f"without effect here: syncer.txn-batch, spark.txn-batch-time ({said}a transaction of net changes is bounded by" in caplog.text
-    assert f"syncer.worker-count ({said}the number of connections for net changes is spark.parts" in caplog.text
+    assert (
+        f"without effect here: syncer.txn-batch, spark.txn-batch-time ({said}spark.atomic-rows bounds a transaction of net changes"
+        in caplog.text
+    )
+    assert f"syncer.worker-count ({said}spark.parts is the number of connections for net changes" in caplog.text
     caplog.clear()
     flags |= {"spark.net-change": "false", "syncer.safe-mode": "true", "syncer.enable-dispatch": "false", "syncer.enable-detect": "false"}
     found = load_drainer(environ={}, flags=flags).apply
@@ -417,7 +420,7 @@ def test_settings_of_row_operations(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.shows("syncer.to.zookeeper-addrs", "ZooKeeper")
 def test_zookeeper_is_out_with_its_alternative() -> None:
-    with pytest.raises(ValueError, match="ZooKeeper is not asked: name the brokers in syncer.to.kafka-addrs"):
+    with pytest.raises(ValueError, match="this program does not ask ZooKeeper: name the brokers in syncer.to.kafka-addrs"):
         load_drainer(environ={}, flags={"syncer.db-type": "kafka", "syncer.to.zookeeper-addrs": "z:1"})
     assert load_drainer(environ={"KAFKA_ADDRS": "k:1"}, flags={"syncer.db-type": "kafka"}).kafka.addrs == "k:1"
 

@@ -37,7 +37,7 @@ def test_the_checkpoints_own_password_is_decrypted() -> None:
     }
     config = load_drainer(environ=key, flags=flags)
     assert (config.target.password, config.checkpoint.password) == ("targets", "its own")
-    with pytest.raises(ValueError, match=r"syncer\.to\.checkpoint\.encrypted_password: it is not"):
+    with pytest.raises(ValueError, match=r"syncer\.to\.checkpoint\.encrypted_password: the value is not"):
         load_drainer(environ=key, flags=flags | {"syncer.to.checkpoint.encrypted_password": "hard-to-guess!"})
 
 
@@ -52,9 +52,9 @@ def test_an_encrypted_password(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     assert load_drainer(environ=key, flags=flags_of(config)) == config
     assert caplog.text == ""
     load_drainer(environ={}, flags={"syncer.to.encrypted_password": encrypted("s3cret", {})})
-    assert "anybody can decrypt it, because BINLOG_SECRET_KEY is not set" in caplog.text and "s3cret" not in caplog.text
+    assert "anybody can decrypt this password, because BINLOG_SECRET_KEY is not set" in caplog.text and "s3cret" not in caplog.text
     for text in ("hard-to-guess!", "aGFyZC10by1ndWVzcw=="):
-        with pytest.raises(ValueError, match=r"syncer\.to\.encrypted_password: it is not") as refused:
+        with pytest.raises(ValueError, match=r"syncer\.to\.encrypted_password: the value is not") as refused:
             load_drainer(environ=key, flags={"syncer.to.encrypted_password": text})
         assert text not in str(refused.value)
     with pytest.raises(ValueError, match="encrypted_password and spark.password-file are both set"):
@@ -68,7 +68,7 @@ def test_the_upstreams_account() -> None:
     config = load_drainer(environ=key, flags=flags | {"spark.upstream.security.ssl-ca": "ca.pem"})
     assert (config.upstream.host, config.upstream.port, config.upstream.password) == ("db", 4000, "s3cret")
     assert config.upstream.security.ssl_ca == "ca.pem" and "s3cret" not in repr(config)
-    with pytest.raises(ValueError, match=r"spark\.upstream\.encrypted_password: it is not"):
+    with pytest.raises(ValueError, match=r"spark\.upstream\.encrypted_password: the value is not"):
         load_drainer(environ=key, flags=flags | {"spark.upstream.encrypted_password": "hard-to-guess!"})
     with pytest.raises(ValueError, match=r"spark\.upstream\.port: 0 is not a port"):
         UpstreamConfig(port=0)
@@ -83,7 +83,7 @@ def test_a_checkpoint_on_the_target_itself_is_taken(tmp_path: Path) -> None:
     own = {"BINLOG_SECRET_KEY": "00c0ffee" * 8}
     flags: dict[str, object] = {"syncer.to.checkpoint.type": "mysql", "syncer.to.checkpoint.encrypted_password": encrypted("hush", own)}
     assert load_drainer(environ=own, flags=flags).checkpoint.password == "hush", "its own, not the target's as in the real Drainer"
-    with pytest.raises(ValueError, match=r"syncer\.to\.checkpoint\.encrypted_password: it is not"):
+    with pytest.raises(ValueError, match=r"syncer\.to\.checkpoint\.encrypted_password: the value is not"):
         load_drainer(environ=own, flags=flags | {"syncer.to.checkpoint.encrypted_password": "x"})
 
 
@@ -106,7 +106,7 @@ def test_a_password_that_cannot_be_had_is_refused_and_not_shown(tmp_path: Path) 
     for flags, file, words in (
         ({"spark.password-file": str(tmp_path / "none")}, None, "cannot read spark.password-file .*none: No such file"),
         ({"spark.password-file": str(empty)}, None, "empty is empty"),
-        ({"spark.password-file": str(odd)}, None, "odd: it is not UTF-8"),
+        ({"spark.password-file": str(odd)}, None, "odd: the file is not UTF-8"),
         ({"spark.password-file": str(odd), "syncer.to.password": "s3cret"}, None, "are both set"),
         ({}, toml, "syncer.to.password: the value is not a string"),
     ):

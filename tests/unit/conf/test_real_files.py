@@ -30,7 +30,7 @@ def test_a_drainers_own_file_is_taken_as_it_is(caplog: pytest.LogCaptureFixture)
     assert config.apply.ignore_schemas == ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql")
     assert config.target == TargetConfig(host="127.0.0.1")
     assert [record.getMessage() for record in caplog.records] == [
-        "without effect here: detect-interval (the list of Pumps is read for every batch)",
+        "without effect here: detect-interval (this program reads the list of Pumps for every batch)",
         "without effect here: syncer.channel-id (only with syncer.loopback-control)",
     ]
 
@@ -141,8 +141,8 @@ def test_what_means_nothing_is_taken_and_said(tmp_path: Path, caplog: pytest.Log
     said = "\n".join(caplog.messages)
     for words in (
         "without effect here: syncer.to.merge (spark.net-change says whether the changes of a row are combined)",
-        "without effect here: syncer.txn-batch (only with spark.net-change = false; a transaction of net changes is bounded by",
-        "without effect here: syncer.worker-count (only with spark.net-change = false; the number of connections for net changes is",
+        "without effect here: syncer.txn-batch (only with spark.net-change = false: spark.atomic-rows bounds",
+        "without effect here: syncer.worker-count (only with spark.net-change = false: spark.parts is",
         "without effect here: syncer.enable-detect (",
         'syncer.to.topic-name, syncer.to.kafka-version (only for db-type = "kafka")',
         'syncer.to.dir (only for db-type = "file")',
@@ -184,8 +184,10 @@ def test_upstream_transactions_are_kept_by_row_operations_unless_told_otherwise(
     file.write_text("[syncer]\ndisable-dispatch = true\n")
     found = load_drainer(file, {}, {}, said.append)
     assert (found.apply.enable_dispatch, found.apply.net_change) == (False, False)
-    assert any("syncer.disable-dispatch: the upstream's transactions are kept, so spark.net-change is false" in line for line in said)
-    with pytest.raises(ValueError, match="do not keep the upstream's transactions"):
+    assert any(
+        "syncer.disable-dispatch: this setting keeps the upstream's transactions, so spark.net-change is false" in line for line in said
+    )
+    with pytest.raises(ValueError, match="keeps the upstream's transactions, but spark.net-change = true joins them"):
         load_drainer(file, {}, {"spark.net-change": "true"})
     file.write_text('[syncer]\ndb-type = "file"\ndisable-dispatch = true\n')
     assert load_drainer(file, {}, {}).apply.net_change

@@ -353,7 +353,7 @@ def test_a_password_in_a_flag_is_warned_of_and_not_shown(capsys: pytest.CaptureF
     first, second = capsys.readouterr().err.splitlines()
     assert "--syncer.to.password" in first and "--to" in second and "ps" in first
     assert "s3cret" not in first + second
-    with pytest.raises(ConfigError, match="encrypted_password: it is not base64"):
+    with pytest.raises(ConfigError, match="encrypted_password: the value is not base64"):
         cli.drainer_config(parser.parsed(["-syncer.to.checkpoint.type=mysql", "-syncer.to.checkpoint.encrypted_password=s3cret"]))
     (third,) = capsys.readouterr().err.splitlines()
     assert "--syncer.to.checkpoint.encrypted_password" in third and "s3cret" not in third

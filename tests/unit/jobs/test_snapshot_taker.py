@@ -153,7 +153,7 @@ def test_exchanged_tables_without_their_diffs_own_ids_are_read_too(ports: FakePo
     text = b'{"version":7,"type":42,"schema_id":10,"table_id":900,"old_table_id":100,"affected_options":[{"schema_id":20,"table_id":103}]}'
     diff = SchemaDiff.from_json(text, 9)
     assert (diff.schema_ids, diff.table_ids, diff.version) == ({10, 20}, {900, 100, 103}, 7)
-    with pytest.raises(Corruption, match="what a schema version changed"):
+    with pytest.raises(Corruption, match="the changes of a schema version cannot be read"):
         SchemaDiff.from_json(b"[]", 9)
 
 

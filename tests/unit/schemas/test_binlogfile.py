@@ -237,7 +237,7 @@ def test_a_file_that_is_not_there_any_more_takes_nothing(how: str, tmp_path: Pat
     for _ in range(2):
         with pytest.raises(ApplyError, match=rf"{path} was (removed|replaced)"):
             one.sync()
-    with pytest.raises(ApplyError, match="Put it back"):
+    with pytest.raises(ApplyError, match="Put the file back"):
         one.append([b"x" * 200])  # which would begin the next file
     one.close()
 

@@ -50,7 +50,7 @@ def test_a_certificate_needs_its_key(cert: str, key: str) -> None:
 
 def test_a_server_needs_a_certificate(ca: Authority) -> None:
     TlsSettings(ca.ca).check(listens=False)
-    with pytest.raises(ConfigError, match="ssl-cert and ssl-key are needed"):
+    with pytest.raises(ConfigError, match="also needs ssl-cert and ssl-key"):
         TlsSettings(ca.ca).check(listens=True)
 
 
@@ -93,7 +93,7 @@ def test_a_certificate_that_is_replaced_is_used(ca: Authority, caplog: pytest.Lo
     os.replace(made.cert, settings.cert)
     with caplog.at_level(logging.WARNING):
         assert settings.server() is first and settings.server() is first, "the key is still the other one's"
-    assert len([record for record in caplog.records if "read before" in record.getMessage()]) == 1
+    assert len([record for record in caplog.records if "former certificate" in record.getMessage()]) == 1
     os.replace(made.key, settings.key)
     second = settings.server()
     assert second is not first

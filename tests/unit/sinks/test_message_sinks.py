@@ -428,7 +428,7 @@ def test_nothing_is_recorded_that_went_into_a_file_that_is_gone(tmp_path: Path) 
     sink.apply_ddl(first, found.history, frozenset())
     newest = sorted((tmp_path / "binlogs").glob("binlog-*"))[-1]
     newest.rename(tmp_path / "away")
-    with pytest.raises(ApplyError, match=f"{newest} was removed or moved .* Put it back"):
+    with pytest.raises(ApplyError, match=f"{newest} was removed or moved .* Put the file back"):
         sink.apply_ddl(second, found.history, frozenset())
     sink.close()
     assert Savepoint.from_toml((tmp_path / "savepoint").read_text()).commit_ts == first.commit_ts
