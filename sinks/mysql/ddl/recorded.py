@@ -1,4 +1,4 @@
-"""What became of the DDLs of a stream, as ``spark_ddl`` on the target records it: for people, and for RECOVER TABLE. [db]
+"""Reads from ``spark_ddl`` on the target what became of a stream's DDLs: for people, and for RECOVER TABLE. [db]
 
 Promises: reads only; needs no lease, and the stream may run or be stopped. A target without the table has no records.
 """

@@ -1,6 +1,6 @@
-"""Names that TiDB reads bare and a MySQL or MariaDB reserves: they are quoted.
+"""Quotes names that TiDB reads without quotes and that MySQL or MariaDB reserve.
 
-Promises: pure. A word is quoted where TiDB can only have read a name; a string, a comment, a quoted name and a user's variable are none.
+Promises: pure. A word is quoted where TiDB can only have read a name. Strings, comments, quoted names and user variables stay as they are.
 """
 
 from collections.abc import Sequence
