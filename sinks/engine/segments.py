@@ -248,7 +248,7 @@ class _Planner:
         job = self._history.job(event.job_id)
         if job is None:
             raise HistoryUnavailable(
-                f"DDL job {event.job_id} (commit_ts {event.commit_ts}: {event.query[:200]}) is not yet in the DDL history; wait for it"
+                f"DDL job {event.job_id} (commit_ts {event.commit_ts}: {event.query[:200]}) is not in the DDL history yet; wait for it"
             )
         if job.type == JobType.DROP_COLUMN and event.schema_state == DELETE_ONLY:
             if job.effective and job not in self._applied:
