@@ -1,7 +1,7 @@
-"""The rows of a result set, from the bytes that a server sends to columns, without an object for each cell. Pure.
+"""Converts the bytes of a server's result set into columns, without an object for each cell. Pure.
 
-A row is a packet: three bytes of length, one of sequence, then its values as text, each behind its length; NULL is one byte. Where a row begins is seen
-packet by packet, the rest a column at a time over all rows of a block.
+A row is a packet: three bytes of length, one of sequence, then its values as text, each after its length; NULL is one byte. The beginnings of rows are
+read packet by packet, everything else a column at a time over all rows of a block.
 
 Promises: values are the server's bytes, in the order of the rows. A block has about ``block_bytes``, or one row.
 """
@@ -60,7 +60,7 @@ class RowPackets:
                 yield columns_of(self._join(), [0], self._columns)
 
     def _scan(self) -> bool:
-        """Look for the next rows behind those that were seen; whether one of several packets, all of them there, comes next."""
+        """Look for the next rows; returns whether a row of several complete packets comes next."""
         read, at, starts = self._read, self._at, self._starts
         size = len(read)
         while at + _HEADER < size and len(starts) < self._block_rows and at < self._block_bytes:

@@ -1,7 +1,7 @@
 """One statement of a plan: its text, its expected effect, and the origin of its rows. Pure.
 
-Promises: comparable and picklable. A statement of many rows can be split into statements of one row each (``cut``), so that a row
-that the target rejects, or on which the statement has another effect than expected, can be identified.
+Promises: comparable and picklable. A statement of many rows can be split into statements of one row each (``cut``), to identify a row
+that the target rejects or on which the statement has another effect than expected.
 """
 
 import enum
