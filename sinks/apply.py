@@ -76,7 +76,7 @@ class BatchApplier:
         self._required: set[tuple[int, int, str]] = set()
         """Conditions that can be evaluated: table id, schema version, expression."""
         self._channel = config.apply.channel_id if config.apply.loopback_control else None
-        """Transactions with its mark came back in a ring; None: none is one."""
+        """The mark of transactions that came back in a ring; None: there is no ring."""
         self._never_kept: tuple[SchemaHistory, NeverKept] | None = None
         self._checkpoint_dir = config.checkpoint_dir
         self._sink = sink

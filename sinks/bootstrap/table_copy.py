@@ -40,7 +40,7 @@ _FIRST_ROWS, _MOST_ROWS = 500, 20_000
 _CHUNK_BYTES = 16 * 1024 * 1024
 """About what a chunk has."""
 _MOST_CHUNK_BYTES = 2 * _CHUNK_BYTES
-"""After which it ends, when its rows are bigger than those before."""
+"""Bytes after which a chunk ends, when its rows are bigger than those before."""
 _DOUBTFUL = frozenset({ColumnType.ENUM})
 
 
@@ -89,7 +89,7 @@ class CopyPlace:
 
 
 Hidden = Callable[[Columns], frozenset[int]]
-"""The numbers of those of some rows, with ``CopyPlan.read``, that are not replicated."""
+"""Given rows with ``CopyPlan.read``, the numbers of the rows that are not replicated."""
 
 
 def all_shown(read: Columns) -> frozenset[int]:

@@ -186,7 +186,7 @@ class DeltaCheckpoint:
         self._closing = False
         self._attempts = 0
         self._left: Sequence[CheckpointRow] = ()
-        """What of an attempt's rows is still to be written, as far as the tables have told."""
+        """The rows of an attempt that are still to be written, as far as the tables show."""
         self._unsure: dict[str, int] = {}
         """Table -> ``batch_id`` of the last row of a commit that may be in it or not."""
         self._newest: Newest | None = None

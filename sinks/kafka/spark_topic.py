@@ -52,7 +52,7 @@ _AGAIN = "another attempt of this task began this send and may have sent message
 _SLOW_SECONDS = 5.0
 """After which a send is said to be waited for."""
 _HIDING = ("spark.sql.redaction.options.regex", "^kafka[.]|(?i)url")
-"""Spark shows the options of a write in the plan: those of the Java client are hidden, whatever they are called."""
+"""Spark shows the options of a write in the plan: all options of the Java client are hidden, whatever their names are."""
 _BY_V1 = ("spark.sql.sources.useV1SourceList", "kafka")
 _TRANSIENT = "org.apache.kafka.common.errors.RetriableException"
 _UNRESOLVED = "No resolvable bootstrap urls"

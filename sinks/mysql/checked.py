@@ -41,7 +41,7 @@ _ALL = range(1 << 62)
 _COUNTED_ROWS, _COUNTED_BYTES = 200, 256 * 1024
 """Rows in one query, and the size of their keys: of too many conditions the server reads the whole table."""
 CLOSER_ROWS = 10_000
-"""Maximum rows of a transaction that are run one by one to identify those with a finding; beyond it only the statement is identified."""
+"""Maximum rows of a transaction that are run one by one to identify the rows with a finding; beyond it only the statement is identified."""
 
 
 class Effects:

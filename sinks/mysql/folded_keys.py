@@ -26,7 +26,7 @@ _NUMBERED = frozenset({"enum", "set"})
 """Compared by their numbers."""
 _UNPADDED = frozenset({"nopad", "0900"})
 _UCA = frozenset({"0900", "uca1400"})
-"""Versions of one order; where MariaDB lacks the first, the second stands for it."""
+"""Versions of one order; where MariaDB lacks the first, it uses the second."""
 _SENSITIVE = frozenset({"as", "cs", "ks"})
 
 

@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
 SECONDS = 3.0
 """Minimum time between two transactions that hold a checkpoint only: in a ring each is a change for the other side to read."""
 AT_ONCE = 2
-"""Steps of a life that are saved at once. The first one often ends short of what the Pumps hold, because they answer a start one after the other."""
+"""Steps of a life that are saved at once. The first step often ends before the Pumps' newest binlogs, because the Pumps answer a start one after the other."""
 Note = Callable[[int, int], None]
 """Receives the commit_ts of the record, and the one up to which the target has everything."""
 

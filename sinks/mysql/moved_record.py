@@ -43,9 +43,9 @@ class RecordMove:
     """What is done before anything else is read."""
 
     record: Checkpoint | None = None
-    """Written into the table that is asked for; None: that is left as it is."""
+    """Written into the table that the settings name; None: the table stays as it is."""
     beside: int | None = None
-    """commit_ts of the real row that lies beside ours from now on."""
+    """commit_ts of the real row that is beside ours from now on."""
     words: str = ""
     """For the log."""
 

@@ -30,7 +30,7 @@ class Recorded:
     beyond: int
     """The end of the last span that is recorded as begun, or done, beyond ``commit_ts``; 0: there is none."""
     around: int
-    """The same of the spans in the middle of which ``commit_ts`` is."""
+    """The same for the spans that contain ``commit_ts``."""
 
 
 @dataclass(frozen=True, slots=True)

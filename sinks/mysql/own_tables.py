@@ -30,7 +30,7 @@ _KEYS = {
     "spark_bootstrap": ("cluster_id", "table_schema", "table_name", "unit"),
     MARK_TABLE: ("id", "channel_id"),
 }
-"""The key of each table; any other one is a table of checkpoints."""
+"""The key of each table; any other table is a table of checkpoints."""
 MADE = tuple(name for name in _KEYS if name != MARK_TABLE)
 """Those in the checkpoint schema that are ours alone."""
 

@@ -65,7 +65,7 @@ DONE = pa.schema(
     ]
 )
 """What one part did in one phase: the number of rows, how long it took, and the pickled findings. Phase ``LEFT``: it still has to be written.
-``REFUSED``: a table is not as it was planned for; the pickled error.
+``REFUSED``: a table has changed since the plan; the pickled error.
 """
 
 LEFT = "left"

@@ -88,7 +88,7 @@ class Plan:
 
     deletes: tuple[Statement, ...] = ()
     moves: tuple[tuple[RowMove, ...], ...] = ()
-    """Of each table with columns of its own the rows whose unique keys change."""
+    """For each table with columns of its own, the rows whose unique keys change."""
     writes: tuple[Statement, ...] = ()
     counts: PlanCounts = field(default_factory=PlanCounts)
 

@@ -28,8 +28,8 @@ CHECKPOINT_SCHEMA = "tidb_binlog"
 CHECKPOINT_TABLE = "checkpoint"
 
 _SKIPPED = "skipped MEDIUMTEXT CHARACTER SET ascii NOT NULL"
-"""commit_ts of the transactions of the span that this part and phase was planned without, ascending, with commas; of a span the filters that it
-was begun with (``Selection.text``); of safe mode its ``Reason``, of a DDL ``Begun``; else empty."""
+"""For a part and phase: commit_ts of the transactions of the span that it was planned without, ascending, with commas. For a span: its filters
+(``Selection.text``). For safe mode: its ``Reason``. For a DDL: ``Begun``. Else empty."""
 
 
 class Mark(enum.StrEnum):
@@ -64,7 +64,7 @@ class Reason(enum.StrEnum):
     DOUBT = "doubt"
     """A part of what follows may be in the target, and nobody has recorded which."""
     PARTS = "parts"
-    """A span was begun in parts by a life whose setting it was: what is applied of it is recorded."""
+    """A life with this setting began a span in parts: the record says what of it is applied."""
     RELAY = "relay"
     """A relay log up to there is being replayed. Everything of it may be in the target, and the log is needed until it is."""
 

@@ -19,11 +19,11 @@ Columns = list[pa.BinaryArray]
 _HEADER = 4
 _LENGTH = Struct("<I").unpack_from
 _WHOLE_PACKET = 0xFFFFFF
-"""A payload of this length goes on in the next packet."""
+"""A payload of this length continues in the next packet."""
 _NULL, _TWO, _THREE, _EIGHT = 0xFB, 0xFC, 0xFD, 0xFE
 _ERROR, _END = 0xFF, 0xFE
 _SHORTEST_ROW = 9
-"""Bytes of a row whose first value needs eight bytes for its length; what is shorter and begins so is the end."""
+"""Bytes of a row whose first value needs eight bytes for its length; a shorter packet with that first byte is the end."""
 _LONG = 128
 """Bytes of a value, on average, from which copying each is faster than an index of all bytes."""
 

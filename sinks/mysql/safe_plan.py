@@ -39,11 +39,11 @@ class SafeSpan:
     """How a span is applied in safe mode."""
 
     superseded: frozenset[int] = frozenset()
-    """Ids of tables whose next DDL may have been executed on the target: a value that does not fit any more is not a finding, because what comes
-    after that DDL is in the span, too."""
+    """Ids of tables whose next DDL may have been executed on the target. A value that no longer fits is not a finding, because the span also has what
+    comes after that DDL."""
     in_doubt: bool = True
-    """Whether a part of the span may be in the target. If not, as where safe mode is only a setting, a new row that nothing tells apart from others
-    is written, and none of the others is sought."""
+    """Whether a part of the span may be in the target. If not, as where safe mode is only a setting, a new row without a key is written, and equal rows
+    are not deleted first."""
 
 
 class SafeSpanPlan(SpanPlan):

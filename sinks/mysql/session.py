@@ -552,7 +552,7 @@ def _round_times(session: Session) -> None:
 
 
 _told: set[tuple[str, str]] = set()
-"""What the log has said of which values of sql_mode."""
+"""Values of sql_mode, and what the log has said about each."""
 
 
 def _without_harmful_modes(session: Session, effective: str, kept: str) -> None:

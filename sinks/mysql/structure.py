@@ -172,7 +172,7 @@ _ENGINE = (
     "WHERE t.table_schema = %s AND t.table_name = %s"
 )
 _WITHOUT = frozenset({"NO"})
-"""What ``engines.transactions`` says of an engine that has none; nothing is said of one that is not loaded."""
+"""What ``engines.transactions`` says of an engine without transactions; for an engine that is not loaded it says nothing."""
 
 _TEXTS = (_COLUMNS, _KEYS, _ENGINE)
 

@@ -34,7 +34,7 @@ from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, holds_r
 _log = logging.getLogger(__name__)
 
 Asked = tuple[dict[TableName, TargetTable], frozenset[TableName], Dialect]
-"""The tables that there are, the names of those that there are not, and the server's dialect."""
+"""The existing tables, the names of missing tables, and the server's dialect."""
 Met = tuple[tuple[Inexact, ...], FoldedKeys | None]
 """What was found of a table: columns that change values, and unique keys."""
 

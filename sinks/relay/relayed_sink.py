@@ -39,7 +39,7 @@ class RelaySettings:
     ddls: bool = True
     """False: no DDLs, as their texts have the upstream's names, and the target has others."""
     ignored_ts: frozenset[int] = frozenset()
-    """``ignore-txn-commit-ts``: DDLs with one of these are not written; rows with one never come."""
+    """``ignore-txn-commit-ts``: DDLs with such a commit_ts are not written; rows with such a commit_ts never come."""
 
 
 class RelayedSink(Sink):

@@ -83,7 +83,7 @@ class FilesReplayed:
     operations: int = 0
     ddls: int = 0
     so_already: int = 0
-    """DDLs of which the target said that it is so already."""
+    """DDLs that the target says were executed before."""
     passed_over: int = 0
     """Binlogs that a Drainer, started again, had written twice."""
     keyless: set[str] = field(default_factory=set)
@@ -142,7 +142,7 @@ class MySQLReplay:
         self._written: tuple[int, int, str] | None = None
         """Span and plan of the record that this replay has written last."""
         self._go_on = after_ts + 1
-        """Where a range begins that goes on from here."""
+        """Where a range begins that continues from here."""
         self._begun = False
         """Whether this replay has found its place, or applied anything."""
         self._had: dict[tuple[str, str], set[str]] = {}

@@ -29,7 +29,7 @@ class DdlFate(StrEnum):
     FILTERED = "filtered"
     """It is about nothing that is replicated."""
     LEFT_OUT = "left out"
-    """A rule leaves it out: the target's table stays as it is, and rows are fitted to it."""
+    """A rule leaves it out: the target's table stays as it is, and rows are written in its form."""
     DERIVED = "derived"
     """Applied, but not as text, which names a table that is not replicated."""
     REFUSED = "refused"
@@ -43,7 +43,7 @@ class DdlDecision:
     fate: DdlFate = DdlFate.APPLIED
     why: str = ""
     strangers: frozenset[int] = frozenset()
-    """Of a DDL about several tables the ids of those that are not replicated, neither before it nor after it."""
+    """For a DDL on several tables: the ids of the tables that are replicated neither before nor after it."""
 
 
 APPLIED = DdlDecision()

@@ -33,9 +33,9 @@ class Routes:
     tables: tuple[tuple[str, str, TargetName], ...] = ()
     """(database and table upstream, in lower case; target)."""
     columns: tuple[tuple[str, str, frozenset[str]], ...] = ()
-    """(database and table upstream, columns), in lower case: the tables of which only some columns are replicated."""
+    """(database and table upstream, columns), in lower case: tables with only some columns replicated."""
     conditions: tuple[tuple[str, str, str], ...] = ()
-    """(database and table upstream, in lower case; expression of Spark SQL): the tables of which only some rows are replicated."""
+    """(database and table upstream, in lower case; expression of Spark SQL): tables with only some rows replicated."""
 
     @classmethod
     def of(cls, config: ApplyConfig) -> Self:

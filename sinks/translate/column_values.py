@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableI
 from pyspark_tidb_binlog.sinks.translate.process_zone import in_zone
 
 TEXTS = frozenset({CellKind.DECIMAL, CellKind.DATE, CellKind.DATETIME, CellKind.TIME, CellKind.JSON})
-"""Kinds of columns whose values are handed on as text."""
+"""Kinds of columns whose values are written as text."""
 
 _NAMES = {
     ColumnType.UNSPECIFIED: "unspecified",

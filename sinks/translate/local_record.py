@@ -71,7 +71,7 @@ class Stand:
     commit_ts: int
     schema_version: int
     early: frozenset[int]
-    """Ids of DDL jobs in the target that ``schema_version`` does not tell (``AppliedJobs.early``)."""
+    """Ids of DDL jobs in the target that ``schema_version`` does not cover (``AppliedJobs.early``)."""
     place: TargetPlace | None
     """The end of what belongs to it in the target; None: unknown, because another program wrote the savepoint."""
     ours: bool = True

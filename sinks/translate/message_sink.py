@@ -86,7 +86,7 @@ class MessageSettings:
     sync_ddl: bool = True
     """False: DDLs are not put, as with a real Drainer."""
     ignored_ts: frozenset[int] = frozenset()
-    """``ignore-txn-commit-ts``: DDLs with one of these are not put; rows with one never come."""
+    """``ignore-txn-commit-ts``: DDLs with such a commit_ts are not written; rows with such a commit_ts never come."""
     from_now: bool = False
     """``initial-commit-ts = -1``: a stream without a record begins at the upstream's time of its start."""
 

@@ -46,7 +46,7 @@ class ReadBack:
     zone: datetime.tzinfo
     """That of the process that wrote it."""
     doubtful_times: dict[str, int] = field(default_factory=dict)
-    """Number of values in the hour that comes twice when summer time ends, by table: the file does not say which one is meant."""
+    """Number of values, by table, in the hour that comes twice when summer time ends: the file does not say which of the two hours is meant."""
 
     def in_utc(self, text: str, table: str) -> str:
         """``text`` in the file's zone as the same moment in UTC, the earlier of two; a text that is no moment (a zero date) does not change."""

@@ -54,7 +54,7 @@ class EarlierTry:
 
 
 NOTHING_KEPT = SchemaSnapshot({}, ids_known=False)
-"""What an intent needs of the target before one of ``DROPS``: a database may have more tables than one statement can hold texts of."""
+"""What an intent records of the target before one of ``DROPS``: the texts of all tables of a database may be too long for one statement."""
 
 
 def snapshot_of(session: Target, subject: Subject) -> SchemaSnapshot:

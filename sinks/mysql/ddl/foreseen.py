@@ -105,7 +105,7 @@ class _Seen:
     made: set[Place]
     """Of ``tables``, those that a waiting DDL makes."""
     outcomes: dict[int, str]
-    """Of the DDLs by then, as far as RECOVER TABLE asks for them: one that finds its tables is executed."""
+    """Outcomes of the DDLs before, for RECOVER TABLE: a DDL that finds its tables counts as executed."""
 
     def after(self, subject: Subject) -> None:
         gone = {(t.schema.lower(), t.name.lower()) for t in subject.before}

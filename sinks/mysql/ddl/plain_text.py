@@ -41,10 +41,10 @@ class TextRecord:
     """
 
     executed: Callable[[Session], bool]
-    """Whether it says so, as when the answer to ``note`` was lost; called before each attempt."""
+    """Whether the record says that the DDL was executed, as when the answer to ``note`` was lost; called before each attempt."""
     note: Callable[[Session, ApplyError | None], None]
-    """Says so, in the transaction that is open; a second time it changes nothing. Called with the error by which the target says that it is so already, which
-    it may raise where that says something else.
+    """Records in the open transaction that the DDL was executed; a second call changes nothing. The argument is the error by which the target says that it is
+    already so; ``note`` may raise that error if it means something else.
     """
 
 

@@ -27,7 +27,7 @@ class RecordedDdl:
     job_id: int
     commit_ts: int
     state: str
-    """``refused`` (the stream stands before it), ``intent`` (it is running, or a crash interrupted it), ``skipped``, ``quarantined``, ``not synced``, ``done``."""
+    """``refused`` (the stream stops before it), ``intent`` (it is running, or a crash interrupted it), ``skipped``, ``quarantined``, ``not synced``, ``done``."""
     how: str
     """``text``, ``derived``, ``found``, ``nothing``, ``filtered``, ``ignored``, ``policy``, ``sync-ddl``; empty while it is not done."""
     query: str

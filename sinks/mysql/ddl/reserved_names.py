@@ -17,7 +17,7 @@ _NAMES = frozenset(
 """Reserved by a MySQL from 5.7 to 9.7 or by a MariaDB, and no keyword that a DDL of TiDB has."""
 
 _NOT_BEFORE = {"GROUPING": "(", "JSON_TABLE": "(", "LATERAL": "(", "MEMBER": "OF", "SOUNDS": "LIKE"}
-"""Reserved, too, or an operator where an alias may stand; and a function or a clause of TiDB before this word or sign, unless what is before it names something."""
+"""Also reserved, or an operator where an alias may be; before this word or sign it is a function or a clause of TiDB, unless the word before it names something."""
 
 _NAMED_NEXT = frozenset({"KEY", "INDEX", "UNIQUE", "FULLTEXT", "TABLE", "VIEW", "EXISTS", "REFERENCES"})
 

@@ -54,7 +54,7 @@ class SchemaSnapshot:
     objects: Mapping[str, ObjectSnapshot]
     ids_known: bool
     server: Mapping[str, str] = field(default_factory=dict)
-    """What tells the server from others, by name; empty if it has nothing of that kind, or there are no ids."""
+    """What distinguishes the server from others, by name; empty if the server has no such thing, or there are no ids."""
 
     def to_json(self) -> str:
         """The text for the intent row."""

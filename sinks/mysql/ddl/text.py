@@ -331,7 +331,7 @@ def _settle_strings(tokens: Sequence[Token], restored: bool) -> Tokens:
 
 
 _RENAMING = frozenset({JobType.RENAME_TABLE, JobType.RENAME_TABLES})
-"""Jobs whose text has new names of tables, perhaps the old ones in other letters."""
+"""Jobs whose text has new names of tables, perhaps the old names in another case."""
 
 _FEATURE_LOSSES = {
     "AUTO_RANDOM": "AUTO_RANDOM left out",

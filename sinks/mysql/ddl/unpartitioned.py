@@ -34,7 +34,7 @@ class Instead:
     delete: str = ""
     """A DELETE, to be repeated until it finds fewer than ``most`` rows."""
     why_not: str = ""
-    """Why the rows cannot be told, and what to do."""
+    """Why the rows cannot be identified, and what to do."""
     loss: str = ""
     """What the target lacks from here on."""
     most: int = _CHUNK

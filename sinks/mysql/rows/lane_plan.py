@@ -20,7 +20,7 @@ class SpanPlace:
     upto: int = 0
     """How many there are with its own."""
     contents: bytes = b""
-    """A digest of these, where commit_ts and places do not tell them from others; empty: they do."""
+    """A digest of the operations, where commit_ts and places do not identify them; empty: they do."""
 
     def behind(self, batch: RowBatch) -> "SpanPlace":
         """The place of the plan of ``batch``, which follows that of this place."""

@@ -103,7 +103,7 @@ class TransactionSize:
 
     operations: int
     seconds: float
-    """It has fewer while the last one of its lane took longer than this."""
+    """A transaction has fewer operations while the last transaction of its lane took longer than this."""
 
 
 class Lanes:

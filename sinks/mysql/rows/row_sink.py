@@ -66,7 +66,7 @@ class RowSettings:
     txn_batch: int = 20
     """Operations of one transaction, at most."""
     txn_seconds: float = math.inf
-    """About how long a transaction may take: a lane whose last one took longer has fewer operations in the next."""
+    """About how long a transaction may take: a lane whose last transaction took longer has fewer operations in the next."""
     conflict: Conflict = Conflict.GROUPS
     dispatch: bool = True
     """False: one connection, and the transactions of the upstream."""
