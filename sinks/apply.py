@@ -1,10 +1,10 @@
 """Applies one micro-batch to the target: the ``foreachBatch`` function and the replay of an unfinished span. [spark]
 
-Sequence: controls -> steps (rows between barriers, DDLs) -> each step given to the sink (``sinks.sink``), which records it with its data.
+A batch becomes steps: rows between two DDLs, or one DDL. Each step goes to the sink (``sinks.sink``), which records the step with its data.
 
-Promises: the sink's ``commit_ts`` is authoritative. Transactions with ``commit_ts`` at or below it are skipped, so a batch may be applied
-any number of times; a batch that begins beyond it would leave a gap and is refused. Up to ``atomic-rows`` row events of a step are given to
-the sink from the driver, in one piece; more are applied by the executors in parts. A DDL is a barrier.
+Promises: the sink's ``commit_ts`` is authoritative. Transactions at or below it are skipped, so a batch may be applied any number of times. A batch
+that begins beyond it would leave a gap and is refused. Up to ``atomic-rows`` row events of a step are applied by the driver in one transaction;
+bigger steps are applied by the executors in parts. A DDL is a barrier.
 """
 
 import logging
@@ -56,8 +56,8 @@ ATOMIC_BYTES = 64 << 20
 _BACKLOG_MS = 10_000
 """A target that is further behind than this has a backlog."""
 _MAY_STAY = (
-    "rows of sessions that still had a partition follow those that need its DROP PARTITION: what they wrote into the partition is gone upstream, and may "
-    "be in the next partition here; compare the rows of its range with the upstream's"
+    "some sessions still wrote into the partition when rows first needed its DROP PARTITION. The upstream dropped those rows; at the target they may be in "
+    "the next partition. Compare the rows of that range with the upstream"
 )
 _SMALL_BATCHES = 3
 """After so many small batches in a row there is none. A backlog may begin with a small one."""
@@ -76,7 +76,7 @@ class BatchApplier:
         self._required: set[tuple[int, int, str]] = set()
         """Conditions that can be evaluated: table id, schema version, expression."""
         self._channel = config.apply.channel_id if config.apply.loopback_control else None
-        """Transactions with its mark came back in a ring; None: none is one."""
+        """The mark of transactions that came back in a ring; None: there is no ring."""
         self._never_kept: tuple[SchemaHistory, NeverKept] | None = None
         self._checkpoint_dir = config.checkpoint_dir
         self._sink = sink

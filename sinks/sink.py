@@ -1,12 +1,12 @@
-"""The contract of a target: what ``sinks.apply`` calls, step by step. No SQL, and no Spark but the type of keyed events.
+"""The contract of a target: what ``sinks.apply`` calls, step by step. No SQL, and no Spark except the type of keyed events.
 
 Promises of every implementation:
 
-* ``commit_ts`` is recorded in the target, in the same commit as the data. Every transaction with a lower or equal commit_ts is in the target and
-  none above it, except while a span is ``unfinished``: it is applied again with the same number of parts.
-* Each of ``apply``, ``apply_parts`` and ``apply_ddl`` returns when its step is durable and ``commit_ts`` has moved to the step's end. After
-  ``defer``, the record in the target may follow later where a step applied nothing.
-  Killed at any point, a later life that calls it again with the same step leaves the target as if it had run once.
+* ``commit_ts`` is recorded in the target, in the same commit as the data. The target has every transaction up to commit_ts and
+  none above it, except while a span is ``unfinished``: that span is applied again with the same number of parts.
+* ``apply``, ``apply_parts`` and ``apply_ddl`` return when their step is durable and ``commit_ts`` has moved to the step's end. After
+  ``defer``, the record in the target may follow later if a step applied nothing.
+* A process may be killed at any point. A later life that makes the same call with the same step leaves the target as if the call had run once.
 * Every write requires the lease; a process that has lost it raises ``LeaseLost``.
 * Transient errors of the target are retried; ``waiting_for`` is set meanwhile.
 
@@ -94,11 +94,11 @@ class Sink(Protocol):
         ...
 
     def defer(self, note: Callable[[int, int], None]) -> None:
-        """Before ``open``, to permit that the end of a step in which nothing was applied is recorded in the target some seconds later.
+        """Permit, before ``open``, that the target records the end of a step in which nothing was applied some seconds later.
 
-        ``note`` is called first, and must make durable what it receives: the commit_ts that the target's record says, and the one up to which
-        that target has everything nevertheless. A start that finds this record lets ``begin`` answer with the latter. Without this
-        call, or where a sink has no use for it, nothing is put off.
+        ``note`` is called first and must make durable what it receives: the commit_ts of the target's record, and the commit_ts up to which
+        the target has everything nevertheless. If a start reads this record, ``begin`` answers with the second commit_ts. Without this
+        call, or in a sink that does not need it, nothing is put off.
         """
         return
 

@@ -1,7 +1,7 @@
-"""Copies tables from the upstream at one snapshot, range by range, by the executors; a later life goes on where this one was killed. [spark]
+"""Copies tables from the upstream at one snapshot, range by range, on the executors. A later life continues where this one was killed. [spark]
 
-Promises: when ``run`` returns, every table holds exactly the rows that are replicated of it at the snapshot, and the record says so. Nothing but these
-tables and ``spark_bootstrap`` is written; the checkpoint is the caller's. What is written requires the lease.
+Promises: when ``run`` returns, every table holds exactly its replicated rows at the snapshot, and the record says so. Only these
+tables and ``spark_bootstrap`` are written; the caller writes the checkpoint. Every write requires the lease.
 """
 
 import json
@@ -120,15 +120,15 @@ class Bootstrap:
             return self._progress
 
     def run(self, head: CopyHead, tables: Sequence[TableAt], others: Sequence[TableAt] = ()) -> Copied:
-        """Copy ``tables`` at ``head.ts``, and make ``others``, views and sequences, behind them.
+        """Copy ``tables`` at ``head.ts``, then create ``others``, views and sequences.
 
-        A copy of the same kind at the same snapshot that is recorded as begun is continued, with the tables that it names and ``tables``. Tables that are
-        recorded as half done, and that filters leave out, stay so.
+        If the record has an unfinished copy of the same kind and snapshot, that copy continues, with its own tables and ``tables``. Tables that the record
+        has as half done, and that filters now leave out, stay half done.
 
         Raises:
             BootstrapRefused: before anything is changed: a table has rows that are not the stream's, or is not as the history says (``SchemaMoves``).
             SnapshotCollected: GC has passed the snapshot.
-            Stopped: ``stop`` was set; the next life goes on.
+            Stopped: ``stop`` was set; the next life continues.
         """
         begun = time.monotonic()
         try:
@@ -214,7 +214,7 @@ class Bootstrap:
         gone = [f"{t.schema}.{t.name}" for t in record.tables if (t.schema, t.name) not in mine and self._keeps(t)]
         if gone:
             raise BootstrapRefused(
-                f"{', '.join(gone[:5])}: begun to be copied at {head.ts}, but the DDL history does not have them. Start with --bootstrap-restart"
+                f"{', '.join(gone[:5])}: a copy of this table began at {head.ts}, but the DDL history does not have the table. Start with --bootstrap-restart"
             )
         to = {(t.schema, t.name): self._to(t) for t in tables}
         here = tuple(t for t in record.tables if (t.schema, t.name) in mine)
@@ -222,8 +222,8 @@ class Bootstrap:
         moved = [f"{t.schema}.{t.name}" for t in here if (t.state is not CopyState.PLANNED or t.made) and t.to != to[t.schema, t.name]]
         if moved:
             raise BootstrapRefused(
-                f"{', '.join(moved[:5])}: copied, or in part, at {head.ts} by another [[spark.route]] (name, columns or where). Set it as it was; or start with "
-                "--bootstrap-restart, and name the tables again with --bootstrap if it is not a first load"
+                f"{', '.join(moved[:5])}: copied, wholly or in part, at {head.ts} with another [[spark.route]] (name, columns or where). Restore that route. Or start "
+                "with --bootstrap-restart; unless it is a first load, name the tables again with --bootstrap"
             )
         return replace(record, tables=here)
 
@@ -264,7 +264,7 @@ class Bootstrap:
             return [self._upstream.size(source, table)[0] for table in tables]
 
     def _given_up(self, found: CopyRecord, head: CopyHead) -> Sequence[CopiedTable]:
-        """What is at the target of a copy that is not continued; what is done and joined is the stream's, unless it is to be removed."""
+        """What the target has of a copy that is not continued. Tables that are done and joined belong to the stream, unless they are to be removed."""
         removes = self._removes and found.head.kind is CopyKind.FIRST and head.kind is CopyKind.FIRST
         if not (found.begun or removes):
             return ()
@@ -289,8 +289,8 @@ class Bootstrap:
         )
         if filled:
             raise BootstrapRefused(
-                f"{', '.join(filled[:5])}: filled by the copy that is given up, and not upstream any more. Drop it at the target, and start again with "
-                "--bootstrap-restart"
+                f"{', '.join(filled[:5])}: the copy that is given up wrote rows to this table, and the upstream no longer has the table. Drop the table at the target, "
+                "and start again with --bootstrap-restart"
             )
 
     # One group of tables.
@@ -339,7 +339,7 @@ class Bootstrap:
             def note_empty(session: Session) -> None:
                 # In its transaction: what the server has of the record, it also has of the DDLs before.
                 if not plan.source.info.temp_table_type and not is_empty(session, *name):
-                    raise copy_record.lost(f"{wanted.label} is not there without rows, although it was made or emptied")
+                    raise copy_record.lost(f"{wanted.label} does not exist or has rows, although the copy made or emptied it")
                 copy_record.note_empty(session, cluster_id, schema, copied, head.ts, head.kind, ranges)
 
             self._transact(note_empty)
@@ -365,7 +365,7 @@ class Bootstrap:
         if head.kind is CopyKind.FIRST:
             missing += [schema for schema, _ in self._databases() if not there.has_database(schema)]
         if missing:
-            raise copy_record.lost(f"{', '.join(missing[:5])}: not at the target, although it was made there")
+            raise copy_record.lost(f"{', '.join(missing[:5])}: not at the target, although the copy made it")
         copy_record.note_all_done(session, self._lease.cluster_id, self._schema, record.tables)
 
     def _note_done(self, copied: CopiedTable, session: Session) -> int:
@@ -390,7 +390,7 @@ class Bootstrap:
         for old in record.others:
             if old.state is CopyState.STALE:
                 self._with_tables(lambda tables, old=old: tables.drop(*place_of(old)))  # type: ignore[misc]
-                _log.info("%s.%s, made by the copy that was given up, is removed", *place_of(old))
+                _log.info("%s.%s is removed: the copy that is given up had made it", *place_of(old))
                 self._transact(partial(self._note_removed, old))
 
     def _make_others(self, head: CopyHead, others: Sequence[TableAt]) -> Sequence[WantedTable]:
@@ -422,7 +422,7 @@ class Bootstrap:
             accepted += [w for w in made if self._with_tables(lambda tables, wanted=w: tables.has_statement(wanted))]  # type: ignore[misc]
             if not made:
                 names = ", ".join(w.label for w in waiting)
-                _log.warning("views or sequences that the target refuses, to be made there by hand: %s", names)
+                _log.warning("the target refuses these views or sequences; create them there by hand: %s", names)
                 for wanted in waiting:
                     refused = CopiedTable(wanted.source.schema, wanted.source.name, CopyState.MADE)
                     self._transact(partial(copy_record.forget, cluster_id=self._lease.cluster_id, schema=self._schema, table=refused))
@@ -508,7 +508,7 @@ class Bootstrap:
                         found = copy_record.load(session, self._lease.cluster_id, self._schema)
                         here, _ = copy_record.counted(session, self._lease.cluster_id, self._schema)
                 except ApplyError as error:
-                    _log.debug("the progress of the copy is not known: %s", error)
+                    _log.debug("the progress of the copy cannot be read: %s", error)
                     continue
                 tables = found.tables if found else ()
                 done = [t for t in tables if t.state is CopyState.DONE]
@@ -545,32 +545,32 @@ class Bootstrap:
 
     def _raise_if_stopped(self) -> None:
         if self._stop.is_set():
-            raise Stopped("stopped while tables were being copied; the next start goes on there")
+            raise Stopped("stopped while tables were being copied; the next start continues the copy")
 
 
 def require_same(table: TableAt, there: Sequence[tuple[str, str]] | None, table_id: int) -> None:
-    """The upstream's table is that of the history. ``there``: its columns' names and types; ``table_id``: TiDB's, 0 = not told.
+    """Check that the upstream's table is the table of the history. ``there``: its columns' names and types; ``table_id``: TiDB's, 0 = unknown.
 
     Raises:
-        SchemaMoves: it is another one, or has other columns: what is read would be taken for something else.
+        SchemaMoves: it is another table, or has other columns, so its values would be read wrongly.
     """
     if there is not None and table_id not in (0, table.table_id):
         raise SchemaMoves(
-            f"{table.schema}.{table.name} has the id {table_id} in the upstream at that time, and {table.table_id} by the DDL history: a RENAME or TRUNCATE is "
-            "under way, and you start again when it has ended; or spark.upstream is not the cluster whose binlogs come"
+            f"{table.schema}.{table.name} has the id {table_id} in the upstream's snapshot, and {table.table_id} in the DDL history. Either a RENAME or TRUNCATE is "
+            "running: start again when it has ended. Or spark.upstream is not the cluster whose binlogs come: correct it"
         )
     wanted = visible(table.info)
     if there is None:
-        raise SchemaMoves(f"{table.schema}.{table.name} is not in the upstream at that time, although the DDL history has it")
+        raise SchemaMoves(f"{table.schema}.{table.name} is not in the upstream's snapshot, although the DDL history has it")
     if [name.lower() for name, _ in there] != [c.name.lower() for c in wanted]:
         raise SchemaMoves(
-            f"{table.schema}.{table.name} has the columns {', '.join(name for name, _ in there)} in the upstream at that time, and "
-            f"{', '.join(c.name for c in wanted)} by the DDL history: a DDL is under way. Start again when it has ended"
+            f"{table.schema}.{table.name} has the columns {', '.join(name for name, _ in there)} in the upstream's snapshot, and "
+            f"{', '.join(c.name for c in wanted)} in the DDL history: a DDL is running. Start again when it has ended"
         )
     others = [f"{c.name} {kind} instead of {column_type(c)}" for (_, kind), c in zip(there, wanted, strict=True) if not shows(kind, c)]
     if others:
         raise SchemaMoves(
-            f"{table.schema}.{table.name} has other types in the upstream at that time than by the DDL history: {', '.join(others[:5])}: a DDL is under way. "
+            f"{table.schema}.{table.name} has other types in the upstream's snapshot than in the DDL history: {', '.join(others[:5])}. A DDL is running. "
             "Start again when it has ended"
         )
 
@@ -592,13 +592,13 @@ def require_still_there(
     lost = ask(lambda session: TargetTables(session, apply, held).without_rows(copied))
     if lost:
         raise BootstrapRefused(
-            f"{', '.join(lost[:5])}: {held.schema}.{copy_record.TABLE} says that it was copied, but at the target the table is empty, or is not there. If the target "
-            "was rebuilt, or somebody has emptied it, start with --bootstrap-restart, which copies everything again"
+            f"{', '.join(lost[:5])}: {held.schema}.{copy_record.TABLE} records this table as copied, but at the target it is empty or does not exist. If the "
+            "target was rebuilt or the table emptied, start with --bootstrap-restart, which copies everything again"
         )
 
 
 def goes_on_at(found: CopyRecord, head: CopyHead) -> bool:
-    """Whether a copy is the one that is recorded, and goes on. A first load that is done and not joined takes in what filters have let in since."""
+    """Whether the recorded copy is this copy, and continues. A first load that is done but not joined adds tables that filters have let in since."""
     unjoined = found.begun or (head.kind is CopyKind.FIRST and not found.joined)
     return unjoined and (found.head.kind, found.head.ts) == (head.kind, head.ts)
 

@@ -1,4 +1,4 @@
-"""How far a copy is, for people. Pure."""
+"""The progress of a copy, as text for people. Pure."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,8 @@
-"""What is recorded at the target of tables that are being copied: ``spark_bootstrap`` in the checkpoint schema. [db]
+"""The record of a copy at the target: the table ``spark_bootstrap`` in the checkpoint schema. [db]
 
-Promises: a row for the whole (``CopyHead``), one for each table, and one for each range of a table that is being copied. The row of a range changes in
-the transaction of its rows, so that a later life goes on exactly behind them, also in a table without a key. Functions change rows only in the
-caller's transaction, which has checked the lease.
+Promises: the record has one row for the whole copy (``CopyHead``), one for each table, and one for each range of a table that is being copied. The row
+of a range changes in the transaction of its table rows. So a later life continues exactly after them, even in a table without a key. Functions write
+only in the caller's transaction, which has checked the lease.
 """
 
 import enum
@@ -21,8 +21,8 @@ _ABSENT = frozenset({1049, 1146})
 _WHOLE = -1
 """``unit`` of the rows that are about a table, or everything."""
 _LOST = (
-    "the target has lost transactions that it had committed (it crashed without having written them, or a replica has taken its place); start again, the "
-    "copy goes on where the target is"
+    "the target has lost transactions that it had committed. It crashed before it had written them to disk, or a replica that was behind has taken its "
+    "place. Start again: the copy continues from what the target has"
 )
 
 
@@ -41,9 +41,9 @@ class CopyState(enum.StrEnum):
     PLANNED = "planned"
     """Nothing was changed at the target."""
     AGAIN = "again"
-    """The same, but the rows that the target has are those of a copy that was given up."""
+    """The same, but the target has rows of a copy that was given up."""
     STALE = "stale"
-    """Made by a copy that was given up, and not wanted in that form: a view, a sequence, or a table that the upstream does not have any more."""
+    """Created by a copy that was given up, and no longer wanted: a view, a sequence, or a table that the upstream no longer has."""
     MADE = "made"
     """A view or sequence that this copy makes."""
     EMPTY = "empty"
@@ -191,7 +191,7 @@ def note_empty(
     """
     state, _ = _state(session, cluster_id, schema, (table.schema, table.name))
     if state not in (table.state, CopyState.EMPTY):
-        raise lost(f"{table.schema}.{table.name}: its state is {state} in {schema}.{TABLE}, although it was {table.state}")
+        raise lost(f"{table.schema}.{table.name}: its state in {schema}.{TABLE} is {state}, although it was {table.state}")
     _set_made(session, cluster_id, schema, table, int(table.made))
     _forget_ranges(session, cluster_id, schema, table)
     for unit, within in enumerate(ranges):
@@ -244,8 +244,8 @@ def lock_range(session: Session, cluster_id: int, schema: str, place: CopiedRang
     )
     if not rows:
         raise ApplyError(
-            f"{place.schema}.{place.name}: range {place.unit} at {ts} is not in {schema}.{TABLE}; was the target restored, or the row deleted, while the table "
-            "was being copied? Start with --bootstrap-restart"
+            f"{place.schema}.{place.name}: {schema}.{TABLE} has no range {place.unit} of the snapshot {ts}. Was the target restored, or the row deleted, during the "
+            "copy? Start with --bootstrap-restart"
         )
     bounds, after, state = rows[0]
     return CopiedRange(place.schema, place.name, place.unit, KeyRange.from_json(bounds), key_from_json(after), state == "done")
@@ -258,7 +258,7 @@ def advance(session: Session, cluster_id: int, schema: str, place: CopiedRange, 
         [key_to_json(after) if after else None, "done" if done else "open", *counts, cluster_id, place.schema, place.name, place.unit],
     )
     if changed != 1:
-        raise ApplyError(f"{place.schema}.{place.name}: range {place.unit} in {schema}.{TABLE} was changed by somebody else; start again")
+        raise ApplyError(f"{place.schema}.{place.name}: somebody else changed range {place.unit} in {schema}.{TABLE}. Start again")
 
 
 def note_done(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> int:
@@ -299,7 +299,7 @@ def note_all_done(session: Session, cluster_id: int, schema: str, tables: Iterab
     left = sorted({(t.schema, t.name) for t in tables} - set(found))
     if left:
         shown = ", ".join(f"{database}.{name}" for database, name in left[:5])
-        raise lost(f"{shown}: not copied by {schema}.{TABLE}, although it was")
+        raise lost(f"{shown}: {schema}.{TABLE} does not record this table as copied, although the copy has recorded it")
     _set_state(session, cluster_id, schema, ("", ""), CopyState.DONE)
 
 
@@ -311,12 +311,12 @@ def note_joined(session: Session, cluster_id: int, schema: str) -> None:
     """
     state, _ = _state(session, cluster_id, schema, ("", ""))
     if state not in (CopyState.DONE, CopyState.JOINED):
-        raise lost(f"the copy is not recorded as done in {schema}.{TABLE}, although it was")
+        raise lost(f"{schema}.{TABLE} does not record the copy as done, although the copy has recorded it")
     _set_state(session, cluster_id, schema, ("", ""), CopyState.JOINED)
 
 
 def lost(words: str) -> ApplyError:
-    """The error of a target that has not what it has answered; ``words``: what it lacks."""
+    """The error for a target that lacks what it has answered; ``words``: what it lacks."""
     return ApplyError(f"{words}: {_LOST}")
 
 
@@ -343,7 +343,7 @@ def _state(session: Session, cluster_id: int, schema: str, name: tuple[str, str]
 
 
 def _gone(schema: str, name: tuple[str, str]) -> ApplyError:
-    return ApplyError(f"{'.'.join(name)}: its row in {schema}.{TABLE} is gone; start with --bootstrap-restart")
+    return ApplyError(f"{'.'.join(name)}: its row in {schema}.{TABLE} is gone. Start with --bootstrap-restart")
 
 
 def _set_state(session: Session, cluster_id: int, schema: str, name: tuple[str, str], state: CopyState, rows: int | None = None) -> None:

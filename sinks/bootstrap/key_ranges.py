@@ -1,8 +1,8 @@
 """Ranges of a table's handle, and the statements that read them in order. Pure.
 
-Promises: the ranges of a table are disjoint and leave nothing out, whatever their boundaries are; within one, a read that goes on behind the last
-key of the one before returns every row once. Keys are literals as text; a handle has one column or several (compared one after the other, as
-TiDB does for a clustered key).
+Promises: the ranges of a table are disjoint and cover the table, whatever their boundaries are. Within a range, each read begins after the last key of
+the read before, so every row is read once. Keys are literals as text. A handle has one column, or several that are compared in order, as
+TiDB compares a clustered key.
 """
 
 import json
@@ -111,8 +111,8 @@ def chunk_sql(table: str, expressions: Sequence[str], handle: Handle, within: Ke
 
 
 def _arms(handle: Handle, low: Key, sign: bytes, high: Key) -> list[bytes]:
-    """Conditions of which one holds for each key from ``low`` to ``high``. Each is a range of the index: some columns are equal, the next one lies
-    between bounds. TiDB finds no such ranges in a conjunction of disjunctions, and would read the first column's values from their beginning.
+    """Conditions; each key from ``low`` to ``high`` satisfies one of them. Each condition is a range of the index: some columns are equal, the next column is
+    between bounds. In a conjunction of disjunctions TiDB finds no such ranges, and would read the first column's values from their beginning.
     """
     names = [name.encode() for name in handle.names]
     if not low or not high:

@@ -1,7 +1,7 @@
-"""What a table at the target lacks of the DDLs that came while a filter left it out: a copy keeps the table as it is there. [db]
+"""Finds DDLs that a filter left out and that a copied table therefore lacks: a copy keeps an existing table as it is. [db]
 
-Promises: reads only. Compared is only what those DDLs changed, so that what the target's people gave the table does not count, and neither do DDLs that they
-have executed themselves. Which DDLs a filter left out, ``spark_ddl`` says.
+Promises: reads only. It compares only what those DDLs changed: other differences of the target's table do not count, nor DDLs that people executed
+there themselves. ``spark_ddl`` says which DDLs a filter left out.
 """
 
 from collections.abc import Collection, Iterable
@@ -33,8 +33,8 @@ def require_up_to_date(session: Session, apply: ApplyConfig, held: Lease, histor
     found = [words for table in tables if filtered for words in _behind(session, apply, history, table, filtered)]
     if found:
         raise BootstrapRefused(
-            f"{'; '.join(found[:5])}: a filter left out the DDLs that brought it. Drop the table at the target and start again: it is made as it is upstream; "
-            "or change it there as the DDLs did"
+            f"{'; '.join(found[:5])}: a filter left out the DDLs that made this change. Either drop the table at the target and start again, which creates it as it "
+            "is upstream; or make the same change there"
         )
 
 

@@ -1,8 +1,8 @@
-"""The upstream TiDB as one snapshot that any number of connections read: ``tidb_snapshot``. [db]
+"""The upstream TiDB as one snapshot (``tidb_snapshot``) that any number of connections read. [db]
 
-Promises: reads only. Every session that ``SnapshotSource.at`` opens sees the cluster at the same timestamp, its tables' definitions too, on whatever machine
-it is opened and however often, until TiKV's GC passes that timestamp: then ``SnapshotCollected`` says so, at the first statement. Another product
-with such snapshots is a subclass; nothing else of the copy knows where it reads.
+Promises: reads only. Every session that ``SnapshotSource.at`` opens, on any machine, sees rows and table definitions at the same timestamp. When TiKV's
+GC has passed that timestamp, the first statement raises ``SnapshotCollected``. Another product with such snapshots is a subclass: no other
+part of the copy knows where it reads.
 """
 
 import logging
@@ -107,11 +107,11 @@ class SnapshotSource:
 
     @contextmanager
     def at(self, ts: int, sessions: KeptSessions | None = None) -> Iterator[Session]:
-        """A session that reads at ``ts``, from ``sessions_at`` or new; errors of the block that are the upstream's say so.
+        """A session that reads at ``ts``, from ``sessions_at`` or new. An error of the upstream in the block names the upstream.
 
         Raises:
             SnapshotCollected: GC has passed ``ts``, or passes it while the block reads.
-            BootstrapRefused: GC has never run, and TiDB reads no snapshot before.
+            BootstrapRefused: GC has never run, so TiDB reads no snapshot.
         """
         with self._of_upstream(ts), sessions.use() if sessions is not None else self._open_at(ts) as session:
             yield session
@@ -148,7 +148,7 @@ class SnapshotSource:
             except RetryableApplyError:
                 raise
             except ApplyError as error:
-                _log.debug("the lease is not looked for in the upstream: %s", error)
+                _log.debug("the upstream does not say whether it has the lease table: %s", error)
                 return False
             return found is not None and found.life == held.life
 
@@ -234,7 +234,7 @@ class SnapshotSource:
         except ApplyError as error:
             if error.errno in _COLLECTED:
                 raise
-            _log.info("%s.%s: no boundaries of regions: %s", table.schema, table.name, error)
+            _log.info("%s.%s: the upstream gives no boundaries of regions: %s", table.schema, table.name, error)
         if not handle.integer:
             return []
         ((lowest, highest),) = session.query(f"SELECT MIN({asked}), MAX({asked}) FROM {source}")
@@ -259,7 +259,7 @@ class SnapshotSource:
             if _NO_SAFE_POINT in error.words:
                 raise BootstrapRefused(
                     f"TiDB at {self.where} reads no snapshot, because it has no {_NO_SAFE_POINT} yet: GC has not run since the cluster was made. Start again "
-                    "after its first run (tidb_gc_run_interval, 10 minutes); a TiDB without TiKV, as of a playground with unistore, never has one"
+                    "after the first run of GC (tidb_gc_run_interval, 10 minutes). A TiDB without TiKV, as in a playground with unistore, never runs GC"
                 ) from error
             said = str(error).replace(f"target {self.where}", f"upstream TiDB {self.where}", 1)
             raise type(error)(said, error.errno, error.words, error.where) from error
@@ -272,9 +272,9 @@ _of_this_process: dict[tuple[type[SnapshotSource], TargetConfig, int], KeptSessi
 def collected_words(ts: int, where: str) -> str:
     """What happened, and what to do."""
     return (
-        f"TiDB at {where} cannot be read at {ts} ({as_time(ts)}) any more: GC has passed it. A first load begins again with --bootstrap-restart; a table of a "
-        "running stream is copied at the checkpoint, so let the stream come nearer to the present first, without it (docs/bootstrap.md, Beyond GC). To "
-        "keep GC back while tables are copied, raise tidb_gc_life_time"
+        f"TiDB at {where} cannot be read at {ts} ({as_time(ts)}) any more: GC has passed it. For a first load, start with --bootstrap-restart. A table of "
+        "a running stream is copied at the checkpoint: start without --bootstrap until the stream is nearer to the present (docs/bootstrap.md, Beyond GC). "
+        "To hold GC back during a copy, raise tidb_gc_life_time"
     )
 
 
@@ -286,7 +286,7 @@ def upstream_of(config: UpstreamConfig, broadcast: Callable[[bytes], Broadcast] 
     """
     if not config.host:
         raise ConfigError(
-            "--bootstrap reads tables from TiDB by SQL: set spark.upstream.host, and user and password of an account with SELECT on them"
+            "--bootstrap reads tables from TiDB by SQL, but spark.upstream.host is empty. Set it, and the user and password of an account with SELECT on these tables"
         )
     account = TargetConfig(
         host=config.host, port=config.port, user=config.user, password=config.password, read_timeout=_SECONDS, security=config.security

@@ -1,8 +1,8 @@
-"""Copies one range of a table, chunk by chunk: reads it at the snapshot, writes it to the target. [db]
+"""Copies one range of a table in chunks: reads a chunk at the snapshot and writes it to the target. [db]
 
-Promises: a chunk is ONE transaction of the target with the record of how far its range is, after a check of the lease; so whoever is killed, and
-however often, each row is written exactly once. Rows are added with a plain INSERT to a table that was empty: what is refused, left out or changed by
-the server is an error that names the table, never skipped. Memory holds a statement (about 1 MiB, or one row) at a time, whatever the rows are.
+Promises: a chunk is ONE transaction of the target, with a check of the lease and the record of how far the range is copied. So each row is written
+exactly once, however often the process is killed. Rows are written with a plain INSERT into a table that was empty. If the server refuses, skips or
+changes a row, an error names the table. Memory holds one statement (about 1 MiB, or one row) at a time.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ _FIRST_ROWS, _MOST_ROWS = 500, 20_000
 _CHUNK_BYTES = 16 * 1024 * 1024
 """About what a chunk has."""
 _MOST_CHUNK_BYTES = 2 * _CHUNK_BYTES
-"""After which it ends, when its rows are bigger than those before."""
+"""Bytes after which a chunk ends, when its rows are bigger than those before."""
 _DOUBTFUL = frozenset({ColumnType.ENUM})
 
 
@@ -89,7 +89,7 @@ class CopyPlace:
 
 
 Hidden = Callable[[Columns], frozenset[int]]
-"""The numbers of those of some rows, with ``CopyPlan.read``, that are not replicated."""
+"""Given rows with ``CopyPlan.read``, the numbers of the rows that are not replicated."""
 
 
 def all_shown(read: Columns) -> frozenset[int]:
@@ -197,8 +197,8 @@ class _Chunk:
             raise type(error)(f"{self._plan.label} cannot be copied: {error}", error.errno, error.words, error.where) from error
         if found:
             raise FindingError(
-                f"{self._plan.label} cannot be copied to {statement.origin.table} exactly: {found[0].words}. Compare the two tables' definitions; or drop the one "
-                "at the target and start with --bootstrap-restart, so that it is made as it is upstream"
+                f"{self._plan.label} cannot be copied to {statement.origin.table} exactly: {found[0].words}. Compare the definitions of the two tables. Or drop the "
+                "target's table and start with --bootstrap-restart, which creates it as it is upstream"
             )
 
 

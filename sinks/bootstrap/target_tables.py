@@ -1,9 +1,8 @@
-"""The tables at the target before their rows are copied: made as they are upstream at the snapshot, or emptied. [db]
+"""Prepares the target's tables before their rows are copied: creates them as they are upstream at the snapshot, or empties them. [db]
 
-Promises: a table that was there before a copy is never dropped, so it keeps its partitions, keys, triggers and whatever else the target's people gave
-it; of a first load it must be empty, of a stream's table the rows are removed. One that is not there is made from the upstream's own text, as the stream makes
-tables; where the target refuses that, from the columns and keys. Everything runs under the lock of DDLs and after a check of the lease, and may be
-repeated.
+Promises: a table that was there before a copy is never dropped, so it keeps its own partitions, keys and triggers. For a first load it must be
+empty; for a table of a running stream its rows are removed. A missing table is created from the upstream's own text, or, if the target refuses
+the text, from its columns and keys. Everything runs under the lock of DDLs and after a check of the lease, and may be repeated.
 """
 
 import logging
@@ -73,11 +72,11 @@ class TargetTables:
         return bool(self._kinds(schema, name))
 
     def make_ready(self, wanted: WantedTable, *, may_empty: bool) -> None:
-        """The table is at the target, without a row, with every column that is copied.
+        """Make the target have the table without a row, and with every column that is copied.
 
         Args:
-            wanted: which.
-            may_empty: rows that are there are the stream's, and are removed.
+            wanted: the table.
+            may_empty: existing rows are the stream's, and are removed.
 
         Raises:
             BootstrapRefused: there are rows, and they may not be removed; or a column is missing.
@@ -95,7 +94,7 @@ class TargetTables:
             self._require_columns(wanted, there)
             if was_there and there is not None and (words := other_keys(wanted.target.info, there)):
                 _log.warning(
-                    "%s is at the target and keeps its definition: %s. Dropped there before the start, it is made as upstream",
+                    "%s is at the target and keeps its definition: %s. To have it created as it is upstream, drop it there before the start",
                     wanted.label,
                     words,
                 )
@@ -122,7 +121,7 @@ class TargetTables:
             return True
 
     def has_statement(self, wanted: WantedTable) -> bool:
-        """Whether a statement makes it there; where none does, what is lost was said in the log."""
+        """Whether a statement creates the object there; if not, the log has named the loss."""
         return bool(statement_of(wanted, self._dialect, Routes.of(self._apply)).sql)
 
     def without_rows(self, tables: Iterable[tuple[tuple[str, str], int]]) -> list[str]:
@@ -163,7 +162,9 @@ class TargetTables:
         except ApplyError as error:
             if wanted.target.info.is_view or wanted.target.info.is_sequence:
                 raise
-            _log.warning("%s is made from its columns and keys, because the target refuses the text: %s", wanted.label, error)
+            _log.warning(
+                "%s: the target refuses the CREATE TABLE text, so the table is created from its columns and keys: %s", wanted.label, error
+            )
             self._send(wanted, create_table(wanted.target.schema, named(wanted.target), self._dialect))
 
     def _send(self, wanted: WantedTable, statement: Rewritten) -> None:
@@ -185,7 +186,7 @@ class TargetTables:
                 _log.warning("%s: %s", wanted.label, one.words)
         if why:
             raise BootstrapRefused(
-                f"{wanted.label} at the target: {why}, so its rows cannot be copied. Drop the table there and start again: it is made as it is upstream"
+                f"{wanted.label} at the target: {why}, so its rows cannot be copied. Drop the table there and start again: the start creates it as it is upstream"
             )
 
     @property
@@ -204,8 +205,9 @@ def not_empty(tables: list[str]) -> str:
     """Why a first load is refused."""
     shown = ", ".join(tables[:5]) + (f" and {len(tables) - 5} more" if len(tables) > 5 else "")
     return (
-        f"a first load needs an empty target, and there are rows in {shown}. Drop these tables if nobody needs them, or leave them out with syncer.ignore-table; "
-        "what an earlier first load has copied is removed by --bootstrap-restart; to copy tables of a stream that runs already, name them: --bootstrap DB.TABLE"
+        f"a first load needs an empty target, but there are rows in {shown}. Drop these tables if nobody needs them, or leave them out with "
+        "syncer.ignore-table. --bootstrap-restart removes what an earlier first load has copied. To copy tables of a running stream, name them: "
+        "--bootstrap DB.TABLE"
     )
 
 

@@ -1,8 +1,8 @@
-"""How a column's values are read from the upstream over SQL, and written to the target as literals. Pure.
+"""Reads a column's values from the upstream over SQL, and writes them to the target as literals. Pure.
 
-Promises: the value at the target is that of the upstream, bit for bit: FLOAT is read as the double that it is; ENUM, SET and BIT are read as
-numbers, so that neither an invalid ENUM nor a name decides. Texts travel as UTF-8, TIMESTAMP in UTC (both sides' sessions), bytes as they are.
-Whatever the upstream answers, a literal is one value: what is no number where one is expected is refused, everything else is escaped.
+Promises: the target's value equals the upstream's, bit for bit. A FLOAT is read as its double; ENUM, SET and BIT are read as
+numbers. Texts travel as UTF-8, TIMESTAMP in UTC (in both sessions), bytes as they are. Whatever the upstream answers, a literal is one value:
+text where a number is expected is refused, everything else is escaped.
 """
 
 import re
@@ -82,8 +82,8 @@ def _require_numbers(texts: pa.Array) -> None:
     odd = pc.fill_null(pc.invert(pc.match_substring_regex(texts, _NUMBER)), False)
     if pc.any(odd).as_py():
         raise BootstrapRefused(
-            "the upstream answered with a text where the DDL history has a column of numbers: its table is another one, or the column's type was changed "
-            "by a DDL that the history does not show yet. Nothing of this piece was written; start with --bootstrap-restart when the DDL has ended"
+            "the upstream answered with text for a column that is a number in the DDL history. Either it is another table, or a running DDL changes the type of "
+            "the column. Nothing of this chunk is written. Start with --bootstrap-restart when the DDL has ended"
         )
 
 

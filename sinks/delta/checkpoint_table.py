@@ -1,10 +1,10 @@
-"""The Delta table ``checkpoint``: one row per batch, appended asynchronously. [spark]
+"""The Delta table ``checkpoint``: one row per batch, appended in the background. [spark]
 
 Promises: ``record`` never waits for Spark, Delta or the disk. A background thread writes several batches per commit, each batch once:
 ``txnAppId`` is the query's id and ``txnVersion`` the newest batch id of the commit. Batches that the table already holds are left out,
-because Delta would otherwise silently skip the whole commit. Rows that cannot be written are kept, retried and reported; of a commit whose answer was
-lost the table itself tells what it holds, before anything more is written, and until then its last row is joined with none behind it. The table is a
-record for operators and says where to resume when Spark's checkpoint directory is lost; the target's row stays authoritative.
+because Delta would otherwise silently skip the whole commit. Rows that cannot be written are kept, retried and reported. If the answer to a commit was
+lost, the thread first reads from the table what it holds. The table is a record for operators, and says where to resume when Spark's checkpoint
+directory is lost. The target's row stays authoritative.
 """
 
 import datetime
@@ -186,7 +186,7 @@ class DeltaCheckpoint:
         self._closing = False
         self._attempts = 0
         self._left: Sequence[CheckpointRow] = ()
-        """What of an attempt's rows is still to be written, as far as the tables have told."""
+        """The rows of an attempt that are still to be written, as far as the tables show."""
         self._unsure: dict[str, int] = {}
         """Table -> ``batch_id`` of the last row of a commit that may be in it or not."""
         self._newest: Newest | None = None
@@ -299,7 +299,7 @@ class DeltaCheckpoint:
         try:
             maintenance.look()
         except Exception:  # as above: a table that is not compacted is better than one that is not written
-            _log.exception("the Delta table %s could not be compacted or vacuumed; it is tried again after a later commit", self._path)
+            _log.exception("the Delta table %s could not be compacted or vacuumed; this is retried after a later commit", self._path)
 
     def _write(self, rows: Sequence[CheckpointRow]) -> ReplicationError | None:
         try:
@@ -340,7 +340,7 @@ class DeltaCheckpoint:
 
 
 def joined(rows: Sequence[CheckpointRow], ends: frozenset[int] = frozenset()) -> list[CheckpointRow]:
-    """The batches of ``rows``, two by two as one row; what was copied from the target stays as it is, and so does what follows one of ``ends``. Pure."""
+    """The batches of ``rows``, each two as one row. A row copied from the target is not joined, nor a row that follows one of ``ends``. Pure."""
     found: list[CheckpointRow] = []
     pairs = 0
     for row in rows:

@@ -1,8 +1,8 @@
-"""The Delta table ``findings``, beside ``checkpoint``: every deviation of the target or the Pumps from the binlogs. [spark]
+"""The Delta table ``findings``, next to ``checkpoint``: every deviation of the target or the Pumps from the binlogs. [spark]
 
-Promises: written by the background writer of ``sinks.delta.checkpoint_table`` before the checkpoint row of the same batch, each batch once
+Promises: the background writer of ``sinks.delta.checkpoint_table`` writes a batch's findings before its checkpoint row, each batch once
 (``txnAppId``, ``txnVersion``). Keys and words are stored in full regardless of ``log-row-data``: restrict access to the table accordingly.
-A crash may lose the findings of a transaction that is committed on the target while its batch is not yet in Delta; they are in the log.
+A crash may lose the findings of a transaction that is committed on the target while its batch is not yet in Delta; the log has them.
 """
 
 from collections.abc import Sequence

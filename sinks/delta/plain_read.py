@@ -1,7 +1,7 @@
-"""Reads a Delta table without Spark: its log says which Parquet files belong to it, Arrow reads them. For ``ctl``, which starts no JVM.
+"""Reads a Delta table without Spark, for ``ctl``, which starts no JVM: the table's log names its Parquet files, and Arrow reads them.
 
-Promises: a table is read as of one version of its log, also while it is written to or compacted; a file that a vacuum removed meanwhile makes
-the read start again from the log. What this reader does not understand (reader features such as deletion vectors) is an error, never a
+Promises: a table is read as of one version of its log, also while it is written to or compacted. If a vacuum removes a file meanwhile, the read
+starts again from the log. A reader feature that this reader does not know (such as deletion vectors) is an error, never a
 wrong result.
 """
 
@@ -34,7 +34,7 @@ def read_table(directory: Path, columns: Sequence[str]) -> pa.Table | None:
         except FileNotFoundError:
             continue
         return pa.concat_tables(tables) if tables else None
-    raise ConfigError(f"the Delta table {directory} changes faster than it can be read; try again")
+    raise ConfigError(f"the Delta table {directory} changes faster than this program reads it; try again")
 
 
 def _files(directory: Path) -> set[str]:
@@ -45,7 +45,7 @@ def _files(directory: Path) -> set[str]:
             _require_readable(directory, protocol)
         if added := action.get("add"):
             if added.get("deletionVector"):
-                raise ConfigError(f"the Delta table {directory} has deletion vectors: read it with Spark")
+                raise ConfigError(f"the Delta table {directory} has deletion vectors, which this program does not read. Read it with Spark")
             found.add(unquote(added["path"]))
         if removed := action.get("remove"):
             found.discard(unquote(removed["path"]))
@@ -54,7 +54,7 @@ def _files(directory: Path) -> set[str]:
 
 def _require_readable(directory: Path, protocol: dict[str, Any]) -> None:
     if protocol.get("minReaderVersion", 0) > _READER_VERSION:
-        raise ConfigError(f"the Delta table {directory} needs a reader of version {protocol['minReaderVersion']}: read it with Spark")
+        raise ConfigError(f"the Delta table {directory} needs a reader of version {protocol['minReaderVersion']}. Read it with Spark")
 
 
 def _actions(log: Path) -> Iterator[dict[str, Any]]:

@@ -61,7 +61,7 @@ def controls_of(controls: pa.Table, ddls: pa.Table) -> Controls:
         else:
             findings.append(Finding(FindingKind.LOST, _text(control["text"]), commit_ts=control["upto_ts"]))
     if len(spans) != 1:
-        raise ProtocolViolation(f"a batch must carry exactly one span of resolved_ts, this one carries {sorted(spans)}")
+        raise ProtocolViolation(f"a batch must carry exactly one span of resolved_ts, but this one carries {sorted(spans)}")
     after_ts, upto_ts = next(iter(spans))
     # Keyed by commit_ts, because two Pumps may deliver the same DDL.
     found = {d["commit_ts"]: DdlEvent(d["commit_ts"], d["job_id"], _text(d["query"]), d["schema_state"]) for d in ddls.to_pylist()}
@@ -139,7 +139,7 @@ def without(rows: pa.Table, name: str, values: Collection[int]) -> pa.Table:
 
 
 def wanted(rows: pa.Table, gone: Collection[int], left_out: Collection[tuple[int, int]]) -> pa.Table:
-    """``rows`` without those of the tables ``gone``, and without those that are one of ``left_out``: (table id, operation)."""
+    """``rows`` without the tables ``gone``, and without the pairs (table id, operation) of ``left_out``."""
     rows = without(rows, "table_id", gone)
     if not left_out:
         return rows
@@ -155,6 +155,6 @@ def gap_text(after_ts: int, commit_ts: int, checkpoint_dir: str) -> str:
     return (
         f"the stream would continue after {after_ts} ({as_time(after_ts)}), but the target's checkpoint is {commit_ts} "
         f"({as_time(commit_ts)}): the binlogs in between would be lost. Was the target restored from a backup, including its checkpoint row? "
-        f"Then delete Spark's checkpoint directory {checkpoint_dir}: the stream reads again from the target's row, provided the Pumps "
-        "still hold the binlogs of that time; if they do not, restore a newer backup. If only the row was changed, restore its value"
+        f"Then delete Spark's checkpoint directory {checkpoint_dir}: the stream then reads from the target's checkpoint, if the Pumps "
+        "still hold those binlogs. If they do not, restore a newer backup. Was only the checkpoint row changed? Then restore its value"
     )

@@ -1,6 +1,6 @@
-"""What one batch did, how long each stage of it took, and what the stream is doing now. No Spark.
+"""What one batch did, how long each of its stages took, and what the stream is doing now. No Spark.
 
-Promises: a ``StageClock`` may be read from any thread while the batch's thread moves it on.
+Promises: any thread may read a ``StageClock`` while the batch's thread moves it.
 """
 
 import enum

@@ -1,20 +1,20 @@
-"""Which row operations may run at the same time: the keys by which two of them are in conflict, and the lane and round of each. Pure.
+"""Decides which row operations may run at the same time: their conflict keys, and the lane and round of each. Pure.
 
-Operations of one lane run in order, on one connection; the lanes of a round at the same time; before a round begins everything of the one
-before is committed (a flush). drainer.md 5.4, with these differences, all of which only lower the number of flushes or of conflicts:
-two groups of the same lane need no flush, a unique key with a NULL takes part in no conflict, and a new group does not go to the lane that a
-hash says but to the one being filled, so that neighbours are written by the same connection.
+The operations of one lane run in order, on one connection. The lanes of a round run at the same time. Before a round begins, everything of the
+round before is committed (a flush). The rules are those of drainer.md 5.4, with three differences that only save flushes or conflicts:
+two groups of the same lane need no flush; a unique key with a NULL takes part in no conflict; and a new group goes to the lane that is being filled,
+not to the lane of a hash, so that one connection writes neighbours.
 
-Promises: two operations that do not commute on the target share a key, so they are in one lane in order, or in different rounds. The
+Promises: two operations that do not commute on the target share a key. So they are in one lane in order, or in different rounds. The
 schedule follows from the keys alone. Keys are coarser than the target's comparison, never finer:
 
 * Text is compared without case, trailing spaces and control characters, and letters that some collation equates count as one. A key
   column with a collation that is not binary is left out of the keys of the whole batch if one of its values has a character other than ASCII,
-  CJK ideographs and Hangul syllables, which no collation equates with another one of these.
-* A prefix index is compared by the prefixes. Generated columns are not in row images: they are left out of a key.
-* Rows without a unique key that is free of NULL are one key together: they are found by their columns, and a connection that searches for
-  one locks the others.
-* A table whose images lack a column (while a DDL runs), or which is frozen, is one key as a whole.
+  CJK ideographs and Hangul syllables, because collations equate only other characters.
+* A prefix index is compared by the prefixes. A generated column is left out of a key, because row images do not have it.
+* All rows without a unique key that is free of NULL share one key: they are found by their columns, and a connection that searches for
+  one row locks the others.
+* A frozen table, or a table whose images lack a column (while a DDL runs), is one key as a whole.
 """
 
 import enum
@@ -221,7 +221,7 @@ def _joined(columns: Sequence[pa.Array], mask: Mask) -> pa.BinaryArray:
 
 
 def _comparable(part: Part, images: Sequence[_Image]) -> list[pa.BinaryArray] | None:
-    """The column's values in each image such that values which a target takes for equal are equal; None if that cannot be said of one."""
+    """The column's values in each image, converted so that values which a target treats as equal are equal; None if a value cannot be converted."""
     column, length = part
     if column.generated or column.hidden:
         return None

@@ -1,6 +1,6 @@
-"""Steps as the filters leave them: what is decided once per table and schema version, before any row is decoded. Pure.
+"""Applies the filters to steps: decides once per table and schema version, before any row is decoded. Pure.
 
-Promises: every target gets the same decision. Tables go by their names upstream, at the version that the target has.
+Promises: every target gets the same decision. Filters see the upstream's table names, at the schema version that the target has.
 """
 
 from dataclasses import dataclass, replace
@@ -58,7 +58,7 @@ def without_strangers(step: RowsStep, selection: Selection) -> tuple[RowsStep, t
     strange = {i: table for i, table in step.tables.items() if table.frozen is not None and not selection.keeps(table)}
     if not strange:
         return step, ()
-    words = "is not replicated under that name, and the DDL that renamed it was skipped; its rows are not written"
+    words = "is not replicated under that name, because the DDL that renamed it was skipped; its rows are not written"
     found = tuple(UnwritableTable(i, f"{t.schema}.{t.name}", f"{t.schema}.{t.name} {words}") for i, t in strange.items())
     tables = {i: table for i, table in step.tables.items() if i not in strange}
     return replace(step, tables=tables, gone=step.gone | strange.keys()), found

@@ -1,8 +1,8 @@
-"""Conditions for rows as Spark evaluates them (``where`` of ``[[spark.route]]``): which images of a step they hide. [spark]
+"""Evaluates conditions for rows (``where`` of ``[[spark.route]]``) in Spark: which images of a step they hide. [spark]
 
-Promises: a condition sees the columns of the table upstream with SQL's types: DECIMAL as decimal (above 38 digits as double), DATE and DATETIME as
+Promises: a condition sees the columns of the upstream's table with SQL's types: DECIMAL as decimal (above 38 digits as double), DATE and DATETIME as
 date and timestamp_ntz (TIMESTAMP in UTC; zero dates are NULL), ENUM and SET as text, text as string, JSON and TIME as string, BIT and unsigned BIGINT as
-decimal(20). NULL hides, as in SQL. The same rows give the same answer, whoever asks: what may change between two evaluations is refused.
+decimal(20). NULL hides the row, as in SQL. The same rows always give the same answer: a condition that may change between two evaluations is refused.
 """
 
 import re
@@ -68,7 +68,7 @@ def require(spark: SparkSession, condition: Condition) -> None:
             f"{what}, is not valid for the table at schema version {condition.table.version}: {_first_line(error)}"
         ) from error
     if changing:
-        raise ConfigError(f"{what}, may give another answer when a batch is applied again; compare with columns and constants")
+        raise ConfigError(f"{what}, may give another answer when a batch is applied again. Compare columns with constants only")
 
 
 def require_values(condition: Condition) -> None:
@@ -81,8 +81,8 @@ def require_values(condition: Condition) -> None:
     lost = next((c.name for c in table.info.public_columns() if c.id in table.leaving and names_column(where, c.name)), "")
     if lost:
         raise ApplyError(
-            f"spark.route: where of {table.schema}.{table.name}, {where!r}, names {lost}, which a DROP COLUMN takes away, and rows that change before it ends "
-            "lack it already. Correct the condition for the table without it, and start again"
+            f"spark.route: where of {table.schema}.{table.name}, {where!r}, names column {lost}, which a running DROP COLUMN takes away: rows of this time "
+            "no longer have it. Write the condition without that column, and start again"
         )
 
 
@@ -140,7 +140,7 @@ def _collected(images: DataFrame, condition: Condition) -> pa.Table:
         table = condition.table
         raise ApplyError(
             f"spark.route: where of {table.schema}.{table.name}, {condition.where!r}, cannot be evaluated: {_first_line(error)}. Correct it and start again: "
-            "functions that begin with try_ give NULL where others fail"
+            "functions that begin with try_ give NULL instead of an error"
         ) from error
 
 

@@ -5,16 +5,15 @@ A job's version is that of its last state, but some earlier states already chang
 
 * DROP INDEX, and DROP COLUMN with an index: from delete-only on the unique key is not checked, so two rows may share a value.
 * A multi-schema change that contains a DROP: its other changes become public together, and then its DROPs go on, three versions each. TiDB
-  records the version of a sub-job's last step, and 0 for those that shared a step with an earlier one, so the version at which they became public
-  is that of the first sub-job, unless that is itself a DROP. Then it is counted back from the end, past the versions of other jobs.
-
+  records the version of a sub-job's last step, and 0 for a sub-job that shared a step with an earlier one. So the changes became public at the
+  version of the first sub-job. If that sub-job is itself a DROP, the version is counted back from the end, past the versions of other jobs.
 * DROP PARTITION: from its first state on, two versions before its own, the partition is hidden. A row of its range goes into the next partition of a
-  RANGE table (or the DEFAULT one of a LIST table), and stays. Rows name no partition, so those that a session of an earlier version writes into the partition meanwhile are not told
-  apart (``may_stay``).
+  RANGE table (or the DEFAULT partition of a LIST table), and stays there. Binlogs do not name partitions. So such rows cannot be told from
+  rows that a session of an earlier version writes into the hidden partition (``may_stay``).
 
 Promises: pure. Executing a job early is harmless for rows of earlier states: they only lose the columns that the job drops. The exception
 is a MODIFY COLUMN that converts data: rows written before its new column has values need the old column. Rows of its last two states before it is
-public have both.
+public have both columns.
 """
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
@@ -68,8 +67,8 @@ def may_stay(job: Job, row_version: int) -> bool:
 
 
 def _public_from(job: Job, after: int, drops: int, history: SchemaHistory, *, converts: bool) -> int:
-    """The version above ``after`` at which all that ``job`` does not drop became public. Where it is counted and other jobs took versions meanwhile, of
-    which the history tells the last ones only, one of the versions before it, whose rows have the new column and the old one.
+    """The version above ``after`` at which everything that ``job`` does not drop became public. If it is counted and other jobs took versions meanwhile, the history
+    knows only the last of their versions. Then the result is an earlier version, whose rows have the new column and the old one.
     """
     parts = [(kind, version) for kind, version in zip(job.sub_jobs, job.sub_versions, strict=False) if version > 0]
     together = [version for kind, version in parts if kind not in _DROPS | _ON_THEIR_OWN]

@@ -54,7 +54,7 @@ class NetChanges:
 def fold(events: pa.Table, reborn: Collection[int] = ()) -> NetChanges:
     """Net changes of ``events``: ``ROW_EVENT`` columns and ``key`` (binary), INSERT, UPDATE and DELETE only.
 
-    A row that is deleted and inserted again is kept; of the tables ``reborn`` (ids) it is removed, and another one with its key is added.
+    A row that is deleted and inserted again is kept. In the tables ``reborn`` (ids) the row is removed, and another row with its key is added.
     Only ``commit_ts``, ``seq``, ``op``, ``table_id`` and ``key`` are used, and where conditions hide rows the columns of ``hidden``.
     """
     if events.num_rows == 0:
@@ -134,11 +134,11 @@ def part_numbers(
 
 
 def subset_numbers(table_ids: Indexes, keys: pa.BinaryArray, sizes: Indexes, count: int) -> Indexes:
-    """The subset, 0 to ``count``, that each row belongs to: equal for equal (table, key), about as many of the bytes ``sizes`` in each.
+    """The subset, 0 to ``count``, that each row belongs to: equal for equal (table, key), and each with about as many of the bytes ``sizes``.
 
-    Rows that are neighbours in the order of tables and keys are in one subset, as a table's index has them: a subset that took rows from
-    everywhere would make the target split the pages that the one before it filled. Rows whose keys begin with the same 8 bytes count as one
-    place in that order; where such a place is more than a subset, its rows are spread by their hash.
+    Rows that are neighbours in the order of tables and keys are in one subset, as in a table's index. If a subset took rows from
+    everywhere, the target would split the pages that the subset before it filled. Rows whose keys begin with the same 8 bytes count as one
+    place in that order. If such a place is bigger than a subset, its rows are spread by their hash.
     """
     starts, lengths, data = _binary_parts(keys)
     heads = (_words(data)[starts] & _ONLY[np.minimum(lengths, 8)]).byteswap()

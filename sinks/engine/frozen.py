@@ -120,7 +120,7 @@ def writable(table: TableAt, shape: FrozenShape) -> TableAt | UnwritableTable:
     label = f"{shape.schema}.{shape.name}"
     since = f"since the {shape.since.type_name} of job {shape.since.id} was refused"
     if shape.info is None:
-        return UnwritableTable(table.table_id, label, f"{label}: not on the target {since}; its rows are not written")
+        return UnwritableTable(table.table_id, label, f"{label}: the target has no such table {since}; its rows are not written")
     pairs = _shared(table.info, shape.info)
     shared = {t.id for _, t in pairs}
     left = [c for c in _public(shape.info) if c.id not in shared and not c.generated]
@@ -129,7 +129,7 @@ def writable(table: TableAt, shape: FrozenShape) -> TableAt | UnwritableTable:
     if lost_key is not None or not {c.id for c in table.info.handle_columns()} <= ids:
         key = lost_key.name if lost_key else "PRIMARY"
         return UnwritableTable(
-            table.table_id, label, f"{label}: the columns of key {key} are missing upstream {since}; its rows are not written"
+            table.table_id, label, f"{label}: the upstream has no columns of key {key} {since}; its rows are not written"
         )
     zeros = [c for c in left if _needs_value(c)]
     columns = [replace(c, name=t.name) for c, t in pairs] + [replace(c, origin_default=None, origin_default_bit=None) for c in zeros]

@@ -1,6 +1,6 @@
-"""Rows that a condition hides from the target: an UPDATE that crosses it becomes an INSERT or a DELETE there. Pure.
+"""Rows that a condition hides from the target: an UPDATE that crosses the condition becomes an INSERT or a DELETE there. Pure.
 
-Promises: whole columns at a time. An event's row may be hidden before it, after it, both or neither; ``fold`` takes a hidden row as one that
+Promises: whole columns at a time. An event's row may be hidden before it, after it, both or neither. ``fold`` treats a hidden row as a row that
 does not exist.
 """
 

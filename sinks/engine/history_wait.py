@@ -3,9 +3,9 @@
 An unavailable status port is retried for at most ``HistoryFeed.timeout``.
 
 Promises: returns when every job and every table is in the history. For rows of a schema version newer than any job it waits at most
-``HistoryFeed.lag`` seconds, once per version, because that version may be an intermediate state of a running job. For rows of a version newer than
-their table's it asks what the table is like at the moment, once per version, and waits for as long as a DDL that the history does not show yet has
-changed what they hold.
+``HistoryFeed.lag`` seconds, once per version, because that version may be an intermediate state of a running job. For rows newer than the
+history of their table it asks TiDB, once per version, for the table's present definition. It waits as long as a DDL that is not yet in the history
+has changed what these rows hold.
 """
 
 import logging
@@ -44,9 +44,9 @@ def complete_history(
     Args:
         feed: grows.
         job_ids: the jobs of the batch's DDLs.
-        tables: those of its rows.
+        tables: the tables of its rows.
         waited_for: collects what need not be waited for again.
-        keeps: whether rows of a table are replicated: nobody waits for a DDL of another one that is under way.
+        keeps: whether rows of a table are replicated: a running DDL of any other table is not waited for.
 
     Raises:
         HistoryUnavailable: the history could not be read for ``HistoryFeed.timeout``.
@@ -64,8 +64,8 @@ def complete_history(
         first = next(t for t in unknown if t.table_id not in feed.snapshot().tracks)
         raise SchemaMismatch(
             f"table id {first.table_id}: {first.events} row events from commit_ts {first.first_commit_ts} on (schema version "
-            f"{first.schema_version}), but the DDL history has no such table after {feed.lag:g} s; check that spark.tidb-status is the "
-            "history of this cluster; if it is and does not reach back to the table's CREATE TABLE, set syncer.load-schema-snapshot = true"
+            f"{first.schema_version}), but the DDL history has no such table after {feed.lag:g} s. Check that spark.tidb-status is the "
+            "history of this cluster. If it does not reach back to the table's CREATE TABLE, set syncer.load-schema-snapshot = true"
         )
     newest: dict[int, int] = {}
     for table in tables:

@@ -1,4 +1,4 @@
-"""Which row an event is about: its identity, by which events of the same row are found together. Pure.
+"""The identity of an event's row: events of the same row have the same identity. Pure.
 
 Promises: whole columns at a time; the identity of a row does not depend on the schema version of the event.
 """

@@ -1,8 +1,8 @@
-"""Which transactions came back in a ring: those that carry a mark of our channel (drainer.md 7). Pure.
+"""Finds transactions that came back in a ring: those that carry a mark of our channel (drainer.md 7). Pure.
 
-Promises: one image of the mark table with our channel is enough, whatever the operation; a transaction whose binlog comes in pieces is known
-by its commit_ts, since only one piece has the mark. The table is found by its name in the DDL history, at the schema version of each row,
-without regard to case: it may have been made anew.
+Promises: one image of the mark table with our channel is enough, whatever the operation. Pieces of a transaction are joined by commit_ts, because only
+one piece has the mark. The table is found by its name in the DDL history, without regard to case and at the schema version of each row, because
+it may have been created again.
 """
 
 from dataclasses import dataclass

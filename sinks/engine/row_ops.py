@@ -1,12 +1,11 @@
-"""Single row operations in upstream order, columns at a time: what is applied where every one of them must reach the target. Pure.
+"""Single row operations in upstream order, whole columns at a time: for targets that must receive every operation. Pure.
 
-    row events + TableAt  -> operations_of     \
-                                                 -> RowBatch: the operations of each table and kind as images, with their places in the order
+    row events + TableAt  -> operations_of                                                      -> RowBatch: the operations of each table and kind as images, with their places in the order
     RowOp (names, values) -> operations_named  /
 
 Promises: an operation's place is its rank in (commit_ts, seq) order. A transaction that two Pumps have, because its Prewrite was sent again
-to another one, counts once. Nothing is folded: a row that was changed twice has two operations.
-Images are those of ``schemas.decoder``. No Python loop over row events; one over ``RowOp``, which are made one by one.
+to another Pump, counts once. Nothing is folded: a row that was changed twice has two operations.
+Images are those of ``schemas.decoder``. There is no Python loop over row events, only over ``RowOp``.
 """
 
 import logging
@@ -131,7 +130,7 @@ def each_once(events: pa.Table) -> pa.Table:
     if not same.any():
         return events
     first = events["commit_ts"][int(np.argmax(same))].as_py()
-    _log.warning("%d row changes from commit_ts %d on came from two Pumps, and count once", int(same.sum()), first)
+    _log.warning("%d row changes from commit_ts %d on came from two Pumps; each is applied once", int(same.sum()), first)
     return events.filter(pa.array(~same))
 
 
@@ -183,8 +182,8 @@ def _known(events: pa.Table, tables: Mapping[int, TableAt], table_id: int) -> Ta
         first, version = pc.min(here["commit_ts"]).as_py(), pc.max(here["schema_version"]).as_py()
         raise SchemaMismatch(
             f"table id {table_id}: {here.num_rows} row events from commit_ts {first} on (schema version {version}), but the DDL history has "
-            "no such table at that version; check that spark.tidb-status is the history of this cluster and reaches back to the table's CREATE "
-            "TABLE, or set syncer.load-schema-snapshot = true"
+            "no such table at that version. Check that spark.tidb-status is the history of this cluster. If it does not reach back to the table's "
+            "CREATE TABLE, set syncer.load-schema-snapshot = true"
         )
     return table
 

@@ -73,7 +73,7 @@ class AppliedJobs:
 
     version: int
     early: frozenset[int] = frozenset()
-    """Ids of jobs that are executed, which ``version`` does not tell: before their binlog was read; or a multi-schema change, whose binlog may
+    """Ids of executed jobs that ``version`` does not cover: jobs executed before their binlog was read, and multi-schema changes, whose binlog may
     follow those of higher versions.
     """
     dropping: frozenset[int] = frozenset()
@@ -156,7 +156,7 @@ class RowsStep:
     left_out: frozenset[tuple[int, int]] = frozenset()
     """(table id, operation) of row changes that are not written."""
     may_stay: tuple[TableAt, ...] = ()
-    """Tables of which a partition was dropped early, with rows in this step that may be of it (``sinks.engine.early``)."""
+    """Tables with a partition that was dropped early, and with rows in this step that may belong to it (``sinks.engine.early``)."""
     hidden: HiddenRows | None = None
     """The images that conditions hide; None: no table of the step has one."""
 
@@ -248,7 +248,7 @@ class _Planner:
         job = self._history.job(event.job_id)
         if job is None:
             raise HistoryUnavailable(
-                f"DDL job {event.job_id} (commit_ts {event.commit_ts}: {event.query[:200]}) is not yet in the DDL history; wait for it"
+                f"DDL job {event.job_id} (commit_ts {event.commit_ts}: {event.query[:200]}) is not in the DDL history yet; wait for it"
             )
         if job.type == JobType.DROP_COLUMN and event.schema_state == DELETE_ONLY:
             if job.effective and job not in self._applied:

@@ -2,16 +2,16 @@
 
     1  update A 2 -> 3    2  update B 12 -> 13    3  delete A 3        all of rowid 1: row 0, row 1, row 0
 
-Binlogs name the table, never the partition (rows.md 1), so the images decide: the old image of an event is the new image of the event of its row
-before it. Where they differ another row begins, and its number becomes part of its identity. Columns that an event lacks are not compared (rows.md 6). Images
-that share a value of a unique key are of one row, however much they differ in the rest.
+Binlogs name the table, never the partition (rows.md 1), so the images decide. The old image of an event equals the new image of the row's event
+before it. Where the two differ, another row begins, and its number becomes part of its identity. Columns that an event lacks are not compared (rows.md 6).
+Images with the same value of a unique key belong to one row, however much they differ otherwise.
 
-Promises: a table with a clustered handle or without partitions costs nothing, and its identities stay as they are. Whole columns at a time, but for rowids of
-which an event does not continue the one before it. The result does not depend on the order of the events. Two rows that are equal in all columns may be taken for each other,
-which leaves the table the same.
+Promises: a table with a clustered handle or without partitions costs nothing, and its identities do not change. Whole columns at a time, except for
+rowids with an event that does not continue the event before it. The result does not depend on the order of the events. Two rows that are equal in all
+columns may be mistaken for each other, which leaves the table the same.
 
-Where events are missing, because they are not to be applied, a gap looks like another row. Of a table that may have gaps (``gapped``) an event that no unique key
-assigns continues a row whose last image no later event has as its old one.
+Where events are missing, because they are not to be applied, a gap looks like another row. In a table with gaps (``gapped``), an event that no unique key
+assigns continues a row whose last image is not the old image of a later event.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -65,12 +65,12 @@ def repeated(table_ids: Indexes, keys: pa.BinaryArray, tables: Mapping[int, Tabl
 
 
 def row_numbers(events: pa.Table, keys: pa.BinaryArray, tables: Mapping[int, TableAt], gapped: Collection[int] = ()) -> Indexes:
-    """For each of ``events`` (``ROW_EVENT``) the number of its row among those of its identity, from 0 in the order in which they are first seen.
+    """For each of ``events`` (``ROW_EVENT``) the number of its row among the rows of its identity, from 0 in the order of their first events.
 
     Args:
         events: all of a span, or all of some identities, in any order.
         keys: their identities (``row_identities``).
-        tables: by table id; tables that are not ``sharing`` have the number 0.
+        tables: by table id; rows of tables that are not ``sharing`` have the number 0.
         gapped: ids of tables of which events may be missing.
 
     Raises:

@@ -1,6 +1,6 @@
-"""What ``sinks`` uses of the insides of PySpark, Spark and Delta, which no public API promises: to port ``sinks`` to another Spark, read this file. [spark]
+"""The insides of PySpark, Spark and Delta that ``sinks`` uses and no public API promises. To port ``sinks`` to another Spark, read this file. [spark]
 
-Promises: no other file of ``sinks`` names a private part of them (``tests/test_layout.py``). Each docstring names the part, as of Spark 4.2.1 and Delta
+Promises: no other file of ``sinks`` names these insides (``tests/test_layout.py``). Each docstring names the part, as of Spark 4.2.1 and Delta
 4.4.0. The insides that ``jobs`` uses are in ``jobs/spark/pyspark_insides.py``.
 """
 

@@ -2,8 +2,8 @@
 
     pb.Event -> names and types of its columns + structure at the target -> TableAt, RowOp
 
-Promises: a value is the one that was written: ENUM, SET and BIT as numbers, a TIMESTAMP back in UTC, a default that stands as text as the number that
-it is. A value that its column cannot have is an error that names table, column and commit_ts.
+Promises: the operation has the value that was written. ENUM, SET and BIT are numbers; a TIMESTAMP is converted back to UTC; a default
+that was written as text becomes its number. A value that its column cannot have is an error that names table, column and commit_ts.
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ def operation_of(event: pb.Event, changes: Sequence[ColumnChange], at: TableAt, 
                 second[column.name] = _value(column, change.changed, label, how)
         except (ValueError, TypeError, AttributeError) as error:
             raise Corruption(
-                f"{label}, commit_ts {commit_ts}: column {column.name} ({change.mysql_type}) has a value in the file that such a column cannot have: "
+                f"{label}, commit_ts {commit_ts}: the file has a value for column {column.name} ({change.mysql_type}) that this type cannot have: "
                 f"{type(error).__name__}"
             ) from error
     if op is Op.UPDATE:

@@ -1,8 +1,8 @@
 """Binlogs as files (``db-type = "file"``): what a real Drainer's file sink writes, byte for byte, and Reparo reads (wire.md 2.5 and 3).
 
-Promises: those of the contract, over files that hold each transaction and DDL once, in the order of commit_ts. Files begin and end where those of a
-run without any crash do. Where the savepoint is a real Drainer's, whatever its files hold beyond it is removed once the stream brings it again.
-Old files are deleted by the time of their last write, never the newest one.
+Promises: those of the contract. The files hold each transaction and DDL once, in the order of commit_ts, and begin and end where they would without
+a crash. Beyond a real Drainer's savepoint its files may hold more: the sink removes those records, and writes them again when the stream brings them.
+Files are deleted by the time of their last write, but never the newest one.
 """
 
 import datetime
@@ -58,8 +58,8 @@ class BinlogDirectory(Outlet):
         self._tidied_at = time.monotonic()
 
     def open(self, stand: Stand | None, commit_ts: int) -> None:
-        """Lock the directory. What lies beyond ``stand`` is removed by the first ``put``: by then the upstream has shown that it still holds it. It may
-        not, where the record was restored from an old backup, and these files are the only ones that do.
+        """Lock the directory. The first ``put`` removes what is beyond ``stand``: by then the upstream has shown that it still holds these binlogs. If the record
+        was restored from an old backup, these files may be the only copy.
         """
         with self._written():
             self._writer = self._opened(stand, commit_ts)
@@ -71,7 +71,7 @@ class BinlogDirectory(Outlet):
             end = _place_of(stand) or end_of(target.directory, commit_ts)
             if stand is None and end != writer.position:
                 raise ApplyError(
-                    f"{target.directory} holds binlogs beyond {commit_ts}, where the stream begins, and no savepoint says how far they reach: begin in "
+                    f"{target.directory} holds binlogs beyond {commit_ts}, where the stream begins, and no savepoint says how far they reach. Begin in "
                     "an empty directory, or restore the savepoint"
                 )
             self._cut_to = self._there(writer, end) if end != writer.position else None
@@ -86,12 +86,12 @@ class BinlogDirectory(Outlet):
         except Corruption as error:
             left = last_ts_of(self._target.directory)
             again = (
-                f"with commitTS = {left} in savepoint, after the last binlog that is left"
+                f"with commitTS = {left} in savepoint, which is the last binlog that remains"
                 if left
                 else "with initial-commit-ts, in an empty data-dir"
             )
             raise Corruption(
-                f"{error} Put them back. If they are lost, and the Pumps still hold what was in them, have it written again: without savepoint.spark, {again}"
+                f"{error} Put these files back. If they are lost and the Pumps still hold their binlogs, write them again: remove savepoint.spark and start {again}"
             ) from error
 
     def _written(self) -> AbstractContextManager[None]:
@@ -109,7 +109,7 @@ class BinlogDirectory(Outlet):
 
         with self._written():
             if self._cut_to is not None:
-                _log.warning("%s: binlogs after %s are removed; they are written again", self._target.directory, self._cut_to)
+                _log.warning("%s: binlogs after %s are removed and written again", self._target.directory, self._cut_to)
                 writer.cut(self._cut_to)
                 self._cut_to = None
             writer.append(payloads())

@@ -1,7 +1,7 @@
-"""Reads what a file sink wrote, as Reparo does: the binlogs of a range, what of them a filter keeps, and their text (drainer.md 14).
+"""Reads what a file sink wrote, as Reparo does: the binlogs of a range, filtered, and their text (drainer.md 14).
 
-Promises: pure but for reading files. Files of a real Drainer and of ours are read alike. A torn record at the very end is what a Drainer was
-writing, and ends the reading; the original fails there. Everything else that is no record raises ``Corruption``.
+Promises: pure except for reading files. Files of a real Drainer and of ours are read alike. A torn record at the very end is what a Drainer was
+writing: the reading ends there, where the original fails. Any other invalid record raises ``Corruption``.
 """
 
 import logging
@@ -74,9 +74,9 @@ class ColumnChange:
 
 
 def selected_files(directory: Path, wanted: ReplayRange) -> tuple[BinlogName, ...]:
-    """The files that can hold binlogs of the range: from the last one that begins at or before its start.
+    """The files that can hold binlogs of the range: from the last file that begins at or before its start.
 
-    An empty file is passed over. (The original takes it for one that begins at 0, and leaves out the file before it.)
+    An empty file is ignored. (The original treats it as a file that begins at 0, and leaves out the file before it.)
     """
     before: BinlogName | None = None
     chosen: list[BinlogName] = []
@@ -110,7 +110,7 @@ def binlogs_in(directory: Path, wanted: ReplayRange) -> Iterator[pb.Binlog]:
         except TornRecord as error:
             if file != last:
                 raise
-            _log.warning("what a Drainer was writing at the end is left out: %s", error)
+            _log.warning("the last record, which a Drainer had not finished writing, is left out: %s", error)
 
 
 def kept(binlog: pb.Binlog, rules: TableFilter) -> pb.Binlog | None:
@@ -128,7 +128,7 @@ def columns_of(event: pb.Event) -> Iterator[ColumnChange]:
         try:
             found = pb.column.FromString(raw)
         except DecodeError as error:
-            raise Corruption(f"{event.schema_name}.{event.table_name}: an event holds something else than columns: {error}") from error
+            raise Corruption(f"{event.schema_name}.{event.table_name}: an event holds something that is not a column: {error}") from error
         changed = _cell(found.changed_value) if event.tp == pb.Update else None
         yield ColumnChange(found.name, found.tp[0] if found.tp else 0, found.mysql_type, _cell(found.value), changed)
 

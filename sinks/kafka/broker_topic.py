@@ -1,8 +1,8 @@
-"""Partition 0 of a topic at real brokers (``sinks.kafka.kafka_sink.Topic``): one connection to its leader, found again when it is lost.
+"""Partition 0 of a topic at real brokers (``sinks.kafka.kafka_sink.Topic``), over one connection to its leader, which is reopened when lost.
 
-Promises: ``send`` is acknowledged by all replicas in sync. A batch whose answer was lost is sent again under its number, by which a broker knows
-it: it is in the topic once, and in order. Errors that pass are retried for as long as the settings say. No other program may send to the topic; that
-one does is noticed by the offsets, and refused.
+Promises: ``send`` returns when all replicas in sync have acknowledged. A batch whose answer was lost is sent again under the same number, which the broker
+knows: the topic has the batch once, and in order. Transient errors are retried for as long as the settings say. No other program may send to the topic:
+if one does, the offsets show it, and the sink fails.
 """
 
 import socket
@@ -63,7 +63,7 @@ class BrokerTopic(Topic):
             if fetched is None:
                 first = self.begin()
                 if first <= at:
-                    raise ApplyError(f"{self._settings.name} does not hold offset {at}, where messages up to {end} are expected")
+                    raise ApplyError(f"{self._settings.name} does not hold offset {at}, although messages up to {end} are expected")
                 at = first
                 continue
             records = [one for one in records_of(fetched) if at <= one.offset < end]
@@ -106,7 +106,7 @@ class BrokerTopic(Topic):
             return
         if offset not in (-1, self._end):
             raise ApplyError(
-                f"{self._settings.name}: a message was stored at offset {offset}, where {self._end} was expected: another program sends to the topic, which must be "
+                f"{self._settings.name}: a message was stored at offset {offset} instead of {self._end}: another program sends to the topic. The topic must be "
                 "this Drainer's alone"
             )
         self._sequence = (self._sequence + len(messages)) % _SEQUENCES
@@ -256,7 +256,7 @@ class _Connection:
             raise OSError(f"broker {self._where}: {error}") from error
         (number,) = wire.INT.unpack_from(answer)
         if number != self._number:
-            raise OSError(f"broker {self._where}: answer {number} to request {self._number}")
+            raise OSError(f"broker {self._where} gave answer {number} to request {self._number}")
         return answer[4:]
 
     def close(self) -> None:
@@ -268,7 +268,9 @@ class _Connection:
             self.versions[wire.FETCH] = wire.FETCH_ZSTD
         missing = [key for key, version in self.versions.items() if key not in taken or not taken[key][0] <= version <= taken[key][1]]
         if missing:
-            raise ApplyError(f"broker {self._where} does not take requests {missing} as Kafka 0.11 to 4 does: it is older, or no Kafka")
+            raise ApplyError(
+                f"broker {self._where} does not support requests {missing} as Kafka 0.11 to 4 does: it is older, or not a Kafka broker"
+            )
 
     def _take(self, size: int) -> bytes:
         held = bytearray()

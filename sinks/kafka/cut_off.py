@@ -1,7 +1,7 @@
-"""Sends of this process that were cut off, and may still come. Spark keeps the producers of its Kafka sink beyond a job, with what a cancelled
-task has left in them: the next flush sends it, or the producer's end.
+"""Sends of this process that were cut off but may still arrive. Spark keeps the producers of its Kafka sink after a job, with what a cancelled
+task has left in them: the producer's next flush, or its end, sends it.
 
-Promises: as long as that may happen, no topic is asked where it ends, so that nothing is sent behind it. It ends with the process.
+Promises: until then no topic is asked where it ends, so nothing is sent after such a message. The end of the process ends this state.
 """
 
 import time
@@ -29,6 +29,6 @@ def require_none(settings: BrokerSettings) -> None:
     """Raise ApplyError while a send of this process may still come."""
     if time.monotonic() < _until.get((settings.addrs, settings.topic), 0.0):
         raise ApplyError(
-            f"{settings.name}: a send of this process was cut off, and Spark may still send what is left of it: end the process (restart a notebook's "
-            "kernel) and start again, which then finds it in the topic or not"
+            f"{settings.name}: a send of this process was cut off, and Spark may still send the rest. End the process (restart a notebook's kernel) and "
+            "start again: the start reads from the topic what was sent"
         )

@@ -1,7 +1,7 @@
-"""What Kafka's Java client is told, for a topic that Spark writes, and what is hidden of it in its errors. Pure.
+"""The options of Kafka's Java client for a topic that Spark writes, and what its errors must not show. Pure.
 
-Promises: a send is one batch of the producer, which brokers store as a whole or not at all, however many messages it has: it is closed by nothing but
-the end of the send, also of one that fails. It is sent again under its number until it is acknowledged by all replicas in sync, or given up.
+Promises: a send is one batch of the producer, which brokers store as a whole or not at all, however many messages it has. Only the end of the send,
+also of a failed one, closes the batch. The batch is sent again under its number until all replicas in sync acknowledge it, or it is given up.
 """
 
 import re

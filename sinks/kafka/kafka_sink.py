@@ -2,9 +2,9 @@
 
 One message per transaction and DDL, without a key, in partition 0, in the order of commit_ts.
 
-Promises: those of the contract, as long as no other program sends to the topic. Messages that were sent before a crash, and not recorded any more, are
-found at the end of the topic and not sent again. That needs a topic whose end can be read: a broker that has deleted those messages cannot tell. A
-consumer should pass over what is not above the last commit_ts, as it does with a real Drainer.
+Promises: those of the contract, as long as no other program sends to the topic. Messages that were sent before a crash but not recorded are
+read from the end of the topic and not sent again. So the end of the topic must be readable: brokers may not have deleted those messages yet. A
+consumer should skip messages that are not above the last commit_ts, as it does with a real Drainer.
 """
 
 import datetime
@@ -98,8 +98,8 @@ class TopicEnd(Outlet):
             self._offset = stand.place["offset"]
             if self._offset > end:
                 raise ApplyError(
-                    f"the topic ends at offset {end}, but {self._offset} messages were recorded as sent: it is another one, or was made again. Name the "
-                    "right one, or begin with an empty data-dir"
+                    f"the topic ends at offset {end}, but {self._offset} messages are recorded as sent: it is another topic, or was created again. Name the "
+                    "right topic, or begin with an empty data-dir"
                 )
             beyond = list(self._topic.read(self._offset, end))
         else:
@@ -108,7 +108,7 @@ class TopicEnd(Outlet):
         self._sent = Counter(map(SentMessage.of, beyond))
         if beyond:
             _log.warning(
-                "the topic holds %d messages beyond %d, which were sent before the last stop: they are not sent again",
+                "the topic holds %d messages beyond %d. They were sent before the last stop and are not sent again",
                 len(beyond),
                 commit_ts,
             )

@@ -1,6 +1,6 @@
-"""Kafka's requests and responses, as far as a sink needs them, in versions that every broker from 0.11 to 4.x takes. Pure.
+"""Kafka's requests and responses that a sink needs, in versions that every broker from 0.11 to 4.x supports. Pure.
 
-Promises: each response is read completely, so that a field too few or too many is an error here, not a wrong number later.
+Promises: each response is read completely, so a missing or additional field is an error here, not a wrong number later.
 """
 
 import struct
@@ -234,7 +234,7 @@ def _read(response: bytes, read: Callable[[_Reader], T]) -> T:
     r = _Reader(response)
     found = read(r)
     if r.at != len(response):
-        raise Corruption(f"a broker's answer has {len(response) - r.at} bytes too many")
+        raise Corruption(f"a broker's answer is {len(response) - r.at} bytes too long")
     return found
 
 

@@ -1,7 +1,7 @@
-"""Kafka's batches of records (magic 2), and reading the older message sets (magic 0 and 1). Pure.
+"""Kafka's batches of records (magic 2), and the reading of older message sets (magic 0 and 1). Pure.
 
-Promises: a batch that is written is one that every broker since 0.11 takes. What is read is checked against its checksum. A batch that the end of a
-fetch has cut off is left out, as are control records.
+Promises: every broker since 0.11 accepts a batch that is written here. What is read is checked against its checksum. Control records are left out, and
+so is a batch that the end of a fetch has cut off.
 """
 
 import struct

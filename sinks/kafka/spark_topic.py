@@ -1,15 +1,15 @@
-"""Partition 0 of a topic at real brokers (``sinks.kafka.kafka_sink.Topic``), written and read by Spark's Kafka sink and source, which bring TLS, SASL
+"""Partition 0 of a topic at real brokers (``sinks.kafka.kafka_sink.Topic``), written and read by Spark's Kafka sink and source, which support TLS, SASL
 and compression. [spark]
 
-The ends of the topic are asked for by a consumer of the same Java client on the driver: Spark's source tells no offset of an empty topic.
+A consumer of the same Java client on the driver reads the ends of the topic, because Spark's source gives no offset of an empty topic.
 
-Promises: a run of messages is one job of one task, and one batch of its producer, so that brokers store it as a whole or not at all; of a task that
-ends between two messages, Spark's sink sends those before. Before and after a run the end of the topic is compared with what is expected; a difference
-is an error that names both. Nothing is sent again here: a task that is tried again fails before it has a message, and after a job that failed only the
-next life, which reads the end of the topic, knows what is there. No value of an option is in an error, in Spark's log or UI.
+Promises: a run of messages is one job of one task, and one batch of its producer, so brokers store it as a whole or not at all. (If a task ends between two
+messages, Spark's sink sends those before.) Before and after a run the end of the topic is compared with the expected offset; a difference is an error that
+names both. Nothing is sent again here: a task that Spark retries fails before its first message, and after a failed job only the next life, which reads the
+end of the topic, knows what arrived. No value of an option appears in an error, in Spark's log or UI.
 
-What is not promised: an executor that outlives its driver amid a send may still send that run after the next life has read the end of the topic. It is
-in the topic twice then, which the next comparison finds.
+Not promised: an executor that outlives its driver during a send may still send that run after the next life has read the end of the topic. Then the
+topic has the run twice, and the next comparison fails.
 """
 
 import json
@@ -48,11 +48,11 @@ _RECORD = pa.schema([pa.field("value", pa.binary()), pa.field("partition", pa.in
 _TASK = "replace(concat(reflect('org.slf4j.MDC', 'get', 'task_name'), reflect('org.slf4j.MDC', 'get', 'mdc.taskName')), 'null')"
 """``task 0.0 in stage 12.0 (TID 34)``: index and attempt of a task, number and attempt of a stage. The second name is that of an older form of the log."""
 _FIRST = "task [0-9]+[.]0 in stage [0-9]+[.]0 "
-_AGAIN = "this send was begun by another attempt of its task, which may have sent: it is not tried again"
+_AGAIN = "another attempt of this task began this send and may have sent messages: the send is not tried again"
 _SLOW_SECONDS = 5.0
 """After which a send is said to be waited for."""
 _HIDING = ("spark.sql.redaction.options.regex", "^kafka[.]|(?i)url")
-"""Spark shows the options of a write in the plan: those of the Java client are hidden, whatever they are called."""
+"""Spark shows the options of a write in the plan: all options of the Java client are hidden, whatever their names are."""
 _BY_V1 = ("spark.sql.sources.useV1SourceList", "kafka")
 _TRANSIENT = "org.apache.kafka.common.errors.RetriableException"
 _UNRESOLVED = "No resolvable bootstrap urls"
@@ -118,7 +118,7 @@ class SparkTopic(Topic):
         """The transient error that is being retried, or a send that takes long."""
         since = self._sending_since
         if since is not None and time.monotonic() - since > _SLOW_SECONDS:
-            return f"{self._settings.name}: a send through Spark takes {time.monotonic() - since:.0f} s"
+            return f"{self._settings.name}: a send through Spark has been running for {time.monotonic() - since:.0f} s"
         return self._waiting_for
 
     def close(self) -> None:
@@ -162,8 +162,8 @@ class SparkTopic(Topic):
         found = self._asked(lambda consumer: consumer.endOffsets)
         if found != expected:
             raise ApplyError(
-                f"{self._settings.name} ends at offset {found} {when}, where {expected} was expected: another program sends to the topic, which must be "
-                "this Drainer's alone, or it was made again. The next start reads what is there"
+                f"{self._settings.name} ends at offset {found} {when}, where {expected} was expected. Another program sends to the topic, which must be "
+                "this Drainer's alone, or the topic was created again. The next start reads what the topic holds"
             )
 
     def _failed(self, words: str, run: Sequence[bytes], after: int) -> ApplyError:
@@ -172,8 +172,8 @@ class SparkTopic(Topic):
         if _AGAIN in words:
             words += ". Spark's log says how the first attempt ended"
         return ApplyError(
-            f"{self._settings.name}: a send of {len(run)} messages failed, after which the topic should end at offset {after}, before at {self._end}: "
-            f"{words}. Nothing is sent again blindly: the next start reads what is there and goes on"
+            f"{self._settings.name}: a send of {len(run)} messages failed. The topic ended at offset {self._end} before it, and would end at {after} after it: "
+            f"{words}. This life does not send them again: the next start reads what the topic holds, and continues there"
         )
 
     def _limit(self) -> int:
@@ -190,7 +190,7 @@ class SparkTopic(Topic):
                 admin.close(jvm.java.time.Duration.ofSeconds(1))
         except Py4JJavaError as error:
             _log.warning(
-                "%s: its max.message.bytes cannot be read, %d is assumed: %s", self._settings.name, BROKERS_LIMIT, self._words(error)
+                "%s: its max.message.bytes cannot be read; %d is assumed: %s", self._settings.name, BROKERS_LIMIT, self._words(error)
             )
             return BROKERS_LIMIT
 
@@ -283,9 +283,9 @@ class SparkTopic(Topic):
 
 
 def of_first_attempt(frame: DataFrame) -> DataFrame:
-    """``frame``, whose rows only the first attempt of a task gets, at the first attempt of its stage: any other fails.
+    """``frame``, whose rows only the first attempt of a task, in the first attempt of its stage, receives; any other attempt fails.
 
-    Spark has no setting by which the tasks of one job are not tried again, and ``spark.task.maxFailures`` does not count a lost executor. The name of the
-    running task is in the context of the JVM's log; where it is not, all attempts fail.
+    Spark has no setting against retries of single tasks, and ``spark.task.maxFailures`` does not count a lost executor. The context of the JVM's log has the
+    name of the running task. If it does not, all attempts fail.
     """
     return frame.selectExpr(f"CASE WHEN {_TASK} RLIKE '^{_FIRST}' THEN value ELSE raise_error('{_AGAIN}') END AS value", "partition")

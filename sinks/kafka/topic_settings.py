@@ -1,6 +1,6 @@
-"""Where a topic is and how it is written, whoever sends: settings, runs of messages that are sent as one, and when a retry is given up. Pure.
+"""The settings of a topic for both ways of sending: runs of messages that are sent as one, and when a retry is given up. Pure.
 
-Promises: ``runs`` keeps the order, and gives no run that is bigger than allowed unless it is a single message.
+Promises: ``runs`` keeps the order, and gives no run that is bigger than allowed, unless it is a single message.
 """
 
 import time
@@ -68,7 +68,7 @@ def runs(messages: Sequence[bytes], settings: BrokerSettings, most: int = RUN_BY
     for message in messages:
         if len(message) > settings.max_message_bytes:
             raise ApplyError(
-                f"a transaction is a message of {len(message)} bytes, more than syncer.to.kafka-max-message-size = {settings.max_message_bytes}"
+                f"a transaction is a message of {len(message)} bytes, more than syncer.to.kafka-max-message-size = {settings.max_message_bytes}: raise this setting"
             )
         if held and (size + len(message) > most or len(held) == settings.max_messages):
             yield held
@@ -104,6 +104,6 @@ class Tries:
         self._count += 1
         seconds, settings = time.monotonic() - self._begun, self._settings
         if unknown and seconds > _UNKNOWN_SECONDS:
-            raise ApplyError(f"{settings.name}: {error}: create it, with one partition") from error
+            raise ApplyError(f"{settings.name}: {error}. Create the topic, with one partition") from error
         if self._count > settings.retries and seconds > settings.retry_seconds:
             raise ApplyError(f"{settings.name}: {error}, after {self._count} tries in {seconds:.0f} s") from error

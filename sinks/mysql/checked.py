@@ -41,7 +41,7 @@ _ALL = range(1 << 62)
 _COUNTED_ROWS, _COUNTED_BYTES = 200, 256 * 1024
 """Rows in one query, and the size of their keys: of too many conditions the server reads the whole table."""
 CLOSER_ROWS = 10_000
-"""Maximum rows of a transaction that are run one by one to identify those with a finding; beyond it only the statement is identified."""
+"""Maximum rows of a transaction that are run one by one to identify the rows with a finding; beyond it only the statement is identified."""
 
 
 class Effects:
@@ -116,7 +116,7 @@ class Effects:
         return True
 
     def _all_there(self, moves: Sequence[RowMove]) -> bool:
-        """Whether the target has every row. If one is missing, another one that has taken its key by then would be taken for it."""
+        """Whether the target has every row. If a row is missing, another row with its key could be mistaken for it."""
         found = 0
         for some in _counted_together(moves):
             sought = b" OR ".join(b"(" + move.condition + b")" for move in some)
@@ -132,7 +132,7 @@ class Effects:
         return found == len(moves)
 
     def take(self, moves: Iterable[RowMove]) -> dict[bytes, HeldValues | None]:
-        """Take rows away from their keys; returns by row what its other columns hold, None where there was no such row."""
+        """Take rows away from their keys; returns by row the values of its other columns, or None if there was no such row."""
         kept: dict[bytes, HeldValues | None] = {}
         for move in moves:
             literals = self._looked(move)
@@ -155,8 +155,8 @@ class Effects:
             raise self._refusal(move.take, error) from (error if self._settings.log_row_data else None)
         if rows and rows[0][0] is None:
             raise ApplyError(
-                f"{self._sender.place(move.take)}: what its columns that only the target has ({', '.join(o.name for o in move.others)}) hold is, as text, longer "
-                f"than the target's max_allowed_packet, {self._session.max_allowed_packet:,}; raise it there (SET GLOBAL max_allowed_packet, up to 1 "
+                f"{self._sender.place(move.take)}: as text, the values of the columns that only the target has ({', '.join(o.name for o in move.others)}) are longer "
+                f"than the target's max_allowed_packet, {self._session.max_allowed_packet:,}. Raise it there (SET GLOBAL max_allowed_packet, up to 1 "
                 "GiB) and start again",
                 PACKET_TOO_LARGE,
             )
@@ -173,7 +173,7 @@ class Effects:
             words = "" if held is None else move.lost(held)
             if move.row not in kept:
                 names = ", ".join(other.name for other in move.others)
-                words = f"what the columns that only the target has held was lost, they have their defaults: {names}"
+                words = f"the columns that only the target has lost their values and got their defaults: {names}"
             if words:
                 self.findings.append(finding(written, FindingKind.VALUE, words))
         return rows
@@ -222,7 +222,7 @@ class Effects:
             if error.errno != DUPLICATE or statement.effect is Effect.REMOVES or not statement.origin.key:
                 raise self._refusal(statement, error) from (error if self._settings.log_row_data else None)
             if statement.effect is Effect.RESTORES:
-                words = "a row that was deleted before its transaction was skipped was not inserted again, another one is in its way"
+                words = "a row that was deleted before its transaction was skipped was not inserted again, because another row has its key"
                 return (finding(statement, FindingKind.ROWS, f"{words}: {error.words}", 0),)
             answer = self._send(statement, statement.as_replace())
             words = refused_by_another(statement, "a row that the binlogs insert already existed", error.words, answer.affected - 1)
@@ -235,7 +235,7 @@ class Effects:
         if not (statement.superseded and error.errno == NO_PARTITION):
             return False
         _log.warning(
-            "safe mode: %s has no partition for a row of commit_ts %d: it was dropped with its rows already: %s",
+            "safe mode: %s has no partition for a row of commit_ts %d. A later DDL has dropped the partition with its rows, so the row is skipped: %s",
             statement.origin.table,
             statement.newest_ts,
             error.words,
@@ -255,7 +255,7 @@ class Effects:
     def _refusal(self, statement: Statement, error: ApplyError) -> ApplyError:
         way_out = f", or skip the transaction with syncer.ignore-txn-commit-ts = [{statement.newest_ts}]"
         if statement.effect is Effect.RESTORES:
-            way_out = ": the row was deleted before its transaction was skipped, and has to be inserted again"
+            way_out = ". The row was deleted before its transaction was skipped, and has to be inserted again"
         return self._sender.refusal(statement, error, way_out)
 
 

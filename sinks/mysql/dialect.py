@@ -1,6 +1,6 @@
 """SQL fragments that differ by server or need quoting: names, statement heads, exact conditions.
 
-Promises: pure; text is made from table infos, for UTF-8 connections and sessions of ``sinks.mysql.session``.
+Promises: pure; texts are made from table infos, for UTF-8 connections and sessions of ``sinks.mysql.session``.
 """
 
 import enum
@@ -40,8 +40,8 @@ def write_head(schema: str, table: str, columns: Sequence[str]) -> bytes:
 def change_tail(columns: Sequence[str]) -> bytes:
     """The text after the last row of an INSERT whose rows exist already.
 
-    Its affected-rows count distinguishes missing rows from unchanged ones (``sinks.mysql.effects``), which that of REPLACE does not. And on
-    a table with several unique keys it takes MariaDB half the time of REPLACE, because no row is deleted.
+    Its count of affected rows distinguishes missing rows from unchanged rows (``sinks.mysql.effects``); the count of a REPLACE does not. And on
+    a table with several unique keys MariaDB needs half the time of a REPLACE, because no row is deleted.
     """
     return b" ON DUPLICATE KEY UPDATE " + ",".join(f"{n}=VALUES({n})" for n in map(quote_name, columns)).encode()
 
@@ -54,18 +54,18 @@ def delete_head(schema: str, table: str) -> bytes:
 def key_head(schema: str, table: str, key: Sequence[str]) -> bytes:
     """Everything before the first key of a multi-row DELETE.
 
-    For several columns it is a row constructor, which MariaDB 10.11 and MySQL 8 evaluate as index ranges. In MariaDB that is three times as
-    fast as an OR of ANDs for 1,000 rows and forty times as fast for 5,000.
+    For several columns it is a row constructor, which MariaDB 10.11 and MySQL 8 evaluate as index ranges. MariaDB is then three times as
+    fast as with an OR of ANDs for 1,000 rows, and forty times as fast for 5,000.
     """
     names = ",".join(quote_name(c) for c in key)
     return delete_head(schema, table) + (f"({names})" if len(key) > 1 else names).encode() + b" IN ("
 
 
 def listed(key: Sequence[ColumnInfo], flavour: Flavour, recoded: Collection[str] = ()) -> bool:
-    """Whether the server finds several rows in a list of their keys (``key_head``); if not, each is sought by its own condition.
+    """Whether the server finds several rows in a list of their keys (``key_head``); if not, each row has its own condition.
 
-    Of a list of row constructors MySQL 9.7 finds no row at all if one of the columns is an ENUM or a SET, and MariaDB 10.11 none whose text has
-    characters that its charset writes otherwise than the statement. ``recoded``: see ``TableAt.recoded``.
+    In a list of row constructors MySQL 9.7 finds no row at all if one of the columns is an ENUM or a SET. MariaDB 10.11 finds no row whose text has
+    characters that its charset encodes otherwise than the statement. ``recoded``: see ``TableAt.recoded``.
     """
     if any(_taken_for_double(c, flavour) for c in key):
         return False
@@ -89,10 +89,10 @@ def key_condition(column: ColumnInfo, flavour: Flavour) -> tuple[bytes, ...]:
 
 
 def match_condition(column: ColumnInfo, flavour: Flavour, indexed: bool) -> tuple[bytes, ...]:
-    """The texts of a condition that is true for exactly one value; the literal goes between each two of them.
+    """The texts of a condition that is true for exactly one value; a literal goes between each two of them.
 
-    Text is compared as bytes: a collation may treat 'a' and 'A', or 'a' and 'a ', as equal. On an indexed column the collation's comparison
-    is put first, so that the index is used.
+    Text is compared as bytes, because a collation may treat 'a' and 'A', or 'a' and 'a ', as equal. On an indexed column the collation's comparison
+    comes first, so that the index is used.
     """
     name = quote_name(column.name)
     if column.tp == ColumnType.JSON and flavour is not Flavour.MARIADB:
@@ -107,7 +107,7 @@ def match_condition(column: ColumnInfo, flavour: Flavour, indexed: bool) -> tupl
 
 
 def has_signed_sets(flavour: Flavour) -> bool:
-    """Whether the server compares a SET with a number as signed: one that has its 64th word is found by a negative literal only."""
+    """Whether the server compares a SET with a number as signed: then only a negative literal finds a SET that has its 64th word."""
     return flavour is not Flavour.TIDB
 
 

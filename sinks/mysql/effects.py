@@ -1,9 +1,9 @@
 """Compares the effect of a statement on the target with its expected effect. Pure.
 
-The affected-rows counts, which are the same in MariaDB, MySQL and TiDB (on a connection without CLIENT_FOUND_ROWS):
+The counts of affected rows are the same in MariaDB, MySQL and TiDB (on a connection without CLIENT_FOUND_ROWS):
 
-* DELETE, INSERT: the number of rows removed or added. A row that exists already makes the INSERT fail (1062).
-* UPDATE of one row: 0 also for a row that was so already; its info says whether one was found (``matched``).
+* DELETE, INSERT: the number of rows removed or added. If the row exists already, the INSERT fails (1062).
+* UPDATE of one row: 0 also for a row that had these values already; the statement's info says whether a row matched (``matched``).
 * INSERT ... ON DUPLICATE KEY UPDATE: a missing row counts 1, a changed row 2, an unchanged row 0. The statement's info gives the number of
   changed rows (``Duplicates``), so affected - 2 * duplicates rows were missing. A statement of one row has no info. But MariaDB counts 1
   for an unchanged row with NULL in a column whose default is not NULL: for rows that seem to be missing only INSERT IGNORE gives certainty.
@@ -77,9 +77,7 @@ def judge(statement: Statement, answer: StatementResult, missing: int | None = N
 
 
 def changed_values(statement: Statement, answer: StatementResult) -> tuple[Finding, ...]:
-    """The finding that the server may have changed a value of the row that it was sent, by its warnings; none for a row that is not the last
-    one of its key.
-    """
+    """A finding if, by its warnings, the server may have changed a value of the row; none for a row that is not the last row of its key."""
     words = "" if statement.superseded else _harm(statement, answer)
     return (finding(statement, FindingKind.VALUE, words),) if words else ()
 
@@ -111,7 +109,7 @@ def finding(statement: Statement, kind: FindingKind, words: str, found: int = -1
 
 
 def removed_another(statement: Statement, words: str, rows: int = 1) -> str:
-    """That rows which the upstream has were removed to make place for the row of ``statement``; empty: it was a row with a key of the upstream.
+    """A text that says that rows of the upstream were removed to make place for the row of ``statement``; empty if the removed row had a key of the upstream.
 
     Args:
         statement: of one row.
@@ -121,11 +119,11 @@ def removed_another(statement: Statement, words: str, rows: int = 1) -> str:
     if not statement.origin.own_keys or not (rows > 1 or _names_one_of(statement.origin.own_keys, words)):
         return ""
     names = ", ".join(statement.origin.own_keys)
-    return f"another row of the target was removed, by a unique key that the upstream does not have ({names}): {words}"
+    return f"another row of the target was removed, because it had the same value of a unique key that the upstream does not have ({names}): {words}"
 
 
 def refused_by_another(statement: Statement, ours: str, words: str, rows: int = 1) -> str:
-    """Why the row of ``statement`` was refused: as ``removed_another``, or ``ours`` and what the key takes for one that the upstream keeps apart."""
+    """Why the row of ``statement`` was refused: ``removed_another``, or ``ours`` and that the key treats values as equal that the upstream keeps apart."""
     folded = statement.origin.folded
     taken = f", or {folded.words}" if folded is not None and _names_one_of(folded.keys, words) else ""
     return removed_another(statement, words, rows) or f"{ours}{taken}: {words}"
@@ -152,7 +150,7 @@ def key_text(statement: Statement) -> str:
 
 def _row_words(effect: Effect, difference: int) -> str:
     if difference > 0:
-        return f"{difference} more rows were affected than the binlogs contain"
+        return f"{difference} more rows were affected than the binlogs change"
     if effect is Effect.ADDS:
         return "a row that the binlogs insert was not inserted"
     if effect is Effect.RESTORES:
@@ -173,7 +171,7 @@ def _harm(statement: Statement, answer: StatementResult) -> str:
     count = len(harmful) + unseen
     if not count:
         return ""
-    first = f"warning {harmful[0].errno}: {harmful[0].words}" if harmful else "the server has kept none of them (max_error_count)"
+    first = f"warning {harmful[0].errno}: {harmful[0].words}" if harmful else "the server has kept no text of any warning (max_error_count)"
     return first if count == 1 else f"{count} warnings, {first}"
 
 

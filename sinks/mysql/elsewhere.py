@@ -1,24 +1,24 @@
 """The real Drainer's checkpoint where it is not in the target: on another server, under another account, or in a file. [db]
 
-The data's own transaction cannot hold it. So the target keeps a record of ours of the same form, ``spark_checkpoint``, in every transaction, and
-exactly once rests on that alone; the real checkpoint is written after it, every ``SAVE_SECONDS`` and at the end, as a real Drainer does. Our
-record names the commit_ts that the real one may have, before that is written, and the real one says that we wrote it, for which target: in a row as
-a key, in a file as a comment, which a real Drainer drops when it writes. At the start:
+The data's transaction cannot write that checkpoint. So every transaction writes a record of ours into the target, ``spark_checkpoint``, of the same form.
+Exactly once rests on this record alone. The real checkpoint is written after it, every ``SAVE_SECONDS`` and at the end, as a real Drainer does. Before the
+real checkpoint is written, our record names its commit_ts. The real checkpoint says that we wrote it, and for which target: in a row as a key, in a file
+as a comment. A real Drainer drops both. At the start:
 
     real              ours          what counts
-    none              known         ours: the real one is written again, which the log says
+    none              known         ours: the real one is written again, and the log says so
     known             none          the real one
     one of the named  known         ours: the real one trails it, or was written last
     ours, above ours  known         refused: the target was restored, or is another one
     ours              none          refused: the target was rebuilt, or is another one
-    above ours        known         the real one: another Drainer, or a person, went on
+    above ours        known         the real one: another Drainer, or a person, moved it forward
     ours, below ours  known         ours: its server was restored, or a life that was stopped for long wrote it late; the log says so
-    below ours        known         the real one: somebody set it back; the target is brought on from there in safe mode, up to our record
+    below ours        known         the real one: somebody set it back; safe mode applies everything from there up to our record
 
-"Ours" is one that says that we wrote it with this very commit_ts for this target: who changes commitTS, or writes the whole, sets it back.
+A real checkpoint is "ours" if it says that we wrote it with this very commit_ts for this target. So a person who changes commitTS, or the whole, sets it back.
 
-Promises: a real checkpoint that another program has changed while this one runs is not overwritten: the stream ends with an error. A real
-checkpoint that cannot be written is retried, and does not hold the data up; one that cannot be read at the start is an error.
+Promises: a real checkpoint that another program changes while this one runs is not overwritten: the stream fails. A write of the
+real checkpoint that fails is retried and does not hold the data up. A real checkpoint that cannot be read at the start is an error.
 """
 
 import logging
@@ -88,7 +88,9 @@ class InFile:
             self._directory.mkdir(0o700, parents=True, exist_ok=True)
             self._lock = locked(self._directory)
         except OSError as error:
-            raise ApplyError(f"the checkpoint {self.where} cannot be kept there: {error}") from error
+            raise ApplyError(
+                f"the checkpoint {self.where} cannot be written: {error}. Give this account the right to write in its directory, and end other programs that lock it"
+            ) from error
 
     def read(self) -> Checkpoint | None:
         """As ``RealCheckpoint``; an empty file is none, as for a real Drainer, which begins at initial-commit-ts then."""
@@ -103,8 +105,7 @@ class InFile:
             ) from error
         except ValueError as error:
             raise ApplyError(
-                f"{self.where} is not a Drainer's savepoint: {error}. Restore it; or remove it, if the target is not to be brought to another place: "
-                f"then what {OURS} in the target says counts"
+                f"{self.where} is not a Drainer's savepoint: {error}. Restore it. Or remove it: then {OURS} in the target counts"
             ) from error
         by_us = _WRITTEN.search(text)
         written_for = by_us["target"] if by_us is not None and int(by_us["ts"]) == found.commit_ts else ""
@@ -171,8 +172,8 @@ def _begun(found: Checkpoint | None) -> Checkpoint | None:
 
 def _moved(where: str, found: int, expected: Collection[int]) -> CheckpointMoved:
     return CheckpointMoved(
-        f"the checkpoint {where} was changed to {found} while the stream was running, it should be {sorted(expected)}: does another Drainer use it? Each "
-        "needs a checkpoint of its own (syncer.to.checkpoint.schema, table; for a file data-dir). Restart the Drainer; it decides anew which counts"
+        f"the checkpoint {where} was changed to {found} while the stream was running; it should be at {sorted(expected)}. Does another Drainer use it? Each "
+        "Drainer needs a checkpoint of its own (syncer.to.checkpoint.schema, table; for a file data-dir). Restart the Drainer: the start decides which checkpoint counts"
     )
 
 
@@ -243,33 +244,39 @@ def choose(ours: Checkpoint | None, real: Checkpoint | None, where: str, target:
     if real is not None and real.written_for and (ours is None or real.commit_ts > max(ours.commit_ts, *ours.elsewhere, 0)):
         raise ConfigError(_of_another(ours, real, where))
     if ours is None:
-        return Choice(real, False, words=f"the target has no record of its own: the checkpoint {where} counts" if real else "")
+        return Choice(real, False, words=f"the target has no record of its own, so the checkpoint {where} counts" if real else "")
     if real is None:
         return Choice(
-            ours, True, words=f"there is no checkpoint {where}: the target's own record counts, {ours.commit_ts}, and it is written again"
+            ours,
+            True,
+            words=f"the checkpoint {where} does not exist, so the target's own record counts: {ours.commit_ts}. The checkpoint is written again",
         )
     if real.commit_ts in (ours.commit_ts, *ours.elsewhere):
         return Choice(ours, True)
     if real.commit_ts < ours.commit_ts and real.written_for == target:
-        words = f"the checkpoint {where} is at {real.commit_ts}, which this Drainer wrote long before the target's own record {ours.commit_ts}: its server was restored, or a life that was stopped wrote it late"
+        words = f"the checkpoint {where} is at {real.commit_ts}, which this Drainer wrote long before the target's own record {ours.commit_ts}. Either its server was restored, or a stopped life wrote it late"
         return Choice(
             ours,
             True,
-            words=f"{words}. The target's own record counts. To go back, change its commitTS, or remove the word that this program wrote it: in a file the comment, in a row the key spark-written",
+            words=f"{words}. The target's own record counts. To go back, change the checkpoint's commitTS, or remove this program's mark: in a file the comment, in a row the key spark-written",
         )
     how = "went on" if real.commit_ts > ours.commit_ts else "set it back"
-    words = f"the checkpoint {where} is at {real.commit_ts}, where this Drainer did not write it (the target's own record is {ours.commit_ts}): another one, or a person, {how}. It counts"
+    words = f"the checkpoint {where} is at {real.commit_ts}, and this Drainer did not write that (the target's own record is {ours.commit_ts}). Another Drainer, or a person, {how}. It counts"
     return Choice(real, False, ours.commit_ts if real.commit_ts < ours.commit_ts else 0, words)
 
 
 def _of_another(ours: Checkpoint | None, real: Checkpoint, where: str) -> str:
     record = f"is at {ours.commit_ts} ({as_time(ours.commit_ts)})" if ours is not None else "is not there"
-    goes_on = "from its own record" if ours is not None else "as on an empty target (--bootstrap-all, or initial-commit-ts)"
+    goes_on = (
+        "as on an empty target (--bootstrap-all, or initial-commit-ts)"
+        if ours is not None
+        else "as on an empty target (--bootstrap-all, or initial-commit-ts)"
+    )
     return (
-        f"the checkpoint {where} is at {real.commit_ts} ({as_time(real.commit_ts)}), and this program wrote it for the target {real.written_for}; but the record "
-        f"{OURS} in this target {record}: the target was restored from a backup, was rebuilt, has lost its last commits in a crash, or is another one. "
-        f"Choose: (1) its data is as its record says: remove that checkpoint, and the stream goes on {goes_on}; (2) its data is as the checkpoint says: "
-        f"write that by hand, in a file without the comment, in a row without the key spark-written"
+        f"the checkpoint {where} is at {real.commit_ts} ({as_time(real.commit_ts)}), which this program wrote for the target {real.written_for}. But the record "
+        f"{OURS} in this target {record}. This target was restored from a backup, was rebuilt, has lost its last commits in a crash, or is another one. "
+        f"Choose: (1) The target's data is as its record says: remove the checkpoint, and the stream goes on {goes_on}. (2) The data is as the checkpoint says: "
+        f"write the checkpoint by hand, in a file without the comment, in a row without the key spark-written"
     )
 
 
@@ -336,7 +343,7 @@ class Trailing:
             raise
         except ApplyError as error:
             self._next_at = time.monotonic() + self._pause
-            _log.warning("the checkpoint %s cannot be written, and stays behind the target's own record; the next attempt is in %.0f s: %s",
+            _log.warning("the checkpoint %s cannot be written, and stays behind the target's own record. The next attempt is in %.0f s: %s",
                          self._real.where, self._pause, error)  # fmt: skip
             self._pause = min(2 * self._pause, _MOST_SECONDS)
             return False

@@ -1,13 +1,14 @@
-"""Whether a column at the target can hold the upstream's values exactly, where the server says nothing when it cannot. Pure.
+"""Finds columns at the target that cannot hold the upstream's values exactly, where the server does not warn. Pure.
 
     fractions that are rounded off     DOUBLE or DECIMAL in an INT, DATETIME(6) in a DATETIME
     digits that are rounded off        BIGINT in a DOUBLE, DOUBLE in a FLOAT
     blanks and zeros                   VARCHAR in a CHAR loses blanks at the end, VARBINARY in a BINARY gets zeros
     values of another kind             VARCHAR in an INT: 007 becomes 7
-    values that are computed upstream  and that nobody writes to a plain column
+    values that are computed upstream  no row writes them to a plain column
 
-Promises: a column that only has another range, length, charset or collation is exact: of a value that does not fit the server warns, which is a finding of that
-row. So is one that holds more, and one that a server calls otherwise (JSON as longtext, TIMESTAMP for DATETIME of the same precision).
+Promises: a column that differs only in range, length, charset or collation counts as exact: the server warns of a value that does not fit, and the
+warning is a finding of that row. A column that holds more is exact, and so is one with another name for the same type (JSON as longtext, TIMESTAMP for
+DATETIME of the same precision).
 """
 
 import re
@@ -68,14 +69,14 @@ def inexact(table: TableAt, there: TargetTable) -> tuple[Inexact, ...]:
         if other is None or other.generated or not column.public or column.hidden:
             continue
         if column.generated:
-            why = "is computed upstream and a plain column there, so that rows leave it as it is: define it there as it is upstream"
+            why = "is computed upstream but a plain column in the target, so rows do not set it: define it as it is upstream"
             found.append(Inexact(column.name, False, f"column {column.name} {why}"))
         elif not same_type(other.type, column) and (
             why := changed(column, other) or (mistaken(column, other) if column.id in keys else "")
         ):
             label = table_name(table.schema, table.name)
             more = f"ALTER TABLE {label} MODIFY `{column.name}` {column_type(column)}{' NOT NULL' if column.not_null else ''}"
-            words = f"column {column.name} is {other.type} instead of {column_type(column)}, which {why} without a warning: {more}, with its charset and default"
+            words = f"column {column.name} is {other.type} instead of {column_type(column)}, which {why} without a warning. Execute {more}, with its charset and default"
             # Another unique key of a CHAR can only refuse a row; rounded numbers and times hit another one.
             found.append(Inexact(column.name, column.id in finding or (column.id in keys and other.kind != "char"), words))
     return tuple(found)
@@ -102,7 +103,7 @@ def mistaken(column: ColumnInfo, there: TargetColumn) -> str:
         many = column.flen > _DIGITS["double"]
     else:
         many = column.tp in _BITS and _bits(column) > _COMPARED
-    return "takes large numbers for others that are close to them" if many else ""
+    return "makes large numbers equal that are close to each other" if many else ""
 
 
 _ROUNDS = "rounds off digits"
@@ -125,11 +126,7 @@ def _integer(column: ColumnInfo, there: TargetColumn) -> str:
         return ""
     if there.kind == "bit" and column.tp != ColumnType.YEAR:
         # A negative number is one of the largest of BIT(64), and too large for every shorter one.
-        return (
-            ""
-            if column.unsigned or column.tp == ColumnType.BIT or _measures(there)[0] < _WHOLE
-            else "takes negative numbers for large ones"
-        )
+        return "" if column.unsigned or column.tp == ColumnType.BIT or _measures(there)[0] < _WHOLE else "makes negative numbers large ones"
     return "" if text and column.tp != ColumnType.BIT else OTHER_KIND
 
 

@@ -1,10 +1,10 @@
-"""Unique keys of the target that take several texts for one which the upstream keeps apart. Pure.
+"""Unique keys of the target that treat texts as equal that the upstream keeps apart. Pure.
 
-    a table made without a named collation  it has the server's: 'a' and 'A' are one key of utf8mb4_general_ci, and two of the upstream's utf8mb4_bin
-    an upstream with old collations         it compares bytes, whatever their collation is called (``new_collation_enabled = false``)
-    padding                                 'a' and 'a ' are one key where the target's collation pads; but not of a CHAR, in which TiDB keeps no such spaces
+    a table made without a named collation  has the server's: 'a' and 'A' are one key in utf8mb4_general_ci, but two in the upstream's utf8mb4_bin
+    an upstream with old collations         compares bytes, whatever its collations are called (``new_collation_enabled = false``)
+    padding                                 'a' and 'a ' are one key where the target's collation pads; but not in a CHAR, for which TiDB stores no such blanks
 
-A row is then replaced, or removed, by another one without an error. A key around one that tells all rows apart takes none of them for another:
+Then a row replaces or removes another row without an error. A key is safe if it contains a key that tells all rows apart:
 UNIQUE (id, k) beside PRIMARY KEY (id).
 """
 
@@ -26,7 +26,7 @@ _NUMBERED = frozenset({"enum", "set"})
 """Compared by their numbers."""
 _UNPADDED = frozenset({"nopad", "0900"})
 _UCA = frozenset({"0900", "uca1400"})
-"""Versions of one order; where MariaDB lacks the first, the second stands for it."""
+"""Versions of one order; where MariaDB lacks the first, it uses the second."""
 _SENSITIVE = frozenset({"as", "cs", "ks"})
 
 
@@ -51,7 +51,7 @@ def _pads(collation: str) -> bool:
 
 
 def folded_keys(info: TableInfo, there: TargetTable, apply: ApplyConfig, dialect: Dialect) -> FoldedKeys | None:
-    """The unique keys of ``there`` that take, or may take, rows of the upstream for one; None: none does.
+    """The unique keys of ``there`` that treat, or may treat, different rows of the upstream as equal; None if there are none.
 
     Args:
         info: the upstream's table.
@@ -77,14 +77,14 @@ def folded_keys(info: TableInfo, there: TargetTable, apply: ApplyConfig, dialect
     named = tuple(key.name for key in keys)
     shown = ", ".join(f"{c.name} ({c.collation} there, {_shown(own, apply)} upstream)" for own, c, _ in found)
     what = (
-        f"a unique key of the target ({', '.join(named)}) takes more texts for equal than {'the' if known else 'an'} upstream"
-        f"{'' if known else ' with old collations'}, in {shown}. Rows that differ only in "
+        f"a unique key of the target ({', '.join(named)}) takes texts for equal that differ {'upstream' if known else 'in an upstream with old collations'}"
+        f", in {shown}. Rows that differ only in "
         f"{' or in '.join(sorted(frozenset().union(*(folded for *_, folded in found)), reverse=True))} replace or remove each other"
     )
     if known:
         return FoldedKeys(named, what, _mended(info, there, [(own, c) for own, c, _ in found], apply, dialect), known)
     return FoldedKeys(
-        named, what, "whether the upstream has old collations is not known, set spark.upstream-new-collations to true or false", known
+        named, what, "whether the upstream has old collations is not known: set spark.upstream-new-collations to true or false", known
     )
 
 
@@ -122,7 +122,7 @@ def _mended(
     info: TableInfo, there: TargetTable, columns: list[tuple[ColumnInfo, TargetColumn]], apply: ApplyConfig, dialect: Dialect
 ) -> str:
     if any(_folded(own, dialect.column_charset(own, info).collate, apply) for own, _ in columns):
-        return "this server has no collation for such a key that keeps them apart (docs/charset-mapping.md)"
+        return "this server has no collation that keeps the texts of such a key apart (docs/charset-mapping.md)"
     # The target's own length: MODIFY to a shorter one fails, or cuts values.
     changes = ", ".join(
         f"MODIFY {column_definition(own, info, dialect, explicit=True, type_=c.type.upper() if is_text(own) else '')}" for own, c in columns
@@ -130,4 +130,4 @@ def _mended(
     setting = (
         ", or set spark.upstream-new-collations = true if the upstream has new ones" if apply.upstream_new_collations == "false" else ""
     )
-    return f"ALTER TABLE {table_name(there.schema, there.name)} {changes}, and copy the table again with --bootstrap if rows may be gone{setting}"
+    return f"execute ALTER TABLE {table_name(there.schema, there.name)} {changes}, and copy the table again with --bootstrap if rows may be lost{setting}"

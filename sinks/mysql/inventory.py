@@ -1,6 +1,6 @@
-"""What databases and tables the target has: a look at it as a whole, for ``drainer --check``; their columns and keys are in ``structure``. [db]
+"""The databases and tables of the target as a whole, for ``drainer --check``; ``structure`` reads their columns and keys. [db]
 
-Promises: reads ``information_schema`` once, whatever the number of tables; nothing else is read or changed.
+Promises: reads ``information_schema`` once, whatever the number of tables; reads and changes nothing else.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""What rows held in columns that only the target has, between the two phases of a span in parts: ``spark_kept`` in the checkpoint schema. [db]
+"""Values of columns that only the target has, kept between the two phases of a span in parts: ``spark_kept`` in the checkpoint schema. [db]
 
-Promises: written in the transaction that takes the rows away, read in the one that writes them under their new keys, deleted with the span's markers. What
-an earlier span, or one from before the checkpoint was set back, has left is replaced or deleted. The table is made where it is needed first.
+Promises: they are written in the transaction that takes the rows away, read in the transaction that writes the rows under their new keys, and deleted with the
+span's markers. Values of an earlier span, or of before the checkpoint was set back, are replaced or deleted. The table is created at its first use.
 
     literals    {"NAME": "LITERAL", ...}    in ASCII
 """

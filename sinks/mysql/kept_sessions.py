@@ -1,11 +1,11 @@
-"""Keeps a session open between two uses, because opening one takes as long as many statements. [db]
+"""Keeps a session open between two uses, because opening a session takes as long as many statements. [db]
 
-Promises: a session is used for one piece of work at a time, in the process that opened it, and is the same at the beginning of each use as a
-new one (only its current database may be chosen, ``Session.database``). It is kept only after a use without any error, without an open
-transaction, and while it is younger than ``KEPT_SECONDS`` and half of ``spark.lease-timeout``; otherwise it is closed. So it is never kept
-for as long as the server's ``wait_timeout``, also if the process was suspended; and a target that moved to another address, or whose
-settings were changed, is noticed after that time. That the server closed it earlier is noticed by the first statement of its next use,
-which then gets a new session (``session.run_retried``). What guards a transaction (``lease.check``) is a part of each use, not of opening.
+Promises: a session is used for one piece of work at a time, in the process that opened it. At the beginning of each use it is like a new session, except
+for its current database (``Session.database``). It is kept only after a use without any error, without an open transaction, and while it is younger than
+``KEPT_SECONDS`` and half of ``spark.lease-timeout``; otherwise it is closed. So it never outlives the server's ``wait_timeout``, even if the process was
+suspended, and a target that moved to another address, or whose settings changed, is noticed after that time. If the server closed it earlier, the first
+statement of its next use fails and that use gets a new session (``session.run_retried``). Checks that guard a transaction (``lease.check``) run in each
+use, not when the session opens.
 """
 
 from collections.abc import Callable, Iterator

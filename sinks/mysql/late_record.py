@@ -1,7 +1,7 @@
-"""What the target's record lacks of the stream: steps in which nothing was applied, whose end is saved at most every ``SECONDS``. Pure.
+"""Steps in which nothing was applied: the target's record of their end is saved at most every ``SECONDS``. Pure.
 
-Promises: a step is put off only when the record says all but its commit_ts, and when somebody notes first, durably, that the target has
-everything up to the step's end although its record does not say so (``Sink.defer``). Whatever is saved next brings the record up to date.
+Promises: a step is put off only if the record says everything except its commit_ts, and after it is noted elsewhere, durably, that the target has
+everything up to the step's end (``Sink.defer``). The next save brings the record up to date.
 """
 
 import time
@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
 SECONDS = 3.0
 """Minimum time between two transactions that hold a checkpoint only: in a ring each is a change for the other side to read."""
 AT_ONCE = 2
-"""Steps of a life that are saved at once. The first one often ends short of what the Pumps hold, because they answer a start one after the other."""
+"""Steps of a life that are saved at once. The first step often ends before the Pumps' newest binlogs, because the Pumps answer a start one after the other."""
 Note = Callable[[int, int], None]
 """Receives the commit_ts of the record, and the one up to which the target has everything."""
 
@@ -32,7 +32,7 @@ class LateRecord:
         self._at_once = AT_ONCE
 
     def found(self, commit_ts: int, applied: AppliedJobs) -> None:
-        """The row says this at the start: the first ``AT_ONCE`` steps are saved at once, so that the row tells soon where the stream stands."""
+        """The row says this at the start. The first ``AT_ONCE`` steps are saved at once, so that the row soon shows how far the stream is."""
         self.recorded_ts, self.applied, self._at_once = commit_ts, applied, AT_ONCE
 
     def saved(self, commit_ts: int, applied: AppliedJobs) -> None:

@@ -182,13 +182,13 @@ def _compare(row: LeaseRow | None, lease: Lease) -> None:
     if row is None or row.epoch < lease.epoch:
         raise LeaseLost(
             f"the lease of {ours}: {lease.schema}.spark_lease is empty or has an older epoch. The target was restored or rebuilt while the "
-            "stream was running; restart the Drainer"
+            "stream was running. Restart the Drainer"
         )
     if row.epoch == lease.epoch and not row.life:
         raise LeaseLost(f"the lease of {ours}: it was released when the stream was closed")
     since = "" if row.life else ", and released since"
     raise LeaseLost(
-        f"the lease of {ours}: it was taken, as epoch {row.epoch}, by {row.words}{since}. Only one Drainer may write for a cluster: to "
+        f"the lease of {ours}: {row.words} took it as epoch {row.epoch}{since}. Only one Drainer may write for a cluster. To "
         "continue with this one, stop that one and start this one again"
     )
 

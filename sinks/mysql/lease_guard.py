@@ -48,7 +48,7 @@ def alone(session: Target, name: str, pause: Callable[[float], None] = lambda se
     """
     while not _got(session, name, _SLICE):
         pause(0.0)
-        _log.warning("waiting for the lock %s on the target, held by another connection, which may still be executing a DDL", name)
+        _log.warning("waiting for the lock %s on the target: another connection holds it, and may still be executing a DDL", name)
     try:
         yield
     finally:
@@ -136,8 +136,8 @@ class LeaseGuard:
             if time.monotonic() > until:
                 raise LeaseHeld(
                     f"cluster {self._cluster_id} already has a running Drainer on this target: {words}. Only one Drainer may write for a "
-                    "cluster: stop that one and start this one again. (If it is already stopped, its connection is still open, perhaps in "
-                    "a proxy: find and kill it in the target's process list)"
+                    "cluster: stop that one and start this one again. If it is already stopped, its connection is still open, perhaps in "
+                    "a proxy: find the connection in the target's process list and kill it"
                 )
             if not waited:
                 _log.warning("%s has the lease of cluster %d; waiting up to %.0f s for its release", words, self._cluster_id, longest)
@@ -171,7 +171,7 @@ class LeaseGuard:
                 self._drop()
                 return
             except ApplyError as error:
-                _log.warning("lost the connection that holds the lease, reconnecting: %s", error)
+                _log.warning("the connection that holds the lease was lost; reconnecting: %s", error)
                 self._drop()
         self._give_back(taken)
 
@@ -202,7 +202,7 @@ class LeaseGuard:
                 lease.give_back(self._session, taken)
                 self._remove_marks(self._session)
         except ApplyError as error:
-            _log.warning("the lease could not be released, its lock ends with the connection: %s", error)
+            _log.warning("the lease could not be released; its lock ends with the connection: %s", error)
         self._drop()
 
     @staticmethod

@@ -1,10 +1,10 @@
-"""The mark table of a target in a ring: every transaction that we send changes a row of it first (drainer.md 7). [db]
+"""The mark table of a target in a ring: every transaction that we send first changes a row of it (drainer.md 7). [db]
 
-Promises: table, columns and the statement that marks are the real Drainer's, so that one at either end understands our marks, and we its. Each
-connection has a row of its own, whose id no other connection has, of any process, Drainer or channel member: no two transactions meet in
-this table. Ids of a real Drainer are small numbers; ours are above ``SMALLEST_ID``, and only those are ever deleted.
+Promises: the table, its columns and the marking statement are the real Drainer's, so a real Drainer at either end understands our marks, and we its. Each
+connection has a row of its own, with an id that no other connection of any process, Drainer or channel member has. So no two transactions meet in
+this table. Ids of a real Drainer are small numbers; ours are above ``SMALLEST_ID``, and only ours are ever deleted.
 
-A mark that is missing (deleted by hand, or by a Drainer of the same channel that starts) is put back by the transaction that finds it so:
+A person, or a Drainer of the same channel that starts, may delete a mark. The transaction that misses its mark writes it again:
 what is written is marked, or not written.
 """
 

@@ -88,7 +88,7 @@ class ByColumns:
     certain: tuple[ColumnInfo, ...]
     """Columns that must match."""
     preferred: tuple[ColumnInfo, ...]
-    """Columns that decide among rows that are equal in the certain ones."""
+    """Columns that decide among rows that are equal in the certain columns."""
     lacked: tuple[ColumnInfo, ...]
     """Columns that the images do not carry: their cells hold what the target has unless it was changed."""
     rows: OldRows

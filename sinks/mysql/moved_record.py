@@ -1,18 +1,18 @@
-"""Which record counts where ``syncer.to.checkpoint`` has put it into another place than in the life before: the newest. [db]
+"""Decides which record counts where ``syncer.to.checkpoint`` names another place than in the life before: the newest. [db]
 
-Exactly once rests on one row in the target: of the real Drainer's table, or, while the real checkpoint is ``elsewhere``, of our own. Where the
-setting is changed, the row of the other table stays behind, and so does ``savepoint`` in ``data-dir``. Whichever is read, an older one would have
-rows applied twice, and one that is missing would have them left out.
+Exactly once rests on one row in the target: in the real Drainer's table, or, while the real checkpoint is ``elsewhere``, in our own. If the
+setting changes, the row of the other table stays behind, and so does ``savepoint`` in ``data-dir``. If a start reads the older record, rows are applied
+twice. If it reads none, rows are lost.
 
     asked for       found beside it                            then
     the target      our own row, newer or alone                it becomes the real one's; our own is removed, in the same transaction
     the target      our own row, older                         removed
-    the target      a savepoint that is newer than both        refused: a Drainer went on by it
+    the target      a savepoint that is newer than both        refused: a Drainer continued from it
     elsewhere       a real row that ours does not know, newer  it becomes ours; the savepoint counts only if it is newer still
     elsewhere       a real row that ours knows, or an older    left as it is
 
-Promises: the stream never begins from the older of two records unless somebody has set the one back that counts; what is moved is moved in one
-transaction that checks the lease, and said in the log. Our own row says which real row is known to lie beside it (``Checkpoint.beside``).
+Promises: the stream never begins from the older of two records, unless somebody has set back the record that counts. A record moves in one
+transaction that checks the lease, and the log says so. Our own row says which real row is known to be beside it (``Checkpoint.beside``).
 """
 
 from dataclasses import dataclass, replace
@@ -43,15 +43,15 @@ class RecordMove:
     """What is done before anything else is read."""
 
     record: Checkpoint | None = None
-    """Written into the table that is asked for; None: that is left as it is."""
+    """Written into the table that the settings name; None: the table stays as it is."""
     beside: int | None = None
-    """commit_ts of the real row that lies beside ours from now on."""
+    """commit_ts of the real row that is beside ours from now on."""
     words: str = ""
     """For the log."""
 
 
 def into_target(rows: TwoRecords, savepoint: int, names: tuple[str, str], path: str) -> RecordMove:
-    """The record is asked for in the target's real table; ``other``: our own. Pure.
+    """Move the record into the target's real table, which the settings ask for; ``other``: our own table. Pure.
 
     Args:
         rows: both.
@@ -70,17 +70,17 @@ def into_target(rows: TwoRecords, savepoint: int, names: tuple[str, str], path: 
     if savepoint > newest and savepoint not in named:
         where = f"{names[0]} says {newest} ({as_time(newest)})" if newest else f"{names[0]} has no row of this cluster"
         raise ConfigError(
-            f"{path} is a checkpoint at {savepoint} ({as_time(savepoint)}), and {where}: which one counts? If a Drainer went on by the file, set "
-            'syncer.to.checkpoint.type = "file"; if the target is to go on from what it records itself, or the file is of another one, remove the file'
+            f"{path} is a checkpoint at {savepoint} ({as_time(savepoint)}), but {where}. Which of the two counts? If a Drainer wrote the file last, set "
+            'syncer.to.checkpoint.type = "file". If the target\'s own record counts, or the file belongs to another target, remove the file'
         )
     if rows.other is None:
         return RecordMove()
     if asked is not None and asked.commit_ts >= rows.other.commit_ts:
-        return RecordMove(words=f"{names[1]} is older than {names[0]}, which is at {asked.commit_ts}: it is removed")
+        return RecordMove(words=f"{names[1]} is older than {names[0]}, which is at {asked.commit_ts}, and is removed")
     was = f", which was at {rows.asked.commit_ts}" if rows.asked is not None else ""
     return RecordMove(
         replace(rows.other, elsewhere=(), beside=None),
-        words=f"the record moves: {names[1]} is at {rows.other.commit_ts} and becomes that of {names[0]}{was}",
+        words=f"the record moves: {names[1]} is at {rows.other.commit_ts} and becomes the record in {names[0]}{was}",
     )
 
 
@@ -94,16 +94,16 @@ def out_of_target(rows: TwoRecords, real: Checkpoint | None, names: tuple[str, s
         return RecordMove(beside=beside)
     trails = (real.commit_ts,) if real is not None and real.commit_ts < beside else ()
     was = f", which was at {ours.commit_ts}" if ours is not None else ""
-    old = f"; the older checkpoint {real.commit_ts} that trails it is written again" if trails and real is not None else ""
+    old = f"; the older checkpoint {real.commit_ts} is written again" if trails and real is not None else ""
     return RecordMove(
         replace(other, elsewhere=trails, beside=beside, written_for=""),
         beside,
-        f"the record moves: {names[1]} is at {beside} and becomes that of {names[0]}{was}{old}",
+        f"the record moves: {names[1]} is at {beside} and becomes the record in {names[0]}{was}{old}",
     )
 
 
 def move_of(config: DrainerConfig, cluster_id: int, real: Checkpoint | None, session: Session) -> RecordMove:
-    """What is to be done at this target. ``real``: the checkpoint elsewhere, as it was found.
+    """What to do at this target. ``real``: the checkpoint elsewhere, as it was read.
 
     Raises:
         ConfigError: an operator must choose.
@@ -142,7 +142,7 @@ def _row(session: Session, cluster_id: int, schema: str, table: str) -> Checkpoi
 
 
 def _savepoint(config: DrainerConfig) -> tuple[int, str]:
-    """The commit_ts of ``savepoint``, and where it lies; 0: there is none, or it is that of files or a topic, or it is no savepoint."""
+    """The commit_ts of ``savepoint``, and its path; 0: the file does not exist, is no savepoint, or belongs to files or a topic."""
     file = InFile(Path(config.data_dir))
     try:
         found = None if Path(config.data_dir, STAND).exists() else file.read()

@@ -1,16 +1,15 @@
-"""Rows of a table with columns that only the target has, when their unique keys change: they keep what those columns hold. Pure.
+"""Moves rows whose unique keys change, in tables with columns that only the target has: these columns keep their values. Pure.
 
     in place    UPDATE t SET every column of the upstream WHERE old key
     in two      SELECT the other columns WHERE old key FOR UPDATE, DELETE WHERE old key  ..  INSERT with what was read
 
-In place is the usual way, where the target has all of them. A row that another one is in the way of (a swap, a cycle, a chain in the wrong order, keys
-that only the collation takes for equal) makes the server refuse the UPDATE; then all rows of the table leave their places before any of them takes its new one.
-A part of a big span always moves in two: its deletes are committed before the first write of any part, and what was read with them
-(``sinks.mysql.kept_columns``). Rows without a key, which are found by their columns, move in two as well if there are several: a row that has moved
-may look like one that is still to be found.
+Rows usually move in place, where the target has all of them. If another row is in the way (a swap, a cycle, a chain in the wrong order, keys
+that only the collation treats as equal), the server refuses the UPDATE. Then all rows of the table leave their places before any of them takes its new place.
+A part of a big span always moves in two: its deletes, and the values read with them (``sinks.mysql.kept_columns``), are committed before the first write of
+any part. Several rows without a key, which are found by their columns, also move in two: a row that has moved may look like a row that has not.
 
-Promises: what is read is the text of SQL literals, made by the server, by which the same server stores the same values again. It goes with the names of
-its columns: a person may change the table before it is written.
+Promises: the server itself makes the text that is read, as SQL literals, and stores the same values from it again. The text carries the names of
+its columns, because a person may change the table before it is written.
 """
 
 import hashlib
@@ -110,7 +109,7 @@ class RowMove:
         return replace(self.take, sql=head + same + condition, begin=self.take.begin + shift, ends=ends)
 
     def put(self, held: HeldValues) -> Statement:
-        """Its INSERT with the other columns, of which those are written that it had when it was taken away and the table has still."""
+        """Its INSERT with the other columns: those that it had when it was taken away and that the table still has."""
         literals = {name.lower(): literal for name, literal in held.literals.items()}
         written = [other.name for other in self.others if other.name.lower() in literals]
         names = (*self.columns, *written)
@@ -125,8 +124,8 @@ class RowMove:
         had, has = {name.lower() for name in held.literals}, {other.name.lower() for other in self.others}
         gone = [name for name in held.literals if name.lower() not in has]
         new = [other.name for other in self.others if other.name.lower() not in had]
-        words = [f"what these held was lost with them: {', '.join(gone)}"] if gone else []
-        words += [f"these have their defaults: {', '.join(new)}"] if new else []
+        words = [f"these were dropped with their values: {', '.join(gone)}"] if gone else []
+        words += [f"these are new and have their defaults: {', '.join(new)}"] if new else []
         return f"the columns that only the target has were changed while the row was moved: {'; '.join(words)}" if words else ""
 
 

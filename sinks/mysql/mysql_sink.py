@@ -1,8 +1,8 @@
-"""MySQL, MariaDB and TiDB as a target (``sinks.sink``): what a step is to the target, in one transaction, in parts, as a DDL.
+"""MySQL, MariaDB and TiDB as a target (``sinks.sink``): applies a step in one transaction, in parts, or as a DDL.
 
-Promises: those of the contract. The target's checkpoint row is the record (``sinks.mysql.target_record``): it is written in the transaction of its
-data. Every transaction first checks the lease of this life (``sinks.mysql.leased_target``). ``apply`` is ONE transaction of the driver; ``apply_parts`` is one per part and
-phase (``sinks.mysql.parallel``), with ``consistent`` false in the meantime. A DDL has its own intent and done rows
+Promises: those of the contract. The target's checkpoint row is the record (``sinks.mysql.target_record``): the transaction of the data writes it.
+Every transaction first checks the lease of this life (``sinks.mysql.leased_target``). ``apply`` is ONE transaction of the driver. ``apply_parts`` is one
+transaction per part and phase (``sinks.mysql.parallel``), with ``consistent`` false in the meantime. A DDL has its own intent and done rows
 (``sinks.mysql.ddl.executor``).
 """
 
@@ -200,7 +200,7 @@ class MySQLSink(Sink):
             self._safe.begin(bounds, why or "an earlier life of this Drainer began it")
 
     def _forget_beyond(self, safe_until: int, moved: AppliedJobs | None, consistent: bool, session: Session) -> None:
-        """Delete DDL and part records later than the checkpoint: they are written together with it, so they describe data that is gone, or that is
+        """Delete the records of DDLs and parts after the checkpoint. They are written together with it, so they describe data that is gone, or that is
         written again in safe mode, up to ``safe_until``. ``moved``: the record in the target is set to the real checkpoint, which counts
         and says ``consistent``.
         """
@@ -213,8 +213,8 @@ class MySQLSink(Sink):
             self._record.save(session, self._record.commit_ts, moved, consistent=consistent and not safe_until)
         if jobs:
             _log.warning(
-                "%s.spark_ddl recorded DDL jobs %s as done after the checkpoint %d: the target's data was restored or its checkpoint was set back. Their "
-                "records were deleted; the DDLs are executed again",
+                "%s.spark_ddl recorded DDL jobs %s as done after the checkpoint %d. The target's data was restored, or its checkpoint was set back. These "
+                "records are deleted, and the DDLs are executed again",
                 schema,
                 jobs,
                 self._record.commit_ts,
@@ -235,8 +235,9 @@ class MySQLSink(Sink):
     def _as_they_are(
         self, step: RowsStep, rows: pa.Table | None, work: Callable[[RowsStep, SafeSpan | None], Written], *, by_rows: bool = False
     ) -> Written:
-        """``work`` with ``step`` for the target's tables as they are; where safe mode is on, tables that are later already are left out before.
-        ``by_rows``: it writes row by row, which needs the target's unique keys in safe mode only; net changes need them only without it.
+        """``work`` with ``step`` for the target's tables as they are. In safe mode, tables that already have a later structure are left out first.
+
+        ``by_rows``: it writes row by row. Row by row, the target's unique keys are needed only in safe mode. For net changes it is the reverse.
         """
         safe = self._in_safe_mode(step)
         here, how = (safe.step, safe.how) if safe else (step, None)
@@ -394,7 +395,7 @@ class MySQLSink(Sink):
             if not lost:
                 return written
             _log.warning(
-                "the target has lost %d parts of (%d, %d] that it had committed: they are applied again. Did the server crash with "
+                "the target has lost %d parts of (%d, %d] that it had committed; they are applied again. Did the server crash with "
                 "innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind taken its place?",
                 lost,
                 *how.span,
@@ -418,8 +419,8 @@ class MySQLSink(Sink):
                 return replace(done, written=written, phases=answered)
             self._together = False
         raise ApplyError(
-            f"{done.left} of {to.parts} parts of ({to.after_ts}, {to.upto_ts}] are not written: markers of finished deletes are missing in "
-            f"{to.apply.checkpoint_schema}.spark_progress. Were rows deleted there? Start the Drainer again, it finishes the span"
+            f"{done.left} of {to.parts} parts of ({to.after_ts}, {to.upto_ts}] are not written, because markers of finished deletes are missing in "
+            f"{to.apply.checkpoint_schema}.spark_progress. Were rows deleted there? Start the Drainer again: the start finishes the span"
         )
 
     def _ship(self, events: KeyedEvents) -> ShippedTarget:

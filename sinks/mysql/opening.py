@@ -1,7 +1,7 @@
-"""What the record of a target means when a Drainer starts on it: who wrote it, and what lies beyond it. Pure.
+"""Interprets a target's record when a Drainer starts on it: who wrote the record, and what is in the target beyond it. Pure.
 
-Promises: a checkpoint that says ``consistent`` false, and is none of ours, is that of another Drainer that has crashed. One of ours is exact, because
-its spans are recorded part by part; it is in doubt only where somebody moved it into the middle of a span.
+Promises: a checkpoint with ``consistent`` false that is not ours comes from another Drainer that has crashed. A checkpoint of ours is exact, because
+its spans are recorded part by part. It is in doubt only where somebody moved it into the middle of a span.
 """
 
 import logging
@@ -30,7 +30,7 @@ class Recorded:
     beyond: int
     """The end of the last span that is recorded as begun, or done, beyond ``commit_ts``; 0: there is none."""
     around: int
-    """The same of the spans in the middle of which ``commit_ts`` is."""
+    """The same for the spans that contain ``commit_ts``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def doubt_of(found: TargetProgress, recorded: Recorded) -> Doubt:
     """What of the spans beyond the checkpoint ``found`` may be in the target, which is not known exactly."""
     ours = bool(found.unfinished or recorded.open_upto) or recorded.marked
     if found.known and not found.consistent and not ours:
-        why = "another Drainer wrote the checkpoint and was not stopped cleanly, so that a part of what follows is applied"
+        why = "another Drainer wrote the checkpoint and was not stopped cleanly, so some binlogs after it may be applied"
         return Doubt(True, ours, max(recorded.commit_ts, recorded.beyond), why, recorded.beyond)
     # A checkpoint that was moved back, and says that the target is consistent there, is that of a target that was restored.
     if not recorded.around or recorded.open_upto:
@@ -69,7 +69,7 @@ def safe_until(doubt: Doubt, commit_ts: int, now_ts: int) -> int:
     if now_ts > commit_ts:
         return max(now_ts, doubt.upto_ts)
     _log.warning(
-        "the upstream's time, %d (%s), is not after the target's checkpoint %d (%s): what is wrong with its clock? Safe mode goes on for an hour beyond the checkpoint",
+        "the upstream's time, %d (%s), is not after the target's checkpoint %d (%s). Check the clock of the upstream. Safe mode ends an hour after the checkpoint",
         now_ts,
         as_time(now_ts),
         commit_ts,
@@ -79,8 +79,8 @@ def safe_until(doubt: Doubt, commit_ts: int, now_ts: int) -> int:
 
 
 def start_of(found: TargetProgress, open_upto: int, answer: int) -> int:
-    """Where the stream begins. What this Drainer noted as nothing to be applied (``Sink.defer``), ``answer``, does not end a span that another one,
-    with other filters perhaps, has begun at the target's checkpoint meanwhile, in parts or, up to ``open_upto``, row by row: that is finished first.
+    """Where the stream begins. ``answer`` is what this Drainer noted as nothing to be applied (``Sink.defer``). It does not end a span that another Drainer
+    has begun at the target's checkpoint meanwhile, perhaps with other filters, in parts or, up to ``open_upto``, row by row: that span is finished first.
     """
     return answer if found.unfinished is None and not open_upto else found.commit_ts
 
@@ -96,6 +96,6 @@ def version_on(found: TargetProgress, history: SchemaHistory, commit_ts: int, *,
     if found.commit_ts != commit_ts:
         return at_commit
     if found.schema_version not in (0, at_commit):
-        _log.info("the checkpoint says schema-version %d; by the DDL history it is %d at commitTS %d, which counts",
+        _log.info("the checkpoint has schema-version %d, but the DDL history has %d at commitTS %d. The version of the history counts",
                   found.schema_version, at_commit, commit_ts)  # fmt: skip
     return at_commit

@@ -1,10 +1,10 @@
-"""Whether our tables at the target can hold what their rows promise: of our layout, in an engine with transactions, one row for each key. [db]
+"""Checks our tables at the target: our layout, an engine with transactions, one row for each key. [db]
 
-A table is made with ``CREATE TABLE IF NOT EXISTS``, which leaves one alone that another program, a restore or an older server has made otherwise. A row of
-a table without transactions stays where the data that it describes is rolled back, so that the retry takes it for written; without its key REPLACE
-adds a row, and the oldest one is read. The tables named ``spark_…`` share one layout, whose number is each table's COMMENT.
+``CREATE TABLE IF NOT EXISTS`` keeps an existing table, even if another program, a restore or an older server has made it otherwise. Without
+transactions, a rollback takes the data back but not the row that describes it, and the retry counts the data as written. Without its key, REPLACE
+adds a row, and the oldest row is read. The tables named ``spark_…`` share one layout, whose number is each table's COMMENT.
 
-Promises: reads only; a table that is not there, or that the account may not see, has no fault.
+Promises: reads only; a table that does not exist, or that the account may not see, has no fault.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,7 +30,7 @@ _KEYS = {
     "spark_bootstrap": ("cluster_id", "table_schema", "table_name", "unit"),
     MARK_TABLE: ("id", "channel_id"),
 }
-"""The key of each table; any other one is a table of checkpoints."""
+"""The key of each table; any other table is a table of checkpoints."""
 MADE = tuple(name for name in _KEYS if name != MARK_TABLE)
 """Those in the checkpoint schema that are ours alone."""
 
@@ -62,10 +62,10 @@ def faults(session: Queries, schema: str, names: Iterable[str]) -> Iterator[Tabl
 
 
 def require_sound(session: Queries, schema: str, *names: str) -> None:
-    """Check tables of ours after they were made.
+    """Check tables of ours after they were created.
 
     Raises:
-        ApplyError: one of them has another layout, or cannot hold what its rows promise; the text says what to do.
+        ApplyError: a table has another layout, or cannot hold what its rows promise; the text says what to do.
     """
     for fault in faults(session, schema, names):
         raise ApplyError(
@@ -78,9 +78,9 @@ def _another_layout(session: Queries, label: str, there: TargetTable) -> Iterato
     for (comment,) in session.query(sql, [there.schema, there.name]):
         if as_text(comment) != _comment(LAYOUT):
             what = (
-                f"has the comment {as_text(comment)!r}, and this release reads and writes only tables with the comment {_comment(LAYOUT)!r}"
+                f"has the comment {as_text(comment)!r}, but this release reads and writes only tables with the comment {_comment(LAYOUT)!r}"
             )
-            copied = f"; or, if it was only copied without its comment, execute ALTER TABLE {label} COMMENT='{_comment(LAYOUT)}'"
+            copied = f". Or, if the table was copied without its comment, execute ALTER TABLE {label} COMMENT='{_comment(LAYOUT)}'"
             yield TableFault(label, what, "start the release that made the table" + ("" if comment else copied))
 
 
@@ -91,17 +91,17 @@ def _comment(layout: int) -> str:
 def _faults(label: str, there: TargetTable, key: tuple[str, ...]) -> Iterator[TableFault]:
     if not there.transactional:
         what = (
-            f"is in engine {there.engine}, which has no transactions: its rows would stay where the data that they describe is rolled back, "
+            f"is in engine {there.engine}, which has no transactions: a rollback would take the data back but not the record of it, "
             "and that data would be lost"
         )
         yield TableFault(label, what, f"execute {with_transactions(label)}, and start again")
     if not any(_is(k.columns, key) for k in there.unique_keys):
         names = ", ".join(map(quote_name, key))
-        what = f"has no primary key ({names}): a row would be added instead of replaced, and the oldest one would count at the next start"
+        what = f"has no primary key ({names}): a row would be added instead of replaced, and the next start would read the oldest row"
         yield TableFault(
             label,
             what,
-            f"execute ALTER TABLE {label} ADD PRIMARY KEY ({names}) (where it refuses rows with equal keys, keep the newest one of each), and start again",
+            f"execute ALTER TABLE {label} ADD PRIMARY KEY ({names}) (if the server finds duplicate keys, keep the newest row of each key), and start again",
         )
 
 

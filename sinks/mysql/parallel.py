@@ -1,14 +1,14 @@
 """Applies a span too big for one transaction in parts, on the executors: plan, delete, write. [spark]
 
-One task per part commits its deletes, waits until the markers of all parts show that theirs are committed, and writes. Rows to write are
-decoded while the server executes the statement before. A part that waits for too long, because the tasks of others have no slot, is left to
+One task per part commits its deletes, waits until the markers show that all parts have committed theirs, and writes. It decodes the rows of the next
+statement while the server executes the present one. A part that waits too long, because the tasks of others have no slot, is left to
 a second Spark job, which finds the deletes done.
 
-Each marker says which transactions its part and phase was planned without (``syncer.ignore-txn-commit-ts``). Where deletes are committed and
-others are to be skipped now, they are corrected first, in one transaction per part: what only the skipped transactions deleted is inserted
-again. What a part has written stays, and is a finding.
+Each marker says which transactions its part and phase was planned without (``syncer.ignore-txn-commit-ts``). If deletes are committed and
+other transactions are to be skipped now, the deletes are corrected first, in one transaction per part: rows that only the skipped transactions deleted are
+inserted again. Rows that a part has written stay, and are a finding.
 
-Promises: each part and phase is ONE target transaction that includes its marker: a part whose marker exists is skipped, so a task that
+Promises: each part and phase is ONE target transaction that includes its marker. A part whose marker exists is skipped, so a task that
 Spark runs twice, or a span that is replayed, has no effect the second time. All deletes of a span are committed before its first write.
 Which rows form a part: ``sinks.engine.keyed``.
 """
@@ -65,7 +65,7 @@ DONE = pa.schema(
     ]
 )
 """What one part did in one phase: the number of rows, how long it took, and the pickled findings. Phase ``LEFT``: it still has to be written.
-``REFUSED``: a table is not as it was planned for; the pickled error.
+``REFUSED``: a table has changed since the plan; the pickled error.
 """
 
 LEFT = "left"
@@ -141,11 +141,11 @@ def apply_phases(events: KeyedEvents, how: PartPlan, to: PartTarget, *, together
         events: each part in the Spark partition of its number.
         how: what to plan.
         to: where to write.
-        together: all parts run at the same time, so each waits for the deletes of the others, at most ``_OTHERS_SECONDS``. If not, it is left
-            unless those are done already. Call this again for parts that are left.
+        together: all parts run at the same time, so each waits for the deletes of the others, at most ``_OTHERS_SECONDS``. If they do not, a part
+            is left unless the others' deletes are done already. Call this again for parts that are left.
 
     Raises:
-        PartsOutdated: a table of the target is not as it was planned for: what no part has marked as done can be planned anew.
+        PartsOutdated: a table of the target has changed since the plan: what no part has marked as done can be planned anew.
     """
     patience = _OTHERS_SECONDS if together else 0.0
 
@@ -179,7 +179,7 @@ def _part_of(rows: pa.Table) -> int:
     part = task.partitionId() if task is not None else 0
     strange = pc.any(pc.not_equal(rows.column("part"), part), min_count=0).as_py()
     if strange:
-        raise ApplyError(f"Spark gave the task of part {part} rows of other parts: nothing is written for it")
+        raise ApplyError(f"Spark gave the task of part {part} rows of other parts, so nothing is written for this part")
     return part
 
 
@@ -222,10 +222,10 @@ def _all_deleted(session: Session, to: PartTarget, skipped: frozenset[int]) -> b
 
 
 class _PartPlans:
-    """The statements of one part, each time planned anew, except that a part of one subset keeps its plan.
+    """The statements of one part. Each time they are planned anew, except that a part of one subset keeps its plan.
 
-    Each further subset begins with a statement that does nothing. Many subsets may have no other one, and while they are planned the server
-    would close the connection as idle.
+    Each further subset begins with a statement that does nothing. Many subsets may have no other statement, and the server
+    would close the idle connection while they are planned.
     """
 
     def __init__(self, rows: pa.Table, how: PartPlan) -> None:
@@ -264,8 +264,8 @@ class _PartPlans:
                 yield from moves
 
     def corrections(self, before: frozenset[int], findings: list[Finding]) -> Iterator[Statement]:
-        """From the deletes planned without the transactions ``before`` to ``deletes``; adds what stays uncertain to ``findings``. First all rows are inserted again, because
-        among equal rows without a key those are found by the deletes too.
+        """Corrects the deletes planned without the transactions ``before`` to ``deletes``; adds what stays uncertain to ``findings``. All rows are inserted again
+        first, because the deletes must also find them among equal rows without a key.
         """
         rows, how = self._rows, self._how
         ends = [self._births(frozenset()), *(_ends_without(rows, skipped) for skipped in (frozenset[int](), before, self.skipped))]
@@ -322,8 +322,8 @@ class _PartPlans:
         """
         if self._how.safe:
             raise ApplyError(
-                f"the span {self._how.span} was begun in safe mode with syncer.ignore-txn-commit-ts = {sorted(before)}, and its deletes are committed: "
-                f"start with that setting once more, until the checkpoint is at {self._how.span[1]}, and change it then"
+                f"the span {self._how.span} was begun in safe mode with syncer.ignore-txn-commit-ts = {sorted(before)}, and its deletes are committed. "
+                f"Start with that value, and change it when the checkpoint has reached {self._how.span[1]}"
             )
 
 
@@ -332,7 +332,9 @@ _NOTHING = Statement(b"DO 0", 0, Phase.DELETE, Effect.REMOVES, Origin("", 0, (),
 
 def _partly(commit_ts: int, at: TableAt, changes: int, *, left_out: bool) -> Finding:
     how = "left out" if left_out else "written"
-    words = f"the transaction is skipped in part: {changes} of its row changes were {how} before syncer.ignore-txn-commit-ts was changed"
+    words = (
+        f"the transaction is skipped only in part: {changes} of its row changes were {how} before syncer.ignore-txn-commit-ts was changed"
+    )
     return Finding(FindingKind.ROWS, words, table_name(at.schema, at.name), commit_ts)
 
 
@@ -343,7 +345,7 @@ def _with_keys(rows: pa.Table) -> pa.Table:
 
 
 def _told_apart(rows: pa.Table, how: PartPlan) -> pa.Table:
-    """``rows`` with another identity for each row, also for those that share a ``_tidb_rowid``; over those of transactions to skip, too."""
+    """``rows`` with an identity of its own for each row, also for rows that share a ``_tidb_rowid``; this includes transactions to skip."""
     if not rows.num_rows or not sharing(how.tables):
         return rows
     keys = _with_keys(rows).column("key").combine_chunks()
@@ -426,8 +428,8 @@ def _keyless_rows(rows: pa.Table) -> SchemaMismatch:
     first = rows.drop_columns(["row"]).filter(pc.is_null(rows.column("key"))).slice(0, 1).to_pylist()[0]
     return SchemaMismatch(
         f"table id {first['table_id']}: a row event at commit_ts {first['commit_ts']} (schema version {first['schema_version']}) has no "
-        "identity, because the DDL history has no such table at that version; check that spark.tidb-status is the history of this cluster and "
-        "reaches back to the table's CREATE TABLE, or set syncer.load-schema-snapshot = true"
+        "row identity, because the DDL history has no such table at that version. Check that spark.tidb-status is the history of this cluster. "
+        "If it does not reach back to the table's CREATE TABLE, set syncer.load-schema-snapshot = true"
     )
 
 
@@ -448,8 +450,8 @@ def _together(done: pa.Table) -> Written:
 def _write_part(to: PartTarget, part: int, phase: Phase, plans: _PartPlans) -> Written | None:
     """One transaction: check the lease, write the marker and the data. Does nothing when the marker exists, and needs no correction.
 
-    None: nothing is written, because deletes are missing that the target had answered. It lost them with its last transactions (a crash with
-    ``innodb_flush_log_at_trx_commit`` other than 1, a replica in its place), and this transaction is the first to be sure.
+    Returns None, and writes nothing, if deletes are missing that the target had answered. The target lost them with its last transactions (a crash with
+    ``innodb_flush_log_at_trx_commit`` other than 1, a replica in its place). This transaction is the first that can be sure.
     """
     marker = progress.Marker(to.lease.cluster_id, to.after_ts, to.upto_ts, part, to.parts, phase.value)
 

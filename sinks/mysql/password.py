@@ -1,7 +1,7 @@
 """Transfers the target's password to the executors. Pure.
 
-Spark stores a task's function, writes it to disk when it is big and sends it over the network, and does the same with a broadcast variable:
-neither may contain the password. It is sent as two values, each of which alone is random bytes: a pad in the function, and the password
+Spark stores a task's function, writes it to disk when it is big and sends it over the network; it does the same with a broadcast variable.
+Neither may contain the password. So it travels as two values, each of which alone is random bytes: a pad in the function, and the password
 XORed with the pad in a broadcast variable. Only a task, which receives both, can restore it.
 """
 

@@ -1,7 +1,7 @@
-"""Puts values in the place of ``%s`` in a statement. Pure.
+"""Replaces ``%s`` in a statement with values. Pure.
 
-Promises: the text of a quoted name stays as it is, whatever it holds: names of databases and tables come from settings and from the upstream, and the
-driver's own way takes a ``%`` in them for a placeholder. Elsewhere ``%%`` is one ``%``, as in the driver.
+Promises: quoted names stay as they are, also with a ``%``: names of databases and tables come from settings and from the upstream, and the
+driver would read that ``%`` as a placeholder. Elsewhere ``%%`` is one ``%``, as in the driver.
 """
 
 import re

@@ -1,16 +1,18 @@
 """Plans the SQL statements that bring a target from the state before a span to the state after it, from the span's row events.
 
 Promises: pure; the same events in any order give the same statements. All deletes run before all writes. Rules (``sinks.mysql.matching``):
-deleted rows, and rows whose value in any unique key changes, are deleted, each by the first unique key of which its old image has every
-column and no NULL. A row that keeps its unique keys, at least one of which identifies it, is changed in place. All others that exist after
-the span are inserted. In a table with unique keys that only the target has (``TableAt.own_keys``) nothing is changed in place: a row that is missing
-there would be written over another one that has such a key. In a table with columns that only the target has (``TableAt.others``) a row whose unique keys change is a ``RowMove``
-instead, and one that is deleted and inserted again within the span is a new row, as it is when the operations are applied one by one. A row
-without such a key is deleted by the columns that its image carries, with a LIMIT; rows equal in these columns
-are interchangeable. Deleted, inserted and changed rows are in separate statements, so that the server's counts show whether each had the
-expected effect. ``DeleteCorrection`` plans what is missing where deletes are committed and other transactions are to be skipped than then.
-``plan_rows`` plans everything at once; of a ``SpanPlan`` the rows to write are decoded while the statements are asked for, so
-that the first of them can be sent at once.
+
+* A deleted row, and a row whose value in any unique key changes, is deleted by the first unique key of which its old image has every column and no NULL.
+  Without such a key it is deleted by the columns that its image carries, with a LIMIT: rows equal in these columns are interchangeable.
+* A row that keeps its unique keys, at least one of which identifies it, is changed in place. All other rows that exist after the span are inserted.
+* In a table with unique keys that only the target has (``TableAt.own_keys``) nothing is changed in place: if the row were missing, it would overwrite another
+  row with the same value of such a key.
+* In a table with columns that only the target has (``TableAt.others``) a row whose unique keys change is a ``RowMove``. A row that is deleted and inserted
+  again within the span is a new row, as if the operations were applied one by one.
+* Deleted, inserted and changed rows are in separate statements, so that the server's counts show whether each had the expected effect.
+
+``DeleteCorrection`` plans what is missing where deletes are committed and other transactions are to be skipped than then. ``plan_rows`` plans everything at
+once. A ``SpanPlan`` decodes the rows to write while its statements are read, so that the first statement can be sent at once.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -86,7 +88,7 @@ class Plan:
 
     deletes: tuple[Statement, ...] = ()
     moves: tuple[tuple[RowMove, ...], ...] = ()
-    """Of each table with columns of its own the rows whose unique keys change."""
+    """For each table with columns of its own, the rows whose unique keys change."""
     writes: tuple[Statement, ...] = ()
     counts: PlanCounts = field(default_factory=PlanCounts)
 
@@ -169,13 +171,13 @@ class SpanPlan:
 
 
 class DeleteCorrection:
-    """What turns a target on which the deletes planned without some transactions are committed into one with the deletes planned without
-    others: the rows to insert again, then the rows to delete as well. Only row identities that those transactions touch need be given.
+    """Plans what changes committed deletes, planned without some transactions, into deletes planned without others: the rows to insert again, then the
+    rows to delete in addition. Only row identities that those transactions touch need be given.
 
-    A row is inserted as it was before the span, which its first event shows, also one of a skipped transaction.
+    A row is inserted as it was before the span, which its first event shows, also an event of a skipped transaction.
 
     Args:
-        events: row events of the span, in any order; of a row at least its first one, and both ends of its events in either plan.
+        events: row events of the span, in any order; of a row at least its first event, and the first and last of its events in either plan.
         tables: as in ``SpanPlan``, like the other arguments.
         limits: statement sizes.
         keys: row identities, one per event.
@@ -286,8 +288,8 @@ class DeleteCorrection:
 
 
 _STRANGERS = (
-    "other rows that are like those of this transaction may be missing: its deletes were committed while transactions before it were "
-    "skipped, so they sought rows as the target never had them; it is skipped now, and what they found instead is not known"
+    "rows equal to those of this transaction may be missing. Its deletes were committed while transactions before it were skipped, "
+    "so they may have deleted other rows. This transaction is now skipped, and the rows that it deleted are not known"
 )
 _RESET = "rows were inserted again with the defaults of the columns that only the target has: "
 _GUESSED = "rows were inserted again with the default of columns that their images lack"
@@ -385,8 +387,8 @@ def _unknown_table(events: pa.Table, table_id: int) -> SchemaMismatch:
     first, version = pc.min(here["commit_ts"]).as_py(), pc.max(here["schema_version"]).as_py()
     return SchemaMismatch(
         f"table id {table_id}: {here.num_rows} row events from commit_ts {first} on (schema version {version}), but the DDL history has no "
-        "such table at that version; check that spark.tidb-status is the history of this cluster and reaches back to the table's CREATE TABLE, or "
-        "set syncer.load-schema-snapshot = true"
+        "such table at that version. Check that spark.tidb-status is the history of this cluster. If it does not reach back to the table's CREATE "
+        "TABLE, set syncer.load-schema-snapshot = true"
     )
 
 

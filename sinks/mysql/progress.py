@@ -1,13 +1,15 @@
 """The stream's progress as stored on the target: the Drainer's checkpoint row and the markers of a batch applied in parts.
 
-Promises: the functions change rows only in the transaction that the caller has opened, so that data and marker commit together. The table
-``checkpoint`` is the Drainer's, byte for byte, and holds nothing else; ``spark_progress`` is ours. Where the Drainer's is kept elsewhere, the table
+Promises: the functions change rows only in the caller's transaction, so data and marker commit together. The table ``checkpoint`` is the Drainer's,
+byte for byte, and holds nothing else; ``spark_progress`` is ours. If the Drainer's checkpoint is kept elsewhere, the table
 ``spark_checkpoint``, of the same form, is our own record.
 
-How a batch (after_ts, upto_ts] is applied: at most ``atomic-rows`` events: data, ``mark_atomic`` and the consistent
-checkpoint ``upto_ts`` in one transaction. More: ``begin_span`` with the inconsistent checkpoint ``after_ts``, then for each part and
-phase ``claim_part`` and its data, finally the consistent checkpoint ``upto_ts`` with ``finish_span``. Where transactions are to be
-skipped that were not when a part's deletes were committed, or the reverse, ``correct_deletes`` with the rows that this concerns.
+How a batch (after_ts, upto_ts] is applied:
+
+* At most ``atomic-rows`` events: data, ``mark_atomic`` and the consistent checkpoint ``upto_ts`` in one transaction.
+* More: ``begin_span`` with the inconsistent checkpoint ``after_ts``; then for each part and phase ``claim_part`` and its data; finally the consistent
+  checkpoint ``upto_ts`` with ``finish_span``. If the transactions to skip have changed since a part's deletes were committed, ``correct_deletes``
+  comes with the rows that this concerns.
 """
 
 import enum
@@ -26,8 +28,8 @@ CHECKPOINT_SCHEMA = "tidb_binlog"
 CHECKPOINT_TABLE = "checkpoint"
 
 _SKIPPED = "skipped MEDIUMTEXT CHARACTER SET ascii NOT NULL"
-"""commit_ts of the transactions of the span that this part and phase was planned without, ascending, with commas; of a span the filters that it
-was begun with (``Selection.text``); of safe mode its ``Reason``, of a DDL ``Begun``; else empty."""
+"""For a part and phase: commit_ts of the transactions of the span that it was planned without, ascending, with commas. For a span: its filters
+(``Selection.text``). For safe mode: its ``Reason``. For a DDL: ``Begun``. Else empty."""
 
 
 class Mark(enum.StrEnum):
@@ -62,7 +64,7 @@ class Reason(enum.StrEnum):
     DOUBT = "doubt"
     """A part of what follows may be in the target, and nobody has recorded which."""
     PARTS = "parts"
-    """A span was begun in parts by a life whose setting it was: what is applied of it is recorded."""
+    """A life with this setting began a span in parts: the record says what of it is applied."""
     RELAY = "relay"
     """A relay log up to there is being replayed. Everything of it may be in the target, and the log is needed until it is."""
 
@@ -191,7 +193,7 @@ def load(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA, tab
 
 
 def progress_at(session: Session, cluster_id: int, recorded: Checkpoint | None, schema: str = CHECKPOINT_SCHEMA) -> TargetProgress:
-    """The target's progress whose checkpoint row is ``recorded``; None: there is none.
+    """The target's progress for the checkpoint row ``recorded``; None: there is none.
 
     Raises:
         ApplyError: more than one span is unfinished.
@@ -211,7 +213,7 @@ def only_cluster(session: Session, schema: str = CHECKPOINT_SCHEMA, table: str =
     ids = sorted({int(row[0]) for row in session.query(f"SELECT clusterID FROM {_checkpoint(schema, table)}")}) if there else []
     if len(ids) > 1:
         raise ApplyError(
-            f"{schema}.{table} holds rows of several clusters {ids}: set spark.cluster-id to the one that this Drainer replicates"
+            f"{schema}.{table} holds rows of several clusters {ids}. Set spark.cluster-id to the cluster that this Drainer replicates"
         )
     return ids[0] if ids else 0
 
@@ -256,8 +258,8 @@ def require_same_filters(session: Session, cluster_id: int, after_ts: int, upto_
     for (begun,) in session.query(sql, [cluster_id, after_ts, upto_ts, str(Mark.SPAN)]):
         if begun != filters:
             raise ApplyError(
-                f"the span ({after_ts}, {upto_ts}] was begun with other filters or routes, and a part of it is in the target. Start the Drainer with them "
-                f"once more, until it has passed {upto_ts}, and change them then. They were: {begun}; now: {filters}"
+                f"the span ({after_ts}, {upto_ts}] was begun with other filters or routes, and a part of it is in the target. Start the Drainer with those "
+                f"settings until the checkpoint has passed {upto_ts}, and change them then. They were: {begun}; now: {filters}"
             )
 
 
@@ -280,9 +282,9 @@ def claim_part(session: Session, marker: Marker, schema: str = CHECKPOINT_SCHEMA
     # Must be checked after the insert: while this marker is uncommitted, no other process can finish the part, and so not the span either.
     if not _is_open(session, marker, schema):
         raise ApplyError(
-            f"part {marker.part} of {marker.parts} of ({marker.after_ts}, {marker.upto_ts}] is not written: the span is not open in {schema}.spark_progress. Another life "
-            f"of the Drainer of cluster {marker.cluster_id} has finished it, or the target has lost transactions that it had committed, with its begin: start the Drainer "
-            "again; it continues from the target's checkpoint"
+            f"part {marker.part} of {marker.parts} of ({marker.after_ts}, {marker.upto_ts}] is not written: the span is not open in {schema}.spark_progress. Either another life "
+            f"of the Drainer of cluster {marker.cluster_id} has finished it, or the target has lost transactions that it had committed. Start the Drainer "
+            "again: it continues from the target's checkpoint"
         )
     return True
 
@@ -339,8 +341,8 @@ def locked_checkpoint(
 ) -> Checkpoint | None:
     """Read the newest committed row and lock it until this transaction ends; None: there is none.
 
-    Comes first in each transaction that changes it: so a predecessor's commit still in progress on the server is waited for, and its value
-    read.
+    Call this first in each transaction that changes the row: it waits for a predecessor's commit that is still in progress on the server, and reads its
+    value.
 
     Raises:
         ApplyError: it is not a valid checkpoint.
@@ -404,7 +406,7 @@ def safe_bounds(session: Session, cluster_id: int, commit_ts: int, schema: str =
 def recorded_beyond(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA, *, around: bool) -> int:
     """The end of what was applied, or begun, beyond a checkpoint that another program or a person has moved; 0: nothing.
 
-    ``around``: only spans in the middle of which the checkpoint is now.
+    ``around``: count only spans that contain the checkpoint.
     """
     sql = f"SELECT COALESCE(MAX(to_ts), 0) FROM {_progress(schema)} WHERE cluster_id = %s AND to_ts > %s AND from_ts {_not_at(around)} AND phase <> %s"
     return int(session.query(sql, [cluster_id, commit_ts, commit_ts, str(Mark.SAFE)])[0][0])
@@ -417,8 +419,8 @@ def _not_at(around: bool) -> str:
 def is_ours(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA, *, consistent: bool) -> bool:
     """Whether a span of ours ends, or is open, at the checkpoint ``commit_ts``, so that no other program has written it.
 
-    ``consistent``: what it says of itself. Where none of our spans is open, only safe mode makes ours say that the target is not: a real Drainer
-    that went on from our checkpoint, and failed before it came further, says so at the same commit_ts.
+    ``consistent``: what the checkpoint says. If none of our spans is open, ours says "not consistent" only in safe mode. A real Drainer
+    that continued from our checkpoint and failed at once says it at the same commit_ts.
     """
     sql = f"SELECT 1 FROM {_progress(schema)} WHERE cluster_id = %s AND (to_ts = %s AND phase = %s OR from_ts = %s AND phase = %s) LIMIT 1"
     if not session.query(sql, [cluster_id, commit_ts, str(Mark.ATOMIC), commit_ts, str(Mark.SPAN)]):
@@ -477,7 +479,7 @@ def _read_checkpoint(session: Session, cluster_id: int, schema: str, table: str,
         return Checkpoint.from_json(rows[0][0])
     except (ValueError, TypeError, AttributeError) as error:
         raise ApplyError(
-            f"{schema}.{table} of cluster {cluster_id} is not a valid checkpoint: {rows[0][0]!r} ({error}); repair or delete the row"
+            f"{schema}.{table} of cluster {cluster_id} is not a valid checkpoint: {rows[0][0]!r} ({error}). Repair or delete the row"
         ) from error
 
 
@@ -489,7 +491,7 @@ def _load_unfinished(session: Session, cluster_id: int, commit_ts: int, schema: 
         return None
     if len(spans) > 1:
         raise ApplyError(
-            f"{schema}.spark_progress holds {len(spans)} unfinished spans of cluster {cluster_id}: {spans}, and a Drainer begins one at a time. "
+            f"{schema}.spark_progress holds {len(spans)} unfinished spans of cluster {cluster_id}: {spans}, but a Drainer begins one at a time. "
             "Was the table edited, or filled from two targets? Compare the tables with the upstream, repair them, and delete the markers of the "
             "spans that are not to be finished"
         )

@@ -1,6 +1,6 @@
-"""Which DDL jobs a target has, by its checkpoint and its record of DDLs (``spark_ddl``). [db]
+"""The DDL jobs that a target has, by its checkpoint and its record of DDLs (``spark_ddl``). [db]
 
-Promises: reads only. The checkpoint's schema version tells the jobs up to it; what it does not tell is looked up by id: jobs executed before their
+Promises: reads only. The checkpoint's schema version covers the jobs up to it. Two kinds are looked up by id: jobs executed before their
 binlogs, and multi-schema changes, whose binlogs may follow those of higher versions.
 """
 

@@ -1,6 +1,6 @@
-"""The rights of the target's account: what SHOW GRANTS says, and what breaks without each that a stream needs. Pure.
+"""The rights of the target's account: what SHOW GRANTS says, and what fails without each right that a stream needs. Pure.
 
-Promises: a right that is granted in any of the forms that MariaDB, MySQL and TiDB print is found; one that only a role has counts, because
+Promises: recognises every form of GRANT that MariaDB, MySQL and TiDB print. Rights of a role count, because
 servers list the rights of active roles. Rights on single tables or columns do not count: a stream writes every table of a database.
 """
 
@@ -23,7 +23,7 @@ DDLS = ("CREATE", "DROP", "ALTER", "INDEX")
 _OWN = (*ROWS, "CREATE")
 """On the databases of our own tables."""
 _BREAKS = {
-    "SELECT": "rows are read back where a statement's effect is in doubt, and a table is looked at before a DDL on it",
+    "SELECT": "a DDL stops the stream, and so does a statement whose effect is in doubt: both read the table back",
     "INSERT": "no row can be written",
     "UPDATE": "no row can be changed",
     "DELETE": "no row can be deleted",
@@ -33,7 +33,7 @@ _BREAKS = {
     "INDEX": "a CREATE INDEX or DROP INDEX stops the stream",
     "REFERENCES": "a FOREIGN KEY stops the stream",
     "CREATE VIEW": "a CREATE VIEW stops the stream",
-    "SHOW VIEW": "a DDL on a view stops the stream, which looks at it before and after",
+    "SHOW VIEW": "a DDL on a view stops the stream, which reads the view before and after",
 }
 
 
@@ -88,7 +88,7 @@ def read_grants(lines: Iterable[str]) -> tuple[Granted, ...]:
 
 
 def missing_rights(granted: Sequence[Granted], wanted: WantedRights, account: str, where: str) -> Iterator[Remark]:
-    """What breaks because the account lacks a right.
+    """What fails because the account lacks a right.
 
     Args:
         granted: what the account may do.
@@ -103,7 +103,7 @@ def missing_rights(granted: Sequence[Granted], wanted: WantedRights, account: st
     here = f"account {account} at {where}"
     own = tuple(right for right in _OWN if not has(right, wanted.record))
     if own:
-        what = f"lacks {', '.join(own)} on {wanted.record}.*, where the checkpoint, the lease and the records of DDLs are kept: no start"
+        what = f"lacks {', '.join(own)} on {wanted.record}.*, which holds the checkpoint, the lease and the records of DDLs: no start"
         yield hinders(here, what, _grant(own, wanted.record, account))
     if wanted.marks and (own := tuple(right for right in _OWN if not has(right, MARK_SCHEMA))):
         what = f"lacks {', '.join(own)} on {MARK_SCHEMA}.*, where loopback-control marks each transaction: no start"
@@ -119,12 +119,12 @@ def missing_rights(granted: Sequence[Granted], wanted: WantedRights, account: st
         yield note(here, what, "grant it before such a database is created upstream")
     if not has("PROCESS"):
         what = (
-            "lacks PROCESS, which only a start after a crash needs: whether a RENAME, an EXCHANGE PARTITION or a change that shows nowhere else "
-            "was executed is seen in the server's ids of tables"
+            "lacks PROCESS, which only a start after a crash needs: the server's table ids show whether a RENAME, an EXCHANGE PARTITION or another "
+            "invisible change was executed"
         )
         yield note(here, what, f"GRANT PROCESS ON *.* TO {account}")
     if wanted.asks_timestamp and not (has("REPLICATION CLIENT") or has("SUPER")):
-        what = "lacks REPLICATION CLIENT: the checkpoint's ts-map gets no timestamps of the target, which sync-diff-inspector compares at"
+        what = "lacks REPLICATION CLIENT: the checkpoint's ts-map gets no timestamps of the target, and sync-diff-inspector needs them"
         yield note(here, what, f"GRANT REPLICATION CLIENT ON *.* TO {account}")
 
 

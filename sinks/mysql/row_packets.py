@@ -1,7 +1,7 @@
-"""The rows of a result set, from the bytes that a server sends to columns, without an object for each cell. Pure.
+"""Converts the bytes of a server's result set into columns, without an object for each cell. Pure.
 
-A row is a packet: three bytes of length, one of sequence, then its values as text, each behind its length; NULL is one byte. Where a row begins is seen
-packet by packet, the rest a column at a time over all rows of a block.
+A row is a packet: three bytes of length, one of sequence, then its values as text, each after its length; NULL is one byte. The beginnings of rows are
+read packet by packet, everything else a column at a time over all rows of a block.
 
 Promises: values are the server's bytes, in the order of the rows. A block has about ``block_bytes``, or one row.
 """
@@ -19,11 +19,11 @@ Columns = list[pa.BinaryArray]
 _HEADER = 4
 _LENGTH = Struct("<I").unpack_from
 _WHOLE_PACKET = 0xFFFFFF
-"""A payload of this length goes on in the next packet."""
+"""A payload of this length continues in the next packet."""
 _NULL, _TWO, _THREE, _EIGHT = 0xFB, 0xFC, 0xFD, 0xFE
 _ERROR, _END = 0xFF, 0xFE
 _SHORTEST_ROW = 9
-"""Bytes of a row whose first value needs eight bytes for its length; what is shorter and begins so is the end."""
+"""Bytes of a row whose first value needs eight bytes for its length; a shorter packet with that first byte is the end."""
 _LONG = 128
 """Bytes of a value, on average, from which copying each is faster than an index of all bytes."""
 
@@ -60,7 +60,7 @@ class RowPackets:
                 yield columns_of(self._join(), [0], self._columns)
 
     def _scan(self) -> bool:
-        """Look for the next rows behind those that were seen; whether one of several packets, all of them there, comes next."""
+        """Look for the next rows; returns whether a row of several complete packets comes next."""
         read, at, starts = self._read, self._at, self._starts
         size = len(read)
         while at + _HEADER < size and len(starts) < self._block_rows and at < self._block_bytes:

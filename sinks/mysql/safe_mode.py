@@ -1,14 +1,14 @@
-"""Which steps are applied in safe mode, and which of their tables are left alone. [db]
+"""Decides which steps are applied in safe mode, and which of their tables are left alone. [db]
 
-Safe mode is on for every step with ``syncer.safe-mode``, and up to a bound where a part of what comes next may be in the target already: another
-Drainer has crashed, or the checkpoint was moved. How far that part reaches is recorded nowhere, so the bound is a timestamp taken at the
-start, before which everything happened that the other one did. The bound is stored with the progress: a later life goes on in safe mode.
+Safe mode is on for every step with ``syncer.safe-mode``. It is also on up to a bound where the target may already have a part of what comes next: another
+Drainer has crashed, or the checkpoint was moved. Nothing records how far that part reaches. So the bound is a timestamp taken at the
+start: the other Drainer did everything before it. The bound is stored with the progress, so a later life continues in safe mode.
 
-A real Drainer executes a DDL when all rows before it are applied, and before any later one. So where the target shows that a DDL of the open span
-was executed, because a table, or a column, that the rows need is gone as in a later version, or an ENUM has the words of one, those rows are in it already, and the table is left
-alone up to that DDL.
+A real Drainer executes a DDL after all rows before it and before any later row. So if the target shows that a DDL of the open span
+was executed, the target already has the rows before that DDL, and the table is left alone up to the DDL. The target shows it by a table or column that
+these rows need and that is gone, or by an ENUM with the words of a later version.
 
-Promises: says in the log when and why safe mode begins, when it ends, and once for each table without a key that its rows cannot be told apart.
+Promises: the log says when and why safe mode begins, when it ends, and once for each table without a key that its rows cannot be told apart.
 """
 
 import logging
@@ -58,7 +58,7 @@ class SafeMode:
         """Steps that begin below the end of ``bounds`` are applied in safe mode; the first life that did so began at their begin."""
         self.bounds = bounds
         _log.warning(
-            "safe mode from %d until %d (%s): %s. Rows are replaced, a delete that finds nothing is no finding, and a DDL that was executed already is accepted",
+            "safe mode from %d until %d (%s): %s. Rows are replaced. A delete that matches no row is no finding. A DDL that was executed before is accepted",
             bounds.begin_ts,
             bounds.end_ts,
             as_time(bounds.end_ts),
@@ -80,13 +80,13 @@ class SafeMode:
     def reached(self, commit_ts: int) -> None:
         """Everything up to ``commit_ts`` is in the target."""
         if self.until_ts and not self.open_at(commit_ts):
-            _log.warning("safe mode ends at %d: the span that was open until %d is passed", commit_ts, self.until_ts)
+            _log.warning("safe mode ends at %d: the checkpoint has passed the span that was open until %d", commit_ts, self.until_ts)
             self.bounds = SafeBounds()
 
     def prepared(self, session: Session, step: RowsStep, history: SchemaHistory) -> SafeStep:
         """``step`` as it is applied in safe mode; reads the target's tables where a later DDL is known.
 
-        Nothing is in doubt in a step that was begun in parts by an earlier life whose setting it was: what is applied of it is recorded.
+        A step that an earlier life began in parts, because of its setting, is never in doubt: the record says what of it is applied.
         """
         if not self.open_at(step.after_ts):
             return SafeStep(step, SafeSpan(in_doubt=False))
@@ -101,8 +101,8 @@ class SafeMode:
         if past:
             names = ", ".join(sorted(f"{tables[i].schema}.{tables[i].name}" for i in past))
             _log.warning(
-                "safe mode: rows up to %d are left out of %s, which lacks a table, a column or a word of theirs: a later DDL was executed already, after "
-                "these rows",
+                "safe mode: rows up to %d are left out of %s, because a later DDL that was executed before took away a table, a column or an ENUM or SET word "
+                "that these rows need",
                 step.upto_ts,
                 names,
             )
@@ -115,7 +115,7 @@ class SafeMode:
             if at.others and name not in self._reset:
                 self._reset.add(name)
                 _log.warning(
-                    "safe mode: rows of %s are replaced, so that what its columns %s, which only the target has, hold in them becomes their default",
+                    "safe mode: rows of %s are replaced, so its columns %s, which only the target has, get their defaults in these rows",
                     name,
                     ", ".join(column.name for column in at.others),
                 )
@@ -125,14 +125,14 @@ class SafeMode:
         if name not in self._named and cannot_tell_apart(at.info):
             self._named.add(name)
             _log.warning(
-                "safe mode: %s has no unique key without NULL, so equal rows of it cannot be told apart: compare it with the upstream afterwards",
+                "safe mode: %s has no unique key without NULL, so equal rows cannot be told apart. Compare the table with the upstream afterwards",
                 name,
             )
 
 
 def _is_past(session: Session, at: TableAt, history: SchemaHistory, *, partial: bool) -> bool:
-    """Whether the target lacks the table, or a column that its rows need, as a later version does, or has the words of one; ``partial``: rows need
-    no column. What no DDL takes away was lost in another way, and is an error where the rows are written.
+    """Whether the target lacks the table, or a column that its rows need, or has other ENUM words, as a later version of the table does. ``partial``: rows
+    need no column. If no DDL takes away what is missing, the write of the rows fails.
     """
     there = _lower(column_names(session, at.schema, at.name))
     missing = frozenset() if there and partial else _lower(c.name for c in at.info.target_columns()) - there

@@ -1,12 +1,12 @@
-"""Plans the statements of a span in safe mode: whatever part of the span is in the target already, afterwards all of it is. Pure.
+"""Plans the statements of a span in safe mode: whatever part of the span the target already has, afterwards it has all of it. Pure.
 
-A row's first and last image are not enough: of 1 -> 2 -> 3 the target may hold 2. So every image that a row had in the span is sought, by each of
-its unique keys, and what is found is deleted; then the last images are written, with REPLACE. No row that the span does not touch is
-deleted: it would have to share a unique key with one that it does, at the same time. All deletes run before all writes, as in
+A row's first and last image are not enough: of 1 -> 2 -> 3 the target may hold 2. So every image that a row had in the span is looked up, by each of
+its unique keys, and deleted; then the last images are written, with REPLACE. No row outside the span is
+deleted: it would have to share a unique key with a row of the span, at the same time. All deletes run before all writes, as in
 ``sinks.mysql.plan``.
 
-Exact for every row that has a unique key without NULL, and for rows without one as long as no two of them are equal: for each row at most one row of
-the target is deleted per image. Equal rows cannot be told apart: one that the span does not touch may be deleted for one that is not yet
+Exact for every row that has a unique key without NULL, and for rows without such a key as long as no two of them are equal: each row's image deletes at
+most one row of the target. Equal rows cannot be told apart: a row outside the span may be deleted instead of a row that is not yet
 there. ``cannot_tell_apart`` says which tables have such rows.
 """
 
@@ -39,11 +39,11 @@ class SafeSpan:
     """How a span is applied in safe mode."""
 
     superseded: frozenset[int] = frozenset()
-    """Ids of tables whose next DDL may have been executed on the target: a value that does not fit any more is not a finding, because what comes
-    after that DDL is in the span, too."""
+    """Ids of tables whose next DDL may have been executed on the target. A value that no longer fits is not a finding, because the span also has what
+    comes after that DDL."""
     in_doubt: bool = True
-    """Whether a part of the span may be in the target. If not, as where safe mode is only a setting, a new row that nothing tells apart from others
-    is written, and none of the others is sought."""
+    """Whether a part of the span may be in the target. If not, as where safe mode is only a setting, a new row without a key is written, and equal rows
+    are not deleted first."""
 
 
 class SafeSpanPlan(SpanPlan):

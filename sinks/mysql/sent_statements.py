@@ -1,6 +1,6 @@
-"""Sends the statements of rows, and says what the target refused: which row of which table, of which transaction, and what to do. [db]
+"""Sends the statements of rows, and reports what the target refused: the row, its table and transaction, and what to do. [db]
 
-Promises: no statement is sent that the server cannot take. Keys and the server's words, which may hold row data, are shown only with ``log-row-data``.
+Promises: no statement is sent that is too long for the server. Keys and the server's words, which may hold row data, are shown only with ``log-row-data``.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ class StatementSender:
         return self._session.answer(sql, meanwhile)
 
     def refusal(self, statement: Statement, error: ApplyError, way_out: str) -> ApplyError:
-        """``error`` with what it is about; ``way_out``: how to go on without the row, after "start again"."""
+        """``error`` with the row that it is about. ``way_out``: how to continue without the row, after "start again"."""
         if error.errno == PACKET_TOO_LARGE:
             return error
         return ApplyError(
@@ -65,7 +65,7 @@ def stop_at_findings(findings: Sequence[Finding], settings: ApplyConfig) -> None
         return
     first = in_words(findings[0], settings.log_row_data)
     raise FindingError(
-        f"the target is not as the binlogs say it must be, {len(findings)} findings, the first: {first}. Nothing of this transaction is "
-        "committed. Compare the table with the upstream and repair it, then start again; or continue and record findings with "
-        "spark.on-finding = record"
+        f"the target differs from what the binlogs expect, {len(findings)} findings, the first: {first}. Nothing of this transaction is "
+        "committed. Compare the table with the upstream, repair it and start again. Or set spark.on-finding = record, which records findings and "
+        "continues"
     )

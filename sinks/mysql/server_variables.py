@@ -1,6 +1,6 @@
-"""What the target's server variables mean for a stream. Pure.
+"""Judges what the target's server variables mean for a stream. Pure.
 
-Promises: judges only what is there: a variable that the server does not have is not missed. Values are those that a session of the
+Promises: a variable that the server does not have is not judged. Values are those that a session of the
 Drainer sees, after it has set its own (``sinks.mysql.session``).
 """
 
@@ -51,7 +51,7 @@ _ONLY_READS = {
 
 
 def judged(values: Mapping[str, str], where: str, connections: int, *, may_write: bool, has_zones: bool) -> Iterator[Remark]:
-    """What hinders, or is worth knowing.
+    """What hinders the stream, or is worth knowing.
 
     Args:
         values: by name in lower case.
@@ -65,7 +65,7 @@ def judged(values: Mapping[str, str], where: str, connections: int, *, may_write
     yield from _innodb(values, where)
     yield from _tables(values, where)
     if not has_zones:
-        what = "has no named time zones (time_zone): a DDL that depends on a session's zone with summer time is refused"
+        what = "has no named time zones (time_zone): a DDL that depends on a session's time zone with summer time is refused"
         yield note(where, what, "load them: mysql_tzinfo_to_sql /usr/share/zoneinfo | mysql mysql")
 
 
@@ -80,7 +80,7 @@ def _read_only(values: Mapping[str, str], where: str, may_write: bool) -> Iterat
     shown = values.get("read_only", "")
     if shown.upper() not in ("", "OFF", "0"):
         if may_write:
-            yield note(where, f"read_only is {shown}; the account may write nevertheless, so this may be a replica of another server")
+            yield note(where, f"read_only is {shown}, but the account may write: this server may be a replica of another one")
         else:
             yield hinders(
                 where, f"read_only is {shown}: nothing can be written", "SET GLOBAL read_only = OFF, or name the primary in syncer.to.host"
@@ -92,7 +92,7 @@ def _read_only(values: Mapping[str, str], where: str, may_write: bool) -> Iterat
 def _limits(values: Mapping[str, str], where: str, connections: int) -> Iterator[Remark]:
     packet = int(values.get("max_allowed_packet") or 0)
     if 0 < packet < _LARGEST_ROW * _ROOM:
-        what = f"max_allowed_packet is {packet}: a row of TiDB may be {_LARGEST_ROW} bytes, and takes up to {_LARGEST_ROW * _ROOM} in a statement"
+        what = f"max_allowed_packet is {packet}: a row of TiDB may have {_LARGEST_ROW} bytes, and needs up to {_LARGEST_ROW * _ROOM} in a statement"
         yield hinders(where, what, f"SET GLOBAL max_allowed_packet = {64 << 20}")
     for name in ("max_connections", "max_user_connections"):
         most = int(values.get(name) or 0)
@@ -103,32 +103,33 @@ def _limits(values: Mapping[str, str], where: str, connections: int) -> Iterator
 
 def _innodb(values: Mapping[str, str], where: str) -> Iterator[Remark]:
     if int(values.get("innodb_force_recovery") or 0):
-        what = f"innodb_force_recovery is {values['innodb_force_recovery']}: InnoDB refuses or forgets changes"
-        yield hinders(where, what, "repair the server and start it without")
+        what = f"innodb_force_recovery is {values['innodb_force_recovery']}: InnoDB refuses changes or loses them"
+        yield hinders(where, what, "repair the server and start it without this setting")
     forced = values.get("enforce_storage_engine", "")
     if forced and forced.upper() not in ("INNODB", "NULL"):
         what = f"enforce_storage_engine is {forced}: tables would not be InnoDB, and a crash would leave half of a transaction"
-        yield hinders(where, what, "start the server without it")
+        yield hinders(where, what, "start the server without this setting")
     flush = values.get("innodb_flush_log_at_trx_commit", "")
     if flush in ("0", "2"):
-        what = f"innodb_flush_log_at_trx_commit is {flush}: after a crash of its machine the target is back by about a second, rows and checkpoint together"
+        what = f"innodb_flush_log_at_trx_commit is {flush}: a crash of the machine takes back about a second of rows, together with the checkpoint"
         yield note(
             where,
             what,
-            "what was lost is applied again, amid a span at once, else by the next start, which reads those binlogs again: nothing is lost while the Pumps have them",
+            "nothing to do while the Pumps still hold these binlogs: what was lost is applied again, within a span at once, otherwise by the next start",
         )
     if values.get("innodb_default_row_format", "").lower() in ("compact", "redundant"):
         what = f"innodb_default_row_format is {values['innodb_default_row_format']}: a key over 767 bytes (192 characters) is refused"
         yield hinders(where, what, "SET GLOBAL innodb_default_row_format = dynamic")
     if _on(values, "innodb_strict_mode"):
         yield note(
-            where, "innodb_strict_mode is ON: a CREATE TABLE whose rows may exceed half a page is refused instead of made with a warning"
+            where,
+            "innodb_strict_mode is ON: a CREATE TABLE whose rows may exceed half a page is refused. When it is OFF, the server only warns",
         )
     if _on(values, "wsrep_on"):
         yield note(
             where,
-            "wsrep_on is ON (Galera): a transaction may be refused at its commit and is then repeated",
-            "let one node take all writes",
+            "wsrep_on is ON (Galera): the commit of a transaction may be refused, and the transaction is then retried",
+            "send all writes to one node",
         )
 
 
@@ -136,20 +137,20 @@ def _tables(values: Mapping[str, str], where: str) -> Iterator[Remark]:
     generated = _on(values, "sql_generate_invisible_primary_key")
     if generated:
         what = (
-            "sql_generate_invisible_primary_key is ON: a table without a primary key gets a column my_row_id; such a table that has partitions is made "
-            "without them, and one that has an AUTO_INCREMENT column, and a DROP PRIMARY KEY, are refused unless the account has SESSION_VARIABLES_ADMIN"
+            "sql_generate_invisible_primary_key is ON: a table without a primary key gets a column my_row_id, and is created without its partitions. Unless the account "
+            "has SESSION_VARIABLES_ADMIN, DROP PRIMARY KEY is refused, and so is such a table with an AUTO_INCREMENT column"
         )
         yield note(where, what, "SET GLOBAL sql_generate_invisible_primary_key = OFF, unless the server needs the keys")
     for name in ("innodb_force_primary_key", "sql_require_primary_key"):
         if _on(values, name) and not (generated and name == "sql_require_primary_key"):
             yield hinders(where, f"{name} is ON: a table without a primary key, which TiDB allows, is refused", f"SET GLOBAL {name} = OFF")
     if values.get("explicit_defaults_for_timestamp", "ON").upper() in ("OFF", "0"):
-        what = "explicit_defaults_for_timestamp is OFF, and the account may not set it: TIMESTAMP columns get defaults, and NOT NULL, of their own"
+        what = "explicit_defaults_for_timestamp is OFF, and the account may not set it: the server adds defaults and NOT NULL to TIMESTAMP columns"
         yield hinders(where, what, "SET GLOBAL explicit_defaults_for_timestamp = ON")
     if values.get("lower_case_table_names") == "0":
-        what = "lower_case_table_names is 0: names of tables distinguish case, which TiDB's do not"
+        what = "lower_case_table_names is 0: names of tables are case-sensitive here, but not in TiDB"
         yield note(
             where,
             what,
-            "a view, or a DDL written with another case than the table's, may be refused; it can only be changed for a new server",
+            "a view, or a DDL that writes the table's name in another case, may be refused; only a new server can have another value",
         )

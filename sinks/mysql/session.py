@@ -166,7 +166,7 @@ class Session:
         if not len(sql) + 1 > self.max_allowed_packet > 0:
             return ""
         return (
-            f"the row needs a statement of {len(sql):,} bytes, but the target's max_allowed_packet is {self.max_allowed_packet:,}; raise it there "
+            f"the row needs a statement of {len(sql):,} bytes, but the target's max_allowed_packet is {self.max_allowed_packet:,}. Raise it there "
             "(SET GLOBAL max_allowed_packet, up to 1 GiB) and start again"
         )
 
@@ -178,10 +178,10 @@ class Session:
 
     @contextmanager
     def stream(self, sql: bytes | str) -> Iterator[Iterator[Columns]]:
-        """Run a statement whose result set is not held in memory; gives its rows, some at a time, as the server's text in the connection's charset.
+        """Run a statement whose result set is too big for memory; gives its rows, some at a time, as the server's text in the connection's charset.
 
-        The session is for nothing else in the block, and a block that ends before the last row closes it, because everything else would have to be
-        read first.
+        The block may not use the session for anything else. A block that ends before the last row closes the session, because
+        all rows would have to be read first.
         """
         connection: Any = self._connection
         with self._classified(sql):
@@ -248,9 +248,9 @@ class Session:
         self._waits_longer = True
 
     def starts(self, first: Callable[["Session"], None]) -> bool:
-        """Begin a use of the session with ``first``; False: nothing was done, because the kept session fails: use another one.
+        """Begin a use of the session with ``first``; False: the kept session fails and nothing was done, so use another session.
 
-        On a kept session any error counts, also one that a new session would give as well: that one then reports it.
+        On a kept session any error counts, also an error that a new session would give too: the new session then reports it.
         """
         connection: Any = self._connection
         timeout = connection._read_timeout
@@ -351,8 +351,8 @@ def connect(target: TargetConfig, apply: ApplyConfig, *, for_ddls: bool = False)
     for name, _ in target.params:
         if name.lower() in _OURS:
             raise ConfigError(
-                f"syncer.to.params may not set {name}: the Drainer's statements depend on its value (for sql_mode use syncer.sql-mode, "
-                "for wait_timeout spark.lease-timeout)"
+                f"syncer.to.params may not set {name}: the Drainer's statements depend on its value. For sql_mode use syncer.sql-mode, "
+                "for wait_timeout spark.lease-timeout"
             )
     try:
         connection = _open(target)
@@ -401,10 +401,10 @@ def run_transaction(sessions: Sessions, work: Callable[[Session], T], retry_poli
 def run_retried(
     sessions: Sessions, work: Callable[[Session], T], retry_policy: RetryPolicy, first: Callable[[Session], None] = begin_use
 ) -> T:
-    """Run ``work`` with a session, and retry with another one after a transient error; the last error is raised.
+    """Run ``work`` with a session, and retry with another session after a transient error; the last error is raised.
 
-    A kept session that fails in ``first``, its first statement, is replaced without an attempt being counted: nothing was sent before.
-    After a read timeout the next attempt has twice the timeout: with the same one it might never succeed.
+    A kept session that fails in ``first``, its first statement, is replaced and the attempt does not count, because nothing was sent before.
+    After a read timeout the next attempt has twice the timeout: with the same timeout it might never succeed.
     """
     times = 1
 
@@ -552,7 +552,7 @@ def _round_times(session: Session) -> None:
 
 
 _told: set[tuple[str, str]] = set()
-"""What the log has said of which values of sql_mode."""
+"""Values of sql_mode, and what the log has said about each."""
 
 
 def _without_harmful_modes(session: Session, effective: str, kept: str) -> None:
@@ -562,20 +562,20 @@ def _without_harmful_modes(session: Session, effective: str, kept: str) -> None:
     session.execute("SET SESSION sql_mode = %s", [kept])
     left = set(effective.split(",")) - {"", *kept.split(",")}
     told = [
-        (left - NEVER, "holds for DDLs only, rows are written without it"),
-        (left & NEVER, "is left out: the upstream holds such dates"),
+        (left - NEVER, "applies to DDLs only; rows are written without it"),
+        (left & NEVER, "is left out, because the upstream holds such dates"),
     ]
     for names, words in told:
         if names and (effective, words) not in _told:
             _told.add((effective, words))
-            _log.warning("syncer.sql-mode: %s of the target's sessions %s", ", ".join(sorted(names)), words)
+            _log.warning("syncer.sql-mode: %s in the sql_mode of the target's sessions %s", ", ".join(sorted(names)), words)
 
 
 def _check_sql_mode(effective: str, apply: ApplyConfig) -> None:
     """Check the effective sql_mode: the setting may contain a number or a name that the server expands to further modes."""
     why = refusals(effective)
     if ALWAYS not in effective.upper().split(","):
-        why += (f"{ALWAYS} is missing, without which a 0 in an AUTO_INCREMENT column becomes another value",)
+        why += (f"{ALWAYS} is missing: without it a 0 in an AUTO_INCREMENT column becomes another value",)
     if why:
         raise ConfigError(f"with syncer.sql-mode = {apply.sql_mode!r} the target's session has sql_mode {effective!r}: {'; '.join(why)}")
 
@@ -594,7 +594,7 @@ def _as_apply_error(error: pymysql.err.MySQLError | OSError, where: str, what: s
     errno = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     words = error.args[1] if len(error.args) > 1 and error.args[1] else str(error) or "the connection is closed"
     kind = RetryableApplyError if passing(errno, str(words)) else ApplyError
-    hint = "; syncer.to.read-timeout limits the time of a statement, the next retry doubles it" if _timed_out(errno, str(words)) else ""
+    hint = "; syncer.to.read-timeout limits the time of a statement; the next retry doubles it" if _timed_out(errno, str(words)) else ""
     return kind(f"{what}: error {errno}, {words if show else without_values(str(words))}{hint}", errno, str(words), where)
 
 

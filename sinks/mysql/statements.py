@@ -1,7 +1,7 @@
 """One statement of a plan: its text, its expected effect, and the origin of its rows. Pure.
 
-Promises: comparable and picklable. A statement of many rows can be split into statements of one row each (``cut``), so that a row
-that the target rejects, or on which the statement has another effect than expected, can be identified.
+Promises: comparable and picklable. A statement of many rows can be split into statements of one row each (``cut``), to identify a row
+that the target rejects or on which the statement has another effect than expected.
 """
 
 import enum
@@ -32,9 +32,9 @@ class Effect(enum.StrEnum):
     REMOVES = "removes"
     """The row exists and is deleted."""
     ADDS = "adds"
-    """Neither the row nor another one with one of its unique keys exists; the row is inserted."""
+    """Neither the row nor another row with one of its unique keys exists; the row is inserted."""
     RESTORES = "restores"
-    """The row was deleted earlier in this span and is inserted as it was; another row that is in its way stays, and this one is left out."""
+    """The row was deleted earlier in this span and is inserted as it was. If another row has its key, that row stays and this row is left out."""
     CHANGES = "changes"
     """The row exists with the same unique keys; whatever its other columns hold, it is set to the new image."""
     CLEARS = "clears"

@@ -1,12 +1,12 @@
-"""The tables that the target has: columns, unique keys and engine, from information_schema; read once per table, and kept. [db]
+"""The tables of the target: columns, unique keys and engine, from information_schema; each table is read once and kept. [db]
 
-``read_tables`` reads, ``Structures`` keeps what was read. Names are those at the target; a name is found without regard to case where the
-target has no table of exactly that name (TiDB's names have no case, and a server may keep all of them in lower case).
+``read_tables`` reads, ``Structures`` keeps. Names are those at the target. A name is matched without regard to case if the
+target has no table of exactly that name: TiDB ignores case, and a server may store all names in lower case.
 
-Promises: one query for all tables that are not known yet, none where all are. A table that the target lacks, or that the account may not see, is not
-in the answer, and is asked for again the next time. What is kept is forgotten after ``KEPT_SECONDS``, so that a table that a person changes is noticed by
-then. ``forget`` is for what may have changed: after a DDL of ours, after an error that another table would explain (``OUTDATED``), and when the
-connection was lost, because the next one may lead to another server.
+Promises: one query for all unknown tables, none if all are known. A table that the target lacks, or that the account may not see, is not
+in the answer, and is read again the next time. Entries are forgotten after ``KEPT_SECONDS``, so a table that a person changes is noticed by
+then. Call ``forget`` when a table may have changed: after a DDL of ours, after an error that another table would explain (``OUTDATED``), and
+after a lost connection, because the next connection may lead to another server.
 """
 
 import re
@@ -36,7 +36,7 @@ _WORDS = re.compile(r"'((?:[^']|'')*)'")
 
 
 class PartsOutdated(ApplyError):
-    """A part of a span was refused with one of ``OUTDATED``; ``written``: what its other parts have committed, which are not written again."""
+    """A part of a span was refused with one of ``OUTDATED``; ``written``: what its other parts have committed, which is not written again."""
 
     def __init__(self, error: ApplyError, written: Written) -> None:
         """``error`` as it is, and what is not to be forgotten of the others."""
@@ -133,10 +133,10 @@ def read_tables(session: Queries, names: Iterable[TableName]) -> dict[TableName,
 
 
 def is_absent(session: Queries, schema: str, name: str) -> bool:
-    """Whether the target has no such table, for certain: information_schema also leaves out what the account has no right to.
+    """Whether the target certainly has no such table: information_schema also leaves out tables on which the account has no right.
 
     Raises:
-        ApplyError: it has one, or may have one, that the account may not read.
+        ApplyError: the table exists, or may exist, and the account may not read it.
     """
     try:
         session.query(f"SELECT 1 FROM {quote_name(schema)}.{quote_name(name)} LIMIT 0")
@@ -172,7 +172,7 @@ _ENGINE = (
     "WHERE t.table_schema = %s AND t.table_name = %s"
 )
 _WITHOUT = frozenset({"NO"})
-"""What ``engines.transactions`` says of an engine that has none; nothing is said of one that is not loaded."""
+"""What ``engines.transactions`` says of an engine without transactions; for an engine that is not loaded it says nothing."""
 
 _TEXTS = (_COLUMNS, _KEYS, _ENGINE)
 

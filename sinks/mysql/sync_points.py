@@ -1,7 +1,7 @@
-"""Asks a TiDB target, at most once a minute, for its timestamp of now: the ``secondary-ts`` of a checkpoint (drainer.md 5.7). [db]
+"""Asks a TiDB target, at most once a minute, for its present timestamp: the ``secondary-ts`` of a checkpoint (drainer.md 5.7). [db]
 
-Promises: the answer is given between two steps, so that the target at that timestamp is the source at the checkpoint's commitTS. A server that has
-none, or does not say it, costs a line in the log, once.
+Promises: the timestamp is taken between two steps, so the target at that timestamp equals the source at the checkpoint's commitTS. A server that gives no
+timestamp costs one line in the log.
 """
 
 import logging
@@ -39,7 +39,7 @@ class SyncPoints:
             found, why = 0, str(error)
         if not found and not self._told:
             self._told = True
-            _log.warning("the target has no timestamp to record, the checkpoint's ts-map stays as it is: %s", why)
+            _log.warning("the target gives no timestamp to record, so the checkpoint's ts-map does not change: %s", why)
         return found
 
 

@@ -1,10 +1,10 @@
-"""Gives each step the tables as they are at the target: columns that it lacks, columns that it has beyond, tables that it does not have. [db]
+"""Fits each step to the tables as they are at the target: missing columns, additional columns, missing tables. [db]
 
-A column that changes values in silence (``exactness``) is a finding, once per table as it is; where rows are found by it, the step is refused.
+A column that changes values without a warning (``exactness``) is a finding, once per table; if the column identifies rows, the step is refused.
 
 Promises: no query where the tables of a step are known (``structure``). A step that is refused because a table was changed meanwhile is planned once more,
-with the tables read again; in parts, what a part has marked as done stays. A table that the target does not have is a finding with the number of its rows: with ``on-finding = stop`` a
-``FindingError`` before anything of the step is written, with ``record`` its rows are passed over and the step goes on.
+with the tables read again; in parts, what a part has marked as done stays. A table that the target does not have is a finding with the number of its rows.
+With ``on-finding = stop`` it raises ``FindingError`` before anything of the step is written; with ``record`` its rows are skipped and the step continues.
 """
 
 import logging
@@ -34,7 +34,7 @@ from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, holds_r
 _log = logging.getLogger(__name__)
 
 Asked = tuple[dict[TableName, TargetTable], frozenset[TableName], Dialect]
-"""The tables that there are, the names of those that there are not, and the server's dialect."""
+"""The existing tables, the names of missing tables, and the server's dialect."""
 Met = tuple[tuple[Inexact, ...], FoldedKeys | None]
 """What was found of a table: columns that change values, and unique keys."""
 
@@ -81,13 +81,13 @@ class TablesThere:
         *,
         keyed: bool = True,
     ) -> Written:
-        """``work`` with ``step`` for the tables as they are.
+        """Do ``work`` with ``step`` for the tables as they are.
 
         Args:
             step: what is to be done.
-            rows: its row events (``ROW_EVENT``), None where they are not at hand.
+            rows: its row events (``ROW_EVENT``), None if they are not at hand.
             work: does it.
-            superseded: ids of tables whose next DDL may have been executed there: what their columns cannot hold exactly is written again after it.
+            superseded: ids of tables whose next DDL may have been executed there. What their columns cannot hold exactly is written again after it.
             keyed: as for ``as_found``.
 
         Raises:
@@ -102,7 +102,7 @@ class TablesThere:
             except ApplyError as error:
                 if last or error.errno not in OUTDATED:
                     raise
-                _log.info("a table of the target is not as it was read, its structure is read again: %s", error)
+                _log.info("a table of the target has changed since its structure was read; it is read again: %s", error)
                 self.forget()
                 if isinstance(error, PartsOutdated):
                     before = error.written
@@ -114,7 +114,7 @@ class TablesThere:
     def _met(
         self, step: RowsStep, concerned: Sequence[_Concerned], superseded: Collection[int], keyed: bool
     ) -> tuple[RowsStep, tuple[Finding, ...], tuple[Finding, ...]]:
-        """``step`` for the tables as they are, those that are missing, and columns that change values and were not told of before."""
+        """``step`` for the tables as they are, findings of missing tables, and findings of columns that change values and were not reported before."""
         known, absent = self._known([_name(one.table) for one in concerned]) if concerned else ({}, frozenset[TableName]())
         tables, findings, inexactly = dict(step.tables), list[Finding](), list[Finding]()
         for one in concerned:
@@ -126,9 +126,9 @@ class TablesThere:
                 if one.table.table_id not in superseded:
                     inexactly += self._inexact(one, known)
         if (findings or inexactly) and self._settings.on_finding == "stop":
-            way_out = "to go on without the rows, and record this" if findings else "to go on nevertheless, and record this"
+            way_out = "to continue and record this" if findings else "to continue without these rows and record this"
             raise FindingError(
-                f"{in_words((findings or inexactly)[0], self._settings.log_row_data)}. Nothing of this transaction is committed; {way_out}, set "
+                f"{in_words((findings or inexactly)[0], self._settings.log_row_data)}. Nothing of this transaction is committed. Repair the target and start again; or, {way_out}, set "
                 "spark.on-finding = record"
             )
         if all(tables.get(i) is table for i, table in step.tables.items()):
@@ -175,7 +175,7 @@ class TablesThere:
             return []
         found, folded = self._looked(one.table, there)
         if one.table.frozen is None and (keys := [column.words for column in found if column.key]):
-            raise _refused(one, f"rows are found by its key, and {keys[0]}")
+            raise _refused(one, f"its key identifies rows, and {keys[0]}")
         new = [words for words in (*(column.words for column in found), *self._folded(label, folded)) if (label, words) not in self._told]
         for words in new:
             _log.warning("%s: %s", label, words)
@@ -197,19 +197,19 @@ class TablesThere:
         if left and (label, left) not in self._said:
             self._said.add((label, left))
             why = "syncer.to.sync-mode = 2" if self._settings.sync_mode == 2 else "syncer.sync-ddl = false"
-            _log.warning("%s: the target has no column %s, which rows are written without from now on (%s)", label, ", ".join(left), why)
+            _log.warning("%s: the target has no column %s; rows are written without it from now on (%s)", label, ", ".join(left), why)
 
         if table.own_keys and (label, table.own_keys) not in self._said:
             self._said.add((label, table.own_keys))
             _log.warning(
-                "%s: the target's unique key %s is not one upstream: a row that has a value of it that another row has removes that one, which is a finding. "
-                "Drop the key there, unless its values are unique upstream, too",
+                "%s: the upstream does not have the target's unique key %s. A row that is written removes another row with the same value of this key, and a finding reports it. "
+                "Drop the key there, unless its values are unique upstream too",
                 label,
                 ", ".join(table.own_keys),
             )
 
     def _missing(self, one: _Concerned, step: RowsStep) -> Finding:
-        words = "the target has no such table, its rows are not written: make it there, with the upstream's rows, or leave it out with syncer.ignore-table"
+        words = "the target has no such table, so its rows are not written: create it there with the upstream's rows, or leave it out with syncer.ignore-table"
         found = 0 if one.rows >= 0 else -1
         return Finding(FindingKind.ROWS, words, table_name(one.table.schema, one.table.name), step.upto_ts, wanted=one.rows, found=found)
 

@@ -1,16 +1,16 @@
-"""How rows are written to a table as it is at the target, where its columns are not exactly the upstream's. Pure.
+"""Decides how rows are written to a table as it is at the target, where its columns are not exactly the upstream's. Pure.
 
-    the target has a column more            it is not written, and keeps what it holds (``TableAt.others``)
-    the target lacks a column, or computes  left out of every statement where that is allowed (``partial``), else a ``Misfit``
-    the key by which rows are found lacks   a ``Misfit``
-    ENUM or SET with other words            a ``Misfit``: its values are written as numbers
-    no unique key over those of a key upstream  a ``Misfit``: a changed row would be added
-    a unique key of its own                 written, and named (``TableAt.own_keys``)
-    a text in another charset               written, and named (``TableAt.recoded``)
-    its engine has no transactions          a ``Misfit``: what is rolled back would stay
+    an additional column                       not written; it keeps its value (``TableAt.others``)
+    a missing or computed column               left out of every statement where that is allowed (``partial``), otherwise a ``Misfit``
+    a missing column of the key of rows        a ``Misfit``
+    ENUM or SET with other words               a ``Misfit``: values are written as numbers
+    no unique key over the upstream's key      a ``Misfit``: a changed row would be added
+    a unique key of its own                    written, and named (``TableAt.own_keys``)
+    a text in another charset                  written, and named (``TableAt.recoded``)
+    an engine without transactions             a ``Misfit``: a rollback would leave rows
 
-Promises: a table whose columns are the upstream's is returned as it is, the same object. Columns go by name, without regard to case. A column that differs
-in its type only is written: the server converts, and warns where a value changes, which is a finding; where it would not warn, ``exactness`` says so.
+Promises: a table whose columns are the upstream's is returned as the same object. Columns are matched by name, without regard to case. A column that differs
+only in its type is written: the server converts, and warns where a value changes, which is a finding. Where it would not warn, ``exactness`` reports the column.
 """
 
 import re
@@ -48,7 +48,7 @@ def as_found(table: TableAt, there: TargetTable, *, partial: bool, keyed: bool =
         table: under its name at the target.
         there: the target's table.
         partial: whether columns that the target lacks may be left out.
-        keyed: whether rows are changed by a unique key of the target; in safe mode they are sought and deleted before.
+        keyed: whether rows are changed by a unique key of the target; in safe mode they are deleted first instead.
     """
     columns = {c.name.lower(): c for c in there.columns}
     wanted = table.info.target_columns()
@@ -65,7 +65,7 @@ def as_found(table: TableAt, there: TargetTable, *, partial: bool, keyed: bool =
     left = {name.lower() for name in lacking}
     info = narrowed(table.info, frozenset(c.name.lower() for c in table.info.columns) - left) if lacking else table.info
     if keyed and (statement := needed_key(info, there, label)):
-        why = f"it has no unique key by which rows are found upstream, so that a changed row would be there twice; {statement}, and start again"
+        why = f"it lacks the unique key that identifies rows upstream, so a changed row would be there twice. Execute {statement}, and start again"
         return Misfit(table.table_id, label, why)
     keys = tuple(key.name for key in own_keys(table.info, there))
     recoded = frozenset(c.name for c in wanted if c.name.lower() in columns and is_recoded(c, columns[c.name.lower()].charset))
@@ -79,8 +79,8 @@ def without_transactions(label: str, there: TargetTable) -> str:
     if there.transactional:
         return ""
     return (
-        f"it is in engine {there.engine}, which has no transactions: rows of a transaction that is rolled back and tried again would be there twice. "
-        f"{with_transactions(label)}, and start again"
+        f"it is in engine {there.engine}, which has no transactions: rows of a transaction that is rolled back and retried would be there twice. "
+        f"Execute {with_transactions(label)}, and start again"
     )
 
 
@@ -93,19 +93,19 @@ def _misfit(table: TableAt, lacking: list[str], columns: dict[str, TargetColumn]
     shown = ", ".join(lacking)
     key = [c.name for c in table.info.handle_columns() if c.name in lacking]
     if key:
-        return f"it has no column {', '.join(key)}, which is of the primary key by which rows are found; add it there"
+        return f"it lacks column {', '.join(key)} of the primary key that identifies rows. Add the column there"
     if lacking and len(lacking) == len(table.info.target_columns()):
-        return f"it has none of the columns that rows write ({shown}); is it another table of the same name?"
+        return f"it has none of the columns that rows write ({shown}). Is it another table of the same name?"
     if lacking and not partial:
         return (
-            f"it has no column {shown} that rows could be written to; add it there as it is upstream, or set syncer.to.sync-mode = 2, which leaves it "
-            "out of the writes from then on"
+            f"it has no column {shown}, which rows write. Add it there as it is upstream, or set syncer.to.sync-mode = 2, which leaves it "
+            "out from then on"
         )
     strange = [c for c in table.info.target_columns() if c.name not in lacking and other_words(c, columns[c.name.lower()])]
     if strange:
         names = ", ".join(c.name for c in strange)
         return (
-            f"the words of {names} are others than upstream, and its values are written as their numbers: give it the upstream's words in the same order (more "
+            f"the ENUM or SET words of {names} differ from the upstream's, but values are written as numbers. Give it the upstream's words in the same order (more "
             "may follow), or leave it out with columns in [[spark.route]]"
         )
     return ""

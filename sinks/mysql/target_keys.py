@@ -1,10 +1,10 @@
-"""The unique keys of a table at the target beside those of the upstream: which one is needed, which ones are the target's own. Pure.
+"""Compares the unique keys of a table at the target with the upstream's: missing keys, and keys of the target's own. Pure.
 
-    a key of the upstream identifies rows, the target has none over its columns   a changed row is added beside the former one
-    a key of the target that the upstream does not have                           a row is refused that the upstream has, or removes another one
+    the target has no unique key over an upstream key that identifies rows   a changed row is added beside the former row
+    the target has a key that the upstream does not have                     a row of the upstream is refused, or removes another row
 
-Promises: names go without regard to case. A key over more columns, or over longer prefixes, than one of the upstream that is there, too, is no key of its own: it
-cannot hit two rows of the upstream. Neither is one with a column that stays NULL, or counts by itself, where rows do not write it.
+Promises: names are compared without regard to case. A key that contains an upstream key which the target also has, or longer prefixes of it, is no key of
+its own: it never makes two rows of the upstream equal. Neither is a key with a column that rows never write: the column stays NULL or is AUTO_INCREMENT.
 """
 
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ _Key = dict[str, int]
 
 
 def needed_key(info: TableInfo, there: TargetTable, label: str) -> str:
-    """The statement that adds the key without which rows cannot be changed there; empty: it has one. ``label``: the table's name, quoted.
+    """The statement that adds a key that the target needs to change rows; empty: it has one. ``label``: the table's name, quoted.
 
-    One key that identifies every row is enough; where each may be NULL, all are needed. A key over some of its columns, or over more, does, too: rows are then
-    deleted and inserted instead of changed in place (``own_keys``).
+    One key that identifies every row is enough; if each key may be NULL, all keys are needed. A key over some of the columns, or over more, is enough too: rows
+    are then deleted and inserted instead of changed in place (``own_keys``).
     """
     missing = _missing(info, there)
     if not missing or any(_columns(key) < _names(missing[0]) or _columns(key) > _names(missing[0]) for key in there.unique_keys):
@@ -34,7 +34,7 @@ def needed_key(info: TableInfo, there: TargetTable, label: str) -> str:
 
 
 def _missing(info: TableInfo, there: TargetTable) -> list[tuple[ColumnInfo, ...]]:
-    """The upstream's keys of which one has to be there and none is."""
+    """The upstream's keys if the target needs one of them and has none."""
     keys = info.unique_keys()
     if not keys or not there.engine:
         return []
@@ -45,8 +45,8 @@ def _missing(info: TableInfo, there: TargetTable) -> list[tuple[ColumnInfo, ...]
 
 
 def own_keys(info: TableInfo, there: TargetTable) -> tuple[TargetKey, ...]:
-    """The unique keys by which the target may take two rows of the upstream for one; or, of a table without the key that is needed, one row for two,
-    as where a partitioned target has the partition's column in its key.
+    """The unique keys by which the target may treat two rows of the upstream as equal. In a table without the key that is needed also keys by which it may
+    keep one row twice, as in a partitioned table whose key includes the column of the partition.
     """
     upstream, written = list(_upstream(info)), {c.name.lower() for c in info.target_columns()}
     missing = [_names(key) for key in _missing(info, there)]

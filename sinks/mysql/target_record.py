@@ -1,13 +1,13 @@
-"""The record, in the target, of how far a stream is: when it is saved, and what follows it. [db]
+"""The target's record of how far a stream is: when it is saved, and what follows it. [db]
 
     a step with data, a DDL         -> saved in their transaction
     a step that applied nothing     -> put off (``late_record``), saved by what comes next, by a timer, or at the end
-    the target's own timestamp      -> asked for between two steps, saved at once (``sync_points``)
+    the target's own timestamp      -> read between two steps, saved at once (``sync_points``)
     the real checkpoint elsewhere   -> written after each of these (``elsewhere``)
 
-Promises: each transaction that moves the record locks and compares it first, so that one that somebody else has moved is noticed and not
-overwritten. It says ``consistent`` only where nothing is half applied and no safe mode is open. Knows nothing of rows and DDLs: ``commit_ts`` and
-``consistent`` are what the sink says of the target.
+Promises: each transaction that moves the record first locks and compares it, so a record that somebody else has moved is noticed and not
+overwritten. The record says ``consistent`` only where nothing is half applied and no safe mode is open. This module knows no rows and DDLs: the sink gives
+``commit_ts`` and ``consistent``.
 """
 
 import logging
@@ -103,7 +103,7 @@ class TargetRecord:
         self._late.note = note
 
     def counts(self, ours: Checkpoint | None, found: TargetProgress) -> tuple[TargetProgress, Choice]:
-        """What counts at the start: what the target records (the row ``ours``, and all of it ``found``), or the real checkpoint that is elsewhere."""
+        """What counts at the start: the target's record (the row ``ours``, and all of it ``found``), or the real checkpoint elsewhere."""
         self._sync_point = ours.sync_point if ours else None
         if not is_elsewhere(self._config):
             return found, Choice(None, True)
@@ -153,8 +153,8 @@ class TargetRecord:
         if stored_ts not in (after_ts, upto_ts):
             cluster_id = self._leased.lease.cluster_id
             raise ApplyError(
-                f"cannot apply ({after_ts}, {upto_ts}]: the target's checkpoint of cluster {cluster_id} was moved to {stored_ts} meanwhile. Was it "
-                "edited, or the target restored, while the stream was running? Restart the Drainer; it continues from the target's checkpoint"
+                f"cannot apply ({after_ts}, {upto_ts}]: the target's checkpoint of cluster {cluster_id} was moved to {stored_ts}. Was it "
+                "edited, or the target restored, while the stream was running? Restart the Drainer: it continues from the target's checkpoint"
             )
         return stored_ts
 
@@ -259,7 +259,7 @@ class TargetRecord:
             try:
                 self._save_last()
             except ReplicationError as error:
-                _log.warning("the checkpoint %s is not that of a clean stop: %s", self._real.where if self._real else "", error)
+                _log.warning("the checkpoint %s does not record a clean stop: %s", self._real.where if self._real else "", error)
             finally:
                 self.one_at_a_time.release()
         if self._real is not None:
@@ -270,7 +270,7 @@ class TargetRecord:
             self.catch_up()
         except ReplicationError as error:
             _log.warning(
-                "the checkpoint stays at %d, although nothing was to be applied up to %d: %s",
+                "the checkpoint stays at %d, although there was nothing to apply up to %d: %s",
                 self._late.recorded_ts,
                 self.commit_ts,
                 error,

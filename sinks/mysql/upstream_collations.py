@@ -16,15 +16,17 @@ _log = logging.getLogger(__name__)
 
 _QUESTION = "SELECT VARIABLE_VALUE FROM mysql.tidb WHERE VARIABLE_NAME = 'new_collation_enabled'"
 _SETTING = "spark.upstream-new-collations"
-_KEPT = "collations keep their names, and utf8mb4_bin pads, at a target other than TiDB"
-_BYTES = "every collation becomes a NO PAD _bin at a target other than TiDB, because old collations compare texts as bytes"
-_NOPAD = "utf8mb4_bin becomes a NO PAD collation at a target other than TiDB, and the other collations keep their names"
-_UNKNOWN = f"a key in one of these (utf8mb4_general_ci) is right only for an upstream with new collations: set {_SETTING} to true or false"
+_KEPT = "at a target other than TiDB, collations keep their names, and utf8mb4_bin pads"
+_BYTES = "at a target other than TiDB, every collation becomes a NO PAD _bin, because old collations compare texts as bytes"
+_NOPAD = "at a target other than TiDB, utf8mb4_bin becomes a NO PAD collation, and the other collations keep their names"
+_UNKNOWN = (
+    f"a key in one of the others (utf8mb4_general_ci) is right only for an upstream with new collations. Set {_SETTING} to true or false"
+)
 _SECONDS = 10.0
 
 
 def with_collations(config: DrainerConfig) -> DrainerConfig:
-    """``config`` with ``auto`` replaced by what the upstream says, if it says something; the log says what was chosen, and why."""
+    """``config`` with ``auto`` replaced by the upstream's answer, if it answers; the log says what was chosen, and why."""
     chosen, words = _chosen(config.apply.upstream_new_collations, config.upstream)
     if config.apply.db_type in ("mysql", "tidb"):
         _log.info("%s collations: %s", {"true": "new", "false": "old"}.get(chosen, "unknown"), words)
@@ -35,13 +37,13 @@ def _chosen(setting: str, upstream: UpstreamConfig) -> tuple[str, str]:
     if setting != "auto":
         return setting, f"{_KEPT if setting == 'true' else _BYTES}, because {_SETTING} = {setting}"
     if not upstream.host:
-        return "auto", f"{_NOPAD}: {_SETTING} = auto, and spark.upstream.host names no TiDB to ask; {_UNKNOWN}"
+        return "auto", f"{_NOPAD}: {_SETTING} = auto, and spark.upstream.host names no TiDB to ask. So {_UNKNOWN}"
     where = f"{upstream.host}:{upstream.port}"
     try:
         found = new_collations(upstream)
     except ApplyError as error:
         _log.warning(
-            "spark.upstream: %s, asked as %r whether it has new collations, answers with error %s, %s. In tables that are made now %s; %s",
+            "spark.upstream: %s, asked as %r whether it has new collations, answers with error %s, %s. In tables that are created now %s. So %s",
             *(where, upstream.user, error.errno, error.words, _NOPAD, _UNKNOWN),
         )
         return "auto", f"{_NOPAD}, because {where} did not answer"

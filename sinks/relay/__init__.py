@@ -1,1 +1,1 @@
-"""The relay log: what is about to be applied in parts is kept in local files, so that a target can be made consistent without the upstream."""
+"""The relay log: local files of what is about to be applied in parts. With it a target becomes consistent without the upstream."""

@@ -1,9 +1,10 @@
-"""What the text of a DDL says of a replay that does not know whether the DDL was executed. Pure.
+"""DDLs in a replay that does not know whether they were executed: what their text says about a second execution. Pure.
 
-A real Drainer saves its checkpoint at once after a DDL (drainer.md 6), and has applied all rows before it. So of the DDLs behind its checkpoint only
-the first one may have been executed, and if it was, the rows before it are in the target, too, in the form that the DDL gave them. Most DDLs
-may be executed again after these rows were written again. Promises: those of which that is wrong are named, and the columns are that a row
-before the DDL says nothing of.
+A real Drainer applies all rows before a DDL first, and saves its checkpoint at once after the DDL (drainer.md 6). So only the first DDL behind its
+checkpoint may have been executed. If it was, the target already has the rows before it, in the form that the DDL gave them. For most DDLs it is safe to
+write these rows again and to execute the DDL again.
+
+Promises: names the DDLs for which this is wrong, and the columns that rows from before the DDL do not have.
 """
 
 from collections.abc import Collection
@@ -16,25 +17,25 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import alter_specs, definition
 def why_not_twice(query: str) -> str:
     """In words why the DDL must not be executed a second time; empty: it may."""
     if len(rename_pairs(query)) > 1:
-        return "it renames several tables, which may give one the name of another"
+        return "it renames several tables, and a second time it may give a table another's name"
     if any(words(spec)[:2] == ["EXCHANGE", "PARTITION"] for spec in _specs(query)):
-        return "executed twice, EXCHANGE PARTITION gives the rows back"
+        return "a second EXCHANGE PARTITION would put the rows back"
     return ""
 
 
 def why_not_rows(query: str, worded: Collection[str]) -> str:
-    """In words why rows of its table that were written before the DDL must not be written after it; empty: they may.
+    """Why rows from before the DDL must not be written after it, in words; empty: they may.
 
     Args:
         query: its text.
-        worded: columns, in lower case, of which such a row holds the number of a word (ENUM, SET).
+        worded: columns, in lower case, for which such a row holds the number of a word (ENUM, SET).
     """
     for spec in _specs(query):
         spoken = words(spec)
         if spoken[0] == "CHANGE" or spoken[:2] == ["RENAME", "COLUMN"]:
-            return "it renames a column, by whose old name the rows before it are recorded"
+            return "it renames a column, and the rows before it are recorded under the old name"
         if spoken[0] == "MODIFY" and (_is_worded(spec) or spec[definition_at(spec)].name.lower() in worded):
-            return "it changes the words of an ENUM or SET, by whose numbers the rows before it are recorded"
+            return "it changes the words of an ENUM or SET, and the rows before it are recorded by the old numbers of these words"
     return ""
 
 

@@ -1,13 +1,13 @@
 """The files of the relay log, and which span of the upstream they hold for certain (drainer.md 8, wire.md 3).
 
-    binlog-<index>-<time>   a real Drainer's relay log, byte for byte: either can recover from the other's
-    relay.spark             ours, JSON: the span of commit_ts that the files hold completely (``Cover``); a real Drainer passes it over
+    binlog-<index>-<time>   a real Drainer's relay log, byte for byte: each can recover from the other's
+    relay.spark             ours, JSON: the span of commit_ts that the files hold completely (``Cover``); a real Drainer ignores it
     .lock                   its writer holds a flock on it
 
 Promises: when ``write`` returns, every transaction of the span is durable, in the order of commit_ts, and ``relay.spark`` says so. An error of the
-file system is raised before anything was applied. Of each transaction there is one record behind the target's checkpoint, also after any number of
-crashes: ``begin`` decides by the checkpoint what is kept (``standing``). The file being written is never deleted; older ones are, once everything
-in them is in the target.
+file system is raised before anything is applied. Behind the target's checkpoint there is one record of each transaction, even after any number of
+crashes: ``begin`` decides by the checkpoint what to keep (``standing``). The file being written is never deleted. An older file is deleted when the target
+has everything in it.
 """
 
 import datetime
@@ -40,7 +40,7 @@ class RelayStream:
     """``ignore-txn-commit-ts``: these transactions are not in it."""
 
     def takes(self, other: "RelayStream") -> bool:
-        """Whether what ``other`` has written suffices for this one, which leaves out itself what is ignored only now."""
+        """Whether what ``other`` has written is enough for this stream, which then leaves out transactions that are only now ignored."""
         return (self.cluster_id, self.filters) == (other.cluster_id, other.filters) and other.ignored_ts <= self.ignored_ts
 
 
@@ -109,13 +109,13 @@ class Extent:
 
 
 def standing(found: TargetProgress, noted: Cover | None, extent: Extent, stream: RelayStream) -> Standing:
-    """What is to be done with a log by what the target says. Pure.
+    """Decides what to do with a log by the target's progress. Pure.
 
-    * Consistent: the target needs nothing of the log. What lies behind the checkpoint was written by a life that died before it applied any of it.
-    * A span of ours is open, and the log holds it: nothing is changed, because the upstream may be gone before the span is finished.
-    * A span of ours is open, and the log does not hold it (it was switched on since, or is of other filters): it is written again.
-    * Not consistent, and no span of ours, or one that was begun to replay such a log: a real Drainer has died. Its log goes on without a gap from its checkpoint, unless ours at its beginning is
-      from later: then the target was restored, and the log is of no use.
+    * Consistent: the target needs nothing of the log. A life that died before it applied anything wrote what is behind the checkpoint.
+    * A span of ours is open, and the log holds it: the log stays, because the upstream may be gone before the span is finished.
+    * A span of ours is open, and the log does not hold it (it was switched on since, or has other filters): the span is written again.
+    * Not consistent, and no span of ours, or a span begun to replay such a log: a real Drainer has died. Its log follows its checkpoint without a gap.
+      If ``relay.spark`` at the log's beginning is from later, the target was restored, and the log is of no use.
 
     Args:
         found: the target's progress.
@@ -157,11 +157,11 @@ class RelayLog:
         """Whether a write has failed, so that a part of a record may be at the end."""
 
     def begin(self, found: TargetProgress) -> None:
-        """Lock the directory and bring it to where the target is; ``found``: what the target says of itself.
+        """Lock the directory and make it fit the target; ``found``: the target's progress.
 
         Raises:
             LeaseHeld: another process writes there.
-            Corruption: what is there is no relay log, or damaged.
+            Corruption: the directory holds no relay log, or a damaged one.
             ApplyError: the directory cannot be written.
         """
         with told(self._directory):
@@ -221,7 +221,7 @@ class RelayLog:
     @property
     def _held(self) -> BinlogWriter:
         if self._writer is None or self._failed:
-            raise ApplyError(f"the relay log in {self._directory} is not open, or a write has failed: start again")
+            raise ApplyError(f"the relay log in {self._directory} is not open, or a write has failed. Start again")
         return self._writer
 
     def _settle(self, writer: BinlogWriter, found: TargetProgress) -> None:
@@ -246,7 +246,7 @@ def noted_cover(directory: Path) -> Cover | None:
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None
     if layout != _LAYOUT:
-        raise ApplyError(f"{directory / COVER} has layout {layout}, this release reads {_LAYOUT}: use the release that wrote it")
+        raise ApplyError(f"{directory / COVER} has layout {layout}, but this release reads {_LAYOUT}. Use the release that wrote it")
     return cover
 
 
@@ -263,11 +263,11 @@ def extent_of(directory: Path, last_ts: int, end: FilePosition) -> Extent:
 
 @contextmanager
 def told(directory: Path) -> Iterator[None]:
-    """Errors of the file system, and of damaged files, with the directory and what to do."""
+    """Adds the directory, and what to do, to errors of the file system and of damaged files."""
     try:
         with written_in("the relay log", directory, "syncer.relay.log-dir"):
             yield
     except Corruption as error:
         raise Corruption(
-            f"the relay log in {directory}: {error}. With the upstream running it is not needed: move its files away and start again"
+            f"the relay log in {directory}: {error}. While the upstream runs, the relay log is not needed: move its files away and start again"
         ) from error

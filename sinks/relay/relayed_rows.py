@@ -1,11 +1,11 @@
-"""What a relay log holds, read back: row operations by name, on tables as the target has them, and DDLs (wire.md 2.4). Pure.
+"""Reads the content of a relay log: row operations by name, on tables as the target has them, and DDLs (wire.md 2.4). Pure.
 
     record -> slave.Binlog -> slave.Table, a run of rows of one table -> RowOp
     names and types of a record + the target's table (``TargetTable``) -> TableAt
 
-Promises: a column that the target lacks, or computes itself, is left out: the log has those of any state, and generated ones. A row is sought by
-the target's unique keys. Values are those that were written into the log. A TIMESTAMP is in ``zone``, that of the process that wrote it: of the
-hour that comes twice when summer time ends, the log does not say which one is meant, so ``doubtful_times`` counts these.
+Promises: a column that the target lacks, or computes itself, is left out: the log also has generated columns and columns that are not public. Rows are found
+by the target's unique keys. Values are those that were written into the log. A TIMESTAMP is in ``zone``, the zone of the process that wrote it. In the
+hour that comes twice when summer time ends, the log does not say which of the two is meant; ``doubtful_times`` counts such values.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -57,8 +57,9 @@ def signature(table: slave.Table) -> tuple[tuple[str, str, int, int], ...]:
 
 
 def table_of(table: slave.Table, there: TargetTable, not_yet: Collection[str] = ()) -> TableAt:
-    """The table with the columns that both the log and the target have, in the target's order, and the target's keys of these. ``not_yet``: names,
-    in lower case, of columns that a later DDL adds: what the log has for them is no value, and they get their defaults.
+    """The table with the columns that both the log and the target have, in the target's order, and the target's keys over these columns.
+
+    ``not_yet``: names, in lower case, of columns that a later DDL adds. The log has no real value for them, and they get their defaults.
     """
     known = [c for c in table.column_info if c.name.lower() not in not_yet]
     columns = [WrittenColumn(c.name, *TYPES.get(c.mysql_type, _UNKNOWN), c.flen, c.decimal) for c in known]
@@ -80,7 +81,9 @@ def operations_in(table: slave.Table, at: TableAt, commit_ts: int, how: ReadBack
 
     def row(cells: Sequence[slave.Column]) -> dict[str, Value]:
         if len(cells) != len(table.column_info):
-            raise Corruption(f"a row of {label} at commit_ts {commit_ts} has {len(cells)} values for {len(table.column_info)} columns")
+            raise Corruption(
+                f"a row of {label} at commit_ts {commit_ts} has {len(cells)} values, but the table has {len(table.column_info)} columns"
+            )
         return {c.name: _value(c, mysql_type, cells[place], label, how) for c, place, mysql_type in wanted}
 
     for mutation in table.mutations:

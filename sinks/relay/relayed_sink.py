@@ -1,11 +1,11 @@
 """A target in front of which the relay log is written (``sinks.sink``, drainer.md 8).
 
-Promises: those of the contract, and of the sink behind it. Before a step that may be half applied when the process dies, all its transactions are
-durable in the relay log: every step in parts; with ``every_step`` (``net-change = false``) every step; and every step of a life that has found the
-checkpoint not consistent. A step that is one transaction of the target with its checkpoint needs none: it is there or it is not. So whenever the
-checkpoint says ``consistent`` false, the log holds what is missing. If the log cannot be written, nothing is applied.
+Promises: those of the contract, and of the sink behind it. If a step may be half applied when the process dies, all its transactions are
+durable in the relay log before it begins. These steps are: every step in parts; with ``every_step`` (``net-change = false``) every step; and every step of a
+life that has found the checkpoint not consistent. A step that is one transaction with its checkpoint needs no log: the target has all of it or nothing.
+So whenever the checkpoint says ``consistent`` false, the log holds what is missing. If the log cannot be written, nothing is applied.
 
-The log has the names and columns of the target, as rows are written there (``spark.route``). The executors translate the rows of a step in parts,
+The log has the target's names and columns, as rows are written there (``spark.route``). The executors translate the rows of a step in parts,
 and the driver writes them in the order of commit_ts, a few megabytes at a time.
 """
 
@@ -39,7 +39,7 @@ class RelaySettings:
     ddls: bool = True
     """False: no DDLs, as their texts have the upstream's names, and the target has others."""
     ignored_ts: frozenset[int] = frozenset()
-    """``ignore-txn-commit-ts``: DDLs with one of these are not written; rows with one never come."""
+    """``ignore-txn-commit-ts``: DDLs with such a commit_ts are not written; rows with such a commit_ts never come."""
 
 
 class RelayedSink(Sink):

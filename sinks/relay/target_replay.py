@@ -4,17 +4,16 @@
 
 Promises:
 
-* Afterwards every row that has a unique key without NULL is as upstream at the consistent point: the end of our open span, or, of a real Drainer's,
-  the last record. Rows without such a key cannot be told apart in a span that was half applied: their tables are named. No row of any other span
-  is touched.
-* A kill at any moment, and a repetition, leave the same: the first transaction replaces our marks of the open span by one of the replay's, with the
-  number of operations that are done, which each later transaction moves. The number counts only for the same records: with others, as when one is
-  left out by now, it begins again. With the upstream back, the stream goes on in safe mode up to the end of the log, which is kept until then.
-* Nothing is changed unless the log holds the span and all its records are readable. The lease is required as by every other writer.
-* A DDL of which nobody knows whether it was executed, and that must not be executed twice, is left to a person (``ddl_in_doubt``): before anything
-  is changed if a real Drainer may have executed it, and else when all before it is in the target.
+* Afterwards every row that has a unique key without NULL is as upstream at the consistent point. That is the end of our open span, or the last record of
+  a real Drainer's log. Rows without such a key cannot be told apart in a half applied span: their tables are named. Rows of any other span do not change.
+* A kill at any moment, and a repetition, end in the same state. The first transaction replaces our marks of the open span by a mark of the replay, with the
+  number of operations that are done. Each later transaction moves that number. It counts only for the same records: if a record is
+  left out since, the replay begins again. When the upstream is back, the stream continues in safe mode up to the end of the log, which is kept until then.
+* Nothing is changed unless the log holds the span and all its records are readable. The lease is required, as for every other writer.
+* A DDL that may have been executed, and must not be executed twice, is left to a person (``ddl_in_doubt``). If a real Drainer may have executed it, the replay
+  stops before it changes anything; otherwise when the target has everything before the DDL.
 
-One connection applies everything in order, so that nothing needs to be known of which operations are in conflict.
+One connection applies everything in order, so conflicts between operations do not matter.
 """
 
 import hashlib
@@ -61,7 +60,7 @@ _OPERATIONS = 2000
 """Of one transaction, at most."""
 _BYTES = 8 << 20
 """Of the records of one transaction, about."""
-_SAID = "by the settings it was not executed before, and is left to a person"
+_SAID = "by the settings it was not executed before, and a person decides about it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ class RelayReplay(RowSink):
     """One target, to which the relay log is applied."""
 
     def __init__(self, config: DrainerConfig, cluster_id: int, stream: RelayStream, how: ReadBack, pause: Callable[[float], None]) -> None:
-        """``cluster_id`` 0: the only one of which the target has a record. ``stream``: what would be written now."""
+        """``cluster_id`` 0: the only cluster of which the target has a record. ``stream``: what would be written now."""
         super().__init__(config, cluster_id, RowSettings(), pause)
         self._stream = stream
         self._read_back = how
@@ -121,7 +120,7 @@ class RelayReplay(RowSink):
 
         def begin(_: str, commit_ts: int | None) -> int:
             if commit_ts is None:
-                raise ApplyError("the target has no checkpoint: there is nothing that a relay log could complete")
+                raise ApplyError("the target has no checkpoint, so there is nothing that a relay log could complete")
             return commit_ts
 
         found = self.open(begin, SchemaHistory).progress
@@ -162,7 +161,7 @@ class RelayReplay(RowSink):
     # What there is.
 
     def _consistent_point(self, found: TargetProgress) -> int:
-        """Where the target will be consistent; every record is read once, so that a damaged one is found before anything is changed."""
+        """Where the target will be consistent. It reads every record once, so that a damaged record is found before anything is changed."""
         behind = [_Stamp(commit_ts_of(r.payload), _is_ddl(r.payload), zlib.crc32(r.payload)) for r in self._records()]
         last_ts = max((s.commit_ts for s in behind), default=0)
         cover, own, left = read_cover(self._directory), found.unfinished, self._open_lanes
@@ -188,23 +187,23 @@ class RelayReplay(RowSink):
     def _require(self, upto_ts: int, covered: bool) -> None:
         if not covered:
             raise ApplyError(
-                f"a part of what follows {self.commit_ts} is in the target, and the relay log in {self._directory} does not hold all of it, up to "
-                f"{upto_ts}: it was switched on later, is of other filters or another ignore-txn-commit-ts, files were removed, or the target was "
+                f"some binlogs after {self.commit_ts} are in the target, but the relay log in {self._directory} does not hold all of them up to "
+                f"{upto_ts}. It was switched on later, or has other filters or another ignore-txn-commit-ts, or files were removed, or the target was "
                 "restored. Start again when the upstream is back"
             )
 
     def _require_followed(self, commit_ts: int, behind: Sequence[int]) -> None:
-        """Check that a log without a word of ours goes on from the checkpoint of the Drainer that left it.
+        """Check that a log without ``relay.spark`` follows the checkpoint of the Drainer that left the target.
 
-        A real one writes there what it is about to apply, and deletes only files of which everything is applied: between its checkpoint, which trails
-        that by seconds, and the first record there may be a gap, but a short one.
+        A real Drainer writes to its log what it is about to apply, and deletes only files of which everything is applied. Its checkpoint trails by seconds.
+        So between the checkpoint and the first record there may be a gap, but only a short one.
         """
         if behind and behind[0] <= commit_ts + LEAST_OPEN or self._log_end_ts == commit_ts:
             return
-        what = f"goes on only at {behind[0]} ({as_time(behind[0])})" if behind else f"ends at {self._log_end_ts}"
+        what = f"continues only at {behind[0]} ({as_time(behind[0])})" if behind else f"ends at {self._log_end_ts}"
         raise ApplyError(
-            f"another Drainer has left the target, and says in its checkpoint {commit_ts} ({as_time(commit_ts)}) that a part of what follows may be there. "
-            f"The relay log in {self._directory} {what}, so that it does not hold all of it: it is of another Drainer or was switched off, files were "
+            f"another Drainer has left the target. By its checkpoint {commit_ts} ({as_time(commit_ts)}) some later binlogs may be in the target. "
+            f"The relay log in {self._directory} {what}, so it does not hold all of them. It belongs to another Drainer, or was switched off, or files were "
             "removed, or the target was restored. Start again when the upstream is back"
         )
 
@@ -273,7 +272,7 @@ class RelayReplay(RowSink):
         return f"{row_progress.RELAYED}-{found.hexdigest()[:32]}"
 
     def _mark(self, session: Session, point: int) -> None:
-        """Forget the marks of what is replayed; until it is, whoever comes next does not know what of the log up to ``point`` is in the target."""
+        """Forget the marks of what is replayed. Until then the next life does not know what of the log up to ``point`` is in the target."""
         schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
         progress.finish_span(session, cluster_id, point, schema)
         progress.begin_safe(session, cluster_id, progress.SafeBounds(self._since_ts, point, progress.Reason.RELAY), schema)
@@ -347,17 +346,17 @@ class RelayReplay(RowSink):
         if why := why or (why_not_rows(query, worded_before[name]) if name in worded_before else ""):
             if ddl_ts not in self._settings.ignore_txn_commit_ts:
                 raise DdlRefused(
-                    f"the first DDL in the relay log in {self._directory}, that of commit_ts {ddl_ts}, may have been executed before its Drainer was killed, "
-                    f"and {why}: {query}. Look at the target. (1) It was executed: then so is everything before it; {self._set_to(ddl_ts)}, and start again. (2) "
-                    f"It was not: start with syncer.ignore-txn-commit-ts = [{ddl_ts}]; what comes before it is replayed, and the next message says what follows"
+                    f"the first DDL in the relay log in {self._directory}, of commit_ts {ddl_ts}, may have been executed before its Drainer was killed, "
+                    f"and {why}: {query}. Look at the target. (1) If the DDL was executed, so was everything before it: execute {self._set_to(ddl_ts)}, and start again. (2) "
+                    f"If not, start with syncer.ignore-txn-commit-ts = [{ddl_ts}]: the start replays what comes before the DDL, and the next message says what to do"
                 )
             self._not_executed = ddl_ts
         self._not_yet, self._first_ddl_ts = {name: added_columns(query)}, ddl_ts
 
     def _left_to_a_person(self, ddl_ts: int, query: str, why: str) -> DdlRefused:
         return DdlRefused(
-            f"everything before the DDL of commit_ts {ddl_ts} in the relay log is in the target, the DDL itself perhaps, and {why}: {query}. Look at the target, "
-            f"execute it by hand if it was not, {self._set_to(ddl_ts)}, and start again"
+            f"the target has everything before the DDL of commit_ts {ddl_ts} in the relay log, and perhaps the DDL itself, and {why}: {query}. Look at the target. If "
+            f"the DDL was not executed, execute it by hand. Then execute {self._set_to(ddl_ts)}, and start again"
         )
 
     def _set_to(self, ddl_ts: int) -> str:
@@ -386,12 +385,12 @@ class RelayReplay(RowSink):
         except ApplyError as error:
             raise DdlRefused(
                 f"the target refuses the DDL of commit_ts {binlog.commit_ts} in the relay log: {error}. Execute it by hand in a form that the target "
-                f"takes, leave it out with syncer.ignore-txn-commit-ts = [{binlog.commit_ts}], and start again",
+                f"accepts, leave it out with syncer.ignore-txn-commit-ts = [{binlog.commit_ts}], and start again",
                 error.errno,
                 error.words,
             ) from error
         if already_so is not None:
-            _log.warning("DDL of commit_ts %d: the target says that it is so already: %s", binlog.commit_ts, already_so)
+            _log.warning("DDL of commit_ts %d: the target says that it was executed before: %s", binlog.commit_ts, already_so)
         failpoints.point("after-relayed-ddl-record")
         self._file_tables.forget()
         done.ddls += 1
@@ -453,9 +452,9 @@ class RelayReplay(RowSink):
             raise CommitsLost(str(error)) from error
         if progress.ddl_begun(session, self._cluster_id, commit_ts, self._settings.checkpoint_schema) is None:
             raise CommitsLost(
-                f"the target has lost transactions that it had committed: {self._settings.checkpoint_schema}.spark_progress does not have the begin of the "
+                f"the target has lost transactions that it had committed: {self._settings.checkpoint_schema}.spark_progress does not record the begin of the "
                 f"DDL of commit_ts {commit_ts}. Did the server crash with innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind "
-                "taken its place? Start the recovery again; it continues from what the target has"
+                "taken its place? Start the recovery again: it continues from what the target has"
             )
         return False
 

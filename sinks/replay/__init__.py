@@ -1,1 +1,1 @@
-"""Reparo's destinations that are databases: what a file sink wrote is applied to them."""
+"""Reparo's destinations that are databases: applies to them what a file sink wrote."""

@@ -4,17 +4,17 @@
 
 Promises:
 
-* DDLs stand where they stood: everything before one is committed, nothing after it is begun. Row operations that share a key keep their order.
+* DDLs keep their place: when a DDL begins, everything before it is committed and nothing after it is begun. Row operations that share a key keep their order.
   Tables are as the target has them.
 * One replay writes at a time: it holds the lease of ``CLUSTER`` in ``tidb_binlog.spark_lease``, and every transaction checks it.
-* There is no checkpoint: a range is applied whenever it is asked for. But where it stopped is known: ``spark_rows`` says, in the transactions of the
-  rows, what of the open chunk is done, which chunks of its span come before it, and which DDL was begun or executed last. If the same operations come
-  first again, they go on from there, exactly, rows without a unique key included; anything else is refused without safe mode.
-* A DDL that a replay had begun when it ended is executed again, where the target then says that it is so already; one that would undo itself
+* There is no checkpoint: a range is applied whenever a person asks for it. But ``spark_rows`` records, in the transactions of the rows, where a replay
+  stopped: what of the open chunk is done, which chunks of its span come before it, and which DDL was begun or executed last. If the next replay begins with
+  the same operations, it continues exactly there, rows without a unique key included. Any other beginning is refused without safe mode.
+* A DDL that an interrupted replay had begun is executed again, and the target then says that it was executed before. A DDL that would undo itself
   (EXCHANGE PARTITION, names that change places) is left to a person.
-* In safe mode (REPLACE; deletes that may find nothing) any part may have been applied before: afterwards every row that has a unique key without NULL
+* In safe mode (REPLACE; deletes that may match no row) any part may have been applied before: afterwards every row that has a unique key without NULL
   is as the files say. Rows without such a key cannot be told apart, and their tables are named.
-* What the target has or lacks against the files is a finding, and the row is then as the files say.
+* A difference between the target and the files is a finding, and the row is then as the files say.
 """
 
 import itertools
@@ -70,7 +70,7 @@ _PIECE = 1000
 """Operations on one table that are handed on together."""
 _NO_DATABASE = 1049
 _WAY_OUT = (
-    "leave its table out with [[replicate-ignore-table]], or replay up to the transaction and then go on behind it: -safe-mode -stop-tso {before}, "
+    "leave its table out with [[replicate-ignore-table]]. Or replay up to this transaction and then behind it: -safe-mode -stop-tso {before}, "
     "then -safe-mode -start-tso {behind}"
 )
 
@@ -83,7 +83,7 @@ class FilesReplayed:
     operations: int = 0
     ddls: int = 0
     so_already: int = 0
-    """DDLs of which the target said that it is so already."""
+    """DDLs that the target says were executed before."""
     passed_over: int = 0
     """Binlogs that a Drainer, started again, had written twice."""
     keyless: set[str] = field(default_factory=set)
@@ -142,7 +142,7 @@ class MySQLReplay:
         self._written: tuple[int, int, str] | None = None
         """Span and plan of the record that this replay has written last."""
         self._go_on = after_ts + 1
-        """Where a range begins that goes on from here."""
+        """Where a range begins that continues from here."""
         self._begun = False
         """Whether this replay has found its place, or applied anything."""
         self._had: dict[tuple[str, str], set[str]] = {}
@@ -178,8 +178,8 @@ class MySQLReplay:
         if not self._begun:
             return "nothing was applied"
         return (
-            f"everything of the range up to commit_ts {self._done_ts} ({as_time(self._done_ts)}) is in the target: -start-tso {self._go_on} goes on. "
-            "With the same files, filters and end it goes on exactly where this one stopped; otherwise add -safe-mode"
+            f"everything of the range up to commit_ts {self._done_ts} ({as_time(self._done_ts)}) is in the target. To continue: -start-tso {self._go_on}. "
+            "With the same files, filters and end the replay continues exactly where this one stopped. Otherwise add -safe-mode"
         )
 
     # The range.
@@ -188,7 +188,7 @@ class MySQLReplay:
         try:
             self._leased.take(CLUSTER)
         except LeaseHeld as error:
-            raise LeaseHeld(f"another replay writes to this target, and only one may at a time: {error}") from error
+            raise LeaseHeld(f"another replay writes to this target, but only one replay may write at a time: {error}") from error
         schema = self._apply.checkpoint_schema
 
         def look(session: Session) -> OpenLanes | None:
@@ -201,7 +201,8 @@ class MySQLReplay:
         if left is not None and self._found_ddl is not None and self._done_ts >= self._found_ddl.commit_ts:
             if self._found_ddl.state is not DdlState.EXECUTED:
                 _log.warning(
-                    "the DDL of commit_ts %d, at which a replay before stopped, is left to who chose this range", self._found_ddl.commit_ts
+                    "the DDL of commit_ts %d, at which an earlier replay stopped, is not executed: this range begins after it",
+                    self._found_ddl.commit_ts,
                 )
             # What an earlier one had left open may go on behind it.
             left = replace(left, after_ts=self._found_ddl.commit_ts, plan=_REST) if left.upto_ts > self._done_ts else None
@@ -214,7 +215,7 @@ class MySQLReplay:
             if left.plan != _REST or not self._apply.safe_mode:
                 raise self._open_span(left, f"this range begins only behind {self._done_ts}")
             _log.warning(
-                "of (%d, %d] a part may be in the target; this range begins behind %d: what of it comes before stays as it is",
+                "a part of (%d, %d] may be in the target, but this range begins only behind %d: the changes of that span before this range stay as they are",
                 left.after_ts,
                 left.upto_ts,
                 self._done_ts,
@@ -263,7 +264,7 @@ class MySQLReplay:
     def _finish(self) -> None:
         if self._left is not None:
             if not self._apply.safe_mode:
-                raise self._open_span(self._left, "this range holds nothing of it")
+                raise self._open_span(self._left, "this range holds nothing of that span")
             return
         self._done_ts, self._go_on = self._last_ts, self._last_ts + 1
         schema, upto_ts = self._apply.checkpoint_schema, self._open_upto
@@ -282,21 +283,21 @@ class MySQLReplay:
 
         self._leased.transact(finish)
         if upto_ts > self._done_ts:
-            _log.warning("the range ends at %d, within what an earlier replay had begun, up to %d", self._done_ts, upto_ts)
+            _log.warning("the range ends at %d, within a span that an earlier replay began, up to %d", self._done_ts, upto_ts)
 
     def _open_span(self, left: OpenLanes, why: str) -> ApplyError:
         schema, found = self._apply.checkpoint_schema, self._found_ddl
-        go_on, how = left.after_ts + 1, "with the files, filters and end of that one, or with -safe-mode from there"
+        go_on, how = left.after_ts + 1, "with the files, filters and end of that replay, or with -safe-mode from there"
         what = f"within ({left.after_ts}, {left.upto_ts}] ({as_time(left.upto_ts)}): a part of that span is in the target"
         if left.plan == _REST:
-            how = "and -safe-mode; or begin behind it, with -safe-mode, where what lies before is as you want it"
+            how = "and -safe-mode. Or begin behind the span, with -safe-mode, if the rows of the span are as you want them"
         elif found is not None:
             go_on = min(go_on, found.commit_ts)
             what = f"at the DDL of commit_ts {found.commit_ts} ({as_time(found.commit_ts)}): everything before it is in the target"
         return ApplyError(
-            f"a replay before stopped {what}, and {why}. "
-            f"Go on with -start-tso {go_on}, {how}. "
-            f"If the target was emptied or restored since, forget it: DELETE FROM {schema}.spark_rows WHERE cluster_id = {CLUSTER}"
+            f"an earlier replay stopped {what}, and {why}. "
+            f"To continue: -start-tso {go_on}, {how}. "
+            f"If the target was emptied or restored since, delete the record: DELETE FROM {schema}.spark_rows WHERE cluster_id = {CLUSTER}"
         )
 
     # Rows.
@@ -339,7 +340,7 @@ class MySQLReplay:
         made = table_there(*name, columns, there)
         if not made.info.columns:
             raise ApplyError(
-                f"{'.'.join(name)}: the target's table has none of the columns that the binlogs have: create it as it was then"
+                f"{'.'.join(name)}: the target's table has none of the columns that the binlogs have. Create it as it was at that time"
             )
         if not identifies_rows(made.info):
             self.done.keyless.add(".".join(name))
@@ -350,7 +351,9 @@ class MySQLReplay:
 
     def _tell_of_missing(self, name: tuple[str, str], columns: Sequence[str], commit_ts: int) -> None:
         if columns:
-            _log.warning("%s.%s, commit_ts %d: the target lacks %s, which the binlogs have: left out", *name, commit_ts, ", ".join(columns))
+            _log.warning(
+                "%s.%s, commit_ts %d: the target lacks %s; these columns of the binlogs are left out", *name, commit_ts, ", ".join(columns)
+            )
             # One that a DDL of this range has dropped is to be gone.
             if lost := {c for c in columns if c.lower() not in self._had[name]}:
                 self.done.left_out.setdefault(".".join(name), set()).update(lost)
@@ -381,7 +384,7 @@ class MySQLReplay:
         left = self._left
         if left is None or self._apply.safe_mode or left.after_ts != self._done_ts or place.upto > operations_before(left.plan):
             return False
-        _log.warning("%d operations from commit_ts %d on are in the target: passed over", len(batch), int(batch.commit_ts[0]))
+        _log.warning("%d operations from commit_ts %d on are in the target already and are skipped", len(batch), int(batch.commit_ts[0]))
         return True
 
     def _plan(self, batch: RowBatch, keys: OpKeys, place: SpanPlace, upto_ts: int) -> LanePlan:
@@ -390,7 +393,7 @@ class MySQLReplay:
         if left is not None and (left.after_ts, left.upto_ts) == (self._done_ts, upto_ts):
             plan = LanePlan.again(batch, keys, left, place)
             if plan is not None:
-                _log.warning("goes on exactly where a replay before stopped, within (%d, %d]", left.after_ts, left.upto_ts)
+                _log.warning("the replay continues exactly where an earlier replay stopped, within (%d, %d]", left.after_ts, left.upto_ts)
                 return plan
         self._require_safe(left)
         safe = self._apply.safe_mode or self._done_ts < self._open_upto
@@ -419,13 +422,13 @@ class MySQLReplay:
         executed = mark.but(DdlState.EXECUTED).plan
         self._begin(upto_ts, executed if there else mark.plan, 1, safe=False)
         if there:
-            _log.warning("the DDL of commit_ts %d was executed by a replay before: passed over", binlog.commit_ts)
+            _log.warning("an earlier replay executed the DDL of commit_ts %d; it is skipped", binlog.commit_ts)
             self._last_ts = binlog.commit_ts
             return
         # A range in safe mode may have begun before it, also because the target was made anew.
         if known is not None and known.state is not DdlState.REFUSED and undoes_itself(parts.statement):
             raise _left_to_a_person(
-                binlog, parts, "it was being executed when a replay before ended, and a second time it would undo itself"
+                binlog, parts, "it was being executed when an earlier replay ended, and executing it again would undo it"
             )
         try:
             record = self._record_of(upto_ts, executed, parts)
@@ -440,13 +443,13 @@ class MySQLReplay:
                 self._begin(upto_ts, mark.but(DdlState.REFUSED).plan, 1, safe=False)
             raise DdlRefused(
                 f"the target refuses the DDL of commit_ts {binlog.commit_ts} ({as_time(binlog.commit_ts)}): {error}. Execute it by hand in a form that the "
-                f"target takes, and go on with -start-tso {binlog.commit_ts + 1}",
+                f"target accepts, and go on with -start-tso {binlog.commit_ts + 1}",
                 error.errno,
                 error.words,
             ) from error
         if already is not None:
             self.done.so_already += 1
-            _log.warning("DDL of commit_ts %d: the target says that it is so already: %s", binlog.commit_ts, already)
+            _log.warning("DDL of commit_ts %d: the target says that it was executed before: %s", binlog.commit_ts, already)
         failpoints.point("after-ddl-record")
         self._file_tables.forget()
         self._tables.clear()
@@ -466,7 +469,7 @@ class MySQLReplay:
 
     def _require_safe(self, left: OpenLanes | None) -> None:
         if left is not None and not self._apply.safe_mode:
-            raise self._open_span(left, "what comes first now is not what it had begun with")
+            raise self._open_span(left, "this range does not begin with the changes with which that span began")
 
     def _begin(self, upto_ts: int, plan: str, lanes: int, *, safe: bool) -> None:
         span, schema = (self._done_ts, upto_ts), self._apply.checkpoint_schema
@@ -520,7 +523,7 @@ class MySQLReplay:
             raise CommitsLost(
                 f"the target has lost transactions that it had committed: {schema}.spark_rows does not have the span that begins at {begun}. Did the "
                 "server crash with innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind taken its place? Start the replay again "
-                "as before; without a record, from its beginning and with -safe-mode"
+                "with the same options. If the target has no record, start it from the beginning with -safe-mode"
             )
         if self._ends is not None:
             record, ends = self._ends
@@ -530,5 +533,5 @@ class MySQLReplay:
 def _left_to_a_person(binlog: pb.Binlog, parts: DdlParts, why: str) -> DdlRefused:
     return DdlRefused(
         f"the DDL of commit_ts {binlog.commit_ts} ({as_time(binlog.commit_ts)}) was executed, or may have been: {why}: {parts.statement}. Look at its "
-        f"tables; if it was not executed, execute it by hand; then go on with -start-tso {binlog.commit_ts + 1}"
+        f"tables. If it was not executed, execute it by hand. Then go on with -start-tso {binlog.commit_ts + 1}"
     )

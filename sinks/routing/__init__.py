@@ -1,1 +1,1 @@
-"""Which databases are replicated."""
+"""Which tables, row changes and DDLs are replicated, and under which names."""

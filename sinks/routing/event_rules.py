@@ -1,8 +1,8 @@
-"""Which kinds of changes are left out, by table: ``table-migrate-rule`` and ``binlog-filter-rule`` of a real Drainer (drainer.md 4b).
+"""Rules that leave out kinds of changes, by table: ``table-migrate-rule`` and ``binlog-filter-rule`` of a real Drainer (drainer.md 4b).
 
-Promises: pure; the rules of a real Drainer. Patterns for names have ``*`` as their last character for anything, ``?`` for one character, and
-``[a-z]`` and ``[!a-z]`` for one of these. A pattern for a database alone holds for the database and for every table of it. All rules that
-match a table apply. Of the events of a rule the first one that says something about an event decides.
+Promises: pure; the rules of a real Drainer. In a pattern for names, ``*`` as the last character stands for anything, ``?`` for one character, and
+``[a-z]`` and ``[!a-z]`` for one character of a set. A pattern for a database alone holds for the database and for every table of it. All rules that
+match a table apply. In a rule, the first event that matches decides.
 """
 
 import re
@@ -68,7 +68,7 @@ class EventRules:
                 raise ConfigError("syncer.table-migrate-rule: source.schema is missing")
             for pattern in (rule.schema, rule.table):
                 if "*" in pattern[:-1]:
-                    raise ConfigError(f"{where}: {pattern!r} has * before its end, where it is not known as a wildcard")
+                    raise ConfigError(f"{where}: {pattern!r} has * before its end, but * is a wildcard only at the end")
                 try:
                     _glob(pattern)
                 except re.error as error:
@@ -96,7 +96,9 @@ class EventRules:
             for name in chosen.binlog_filter_rule:
                 if name not in named:
                     known = ", ".join(sorted(named)) or "none"
-                    raise ConfigError(f"syncer.table-migrate-rule: there is no [syncer.binlog-filter-rule.{name}]; known: {known}")
+                    raise ConfigError(
+                        f"syncer.table-migrate-rule names [syncer.binlog-filter-rule.{name}], which does not exist; known: {known}"
+                    )
                 held = EventRule(*where, held.events + named[name].ignore_event, held.sql + named[name].ignore_sql)
             merged[where] = held
         return cls(tuple(merged.values()), config.case_sensitive)

@@ -1,6 +1,6 @@
 r"""Regular expressions of a real Drainer's settings, which are Go's. Pure.
 
-Promises: an expression means what it means to the real Drainer, or is refused: what only Go knows (``[[:alpha:]]``, ``\z``, ``\pL``, ``\Q..\E``)
+Promises: an expression means what it means to the real Drainer, or is refused: syntax that only Go has (``[[:alpha:]]``, ``\z``, ``\pL``, ``\Q..\E``)
 has no counterpart here. The classes ``\d``, ``\w`` and ``\s`` and the boundary ``\b`` are ASCII's, as in Go.
 """
 
@@ -21,9 +21,9 @@ def compiled(pattern: str) -> re.Pattern[str]:
     """
     known = _ONLY_GO.search(pattern)
     if known is not None:
-        raise re.error(f"character classes such as {known.group()} are not known here, write [a-z] or \\w")
+        raise re.error(f"character classes such as {known.group()} are not supported, write [a-z] or \\w")
     if re.search(r"(?<!\\)(?:\\\\)*\\Z", pattern):
-        raise re.error("Go does not know \\Z")
+        raise re.error("Go does not support \\Z")
     re.compile(pattern)  # its own errors have the places of the user's text
     return re.compile(_with_ascii_classes(pattern), re.IGNORECASE)
 
@@ -51,6 +51,6 @@ def _ascii(letter: str, *, inside: bool) -> str:
     if letter.lower() not in _ASCII:
         return f"\\{letter}"
     if inside and letter.isupper():
-        raise re.error(f"\\{letter} within [] is not known here")
+        raise re.error(f"\\{letter} within [] is not supported")
     some = _ASCII[letter.lower()]
     return some if inside else f"[{'^' if letter.isupper() else ''}{some}]"

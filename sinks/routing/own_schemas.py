@@ -1,6 +1,6 @@
 """Databases that are a Drainer's own, at either end. Pure.
 
-Promises: nothing in them is ever replicated, neither rows nor DDLs: checkpoint, markers and marks say something about one target only, and
+Promises: nothing in them is ever replicated, neither rows nor DDLs. Checkpoint, markers and marks describe one target only, and
 in a ring each of them would come back as a change.
 """
 

@@ -1,8 +1,8 @@
-"""What of an upstream is replicated: which tables, which kinds of row changes, which DDLs. Pure.
+"""Decides what of an upstream is replicated: which tables, which kinds of row changes, which DDLs. Pure.
 
-Promises: every decision goes by the names that a table has upstream, and is the same for all rows of one table at one schema version. A DDL
-across the border of the filter is never applied halfway: what it would bring in was not replicated before, so it is refused; what it takes
-out leaves under its new name.
+Promises: every decision depends on the upstream's table names, and is the same for all rows of one table at one schema version. A DDL
+across the border of the filter is never applied halfway. A table that it would bring in was not replicated before, so the DDL is refused. A table that it
+takes out gets its new name at the target.
 """
 
 import json
@@ -29,7 +29,7 @@ class DdlFate(StrEnum):
     FILTERED = "filtered"
     """It is about nothing that is replicated."""
     LEFT_OUT = "left out"
-    """A rule leaves it out: the target's table stays as it is, and rows are fitted to it."""
+    """A rule leaves it out: the target's table stays as it is, and rows are written in its form."""
     DERIVED = "derived"
     """Applied, but not as text, which names a table that is not replicated."""
     REFUSED = "refused"
@@ -43,7 +43,7 @@ class DdlDecision:
     fate: DdlFate = DdlFate.APPLIED
     why: str = ""
     strangers: frozenset[int] = frozenset()
-    """Of a DDL about several tables the ids of those that are not replicated, neither before it nor after it."""
+    """For a DDL on several tables: the ids of the tables that are replicated neither before nor after it."""
 
 
 APPLIED = DdlDecision()
@@ -108,12 +108,12 @@ class Selection:
         others: Sequence[TableAt] = (),
         known: ColumnNames = NO_NAMES,
     ) -> DdlDecision:
-        """What becomes of a DDL.
+        """Decide what becomes of a DDL.
 
         Args:
             job: its job.
-            schema: the database that it is about.
-            before: the tables that it changes, before it; of RECOVER TABLE the restored one, as it was dropped.
+            schema: the DDL's database.
+            before: the tables that it changes, before it; for RECOVER TABLE the restored table, as it was dropped.
             after: the same after it.
             others: with routes, all other tables that are replicated.
             known: with lists of columns, ``routes.column_names`` of the tables after it.
@@ -123,12 +123,16 @@ class Selection:
             return by_filter
         named = _subject(job, schema, before, after)
         if self.rules.ignores_ddl(*named, job.query):
-            return DdlDecision(DdlFate.LEFT_OUT, f"a rule of syncer.binlog-filter-rule leaves it out of {'.'.join(filter(None, named))}")
+            return DdlDecision(
+                DdlFate.LEFT_OUT, f"a rule of syncer.binlog-filter-rule leaves this DDL out for {'.'.join(filter(None, named))}"
+            )
         like = like_source(job.query) if job.type == JobType.CREATE_TABLE else None
         if like is not None:
             source = (like.schema or schema).lower(), like.name.lower()
             if not self.tables.keeps(*source) or any((d, t) == source for d, t, _ in self.routes.columns):
-                return DdlDecision(DdlFate.DERIVED, f"the target lacks {'.'.join(source)}, or columns of it, which are not replicated")
+                return DdlDecision(
+                    DdlFate.DERIVED, f"{'.'.join(source)}, or some of its columns, are not replicated, so the target lacks them"
+                )
         why_not = self._misrouted(job, schema, before, after, others, known) if self.routes else ""
         strangers = self._strangers(before, after) if job.type in _OF_SEVERAL else frozenset()
         return DdlDecision(DdlFate.REFUSED, why_not) if why_not else DdlDecision(strangers=strangers)
@@ -146,9 +150,9 @@ class Selection:
             elsewhere = next((t for t in before if self.keeps(t) and routes.target(t.schema, t.name).schema.lower() != home), None)
             if elsewhere is not None:
                 to = routes.target(elsewhere.schema, elsewhere.name)
-                return f"{elsewhere.schema}.{elsewhere.name} is {to.schema}.{to.name} at the target, which DROP DATABASE {home} would leave; drop both by hand"
+                return f"{elsewhere.schema}.{elsewhere.name} is {to.schema}.{to.name} at the target, and DROP DATABASE {home} would not drop it; drop both by hand"
             guest = next((t for t in others if routes.target(t.schema, t.name).schema.lower() == home), None)
-            return f"{guest.schema}.{guest.name} is in {home} at the target too; drop what belongs to {schema} by hand" if guest else ""
+            return f"the target has {guest.schema}.{guest.name} in {home} too; drop the tables of {schema} there by hand" if guest else ""
         if job.type == JobType.CREATE_VIEW and (named := self._routed_name(job.query)):
             return f"the view names {named}, which has another name at the target; create the view there by hand"
         coming = [t for t in after if self.keeps(t)]
@@ -161,7 +165,7 @@ class Selection:
         if not any(map(self.routes.columns_of, (*before, *after))):
             return ""
         if job.type in _ON_PARTITIONS:
-            return f"{job.type_name}: a table with a list of columns has no partitions at the target; change its rows there by hand"
+            return f"{job.type_name}: the target has no partitions of a table with a list of columns; change its rows there by hand"
         for table in after:
             was = next((t for t in before if t.table_id == table.table_id), None)
             wanted = self.routes.columns_of(table)
@@ -176,7 +180,7 @@ class Selection:
     def _unconditioned(self, job: Job, before: Sequence[TableAt], after: Sequence[TableAt]) -> str:
         """Why conditions for rows do not let a DDL mean at the target what it means upstream; empty if they do."""
         if job.type == JobType.EXCHANGE_PARTITION and any(map(self.routes.condition_of, (*before, *after))):
-            return "EXCHANGE PARTITION: a table with a condition for its rows lacks the others at the target; change its rows there by hand"
+            return "EXCHANGE PARTITION: the target lacks the other rows of a table with a condition for its rows; change its rows there by hand"
         old = {t.table_id: t for t in before}
         for now in after:
             was, where = old.get(now.table_id), self.routes.condition_of(now)
@@ -203,7 +207,7 @@ class Selection:
         old = {t.table_id: t for t in before}
         if job.type == JobType.EXCHANGE_PARTITION and any(not self.keeps(t) for t in (*before, *after)):
             strange = next(t for t in (*before, *after) if not self.keeps(t))
-            return _not_here(f"rows of {strange.schema}.{strange.name} would become rows of a table that is replicated", strange)
+            return _not_here(f"rows of {strange.schema}.{strange.name} would become rows of a replicated table", strange)
         come_in = next((old[t.table_id] for t in coming if t.table_id in old), None)
         if come_in is not None:
             now = next(t for t in coming if t.table_id == come_in.table_id)
@@ -226,9 +230,9 @@ def _condition_lost(was: TableAt, now: TableAt, where: str) -> str:
     before, after = ({c.name.lower(): c for c in t.info.public_columns()} for t in (was, now))
     for name in sorted(n for n in before if names_column(where, n)):
         if name not in after:
-            return f"{name} of {now.schema}.{now.name} is gone, which its condition {where!r} names; correct it for the table as it is after this DDL"
+            return f"the condition {where!r} of {now.schema}.{now.name} names {name}, which the table does not have after this DDL; write the condition for that table"
         if (before[name].id, before[name].elems) != (after[name].id, after[name].elems):
-            return f"the values of {name} of {now.schema}.{now.name} are converted, so that its condition {where!r} may become true or false without a row change"
+            return f"the values of {name} of {now.schema}.{now.name} are converted, so its condition {where!r} may become true or false without a row change"
     return ""
 
 
@@ -238,15 +242,15 @@ def _crossing(was: TableAt, now: TableAt, wanted: frozenset[str]) -> str:
     for column_id, name in after.items():
         former = before.get(column_id)
         if former is not None and (former.lower() in wanted) != (name.lower() in wanted):
-            return f"{former} of {now.schema}.{now.name} becomes {name}, of which only one is in its list of columns; name both there"
+            return f"{former} of {now.schema}.{now.name} becomes {name}, but its list of columns has only one of the two names; name both there"
     return ""
 
 
 def _not_here(what: str, table: TableAt) -> DdlDecision:
     return DdlDecision(
         DdlFate.REFUSED,
-        f"{what}, but {table.schema}.{table.name} is not replicated, so the target has none of its rows. Copy them, so that the target is as the "
-        "upstream after this DDL, and skip it then",
+        f"{what}, but {table.schema}.{table.name} is not replicated, so the target has none of its rows. Copy these rows to the target, so that it is as the "
+        "upstream after this DDL, and then skip the DDL",
     )
 
 

@@ -1,7 +1,7 @@
-"""Under which names, and with which columns, tables are replicated: ``[[spark.route]]``. Pure.
+"""The target's names and columns of replicated tables: ``[[spark.route]]``. Pure.
 
 Promises: a route names one table, or with an empty ``tbl-name`` every table of one database; names are compared without regard to case. No two
-names of the upstream become one at the target: what can be seen of that in the settings is refused at start, the rest by ``shared``.
+names of the upstream become one name at the target: a start refuses settings that show such a case, ``shared`` finds all others.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,9 +33,9 @@ class Routes:
     tables: tuple[tuple[str, str, TargetName], ...] = ()
     """(database and table upstream, in lower case; target)."""
     columns: tuple[tuple[str, str, frozenset[str]], ...] = ()
-    """(database and table upstream, columns), in lower case: the tables of which only some columns are replicated."""
+    """(database and table upstream, columns), in lower case: tables with only some columns replicated."""
     conditions: tuple[tuple[str, str, str], ...] = ()
-    """(database and table upstream, in lower case; expression of Spark SQL): the tables of which only some rows are replicated."""
+    """(database and table upstream, in lower case; expression of Spark SQL): tables with only some rows replicated."""
 
     @classmethod
     def of(cls, config: ApplyConfig) -> Self:
@@ -46,14 +46,14 @@ class Routes:
         """
         if config.routes and config.db_type in _MESSAGES:
             raise ConfigError(
-                f"spark.route: with syncer.db-type = {config.db_type!r} the texts of DDLs are handed on as they are, under the upstream's names; remove the "
+                f"spark.route: with syncer.db-type = {config.db_type!r} the texts of DDLs keep the upstream's names, so routes are refused. Remove the "
                 "routes, and rename where the binlogs are read"
             )
         for route in config.routes:
             _check(route)
             if route.where and not config.net_change:
                 raise ConfigError(
-                    f"spark.route of {route.db_name}.{route.tbl_name}: where decides over the net change of a row; remove it, or set spark.net-change = true"
+                    f"spark.route of {route.db_name}.{route.tbl_name}: where needs the net change of a row. Remove where, or set spark.net-change = true"
                 )
         databases = tuple((r.db_name.lower(), r.to_db) for r in config.routes if not r.tbl_name)
         of_database = dict(databases)
@@ -124,8 +124,8 @@ class Routes:
             other = seen.setdefault((to.schema.lower(), to.name.lower()), table)
             if other.table_id != table.table_id:
                 return (
-                    f"{other.schema}.{other.name} and {table.schema}.{table.name} would both be {to.schema}.{to.name} at the target, where rows of one would "
-                    "replace rows of the other; give each a name of its own, or leave one out with syncer.ignore-table"
+                    f"{other.schema}.{other.name} and {table.schema}.{table.name} would both be {to.schema}.{to.name} at the target, where their rows would "
+                    "replace each other. Give each table a name of its own, or leave one of them out with syncer.ignore-table"
                 )
         return ""
 
@@ -164,9 +164,13 @@ def why_not_narrowed(table: TableAt, columns: frozenset[str], ever: frozenset[st
     if strange:
         return f"{label} has no column {', '.join(sorted(strange))}; correct the columns of its route"
     if key:
-        return f"the columns of {label} lack {', '.join(key)} of its primary key, by which its rows are found; add it to its route"
+        return f"the route of {label} lacks the columns {', '.join(key)} of the primary key that identifies its rows; add them to the route"
     needed = [c.name for c in table.info.public_columns() if c.generated and c.name.lower() in columns]
-    return f"{needed[0]} of {label} is computed from other columns, which the target may lack; leave it out of its route" if needed else ""
+    return (
+        f"{needed[0]} of {label} is computed from other columns, which the target may lack; remove it from the columns of the route"
+        if needed
+        else ""
+    )
 
 
 def _check(route: TableRoute) -> None:
@@ -174,9 +178,9 @@ def _check(route: TableRoute) -> None:
     if not route.db_name:
         raise ConfigError("spark.route: db-name is missing")
     if any(name.startswith("~") or "*" in name for name in (route.db_name, route.tbl_name, route.to_db, route.to_tbl)):
-        raise ConfigError(f"{what}: names are taken as they are, patterns are not known here; write a route for each table")
+        raise ConfigError(f"{what}: names are literal, patterns are not supported; write a route for each table")
     if not route.tbl_name and (route.to_tbl or route.columns or route.where or not route.to_db):
-        raise ConfigError(f"{what}: a route of a whole database has to-db, and none of to-tbl, columns and where")
+        raise ConfigError(f"{what}: a route of a whole database needs to-db, and may not have to-tbl, columns or where")
     if not (route.to_db or route.to_tbl or route.columns or route.where):
         raise ConfigError(f"{what}: it changes nothing; set to-db, to-tbl, columns or where")
 
@@ -186,5 +190,5 @@ def _once(names: Iterable[tuple[str, str]], which: str) -> None:
     for name in names:
         if name in seen:
             shown = ".".join(filter(None, name))
-            raise ConfigError(f"spark.route: two routes lead {which} {shown}; tables cannot be merged, give each a name of its own")
+            raise ConfigError(f"spark.route: two routes lead {which} {shown}, but tables cannot be merged; give each a name of its own")
         seen.add(name)

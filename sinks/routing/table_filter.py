@@ -1,10 +1,12 @@
-"""Which tables are replicated, by the names that they have upstream.
+"""Decides which tables are replicated, by their upstream names.
 
-Promises: pure; the rules of a real Drainer (drainer.md 4a). Case never matters. A table passes if no do-list is set, or its database matches
-``replicate-do-db``, or both names match an entry of ``replicate-do-table``; and if its database matches no entry of ``ignore-schemas`` and
-both names none of ``ignore-table``. A database itself is asked for with an empty table name. Databases of ``own_schemas`` never pass.
+Promises: pure; the rules of a real Drainer (drainer.md 4a). Case never matters. A table passes if both of these hold:
 
-Every entry is a regular expression: after a leading ``~`` it may match anywhere, otherwise it stands between ``^`` and ``$``.
+* no do-list is set, or its database matches ``replicate-do-db``, or both names match an entry of ``replicate-do-table``;
+* its database matches no entry of ``ignore-schemas``, and both names match no entry of ``ignore-table``.
+
+A database itself is looked up with an empty table name. Databases of ``own_schemas`` never pass. Every entry is a regular expression: after a leading ``~``
+it may match anywhere, otherwise it stands between ``^`` and ``$``.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What a format of binlogs is given, and the contract of both: whole transactions and DDLs become one message each.
+"""The contract of both formats of binlogs, and their input: whole transactions and DDLs become one message each.
 
 Promises: pure. A message does not depend on how its transaction was cut into batches.
 """
@@ -94,7 +94,7 @@ class TableRows:
     def _require_both(self, old: Datums, new: Datums) -> None:
         for column in self._writable:
             if (column.id in old) != (column.id in new):
-                raise Corruption(f"column {column.name} (id {column.id}) occurs in only one half of the update")
+                raise Corruption(f"column {column.name} (id {column.id}) is in only one half of the update")
             if column.id not in old and not self._may_lack:
                 raise Corruption(f"column {column.name} (id {column.id}) is missing in an update")
 

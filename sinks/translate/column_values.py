@@ -1,9 +1,9 @@
-"""What both formats say of a column and its values: the type's name, the text of a value, and the value of a column that a row lacks.
+"""The type name, the text of a value, and the default of a missing column, as both formats need them.
 
-Promises: pure. Names, texts and values are those of a real Drainer (wire.md 2.4 and 2.5, rows.md 8), but where it hands on another value than
+Promises: pure. Names, texts and values are those of a real Drainer (wire.md 2.4 and 2.5, rows.md 8). Where a real Drainer writes another value than
 the row has, ours is the row's:
 
-* a missing FLOAT or DOUBLE with a default is the default (in its Kafka messages 0);
+* a missing FLOAT or DOUBLE with a default is the default (in a real Drainer's Kafka messages 0);
 * a missing ENUM that is NOT NULL, without a default, is the first member (there: number 0);
 * the default of a missing TIMESTAMP keeps its fraction (there it is cut off).
 """
@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableI
 from pyspark_tidb_binlog.sinks.translate.process_zone import in_zone
 
 TEXTS = frozenset({CellKind.DECIMAL, CellKind.DATE, CellKind.DATETIME, CellKind.TIME, CellKind.JSON})
-"""Kinds of columns whose values are handed on as text."""
+"""Kinds of columns whose values are written as text."""
 
 _NAMES = {
     ColumnType.UNSPECIFIED: "unspecified",

@@ -1,7 +1,7 @@
-"""The messages of a step whose rows the executors hold: translated by them, given to the driver in the order of commit_ts. [spark]
+"""The messages of a step whose rows the executors hold: the executors translate them, the driver receives them in the order of commit_ts. [spark]
 
-Promises: the same messages as ``Translation.messages`` of the same rows. The driver holds a few megabytes at a time; an executor holds the rows of
-its range of commit_ts as Spark sorts them, and those of one transaction as Python values.
+Promises: the same messages as ``Translation.messages`` of the same rows. The driver holds a few megabytes at a time. An executor holds the rows of
+its range of commit_ts as Spark sorts them, and the rows of one transaction as Python values.
 """
 
 from collections.abc import Iterable, Iterator

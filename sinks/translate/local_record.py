@@ -1,12 +1,12 @@
-"""How far a sink without transactions is: files in a local directory, beside what it writes.
+"""The record of a sink without transactions: files in a local directory, separate from its target.
 
     savepoint         a real Drainer's checkpoint of type ``file``, three keys in TOML, so that either can take over from the other (drainer.md 6)
-    savepoint.spark   ours, JSON: where the sink stands, and where in its target that is
+    savepoint.spark   ours, JSON: how far the sink is, and the place in its target
     savepoint.lock    the sink that writes holds a flock on it
 
-Promises: ``save`` is atomic and durable. ``savepoint.spark`` is the record as long as ``savepoint`` is one of those that it names, which trails
-it by some seconds, as a real Drainer's does. Any other ``savepoint`` was written by a real Drainer, or by a person: then that is the record, and
-says nothing of the place in the target. A new directory is another target.
+Promises: ``save`` is atomic and durable. ``savepoint.spark`` is the record as long as it names the commit_ts of ``savepoint``, which trails
+it by some seconds, as a real Drainer's does. Any other ``savepoint`` was written by a real Drainer, or by a person: then ``savepoint`` is the record, and
+does not say the place in the target. A new directory is another target.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ class Stand:
     commit_ts: int
     schema_version: int
     early: frozenset[int]
-    """Ids of DDL jobs in the target that ``schema_version`` does not tell (``AppliedJobs.early``)."""
+    """Ids of DDL jobs in the target that ``schema_version`` does not cover (``AppliedJobs.early``)."""
     place: TargetPlace | None
     """The end of what belongs to it in the target; None: unknown, because another program wrote the savepoint."""
     ours: bool = True
@@ -111,7 +111,7 @@ class LocalRecord:
             self.target = str(found["target"])
             if found["cluster_id"] not in (0, self._cluster_id) and self._cluster_id:
                 raise ApplyError(
-                    f"{self._directory / STAND} is the record of cluster {found['cluster_id']}, this is cluster {self._cluster_id}: each needs "
+                    f"{self._directory / STAND} is the record of cluster {found['cluster_id']}, but this is cluster {self._cluster_id}. Each cluster needs "
                     "a directory of its own"
                 )
             if savepoint is None or savepoint.commit_ts in found["savepoints"]:
@@ -144,7 +144,9 @@ class LocalRecord:
                 self._write_stand(self.stand, due=True)
                 self._write_savepoint()
         except OSError as error:
-            _log.warning("%s stays behind %s, which counts for this program: %s", self._directory / SAVEPOINT, STAND, error)
+            _log.warning(
+                "%s cannot be written and stays behind %s, which counts for this program: %s", self._directory / SAVEPOINT, STAND, error
+            )
         finally:
             os.close(self._lock)
             self._lock = -1
@@ -194,9 +196,9 @@ class LocalRecord:
         except FileNotFoundError:
             return {}
         except ValueError as error:
-            raise ApplyError(f"{path} cannot be read: {error}. Without it, the stream goes on from {SAVEPOINT} beside it") from error
+            raise ApplyError(f"{path} cannot be read: {error}. Remove it to continue from {SAVEPOINT} beside it") from error
         if found.get("layout") != _LAYOUT:
-            raise ApplyError(f"{path} has layout {found.get('layout')}, this release writes {_LAYOUT}: use the release that wrote it")
+            raise ApplyError(f"{path} has layout {found.get('layout')}, but this release writes {_LAYOUT}. Use the release that wrote it")
         return found
 
 
@@ -211,5 +213,5 @@ def locked(directory: Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
-        raise LeaseHeld(f"another Drainer records its progress in {directory}: it holds {SAVEPOINT_LOCK}") from None
+        raise LeaseHeld(f"another Drainer records its progress in {directory}: it has locked {SAVEPOINT_LOCK}") from None
     return lock

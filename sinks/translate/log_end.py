@@ -1,6 +1,6 @@
-"""Where the binlogs of a directory end, by commit_ts: for sinks that go on behind a certain one (wire.md 3).
+"""Finds the end of a directory's binlogs, by commit_ts, for sinks that continue after a certain binlog (wire.md 3).
 
-Promises: reads only. Files of either format. A torn record at the end of a file is passed over; anything else that is no record raises ``Corruption``
+Promises: reads only. Files of either format. A torn record at the end of a file is ignored; any other invalid record raises ``Corruption``
 with the file and the offset.
 """
 

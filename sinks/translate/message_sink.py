@@ -1,9 +1,9 @@
-"""A target that takes whole transactions as messages, in the order of commit_ts: what the file and the Kafka sink share (``sinks.sink``).
+"""A target that takes whole transactions as messages, in the order of commit_ts: the common part of the file and the Kafka sink (``sinks.sink``).
 
-Promises: those of the contract. A step is put into the outlet, made durable there, and then recorded (``local_record``); what an outlet holds
-beyond the record at ``open`` is removed, or not put again. An error leaves the sink closed to further steps: the next life begins at the record.
+Promises: those of the contract. A step is written to the outlet, made durable there, and then recorded (``local_record``). At ``open``, what the outlet holds
+beyond the record is removed, or not written again. After an error the sink refuses further steps: the next life begins at the record.
 
-* The rows of a step become one message per transaction. A DDL is a message of its own, at the commit_ts of its step: that of its binlog, or, if rows
+* The rows of a step become one message per transaction. A DDL is a message of its own, at the commit_ts of its step: its binlog's commit_ts, or, if rows
   need the job before its binlog, one less than theirs.
 * What is not replicated is left out (``sinks.engine.choice``). No DDL is refused, so no table is frozen.
 """
@@ -45,11 +45,11 @@ class Outlet(Protocol):
     """Where messages go. One thread at a time."""
 
     def open(self, stand: Stand | None, commit_ts: int) -> None:
-        """Make ready to go on after ``commit_ts``: what is there beyond ``stand`` is removed with the first ``put``, or passed over when it is put again.
+        """Get ready to continue after ``commit_ts``: the first ``put`` removes what is there beyond ``stand``, or what is there is not written again.
 
         Raises:
             LeaseHeld: another process writes there.
-            ApplyError: what is there does not fit the record; with ``stand`` None, that anything beyond ``commit_ts`` is there.
+            ApplyError: what is there does not fit the record; with ``stand`` None, anything is there beyond ``commit_ts``.
         """
         ...
 
@@ -86,7 +86,7 @@ class MessageSettings:
     sync_ddl: bool = True
     """False: DDLs are not put, as with a real Drainer."""
     ignored_ts: frozenset[int] = frozenset()
-    """``ignore-txn-commit-ts``: DDLs with one of these are not put; rows with one never come."""
+    """``ignore-txn-commit-ts``: DDLs with such a commit_ts are not written; rows with such a commit_ts never come."""
     from_now: bool = False
     """``initial-commit-ts = -1``: a stream without a record begins at the upstream's time of its start."""
 
@@ -139,7 +139,7 @@ class MessageSink(Sink):
         done = AppliedJobs(stand.schema_version, stand.early)
         if done.executes(step.job):
             if step.commit_ts < stand.commit_ts:
-                raise ApplyError(f"cannot put DDL job {step.job.id} at {step.commit_ts}: the target stands at {stand.commit_ts}")
+                raise ApplyError(f"cannot write DDL job {step.job.id} at {step.commit_ts}: the target is already at {stand.commit_ts}")
             self._put(self._ddl(step, history), step.commit_ts, step.applied)
         self._commit_ts = max(step.commit_ts, stand.commit_ts)
         return DdlResult()
@@ -176,18 +176,18 @@ class MessageSink(Sink):
         return self._outlet.waiting_for
 
     def _require_empty(self) -> None:
-        """A stream that begins now goes on behind no binlogs: what was committed after the last of them would be missing for ever."""
+        """Refuse a stream that begins now where binlogs exist: what was committed after the last of them would be missing for ever."""
         last, record_dir = self._outlet.last(), self._settings.record_dir.absolute()
         if last is None:
             return
-        upto, ts = "which are not there any more,", "TS"
+        upto, ts = "which are no longer there,", "TS"
         if last.commit_ts:
             upto, ts = f"up to commit_ts {last.commit_ts} ({as_time(last.commit_ts)}),", str(last.commit_ts)
         raise ApplyError(
-            f"{last.where} holds binlogs {upto} but {record_dir} has no record of a stream, and with initial-commit-ts = -1 this one would begin now: "
-            f"everything in between would be missing. data-dir was lost, or is another one (a relative path depends on where the Drainer is started). "
-            f"Restore it; or go on behind the last binlog: write the lines consistent = true and commitTS = {ts} into {record_dir / SAVEPOINT}. To leave "
-            "the gap, set initial-commit-ts to where to begin; for another stream, name an empty target"
+            f"{last.where} holds binlogs {upto} but {record_dir} has no record of a stream. With initial-commit-ts = -1 this stream would begin now, and "
+            f"everything in between would be missing. data-dir was lost, or is another directory (a relative path depends on where the Drainer is started). "
+            f"Restore it. Or continue after the last binlog: write the lines consistent = true and commitTS = {ts} into {record_dir / SAVEPOINT}. To accept "
+            "the gap, set initial-commit-ts to where to begin. For another stream, name an empty target"
         )
 
     def _translation(self, step: RowsStep) -> Translation:
@@ -203,7 +203,7 @@ class MessageSink(Sink):
     def _write(self, step: RowsStep, messages: Iterable[Message]) -> Written:
         stand = self._held()
         if stand.commit_ts not in (step.after_ts, step.upto_ts):
-            raise ApplyError(f"cannot apply ({step.after_ts}, {step.upto_ts}]: the target stands at {stand.commit_ts}")
+            raise ApplyError(f"cannot apply ({step.after_ts}, {step.upto_ts}]: the target is at {stand.commit_ts}")
         done = 0
         if stand.commit_ts == step.after_ts < step.upto_ts:
             done = self._put(messages, step.upto_ts, step.applied)
@@ -219,7 +219,7 @@ class MessageSink(Sink):
         except BaseException as error:
             self._failed = error if isinstance(error, Exception) else ApplyError("interrupted")
             if isinstance(error, OSError):
-                raise ApplyError(f"cannot write up to {upto_ts}: {error}. The next start goes on from {self._commit_ts}") from error
+                raise ApplyError(f"cannot write up to {upto_ts}: {error}. The next start continues from {self._commit_ts}") from error
             raise
         failpoints.point("after-downstream-commit")
         return done
@@ -231,5 +231,5 @@ class MessageSink(Sink):
         if self.lost is not None:
             raise self.lost
         if self._failed is not None or self._record.stand is None:
-            raise ApplyError(f"this sink has failed and must be opened again: {self._failed}")
+            raise ApplyError(f"this sink has failed, and must be opened again: {self._failed}")
         return self._record.stand

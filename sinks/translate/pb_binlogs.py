@@ -1,10 +1,10 @@
 """Binlogs as the file sink writes them and Reparo reads them: ``pb_binlog.Binlog`` (wire.md 2.5).
 
-    INSERT   all columns, of any state; those that the row lacks with their default, or the zero value
-    UPDATE   the public columns that are not generated: ``value`` the old one, ``changed_value`` the new one
+    INSERT   all columns, public or not; a column that the row lacks has its default, or the zero value
+    UPDATE   the public columns that are not generated: ``value`` is the old value, ``changed_value`` the new value
     DELETE   the columns that the row has
 
-Promises: pure; byte for byte what a real Drainer writes, but for the values that ``column_values`` names. TIMESTAMP in ``zone``.
+Promises: pure; byte for byte what a real Drainer writes, except for the values that ``column_values`` names. TIMESTAMP in ``zone``.
 """
 
 import datetime
@@ -131,7 +131,7 @@ class PbColumn:
         self._head = named + text_field(3, mysql_type(column).encode()) + _VALUE
 
     def value(self, image: Datums) -> bytes:
-        """Its datum in an image, or the one that stands for a missing one."""
+        """The column's datum in an image, or its datum for a missing value."""
         raw = image.get(self.id)
         if raw is None:
             return self._missing

@@ -29,7 +29,7 @@ def process_zone(localtime: Path = _LOCALTIME) -> datetime.tzinfo:
 
 
 def in_zone(text: str, zone: datetime.tzinfo) -> str:
-    """``YYYY-MM-DD hh:mm:ss[.f]`` in UTC as the same moment in ``zone``; what is no moment (a zero date) stays as it is."""
+    """``YYYY-MM-DD hh:mm:ss[.f]`` in UTC as the same moment in ``zone``; a text that is no moment (a zero date) does not change."""
     if zone is datetime.UTC:
         return text
     try:
@@ -46,10 +46,10 @@ class ReadBack:
     zone: datetime.tzinfo
     """That of the process that wrote it."""
     doubtful_times: dict[str, int] = field(default_factory=dict)
-    """Number of values in the hour that comes twice when summer time ends, by table: the file does not say which one is meant."""
+    """Number of values, by table, in the hour that comes twice when summer time ends: the file does not say which of the two hours is meant."""
 
     def in_utc(self, text: str, table: str) -> str:
-        """``text`` in the file's zone as the same moment in UTC, of two the earlier; what is no moment (a zero date) stays as it is."""
+        """``text`` in the file's zone as the same moment in UTC, the earlier of two; a text that is no moment (a zero date) does not change."""
         if self.zone is datetime.UTC:
             return text
         try:

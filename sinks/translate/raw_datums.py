@@ -1,6 +1,6 @@
-"""The datums of a row event by column id, as bytes: most values go on as they are, so that nothing is decoded here (rows.md 3, 4 and 6).
+"""The datums of a row event by column id, as bytes: most values are copied as they are, so nothing is decoded here (rows.md 3, 4 and 6).
 
-Promises: pure. All columns that the row has are given, of any state, generated ones too; ids that nobody asks for cost nothing more. Damaged
+Promises: pure. Gives all columns that the row has, public or not, generated or not; columns that nobody asks for cost nothing more. Damaged
 bytes raise nothing but ``Corruption``.
 """
 

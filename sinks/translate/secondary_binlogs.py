@@ -1,11 +1,11 @@
 """Binlogs as the Kafka sink sends them and the relay log holds them: ``slave.binlog.Binlog`` (wire.md 2.4).
 
-Each row has a value for every column of the table, of any state, by the column's place:
+Each row has a value for every column of the table, public or not, by the column's place:
 
-    INSERT, DELETE   those that the row lacks with their default, or the zero value
-    UPDATE           ``row`` the new one, ``change_row`` the old one; a generated column, or one that is not public, is NULL
+    INSERT, DELETE   a column that the row lacks has its default, or the zero value
+    UPDATE           ``row`` is the new row, ``change_row`` the old row; a generated column, or a column that is not public, is NULL
 
-Promises: pure; byte for byte what a real Drainer sends, but for the values that ``column_values`` names. TIMESTAMP in ``zone``.
+Promises: pure; byte for byte what a real Drainer sends, except for the values that ``column_values`` names. TIMESTAMP in ``zone``.
 """
 
 import datetime
@@ -149,7 +149,7 @@ class SecondaryColumn:
         self._encode = encoding_of(column, zone)
 
     def value(self, image: Datums) -> bytes:
-        """Its value in an image, or the one that stands for a missing one."""
+        """The column's value in an image, or its value if it is missing."""
         raw = image.get(self._column.id)
         if raw is None:
             return self._missing

@@ -1,7 +1,7 @@
 """Row events as messages: one per transaction, in the order of commit_ts. Pure.
 
-Promises: the messages depend only on the transactions: neither on the order of the events, nor on how they were cut into batches or doubled.
-Rows of databases that are not replicated are left out, as are transactions without any other row.
+Promises: the messages depend only on the transactions: not on the order of the events, nor on how they were cut into batches or duplicated.
+Rows of databases that are not replicated are left out, and so are transactions without any other row.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ class Translation:
         return self.of_sorted([applied(rows, self.unwanted, self.left_out).sort_by(list(_ORDER))])
 
     def of_sorted(self, parts: Iterable[pa.Table | pa.RecordBatch]) -> Iterator[Message]:
-        """The same for rows that come in order and without unwanted ones; a transaction may go on in the next part."""
+        """The same for rows that come in order and without unwanted rows; a transaction may continue in the next part."""
         held: list[Event] = []
         for event in _events(parts):
             if held and held[-1][0] != event[0]:
@@ -72,8 +72,8 @@ class Translation:
         unknown = {e[2] for e in events} - self.tables.keys()
         if unknown:
             raise SchemaMismatch(
-                f"the transaction of commit_ts {commit_ts} has rows of tables {sorted(unknown)}, which are not in the DDL history; if "
-                "that does not reach back to their CREATE TABLE, set syncer.load-schema-snapshot = true"
+                f"the transaction of commit_ts {commit_ts} has rows of tables {sorted(unknown)}, but the DDL history has no such tables. If the history "
+                "does not reach back to their CREATE TABLE, set syncer.load-schema-snapshot = true"
             )
         runs = list(by_table(((e[2], e[3], e[4], e[5]) for e in events), self.tables))
         return Message(commit_ts, self.format.transaction(commit_ts, runs), len(events))

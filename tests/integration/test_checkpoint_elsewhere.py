@@ -267,7 +267,7 @@ def test_a_target_that_was_restored_or_rebuilt_is_not_taken_for_caught_up(kind: 
         here.query(f"UPDATE {MARKS}.spark_checkpoint SET checkPoint = '{saved}'")
         here.query("DELETE FROM d.k WHERE id = 2")
         here.query("DELETE FROM d.l LIMIT 2")
-    with pytest.raises(ConfigError, match="the target was restored from a backup, was rebuilt, .* remove that checkpoint"):
+    with pytest.raises(ConfigError, match="This target was restored from a backup, was rebuilt, .* remove the checkpoint"):
         here.stream.apply()
     here.stream.restart()
     if here.in_file:
@@ -302,7 +302,7 @@ def test_a_damaged_file_is_an_error_that_says_what_to_do(place: Callable[..., Pl
     here.stream.restart()
     (Path(here.config.data_dir) / "savepoint").write_text("commitTS = 12")
     (Path(here.config.data_dir) / "savepoint").write_text("commitTS = ")
-    with pytest.raises(ApplyError, match="is not a Drainer's savepoint.*Restore it; or remove it"):
+    with pytest.raises(ApplyError, match="is not a Drainer's savepoint.*Restore it. Or remove it"):
         _ = here.stream.sink
     (Path(here.config.data_dir) / "savepoint").unlink()
     here.stream.restart()
@@ -442,7 +442,7 @@ def test_a_file_by_which_another_drainer_went_on_is_never_passed_over(place: Cal
     here.stream.apply()
     here.stream.restart(dataclasses.replace(here.config, checkpoint=CheckpointConfig()))
     here.set_real(here.stream.upstream.oracle.next(), consistent=True)
-    with pytest.raises(ConfigError, match="savepoint is a checkpoint at .* which one counts"):
+    with pytest.raises(ConfigError, match="savepoint is a checkpoint at .* Which of the two counts"):
         _ = here.stream.sink
     here.stream.restart()
     (Path(here.config.data_dir) / "savepoint").unlink()

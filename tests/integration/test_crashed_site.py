@@ -91,7 +91,7 @@ def test_a_real_ones_log_that_does_not_go_on_from_the_checkpoint_is_refused(site
     site.log(records([inserted(ts, "c1", (7, None, 7)) for ts in there]))
     site.query("INSERT INTO d.x VALUES (1, 'a', 1)")
     before = site.recorded()
-    with pytest.raises(ApplyError, match="does not hold all of it"):
+    with pytest.raises(ApplyError, match="does not hold all of them"):
         site.recover()
     assert site.recorded() == before and site.query("SELECT * FROM d.c1") == []
     assert site.stream([inserted(100, "x", (1, "a", 1))], (90, 130)) == ()

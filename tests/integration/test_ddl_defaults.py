@@ -326,7 +326,7 @@ def test_a_null_that_may_not_be_is_filled_and_told(session: Session) -> None:
     losses = apply(session, modify, h).losses
     assert cells(session) == {"2021-05-06 07:08:09"}
     assert cells(session, "k") == {"2001-01-01 00:00:00"}
-    assert losses[0].startswith("d.t: 1 rows held NULL in c where the upstream has none")
+    assert losses[0].startswith("d.t: 1 rows held NULL in c, but the upstream has no NULL there")
 
 
 def test_the_year_0_is_not_2000(session: Session) -> None:

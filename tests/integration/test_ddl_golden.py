@@ -126,14 +126,17 @@ def test_what_the_target_cannot_hold_is_named(mariadb: PrivateMariaDB, config: A
             apply_ddl(session, step, case.history, config, held(session), lambda _: None)
         of_the_server = {
             Flavour.MARIADB: ["g_beyond.expr_idx: expression index ue left out"],
-            Flavour.MYSQL: ["g_beyond.sq: sequence left out, MySQL has none", "g_beyond.useq: column v: default from a sequence left out"],
+            Flavour.MYSQL: [
+                "g_beyond.sq: sequence left out, because MySQL has none",
+                "g_beyond.useq: column v: default from a sequence left out",
+            ],
         }
         assert losses(session, config) == [
             *of_the_server[session.flavour],
             "g_beyond.auto_r: AUTO_RANDOM left out",
             "g_beyond.shard: SHARD_ROW_ID_BITS left out",
             "g_beyond.ttl: TTL left out",
-            "g_beyond.gtmp: temporary table created as an ordinary one, which stays empty",
+            "g_beyond.gtmp: temporary table created as an ordinary table, which stays empty",
         ]
 
 

@@ -211,7 +211,7 @@ def test_ids_of_another_server_do_not_say_that_a_partition_was_exchanged(session
         apply(session, exchange, h)
     session.rollback()
     as_recorded_by_another_server(session)
-    with pytest.raises(ApplyError, match="the target is another server than that where it was begun"):
+    with pytest.raises(ApplyError, match="the target is no longer the server where it was begun"):
         apply(session, exchange, h)
     session.rollback()
     assert (session.query("SELECT id FROM d.t"), session.query("SELECT id FROM d.x")) == ([(15,)], [(16,)])

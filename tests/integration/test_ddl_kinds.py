@@ -363,7 +363,7 @@ def test_a_sequence_is_made_changed_and_dropped(session: Session) -> None:
     if session.flavour is Flavour.MYSQL:
         for step in (create, change, drop):
             outcome = apply(session, step, h)
-            assert (outcome.state, outcome.how, outcome.losses) == ("done", "nothing", ("d.s: sequence left out, MySQL has none",))
+            assert (outcome.state, outcome.how, outcome.losses) == ("done", "nothing", ("d.s: sequence left out, because MySQL has none",))
         return
     assert apply(session, create, h).how == "text"
     assert session.query("SELECT increment FROM d.s") == [(5,)]
@@ -421,7 +421,7 @@ def test_a_check_which_the_upstream_has_made_is_left_out_and_named(session: Sess
     }
     outcomes = [apply(session, step, h) for step in steps_of(h, texts)]
     assert [outcome.state for outcome in outcomes] == ["done"] * 5 and "CHECK" not in shown(session)
-    assert outcomes[2].losses == ("d.t: CHECK constraint left out, the upstream has checked it",)
+    assert outcomes[2].losses == ("d.t: CHECK constraint left out, because the upstream has checked it",)
 
 
 @pytest.mark.shows("ddl add columns", "ddl drop columns", "ddl drop indexes")
@@ -550,7 +550,7 @@ def test_an_exchange_of_tables_that_differ_otherwise_says_in_what(session: Sessi
     session.execute("INSERT INTO d.t VALUES (1)")
     session.commit()
     session.execute("ALTER TABLE d.x ROW_FORMAT = COMPRESSED")
-    with pytest.raises(DdlRefused, match=r"Non matching attribute 'ROW_FORMAT'.*Make the two tables alike") as refused:
+    with pytest.raises(DdlRefused, match=r"Non matching attribute 'ROW_FORMAT'.*Make this option equal in the two tables") as refused:
         apply(session, last, h)
     assert "PROCESS" not in str(refused.value)
     session.rollback()

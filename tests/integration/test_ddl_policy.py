@@ -77,7 +77,7 @@ def test_rows_that_nobody_sends_again_stop_the_stream(session: Session) -> None:
 def test_policies_that_go_on_say_so(session: Session, policy: str, state: str) -> None:
     config = dataclasses.replace(CONFIG, ddl_policy=policy)
     outcome = run(session, recovered(), TEXTS, config)[-1]
-    words = f"d.t: DDL {state} at commit_ts 40, the table is frozen on the target: RECOVER TABLE `t`;"
+    words = f"d.t: DDL {state} at commit_ts 40, so the table is frozen on the target: RECOVER TABLE `t`;"
     assert (outcome.state, outcome.how, outcome.losses) == (state, "policy", (words,))
 
 

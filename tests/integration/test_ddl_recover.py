@@ -115,15 +115,15 @@ V = table(12, "t")
 @pytest.mark.parametrize(
     ("jobs", "config", "words"),
     [
-        ([DROP, job(4, 3, V), job(5, 4, table_id=12), job(6, 25, T)], {}, r"job 3 dropped it, and job 5 another table d\.t later.*by hand"),
-        ([DROP, job(4, 3, V), job(5, 4, table_id=12), job(6, 25, T)], {"ignore_txn_commit_ts": (50,)}, "and job 5 another table .* later.*by hand"),
-        ([TRUNCATE, DROP_TRUNCATED, job(6, 25, table(11, "u"))], NO_DROPS, "job 5 dropped it, which spark_ddl does not record as executed.*by hand"),
-        ([TRUNCATE, DROP_TRUNCATED, job(6, 25, table(11, "u"))], {"ignore_txn_commit_ts": (50,)}, "job 5 dropped it, which spark_ddl.*by hand"),
-        ([DROP, job(4, 3, V), job(6, 25, T)], {}, r"error 1050.*Drop the table of that name at the target, or rename it away"),
+        ([DROP, job(4, 3, V), job(5, 4, table_id=12), job(6, 25, T)], {}, r"job 3 dropped it, and later job 5 dropped another table d\.t.*by hand"),
+        ([DROP, job(4, 3, V), job(5, 4, table_id=12), job(6, 25, T)], {"ignore_txn_commit_ts": (50,)}, "and later job 5 dropped another table.*by hand"),
+        ([TRUNCATE, DROP_TRUNCATED, job(6, 25, table(11, "u"))], NO_DROPS, "job 5 dropped it, but spark_ddl does not record this as executed.*by hand"),
+        ([TRUNCATE, DROP_TRUNCATED, job(6, 25, table(11, "u"))], {"ignore_txn_commit_ts": (50,)}, "job 5 dropped it, but spark_ddl.*by hand"),
+        ([DROP, job(4, 3, V), job(6, 25, T)], {}, r"error 1050.*Drop the table of that name at the target, or rename it, and"),
         ([DROP, job(6, 25, U)], {"ignore_table": (TableName("d", "t"),)}, r"d\.t becomes d\.u, but d\.t is not replicated"),
-        ([DROP, job(6, 25, U)], {"routes": (TableRoute("d", "u", "x", "u"),)}, r"restored as x\.u, and TiDB restores a table of d only there"),
+        ([DROP, job(6, 25, U)], {"routes": (TableRoute("d", "u", "x", "u"),)}, r"restored as x\.u, but TiDB restores a table of d only in d"),
         ([DROP, job(6, 25, U)], {"routes": (COLUMNS,)}, r"d\.t and d\.u have different lists of columns"),
-        ([job(6, 25, table(13, "z"))], {}, "the DDL history does not hold the DROP or TRUNCATE of the table"),
+        ([job(6, 25, table(13, "z"))], {}, "the DDL history does not hold the DROP or TRUNCATE of this table"),
     ],
 )  # fmt: skip
 def test_what_a_tidb_would_not_restore_as_upstream_is_refused(
@@ -165,7 +165,7 @@ def test_what_the_stream_did_not_drop_there_last_is_not_restored(tidb: Restoring
     (said,) = checked()
     assert "job 3" in said
     with pytest.raises(
-        DdlRefused, match="job 3 dropped it, which spark_ddl does not record as executed here, or tables were copied since.*by hand"
+        DdlRefused, match="job 3 dropped it, but spark_ddl does not record this as executed here, or tables were copied since.*by hand"
     ):
         applied(tidb, h, texts, after=3)
     assert tidb.restored == []
@@ -176,9 +176,15 @@ def test_what_the_stream_did_not_drop_there_last_is_not_restored(tidb: Restoring
 @pytest.mark.parametrize(
     ("refusal", "way_out"),
     [
-        ((1105, "Can't find dropped/truncated table 't' in GC safe point"), "GC has passed .* make it there by hand.*tidb_gc_life_time"),
-        ((1105, "Can't find localTemporary/dropped/truncated table: t in DDL history jobs"), "never had the table: make it there by hand"),
-        ((8055, "snapshot is older than GC safe point"), "GC has passed .* make it there by hand"),
+        (
+            (1105, "Can't find dropped/truncated table 't' in GC safe point"),
+            "GC has passed .* Create the table there by hand.*tidb_gc_life_time",
+        ),
+        (
+            (1105, "Can't find localTemporary/dropped/truncated table: t in DDL history jobs"),
+            "never had the table. Create the table there by hand",
+        ),
+        ((8055, "snapshot is older than GC safe point"), "GC has passed .* Create the table there by hand"),
         ((8121, "privilege check for 'SUPER' fail"), "Repair the target, or skip"),
     ],
 )

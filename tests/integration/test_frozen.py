@@ -174,7 +174,7 @@ def test_an_added_column_stays_away_and_a_later_one_comes(sessions: tuple[Sessio
     stream = stream_of(sessions, texts, job(2, 3, t([V])), job(3, 5, t([V, a])), job(4, 5, t([V, a, b])))
     stream.ddl(2)
     stream.rows((None, {1: 1, 2: 10}))
-    words = "d.t: DDL quarantined at commit_ts 30, the table is frozen on the target: ALTER TABLE `t` ADD COLUMN `a` INT"
+    words = "d.t: DDL quarantined at commit_ts 30, so the table is frozen on the target: ALTER TABLE `t` ADD COLUMN `a` INT"
     assert stream.refuse(3).losses == (words,)
     assert losses(stream.session, CONFIG) == [words]
     assert stream.rows((None, {1: 2, 2: 20, 3: 7}), ({1: 1, 2: 10, 3: None}, {1: 1, 2: 11, 3: 8})) == ()
@@ -279,8 +279,7 @@ def test_rows_that_would_push_each_other_out_go_nowhere(sessions: tuple[Session,
     stream.refuse(3)
     (unwritable,) = stream.rows((None, {1: 2}), (None, {1: 3}))
     assert (
-        unwritable.why
-        == "d.t: the columns of key u are missing upstream since the drop column of job 3 was refused; its rows are not written"
+        unwritable.why == "d.t: the upstream has no columns of key u since the drop column of job 3 was refused; its rows are not written"
     )
     assert stream.all() == [(1, 5)]
 
@@ -325,7 +324,7 @@ def test_rows_of_a_table_that_was_not_made_have_nowhere_to_go(sessions: tuple[Se
     stream = stream_of(sessions, texts, *jobs)
     stream.refuse(2)
     (unwritable,) = stream.rows((None, {1: 1, 2: 10}))
-    assert unwritable.why == "d.t: not on the target since the create table of job 2 was refused; its rows are not written"
+    assert unwritable.why == "d.t: the target has no such table since the create table of job 2 was refused; its rows are not written"
     assert stream.ddl(3).how == "nothing"
     assert len(stream.rows((None, {1: 1, 2: 10, 3: 1}))) == 1
     assert stream.ddl(4).state == "done"

@@ -415,5 +415,5 @@ def test_columns_that_are_reset_are_named(
         for value in (10, 11):
             stream.change(lambda txn, value=value: txn.update("d.k", 1, {"v": value}))
             stream.apply()
-    assert caplog.text.count("rows of d.k are replaced, so that what its columns own, which only the target has,") == 1
+    assert caplog.text.count("rows of d.k are replaced, so its columns own, which only the target has, get their defaults") == 1
     assert query("SELECT id, v, own FROM d.k ORDER BY id") == [(0, 0, 8), (1, 11, 7), (2, 2, 8), (3, 3, 8)]

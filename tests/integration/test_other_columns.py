@@ -285,12 +285,12 @@ LOST = "the columns that only the target has were changed while the row was move
     ("change", "found", "words"),
     [
         ("MODIFY must int NOT NULL FIRST", {"note": "one", "must": 11}, []),
-        ("ADD own int DEFAULT 5", {"note": "one", "must": 11, "own": 5}, [LOST + "these have their defaults: own"]),
-        ("DROP must", {"note": "one"}, [LOST + "what these held was lost with them: must"]),
+        ("ADD own int DEFAULT 5", {"note": "one", "must": 11, "own": 5}, [LOST + "these are new and have their defaults: own"]),
+        ("DROP must", {"note": "one"}, [LOST + "these were dropped with their values: must"]),
         (
             "DROP note, ADD own varchar(20) DEFAULT 'new'",
             {"must": 11, "own": "new"},
-            [LOST + "what these held was lost with them: note; these have their defaults: own"],
+            [LOST + "these were dropped with their values: note; these are new and have their defaults: own"],
         ),
     ],
 )

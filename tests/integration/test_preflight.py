@@ -279,7 +279,7 @@ def test_a_ddl_that_was_begun_before_a_death(check: Checks, session: Session, st
     session.execute("RENAME TABLE d.t TO d.moved")
     found = check(waiting)
     assert (found.code, found.hindering) == (0, [])
-    assert "job 4" in found.line("its effect is there")
+    assert "job 4" in found.line("the target shows its effect")
     session.execute("DROP TABLE d.moved")
     lost = check(waiting).line("has an unknown outcome")
     assert lost.startswith("hinders") and "job 4" in lost and f"delete its row from `{MARKS}`.spark_ddl" in lost

@@ -71,7 +71,7 @@ def test_an_unknown_cluster_is_that_of_the_only_row(session: Session) -> None:
 
 def test_a_broken_row_says_what_to_do(session: Session) -> None:
     session.execute(f"REPLACE INTO {SCHEMA}.checkpoint VALUES (1, 'rubbish')")
-    with pytest.raises(ApplyError, match="repair or delete the row"):
+    with pytest.raises(ApplyError, match="Repair or delete the row"):
         load(session, cluster_id=1)
 
 

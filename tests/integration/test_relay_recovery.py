@@ -202,7 +202,7 @@ def test_a_log_without_the_span_is_refused(site: Site) -> None:
     killed_within(site, "lost", "after-rows-commit:5")
     before = site.rows()
     (site.log_dir / "relay.spark").unlink()
-    with pytest.raises(ApplyError, match="does not hold all of it"):
+    with pytest.raises(ApplyError, match="does not hold all of them"):
         recover(site.task("lost"))
     assert site.rows() == before
 

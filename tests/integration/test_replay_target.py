@@ -178,12 +178,12 @@ def test_killed_in_the_middle_it_goes_on(point: str, safe: bool, destination: De
     ((begin,),) = destination.query("SELECT DISTINCT from_ts FROM tidb_binlog.spark_rows WHERE cluster_id = 0")
     go_on = str(int(str(begin)) + 1)
     if safe:
-        with pytest.raises(ApplyError, match=rf"a replay before stopped within \({begin}, .* -start-tso {go_on}.* -safe-mode"):
+        with pytest.raises(ApplyError, match=rf"an earlier replay stopped within \({begin}, .* -start-tso {go_on}.* -safe-mode"):
             destination.replay("-start-tso", go_on, "-stop-tso", "65")
         with pytest.raises(ApplyError, match="this range begins only behind 65"):
             destination.replay("-start-tso", "66", "-safe-mode")
         assert destination.replay("-start-tso", go_on, "-stop-tso", "65", "-safe-mode") == 0
-        with pytest.raises(ApplyError, match=r"a replay before stopped within \(64, "):
+        with pytest.raises(ApplyError, match=r"an earlier replay stopped within \(64, "):
             destination.replay("-start-tso", "66")
         assert destination.replay("-start-tso", "65", "-safe-mode") == 0
         assert state(destination)[0] == expected()[0]
@@ -291,7 +291,7 @@ def test_a_large_transaction_of_equal_rows_goes_on_exactly(destination: Destinat
     others = destination.directory / "others"
     (destination.directory / "binlogs").rename(others)
     destination.write([*(ddl(ts, query) for ts, query in CREATED), rows(20, *(of_bag(pb.Insert, n % 2) for n in range(100)))])
-    with pytest.raises(ApplyError, match="what comes first now is not what it had begun with"):
+    with pytest.raises(ApplyError, match="this range does not begin with the changes with which that span began"):
         destination.replay("-start-tso", "13")
     for path in (destination.directory / "binlogs").iterdir():
         path.unlink()
@@ -307,7 +307,7 @@ def test_a_ddl_is_executed_once(destination: Destination, dies: Dies, capsys: py
     destination.write([*EXCHANGED, EXCHANGE, rows(20, plain("x", 1)), EXCHANGE, rows(40, plain("gone", 1), plain("x", 2))])
     with pytest.raises(ApplyError, match="no such table"):
         destination.replay()
-    assert "-start-tso 21 goes on" in capsys.readouterr().err
+    assert "To continue: -start-tso 21" in capsys.readouterr().err
     destination.query("CREATE TABLE rp.gone (id INT PRIMARY KEY)")
     with pytest.raises(ApplyError, match=r"stopped at the DDL of commit_ts 30 .*-start-tso 21,"):
         destination.replay("-start-tso", "15")
@@ -330,12 +330,12 @@ def test_a_ddl_is_executed_once(destination: Destination, dies: Dies, capsys: py
     with dies.at("after-ddl-record", 4):
         destination.replay("-start-tso", "50")
     destination.query("DELETE FROM rp.p")
-    with pytest.raises(DdlRefused, match="would undo itself"):
+    with pytest.raises(DdlRefused, match="would undo it"):
         destination.replay("-start-tso", "50", "-safe-mode")
     destination.query("DELETE FROM rp.x")
     destination.query("INSERT INTO rp.p VALUES (1)")
     for options in (("-start-tso", "61"), ("-start-tso", "61", "-safe-mode")):
-        with pytest.raises(DdlRefused, match="would undo itself: RENAME TABLE .*-start-tso 71"):
+        with pytest.raises(DdlRefused, match="would undo it: RENAME TABLE .*-start-tso 71"):
             destination.replay(*options)
     assert destination.replay("-start-tso", "71") == 0
     assert (destination.query("SELECT id FROM rp.p"), destination.query("SELECT id FROM rp.x")) == (((1,),), ((2,),))
@@ -347,7 +347,7 @@ def test_an_early_ddl_has_the_commit_ts_of_the_transaction_before_it(point: str,
     destination.write([*(ddl(ts, query) for ts, query in CREATED), rows(20, of_bag(pb.Insert, 1)), *more, rows(21, of_bag(pb.Insert, 2))])
     with dies.at(point, 5):
         destination.replay()
-    with pytest.raises(ApplyError, match=r"stopped at the DDL of commit_ts 20 .*Go on with -start-tso 20,"):
+    with pytest.raises(ApplyError, match=r"stopped at the DDL of commit_ts 20 .*To continue: -start-tso 20,"):
         destination.replay("-start-tso", "13")
     assert destination.replay("-start-tso", "20") == 0
     assert destination.query("SELECT n FROM rp.bag ORDER BY n") == ((1,), (2,))
@@ -367,7 +367,7 @@ def test_the_ways_on_lead_on(destination: Destination, capsys: pytest.CaptureFix
         destination.replay("-start-tso", "24", "-safe-mode")
     assert capsys.readouterr().err.splitlines()[-1:] == ["nothing was applied"]
     assert destination.replay("-stop-tso", "22", "-start-tso", "13", "-safe-mode") == 0
-    with pytest.raises(ApplyError, match="this range begins only behind 23.*begin behind it, with -safe-mode"):
+    with pytest.raises(ApplyError, match="this range begins only behind 23.*begin behind the span, with -safe-mode"):
         destination.replay("-start-tso", "24")
     # What is open goes beyond the DDL that is refused.
     destination.query("UPDATE tidb_binlog.spark_rows SET to_ts = 60")
@@ -389,7 +389,7 @@ def test_a_ddl_of_which_a_part_is_there_is_refused(destination: Destination, die
         destination.replay()
     destination.query("ALTER TABLE rp.t DROP COLUMN b")
     for _ in range(2):
-        with pytest.raises(DdlRefused, match="Duplicate column.*more than one clause.*-start-tso 31"):
+        with pytest.raises(DdlRefused, match="Duplicate column.*several clauses.*-start-tso 31"):
             destination.replay("-start-tso", "13")
     assert destination.replay("-start-tso", "31") == 1
     assert "because the target lacks columns that the files have: rp.t: b\n" in capsys.readouterr().err

@@ -258,7 +258,7 @@ def test_another_row_that_was_deleted_instead_is_a_finding(begin: Begin, kind: K
     assert life.rows() == [(1, 1, "a")]
     findings = life.run(tables, 1001, 1002)
     assert [(f.table, f.commit_ts) for f in findings] == [("`d`.`t`", 1002)]
-    assert findings[0].words.startswith("1 other rows that are like those of this transaction may be missing")
+    assert findings[0].words.startswith("1 rows equal to those of this transaction may be missing")
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k.id in ("pair", "handle", "common")])
@@ -293,7 +293,7 @@ def test_a_part_that_is_finished_stays_and_says_so(begin: Begin) -> None:
     assert [(f.table, f.commit_ts) for f in findings] == [("`d`.`t`", 1002)]
     assert (
         findings[0].words
-        == "the transaction is skipped in part: 1 of its row changes were written before syncer.ignore-txn-commit-ts was changed"
+        == "the transaction is skipped only in part: 1 of its row changes were written before syncer.ignore-txn-commit-ts was changed"
     )
     assert life.rows() == [(1, 10, "A"), (2, 2, "b"), (3, 3, "c"), (4, 40, "D"), (5, 50, "E")]
     assert life.run(SPREAD, 1002) == [], "nothing is left to do, and nothing is said twice"
@@ -321,7 +321,7 @@ def test_a_row_in_the_way_of_one_that_was_deleted_stays_and_is_a_finding(begin: 
     life.part(0, events[0], [])
     refused(life, events, 1001)
     if policy == "stop":
-        with pytest.raises(FindingError, match="not inserted again, another one is in its way"):
+        with pytest.raises(FindingError, match="not inserted again, because another row has its key"):
             life.run(events, 1001)
         assert life.rows() == [(1, 2, "A")]
         return

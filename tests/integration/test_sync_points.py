@@ -108,7 +108,7 @@ def test_a_target_without_timestamps_is_said_once(
                 assert checkpoint(mariadb)["ts-map"] == {} and checkpoint(mariadb)["commitTS"] == ts
             sink.close()
             assert [r.getMessage().partition(":")[0] for r in caplog.records] == [
-                "the target has no timestamp to record, the checkpoint's ts-map stays as it is"
+                "the target gives no timestamp to record, so the checkpoint's ts-map does not change"
             ]
     finally:
         with mariadb.connect() as connection, connection.cursor() as cursor:

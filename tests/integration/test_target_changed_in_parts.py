@@ -50,7 +50,7 @@ def test_a_column_that_goes_while_the_parts_are_written(
             else:
                 with pytest.raises(
                     ApplyError,
-                    match="`d`.`t`, commit_ts .* it has no column w .*add it there as it is upstream, or set syncer.to.sync-mode = 2",
+                    match="`d`.`t`, commit_ts .* it has no column w, .*Add it there as it is upstream, or set syncer.to.sync-mode = 2",
                 ):
                     stream.apply()
         if sync_mode == 1:

@@ -147,7 +147,7 @@ def test_columns_that_the_target_lacks_are_left_out_with_sync_mode_2(
     target.session.commit()
     target.write(({1: 1, 2: 10, 3: 2, 4: 7}, {1: 1, 2: 11, 3: 3, 4: 9}))
     assert target.rows("id, own, w") == [(1, "mine", 9), (2, "mine", 8)]
-    assert caplog.text.count("the target has no column v, e, which rows are written without from now on (syncer.to.sync-mode = 2)") == 1
+    assert caplog.text.count("the target has no column v, e; rows are written without it from now on (syncer.to.sync-mode = 2)") == 1
 
 
 @pytest.mark.shows("syncer.to.sync-mode")
@@ -168,9 +168,9 @@ def test_without_it_the_error_says_which_column_of_which_table_and_what_to_do(ta
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ("nr INT, v INT", "it has no column id, which is of the primary key by which rows are found"),
-        ("id INT PRIMARY KEY, v INT, e ENUM('y','x'), w INT", "the words of e are others than upstream"),
-        ("id INT PRIMARY KEY, v INT, e VARCHAR(9), w INT", "the words of e are others than upstream"),
+        ("nr INT, v INT", "it lacks column id of the primary key that identifies rows"),
+        ("id INT PRIMARY KEY, v INT, e ENUM('y','x'), w INT", "words of e differ from the upstream's"),
+        ("id INT PRIMARY KEY, v INT, e VARCHAR(9), w INT", "words of e differ from the upstream's"),
     ],
 )
 @pytest.mark.parametrize("sync_mode", [1, 2])
@@ -271,9 +271,14 @@ def test_a_unique_key_of_the_targets_own_is_named_where_it_removes_a_row(
         target.session.commit()
     written = target.write((two, {**two, 4: 7}))
     words = [f.words for f in written.findings]
-    assert [text for text in words if "another row of the target was removed, by a unique key that the upstream does not have (w)" in text]
+    assert [
+        text
+        for text in words
+        if "another row of the target was removed, because it had the same value of a unique key that the upstream does not have (w)"
+        in text
+    ]
     assert target.rows("id, v, w") == [(2, 20, 7)]
-    assert caplog.text.count("the target's unique key w is not one upstream") == 1
+    assert caplog.text.count("the upstream does not have the target's unique key w") == 1
 
 
 @by_row
@@ -292,7 +297,7 @@ def test_a_key_under_another_collation_is_named_before_and_where_it_removes_a_ro
         assert (
             finding.table == "`d`.`c`" and "a (utf8mb4_general_ci there, utf8mb4_bin upstream)" in finding.words and mend in finding.words
         )
-    assert "already existed" in met.words or "another row has a key" in met.words
+    assert "already existed" in met.words or "another row has the key" in met.words
     assert before.words in caplog.text and met.words.endswith(("for key 'a'", "for key 'c.a'"))
     target.session.execute(mend)
     target.life(by_row=by_row, version=5, upstream_new_collations="true", on_finding="stop")
@@ -431,7 +436,7 @@ def test_columns_that_change_values_are_a_finding_once(target: Target, by_row: b
     assert target.write((None, {1: 4, 2: 40, 3: 1, 4: 9})).findings == ()
     target.session.execute("ALTER TABLE d.t MODIFY w YEAR")
     sink._tables.forget()
-    with pytest.raises(FindingError, match=r"w is year.*ALTER TABLE.*to go on nevertheless.*spark.on-finding = record"):
+    with pytest.raises(FindingError, match=r"w is year.*ALTER TABLE.*to continue and record this.*spark.on-finding = record"):
         target.write((None, {1: 5, 2: 50, 3: 1, 4: 9}))
     assert target.rows("id")[-1] == (4,)
 
@@ -446,7 +451,7 @@ def test_a_key_that_takes_rows_for_others_is_refused(target: Target, by_row: boo
         assert target.write(near).findings == ()
         return
     with pytest.raises(
-        ApplyError, match=rf"rows are found by its key, and column id .*{refused}.*ALTER TABLE `d`.`t` MODIFY `id` INT NOT NULL"
+        ApplyError, match=rf"its key identifies rows, and column id .*{refused}.*ALTER TABLE `d`.`t` MODIFY `id` INT NOT NULL"
     ):
         target.write(near)
     assert target.rows("id") == []
@@ -535,7 +540,7 @@ def test_an_enum_0_gets_through_a_strict_sql_mode_which_ddls_obey(
         sink = target.life(by_row=by_row, sql_mode=mode, on_finding="stop")
         assert target.write((None, {1: 1, 2: 1000, 3: 0, 4: 7})).findings == ()
     assert target.rows("id, e + 0") == [(1, 0)]
-    assert caplog.text.count("holds for DDLs only, rows are written without it") == 1 and "STRICT_ALL_TABLES" in caplog.text
+    assert caplog.text.count("applies to DDLs only; rows are written without it") == 1 and "STRICT_ALL_TABLES" in caplog.text
     with contextlib.closing(sink._connect_for_ddls()) as ddls, pytest.raises(ApplyError, match="Out of range"):
         ddls.execute("ALTER TABLE d.t MODIFY v TINYINT")
 

@@ -1,11 +1,11 @@
-"""Columns that a job adds and somebody else has added to the target before: do the rows that are there hold the upstream's value? [db]
+"""Compares existing rows of the target with the upstream, in a column that a job adds and somebody added to the target before. [db]
 
-    every row holds the value of rows from before the column, whatever the default    the column is taken for the upstream's
-    a row holds another one, as where somebody has made it for a use of their own      in words, with the UPDATE that mends it
-    the column is of another kind, as a number for a text                              it is not the upstream's: skipping the DDL freezes the table
+    every row holds the upstream's value of rows older than the column    the column counts as the upstream's
+    a row holds another value, because the column has another use         a text says so, with the UPDATE that mends it
+    the column is of another kind, as a number for a text                 not the upstream's column: skipping the DDL freezes the table
 
-Promises: reads only. What cannot be compared is taken for equal. The UPDATE is right while no later row change is applied. Not to be asked where another
-Drainer may have applied later row changes.
+Promises: reads only. Columns that cannot be compared count as equal. The UPDATE is right as long as no later row change is applied. Do not call this where
+another Drainer may have applied later row changes.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ _FLOAT_DIGITS = 1e-6
 
 
 def other_values(session: Target, subject: Subject) -> tuple[str, ...]:
-    """For each column that the job adds, and in which rows of the target hold another value than upstream, what that is and what to do."""
+    """For each column that the job adds, and for which the target has rows with another value than upstream: the difference, and what to do."""
     found = []
     for table, column in _added(subject):
         name, value = quoted(table.schema, table.name), origin_literal(column, session.flavour)
@@ -43,8 +43,8 @@ def other_values(session: Target, subject: Subject) -> tuple[str, ...]:
             continue
         update = filling(table, column, value, f"NOT ({same})")
         found.append(
-            f"{table.schema}.{table.name} has the column {column.name} already, and rows that are there hold another value than upstream, where it is "
-            f"{value}: if it is somebody's own, rename it and start again; else, before any later row is written, {update}"
+            f"{table.schema}.{table.name} already has the column {column.name}, and some of its rows hold another value than upstream, where it is "
+            f"{value}. If somebody made the column for another use, rename it and start again. Otherwise, before any later row is written, execute {update}"
         )
     return tuple(found)
 

@@ -1,6 +1,6 @@
-"""DDLs that an earlier life of the Drainer has begun, and what a start will find: for ``drainer --check``. [db]
+"""DDLs that an earlier life of the Drainer began, and what a start will do about them: for ``drainer --check``. [db]
 
-Promises: reads only. What has become of each is judged as ``sinks.mysql.ddl.executor`` does, from its row in ``spark_ddl`` and the target.
+Promises: reads only. It judges each DDL by its row in ``spark_ddl`` and the target, as ``sinks.mysql.ddl.executor`` does.
 """
 
 import json
@@ -56,11 +56,11 @@ def begun(session: Target, waiting: WaitingDdls, config: ApplyConfig, cluster_id
         where = f"DDL of job {step.job.id} on {subject.label}"
         try:
             if ExecutionCheck(session, step, subject, dialect, marks).has_run(earlier, now):
-                yield step.job, note(where, "was begun before, and its effect is there: it is not executed again")
+                yield step.job, note(where, "an earlier life began it, and the target shows its effect: it is not executed again")
         except RetryableApplyError:
             raise
         except ApplyError as error:
-            yield step.job, hinders(where, str(error), "decide that before the stream is started")
+            yield step.job, hinders(where, str(error), "decide this before you start the stream")
 
 
 def _scattered(session: Target, subject: Subject) -> bool:

@@ -53,8 +53,8 @@ def target_charset(
 
     Whether TiDB's ``*_bin`` pads depends on how the cluster was first set up, which binlogs do not show. A NO PAD collation (``nopad``) is
     safe: it distinguishes 'a' and 'a ', and an upstream that pads never has both as keys. Without ``nopad`` the collation keeps its name,
-    and pads at the target: right only for an upstream that pads. With ``binary`` every collation becomes the ``*_bin`` of its charset, then as
-    above: an upstream with old collations compares all texts as bytes, whatever their collation is called.
+    and pads at the target, which is right only for an upstream that pads. With ``binary`` every collation first becomes the ``*_bin`` of its charset, because
+    an upstream with old collations compares all texts as bytes, whatever their collation is called.
     """
     charset, collate = charset.lower(), collate.lower()
     if not charset:

@@ -177,7 +177,7 @@ def edit_index(element: Tokens, dialect: Dialect, losses: Losses, name: str = ""
     tokens = strip(element)
     spoken = words(tokens)
     if "CHECK" in spoken[:3]:
-        losses.add("CHECK constraint left out, the upstream has checked it")
+        losses.add("CHECK constraint left out, because the upstream has checked it")
         return None
     if _is_expression_index(tokens) and dialect.flavour is Flavour.MARIADB:
         losses.add(f"expression index {name or _index_name(tokens)} left out")
@@ -249,7 +249,7 @@ def _without_checks(tokens: Tokens, losses: Losses) -> Tokens:
             if at[n].word == "NOT" and (following >= len(at) or at[following].word != "ENFORCED"):
                 break
             end = n + 1
-        losses.add("CHECK constraint left out, the upstream has checked it")
+        losses.add("CHECK constraint left out, because the upstream has checked it")
         return end
 
     return _remove(tokens, match)

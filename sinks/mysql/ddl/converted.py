@@ -1,11 +1,11 @@
-"""What a MODIFY leaves in rows at the target otherwise than upstream, in words. Pure.
+"""Rows that a MODIFY converts otherwise at the target than upstream, in words. Pure.
 
-    FLOAT, DOUBLE to a text    servers write a number otherwise: TiDB 16777215, 1e20 as 100000000000000000000, MariaDB 16777200, 1e20
-    TEXT to JSON on MariaDB    whose JSON is a text: it stays as it was written, TiDB's is written anew
-    JSON to a text on MySQL    which writes its floating point numbers as 1.0
-    DATETIME(3) to DATE        MySQL rounds 23:59:59.6 up to the next day, TiDB leaves the time out
-    DATETIME(3) to an integer  MariaDB leaves the fraction out, TiDB rounds it; the same of TIME(3)
-    TIME to DATETIME           gets the day of the conversion, which is certain if the job began and ended on one day
+    FLOAT, DOUBLE to a text    servers write numbers in different ways: TiDB 16777215, 1e20 as 100000000000000000000, MariaDB 16777200, 1e20
+    TEXT to JSON on MariaDB    MariaDB's JSON is a text and stays as it was written; TiDB rewrites it
+    JSON to a text on MySQL    MySQL writes floating point numbers as 1.0
+    DATETIME(3) to DATE        MySQL rounds 23:59:59.6 up to the next day, TiDB cuts the time off
+    DATETIME(3) to an integer  MariaDB cuts the fraction off, TiDB rounds it; the same for TIME(3)
+    TIME to DATETIME           gets the day of the conversion, which is certain only if the job began and ended on one day
 
 Rows that are written later are as upstream.
 """
@@ -38,7 +38,7 @@ def converted_otherwise(subject: Subject, flavour: Flavour) -> tuple[str, ...]:
         was = pairs.get(column.name.lower())
         if was is not None and not column.generated:
             found += [f"{subject.label}: column {column.name}: {why}" for why in _why(was, column, subject.job, flavour)]
-    return tuple(f"{words}; to have it as upstream, copy the table again: --bootstrap {subject.label}" for words in found)
+    return tuple(f"{words}. To have the upstream's values, copy the table again: --bootstrap {subject.label}" for words in found)
 
 
 def _why(was: ColumnInfo, column: ColumnInfo, job: Job, flavour: Flavour) -> Iterator[str]:
@@ -46,15 +46,15 @@ def _why(was: ColumnInfo, column: ColumnInfo, job: Job, flavour: Flavour) -> Ite
     if was.tp in _FLOATS and worded:
         yield "its numbers became texts as the target writes them, which may differ from the upstream's (1e20, digits of large numbers)"
     if is_text(was) and column.tp == ColumnType.JSON and flavour is Flavour.MARIADB:
-        yield "its texts are JSON as they were written, and upstream they were written anew (blanks, order of keys)"
+        yield "its texts stay as they were written, but the upstream has rewritten them as JSON (blanks, order of keys)"
     if was.tp == ColumnType.JSON and (is_text(column) or is_bytes(column)) and flavour is Flavour.MYSQL:
         yield "its JSON became texts as the target writes them, which may differ from the upstream's (1.0, 1e20)"
     if was.tp in _MOMENTS and was.decimal > 0 and column.tp == ColumnType.DATE and flavour is Flavour.MYSQL:
-        yield "its times in the last half of the last second of a day became the next day"
+        yield "its times in the last half second of a day became the next day"
     if was.tp in {*_MOMENTS, ColumnType.TIME} and was.decimal > 0 and column.tp in _INTEGERS and flavour is Flavour.MARIADB:
-        yield "its fractions of seconds were left out, and upstream they were rounded"
+        yield "its fractions of seconds were cut off, but the upstream has rounded them"
     if was.tp == ColumnType.TIME and column.tp in _DATED and not _one_day(job):
-        yield "its times got the day on which the upstream began to convert them, which ended on another one"
+        yield "its times got the day on which the upstream began to convert them, but the conversion ended on another day"
 
 
 def _one_day(job: Job) -> bool:

@@ -1,7 +1,7 @@
 """Determines the time zone, and the time, in which the statements of one DDL run on the target. [db]
 
-Promises: the session is in UTC and in the present before and after, also when a statement fails. Only reads, and sets only ``time_zone`` and
-``timestamp``. What depends on the zone is defined in ``sinks.mysql.ddl.zone``.
+Promises: before and after, the session is in UTC and in the present, also when a statement fails. This module only reads, and sets only ``time_zone`` and
+``timestamp``. ``sinks.mysql.ddl.zone`` defines what depends on the zone.
 """
 
 import logging
@@ -56,15 +56,15 @@ def clock_of(session: Target, subject: Subject, sql: str) -> DdlClock:
     try:
         tz = time_zone(location)
     except KeyError:
-        return DdlClock(subject, why_not=f"{depends}, which is unknown to the Drainer")
+        return DdlClock(subject, why_not=f"{depends}, which the Drainer does not know")
     if tz is None:
         return DdlClock(subject, at=at)
     zone = fixed(tz) or _fixed_for(session, tz, changed, at) or _named(session, subject, location.name, tz)
     if zone is None:
         return DdlClock(
             subject,
-            why_not=f"{depends}, whose offset varies over the times in the table: the target must have it as a named time zone "
-            "(mysql_tzinfo_to_sql), and no TIMESTAMP default may be ambiguous in it (in the hour repeated when clocks go back)",
+            why_not=f"{depends}, whose offset changes within the times in the table. Load the zone at the target (mysql_tzinfo_to_sql). If it is loaded, a TIMESTAMP "
+            "default is ambiguous in this zone (in the hour that is repeated when clocks go back)",
         )
     return DdlClock(moved(subject, zone.tz), zone, at)
 

@@ -86,7 +86,7 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
 
 
 def null_fills(subject: Subject, dialect: Dialect) -> tuple[tuple[str, str], ...]:
-    """(column, statement) for each column that becomes NOT NULL: NULLs, of which TiDB has none, become its default, not the server's."""
+    """(column, statement) for each column that becomes NOT NULL. TiDB has no NULLs there; at the target they get TiDB's default, not the server's."""
     if subject.old is None or subject.new is None:
         return ()
     info = subject.new.info

@@ -54,7 +54,7 @@ class EarlierTry:
 
 
 NOTHING_KEPT = SchemaSnapshot({}, ids_known=False)
-"""What an intent needs of the target before one of ``DROPS``: a database may have more tables than one statement can hold texts of."""
+"""What an intent records of the target before one of ``DROPS``: the texts of all tables of a database may be too long for one statement."""
 
 
 def snapshot_of(session: Target, subject: Subject) -> SchemaSnapshot:
@@ -153,9 +153,9 @@ class ExecutionCheck:
         if before.same_as(now):
             if not earlier.refused and not self._shows(before) and not before.ids_comparable(now):
                 raise self._undecided(
-                    "its effect is not visible in the structure, and the target is another server than that where it was begun, whose table ids would show it"
+                    "the structure does not show its effect, and the target is no longer the server where it was begun, whose table ids would show it. Decide by hand"
                     if before.of_another_server(now)
-                    else "its effect is not visible in the structure, and the server's table ids cannot be read. Grant PROCESS to the "
+                    else "the structure does not show its effect, and the server's table ids cannot be read. Grant PROCESS to the "
                     "target's user if it lacks it"
                 )
             return False
@@ -206,7 +206,7 @@ class ExecutionCheck:
         step = self._step
         return ApplyError(
             f"an earlier attempt of the DDL of job {step.job.id} on {self._subject.label} at commit_ts {step.commit_ts} ({step.query}) has "
-            f"an unknown outcome: {why}; or check whether it ran: if so, skip it with syncer.ignore-txn-commit-ts = [{step.skip_ts}], if "
+            f"an unknown outcome: {why}. Or check whether it ran. If it ran, skip it with syncer.ignore-txn-commit-ts = [{step.skip_ts}]. If "
             f"not, delete its row from {self._marks}."
         )
 

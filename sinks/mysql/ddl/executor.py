@@ -108,7 +108,7 @@ def why_not_restored(job: Job, flavour: Flavour) -> str:
     """Why a job that restores rows cannot be replicated; empty for all others, and where the target is a TiDB, which keeps dropped tables for a while."""
     if job.type not in _RESTORES or (job.type == JobType.RECOVER_TABLE and flavour is Flavour.TIDB):
         return ""
-    return f"{job.type_name} cannot be replicated: it restores rows that the target no longer has and that no binlog contains"
+    return f"{job.type_name} cannot be replicated: it restores rows that neither the target nor any binlog has"
 
 
 def ensure_ddl_table(session: Target, config: ApplyConfig) -> None:
@@ -156,10 +156,10 @@ def load_refused(session: Target, config: ApplyConfig, cluster_id: int) -> Refus
 
 
 def begin_ddl(schema: str, session: Session) -> None:
-    """The first statement of a DDL's use of a session: leaves no current database but ``schema``, the DDL's own, or none.
+    """The first statement of a DDL's use of a session: afterwards the current database is ``schema``, the DDL's own, or there is none.
 
-    A kept session has the database of the previous DDL. If that remained current, because the target has no ``schema``, names without a
-    database would belong to it. The error then replaces the session.
+    A kept session has the database of the previous DDL. If the target has no ``schema``, that database would remain current, and names without a
+    database would belong to it. So the error then replaces the session.
     """
     if session.database:
         session.use(schema)
@@ -256,14 +256,14 @@ class _Run:
         return DdlOutcome(SKIPPED, "ignored", self._step.query, (self._frozen_words(SKIPPED, self._step.query),))
 
     def _frozen_words(self, state: str, sql: str) -> str:
-        return f"{self._subject.label}: DDL {state} at commit_ts {self._step.commit_ts}, the table is frozen on the target: {sql}"
+        return f"{self._subject.label}: DDL {state} at commit_ts {self._step.commit_ts}, so the table is frozen on the target: {sql}"
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Run the block with autocommit on (MariaDB 10.11 blocks itself in EXCHANGE PARTITION without it), the DDL lock and the lease.
 
-        The lease cannot be taken while the block runs. If this process is suspended in it, the server closes the connection, which releases
-        the lock, before another process can continue, so the statement cannot be executed late.
+        No other process can take the lease while the block runs. If this process is suspended in it, the server closes its connection, which releases
+        the lock, before another process can continue. So the statement cannot be executed late.
         """
         with alone(self._session, lock_name(DDL, self._lease.schema, self._lease.cluster_id)), with_autocommit(self._session):
             check(self._session, self._lease)
@@ -311,7 +311,7 @@ class _Run:
         return converted_otherwise(self._subject, self._dialect.flavour)
 
     def _by_another(self, text: Rewritten) -> DdlOutcome | None:
-        """What becomes of the DDL if another Drainer has executed it, or nobody can tell; None: it is to be executed."""
+        """The outcome of the DDL if another Drainer has executed it; an error if nobody can tell; None: it is to be executed."""
         assert self._handed_over is not None
         if self._handed_over.made_again(self._made_since):
             for table in self._subject.before:
@@ -354,7 +354,7 @@ class _Run:
         """The target after what must be rebuilt for the job's statement, which changes no row and no definition."""
         found = rebuilds(self._session, self._subject, now)
         for sql in found:
-            _log.info("DDL at commit_ts %d: the server exchanges no partition with instant columns: %s", self._step.commit_ts, sql)
+            _log.info("DDL at commit_ts %d: rebuilt first, because it has instant columns: %s", self._step.commit_ts, sql)
             self._tried("rebuild", sql)
         return self._snapshot() if found else now
 
@@ -373,7 +373,7 @@ class _Run:
         if job.type == JobType.CREATE_TABLES:
             return self._derived(text.sql, "a batched CREATE TABLE has no statement text")
         if converts(self._subject, self._dialect):
-            return self._derived(text.sql, "columns get another charset, by the length of the keys")
+            return self._derived(text.sql, "columns need another charset, because the keys are too long in the first one")
         if not text.sql:
             return DdlOutcome(DONE, "nothing", "", text.losses)
         filled = self._fill_nulls()
@@ -386,7 +386,7 @@ class _Run:
             instead = instead_of(self._session, self._subject, error)
             rows_stay = instead is not None and bool(instead.delete)  # also of a table that another Drainer passed over
             if text.may_fail or (not rows_stay and self._already_so(error)):
-                _log.warning("the target does not need the DDL at commit_ts %d, its error is ignored: %s", self._step.commit_ts, error)
+                _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
                 return DdlOutcome(DONE, "nothing", text.sql, (*text.losses, *self._other_values()))
             if job.type == JobType.CREATE_TABLE and error.errno == EXISTS_TABLE and self._subject.new is not None:
                 return self._by_policy(text.sql, f"{error}; {self._in_the_way(self._subject.new)}", way_out(job, error))
@@ -433,7 +433,7 @@ class _Run:
                 continue
             if rows:
                 losses.append(
-                    f"{self._subject.label}: {rows} rows held NULL in {column} where the upstream has none; they were updated: {sql}"
+                    f"{self._subject.label}: {rows} rows held NULL in {column}, but the upstream has no NULL there. They were updated: {sql}"
                 )
         return tuple(losses)
 
@@ -442,7 +442,7 @@ class _Run:
         if not sql:
             return ()
         failpoints.point("after-ddl-fill")
-        return () if self._tried("default", sql) else (f"{self._subject.label}: declared default left out: {sql}",)
+        return () if self._tried("default", sql) else (f"{self._subject.label}: the declared default of a column was left out: {sql}",)
 
     def _tried(self, step: str, sql: str) -> bool:
         """Execute what the job can do without; False, and a note, where the target refuses it."""
@@ -536,7 +536,7 @@ class _Run:
                         continue  # created before a crash between two of the statements
                     said = f"{error}; {why}"
                 mending = way_out(self._subject.job, error)
-                return self._by_policy(refused or statement.sql, f"{words}; derived statement refused too: {said}", mending)
+                return self._by_policy(refused or statement.sql, f"{words}; the target also refuses the derived statement: {said}", mending)
         if not statements:
             return self._by_policy(refused, words, mending)
         return DdlOutcome(DONE, "derived", "; ".join(s.sql for s in statements), tuple(losses))

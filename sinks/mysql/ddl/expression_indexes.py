@@ -1,10 +1,10 @@
-"""Indexes over expressions: what a target has of them, which does not know each function of TiDB. No row depends on one. [db]
+"""Indexes over expressions: a target may not know every function of TiDB. No row depends on such an index. [db]
 
-    the target cannot make it                              left out, a loss
-    DROP, RENAME or ALTER of one that it does not have     left out
+    the target cannot make it                          left out, a loss
+    DROP, RENAME or ALTER of an index that it lacks    left out
 
-Its texts compare as in the session that makes it, where the expression is none of columns alone (``CAST(c AS CHAR(20))``); a later ALTER TABLE of
-another session keeps that. So do those of a generated column at a MariaDB.
+An expression of more than columns (``CAST(c AS CHAR(20))``) compares texts as the session that creates the index does; a later ALTER TABLE of
+another session keeps that. The same holds for a generated column at a MariaDB.
 
 Promises: reads only, and sets only ``collation_connection``.
 """
@@ -38,7 +38,7 @@ def knowing_indexes(session: Target, subject: Subject) -> Subject:
 
 
 def unlike_the_job(session: Target, subject: Subject) -> bool:
-    """Whether the target lacks an expression index that the job makes, or has one still that it drops. Only a MySQL can tell: others have none."""
+    """Whether the target lacks an expression index that the job creates, or still has one that it drops. Only a MySQL can answer: others have none."""
     old, new = subject.old, subject.new
     if session.flavour is not Flavour.MYSQL or old is None or new is None:
         return False
@@ -84,7 +84,7 @@ def comparing_as_upstream(session: Target, before: Sequence[TableAt], after: Seq
 
 
 def _collation(before: Sequence[TableAt], after: Sequence[TableAt], dialect: Dialect) -> str:
-    """That of the texts of the indexes that are made; empty if there is none. Of several it is the one that tells all texts apart.
+    """The collation of the texts in the indexes that are created; empty if there are none. Of several collations, the one that distinguishes all texts.
 
     A MariaDB, which has no such indexes, stores it in generated columns.
     """

@@ -1,7 +1,7 @@
 """Compares a column of the target, as ``information_schema`` shows it, with the upstream's: can it hold the same values?
 
 Promises: pure. Conversions that servers make implicitly are ignored: display widths, TEXT(50) as TINYTEXT, a too long VARCHAR as TEXT, JSON
-as LONGTEXT. A type or charset that holds more than needed is accepted, unless the job itself reduces it; one that holds less is not.
+as LONGTEXT. A type or charset that holds more than needed is accepted, unless the job itself reduces it. A type or charset that holds less is not.
 """
 
 import re
@@ -46,7 +46,7 @@ def misfit(there: Shown | None, column: ColumnInfo, was: ColumnInfo | None, want
         column: the column after the job.
         was: the column before the job; None if the job adds it.
         wanted: the column's charset translated for the target.
-        others: what is as good.
+        others: charsets that are also accepted.
     """
     if there is None:
         return "missing"

@@ -1,8 +1,8 @@
-"""The foreign keys of a table at the target beside those of the upstream. [db]
+"""Matches the foreign keys of the upstream's table with those of the target's table. [db]
 
-A foreign key that is made without a name gets one of the server: TiDB's is ``fk_1``, InnoDB's ``t_ibfk_1``. TiDB's cannot be used at the
-target, where such names are unique in the database, and TiDB's only in the table. So one whose name the target does not have is told by its
-columns: it is one of those there over the same columns whose name a server has made.
+A server names a foreign key that has no name: TiDB ``fk_1``, InnoDB ``t_ibfk_1``. TiDB's name cannot be used at the target: there it must be unique in
+the database, in TiDB only in the table. So if the target lacks the name, the key is found by its columns: it is a key over the same columns with a name
+that a server has made.
 
 Promises: reads only.
 """

@@ -1,9 +1,9 @@
-"""Says before a stream starts which of the DDLs that wait for it the target will refuse. [db]
+"""Predicts before a stream starts which of the waiting DDLs the target will refuse. [db]
 
-Promises: reads only. A statement is given to PREPARE, which parses it and executes nothing, as text and as derived from the table infos, as
-``sinks.mysql.ddl.executor`` would send them; tables that it needs, or that are in its way, are looked up as they will be then: as the target
-has them now, with the DDLs before it. What only execution shows is not foreseen: a key that is too long, rows that do not fit, a server that
-is full. The text is the user's own, since TiDB's is only in the binlog.
+Promises: reads only. A statement is given to PREPARE, which parses it and executes nothing: as text and as derived from the table infos, as
+``sinks.mysql.ddl.executor`` would send it. Tables that it needs, or that are in its way, are looked up as the DDLs before it will leave them. What only
+execution shows is not predicted: a key that is too long, rows that do not fit, a full server. The text is the user's own, because TiDB's text is only in
+the binlog.
 """
 
 from collections.abc import Iterable, Iterator
@@ -72,13 +72,13 @@ class WaitingDdls:
 def foreseen(
     session: Target, waiting: WaitingDdls, config: ApplyConfig, tables: Iterable[Place], databases: Iterable[str]
 ) -> Iterator[Remark]:
-    """What is to be said about the waiting DDLs, in their order.
+    """Remarks about the waiting DDLs, in their order.
 
     Args:
         session: of the target; its current database changes.
         waiting: the DDLs.
         config: filters, routes and the upstream's default charset.
-        tables: what the target has now.
+        tables: the target's present tables.
         databases: likewise, in lower case.
     """
     selection, seen = Selection.of(config), _Seen(set(tables), set(databases), set(), dict(waiting.outcomes))
@@ -105,7 +105,7 @@ class _Seen:
     made: set[Place]
     """Of ``tables``, those that a waiting DDL makes."""
     outcomes: dict[int, str]
-    """Of the DDLs by then, as far as RECOVER TABLE asks for them: one that finds its tables is executed."""
+    """Outcomes of the DDLs before, for RECOVER TABLE: a DDL that finds its tables counts as executed."""
 
     def after(self, subject: Subject) -> None:
         gone = {(t.schema.lower(), t.name.lower()) for t in subject.before}
@@ -199,10 +199,13 @@ class _Look:
                 yield self._refused(f"{said}; derived from the table infos: {also}" if said else also)
                 return
         if not statements:
-            yield self._refused(said or "it cannot be derived from the table infos")
+            yield self._refused(said or "no statement can be derived from the table infos")
             return
         if said:
-            yield note(self._where, f"the target refuses its text ({said}) and gets {'; '.join(s.sql for s in statements)}")
+            yield note(
+                self._where,
+                f"the target refuses TiDB's text ({said}), so these statements are executed: {'; '.join(s.sql for s in statements)}",
+            )
         for statement in statements:
             yield from self._losses(statement)
 
@@ -236,8 +239,8 @@ class _Look:
 
     def _refused(self, why: str) -> Remark:
         todo = (
-            f"repair the target, or skip it: its commit_ts for syncer.ignore-txn-commit-ts is in the error with which the stream stops, just below "
-            f"{self._step.job.finished_ts}; or set spark.ddl-policy to skip or quarantine"
+            f"repair the target. Or skip the DDL with syncer.ignore-txn-commit-ts: the error that stops the stream names the commit_ts, which is just below "
+            f"{self._step.job.finished_ts}. Or set spark.ddl-policy to skip or quarantine"
         )
         return hinders(self._where, f"will be refused: {why}", todo)
 

@@ -110,24 +110,26 @@ def _restores_another(job: Job, history: SchemaHistory, refused: RefusedJobs, ro
     """
     restored = history.restored_by(job)
     if restored is None:
-        return "the DDL history does not hold the DROP or TRUNCATE of the table"
+        return "the DDL history does not hold the DROP or TRUNCATE of this table"
     was, drop = restored
     name = routes.target(was.schema, was.name)
     if shape_of(history, refused, was.table_id, drop.version - 1) is not None:
         return f"{name.schema}.{name.name} was frozen on the target when the upstream dropped it in job {drop.id}"
-    by_hand = "the target may restore other rows. Restore it there by hand: RECOVER TABLE BY JOB with the number of the target's own job"
+    by_hand = (
+        "the target may restore other rows. Restore the table there by hand: RECOVER TABLE BY JOB with the number of the target's own job"
+    )
     if outcomes.get(drop.id) not in _EXECUTED:
-        return f"job {drop.id} dropped it, which spark_ddl does not record as executed here, or tables were copied since: {by_hand}"
+        return f"job {drop.id} dropped it, but spark_ddl does not record this as executed here, or tables were copied since: {by_hand}"
     for later in history.jobs_between(drop.version, job.version - 1):
         other = history.table_at(later.table_id, later.version - 1) if later.type in _LEAVE_ROWS else None
         if other is None or outcomes.get(later.id) in _NOT_EXECUTED:
             continue
         if _folded(routes.target(other.schema, other.name)) == _folded(name):
-            return f"job {drop.id} dropped it, and job {later.id} another table {name.schema}.{name.name} later: {by_hand}"
+            return f"job {drop.id} dropped it, and later job {later.id} dropped another table {name.schema}.{name.name}: {by_hand}"
     after = history.table_at(was.table_id, job.version)
     to = routes.target(after.schema, after.name) if after is not None else name
     if to.schema != name.schema:
-        return f"it is restored as {to.schema}.{to.name}, and TiDB restores a table of {name.schema} only there"
+        return f"it is restored as {to.schema}.{to.name}, but TiDB restores a table of {name.schema} only in {name.schema}"
     return ""
 
 
@@ -169,9 +171,9 @@ def _changed(job: Job, history: SchemaHistory, refused: RefusedJobs, frozen: lis
     absent = next((s for _, s in frozen if s.info is None), None)
     if absent is not None:
         alone = len(history.tables_of_job(job)) == 1 or job.type in NEW_TABLE_ID
-        return DdlDelivery(DdlForm.NOTHING if alone else DdlForm.REFUSED, f"{absent.schema}.{absent.name} is not on the target")
+        return DdlDelivery(DdlForm.NOTHING if alone else DdlForm.REFUSED, f"the target has no table {absent.schema}.{absent.name}")
     if job.type in _VISIBLE_IN_INFO and all(_stays(t, job, history, refused) for t, _ in frozen):
-        return DdlDelivery(DdlForm.NOTHING, "it does not change the frozen table")
+        return DdlDelivery(DdlForm.NOTHING, "the DDL does not change the frozen table")
     moved = next((why for t, s in frozen if (why := _other_name(t, s))), "")
     if job.type == JobType.RENAME_TABLES and moved:
         return DdlDelivery(DdlForm.REFUSED, moved)

@@ -1,15 +1,15 @@
-"""What a DDL means in the span that another Drainer may have applied a part of: it may have been executed, and later ones too. [db]
+"""DDLs in a span of which another Drainer may have applied a part: this DDL, and later ones, may have been executed already. [db]
 
-A real Drainer records no intent; after a crash it executes the DDLs behind its checkpoint again and ignores certain errors by number, whatever the
+A real Drainer records no intent. After a crash it executes the DDLs behind its checkpoint again and ignores certain errors by number, whatever the
 statement was (drainer.md 5.6). Here these numbers are accepted only in this span.
 
-    EXCHANGE PARTITION        cannot be told: executed again it would put the rows back
-    RENAME                    executed if the old names are gone and the new ones are there; to be executed if it is the reverse; else it cannot be
-                              told, unless the old tables were made in this span, which has just made them again: they are dropped
-    RECOVER TABLE             executed if the table is there; else it cannot be told which table the target would restore: the span may have dropped another
-    ADD INDEX, FOREIGN KEY    executed if the table has it: without a name of its own, a second one would be made
+    EXCHANGE PARTITION        cannot be decided: executed again it would put the rows back
+    RENAME                    executed if only the new names are there, to be executed if only the old names are there; otherwise undecided. If this
+                              span has just made the old tables again, they are dropped and the RENAME counts as executed
+    RECOVER TABLE             executed if the table is there; otherwise undecided: the span may have dropped another table, which the target would restore
+    ADD INDEX, FOREIGN KEY    executed if the table has it: without a name, a second index would be made
     CREATE TABLE              an existing table is accepted if it is equal, or if a later DDL of the history explains the difference
-    all others                executed; an error of the kind "already so" is accepted
+    all others                executed; an error that says "already so" is accepted
 
 Promises: reads only.
 """
@@ -44,8 +44,8 @@ class HandedOver:
         self._history = history
 
     def made_again(self, made_since: Callable[[int], bool]) -> bool:
-        """Whether a RENAME was executed, and its old names are tables that this program has made since, for a CREATE TABLE before it in the
-        span: all their rows are in the renamed ones. ``made_since``: whether it has executed the job of this id there.
+        """Whether a RENAME was executed, and then this program created its old names again, for a CREATE TABLE before it in the
+        span. Then the renamed tables have all their rows. ``made_since``: whether this program has executed the job of this id there.
         """
         subject = self._subject
         if subject.job.type not in _RENAMES or self._renamed() is not None:
@@ -58,13 +58,13 @@ class HandedOver:
     def undecided(self) -> str:
         """Why a person must say whether the DDL was executed; empty if that can be told."""
         kind = self._subject.job.type
-        way_out = "check it on the target, execute it by hand if it was not, and then skip it"
+        way_out = "check the target, execute the DDL by hand if it was not executed, and then skip it"
         if kind == JobType.EXCHANGE_PARTITION:
-            return f"another Drainer may have executed it before it crashed, and a second time would put the rows back: {way_out}"
+            return f"another Drainer may have executed it before it crashed, and executing it again would put the rows back: {way_out}"
         if kind in _RENAMES and self._renamed() is None:
             return f"another Drainer may have executed it before it crashed, and the names on the target do not show it: {way_out}"
         if kind == JobType.RECOVER_TABLE and not self._restored():
-            return f"another Drainer may have dropped or truncated a later table of that name, the target may restore other rows: {way_out}"
+            return f"another Drainer may have dropped or truncated a later table of that name, and the target may then restore other rows: {way_out}"
         return ""
 
     def executed(self) -> bool:
@@ -84,7 +84,7 @@ class HandedOver:
         return kind not in _RENAMES and error.errno in _ALREADY_SO
 
     def stands(self, table: TableAt) -> bool:
-        """Whether the existing table is the one that the DDL makes, or what later DDLs have made of it."""
+        """Whether the existing table is the table that the DDL creates, or what later DDLs have made of it."""
         if self._history.jobs_of_table(table.table_id, self._subject.job.version, self._history.newest_version):
             return True
         return not unlike(self._session, self._subject, self._dialect, table)

@@ -1,7 +1,7 @@
-"""Tables of a MySQL with columns that were added or dropped without rewriting their rows: it exchanges no partition with such a table. [db]
+"""Tables of a MySQL whose columns were added or dropped without rewriting their rows: MySQL refuses EXCHANGE PARTITION with such a table. [db]
 
-Promises: reads only. What is to be rebuilt is told before the intent of the exchange is recorded, because a rebuilt table has another id, by which an
-exchange is recognised after a crash.
+Promises: reads only. It names the tables to rebuild before the intent of the exchange is recorded: a rebuilt table has another id, and
+after a crash the ids show whether the exchange ran.
 """
 
 import logging
@@ -44,14 +44,12 @@ def rebuilds(session: Target, subject: Subject, now: SchemaSnapshot) -> tuple[st
 
 
 def rebuild_by_hand(job: Job, error: ApplyError) -> str:
-    """What to do where the server has refused an exchange because the tables differ, in such columns or otherwise; empty for another job or error."""
+    """What to do if the server has refused an exchange because the tables differ, in instant columns or otherwise; empty for another job or error."""
     if job.type != JobType.EXCHANGE_PARTITION or error.errno != _DIFFERENT_OPTION:
         return ""
     if _INSTANT in error.words.upper():
         return (
-            "Grant PROCESS to the target's user, and start again: both tables are then rebuilt before the exchange (ALTER TABLE ... FORCE), which a "
+            "Grant PROCESS to the target's user, and start again. The start then rebuilds both tables before the exchange (ALTER TABLE ... FORCE), which a "
             "server of 8.0.29 or later needs after ADD COLUMN and DROP COLUMN"
         )
-    return (
-        "Make the two tables alike in this at the target (SHOW CREATE TABLE shows both; ALTER TABLE one of them, not both), and start again"
-    )
+    return "Make this option equal in the two tables at the target (SHOW CREATE TABLE shows both; ALTER TABLE only one of them), and start again"

@@ -1,8 +1,8 @@
-"""Texts that a MySQL cannot index in utf8mb4, where a character takes four bytes in the limits of a key. Pure.
+"""Texts that a MySQL cannot index in utf8mb4, where a character counts as four bytes in the limits of a key. Pure.
 
-With old collations upstream, texts of utf8, ascii and gbk become utf8mb4 at a MySQL, whose only collation of bytes without padding is there. One in a
-key of more than 3,072 bytes would be refused, and with it the table: such a column keeps its charset. Its ``_bin`` pads, so a unique key over it takes
-'a' and 'a ' for one, which is named.
+With old collations upstream, texts of utf8, ascii and gbk become utf8mb4 at a MySQL, because only utf8mb4 has a collation of bytes without padding. A key of
+more than 3,072 bytes would be refused, and with it the table. So a column of such a key keeps its charset. Its ``_bin`` pads, so a unique key over it treats
+'a' and 'a ' as equal; a loss names that.
 """
 
 from collections.abc import Collection
@@ -35,7 +35,7 @@ _DECIMAL_DIGITS = (0, 1, 1, 2, 2, 3, 3, 4, 4)
 def too_long(column: ColumnInfo, info: TableInfo) -> bool:
     """Whether a column of ``info`` is a text that keeps its charset because of a key that is too long in utf8mb4.
 
-    For a key that is not unique, the columns of other unique keys, which would pad, do so only where the others are not enough.
+    To shorten a key that is not unique, columns that are also in unique keys keep their charset only if the other columns are not enough: they would pad.
     """
     if not is_text(column):
         return False

@@ -1,9 +1,9 @@
-"""Which rows are in some partitions of a table, as a condition, for a target whose table does not have these partitions.
+"""The rows of some partitions as a condition, for a target whose table does not have these partitions.
 
     RANGE (`c`), LIST (`c`)                  over a whole number
     RANGE COLUMNS (`c`), LIST COLUMNS (`c`)  over a whole number, a DATE or a DATETIME
 
-Promises: pure. Everything else has no condition: a hash, several columns, an expression, texts (whose order and equality are the collation's),
+Promises: pure. There is no condition for anything else: a hash, several columns, an expression, texts (their order depends on the collation),
 a partition of all other values. NULL is in the first partition of RANGE, and in LIST where it is listed.
 """
 

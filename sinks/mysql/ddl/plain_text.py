@@ -1,8 +1,8 @@
-"""Executes a DDL of which nothing but its text is known: from a relay log or a file sink's files, without a job of the DDL history. [db]
+"""Executes a DDL that is known only by its text: from a relay log or a file sink's files, without a job of the DDL history. [db]
 
-Promises: the text goes to the target as it is, without TiDB's feature comments where the target is not TiDB, and without IF EXISTS where MySQL has
-none. What the target says is so already is no error (drainer.md 5.6), if that is so of each of its clauses: an ALTER TABLE of which one clause is
-there already executes none of them. RECOVER TABLE BY JOB is refused: its number is of the upstream.
+Promises: the text goes to the target unchanged, except that a target other than TiDB gets no TiDB feature comments, and a MySQL no IF EXISTS that it does
+not know. An error that says the target is already so counts as success (drainer.md 5.6) only if it holds for every clause: an ALTER TABLE with one
+clause that is already there executes none of them. RECOVER TABLE BY JOB is refused: its number is the upstream's.
 """
 
 from collections.abc import Callable
@@ -41,24 +41,24 @@ class TextRecord:
     """
 
     executed: Callable[[Session], bool]
-    """Whether it says so, as when the answer to ``note`` was lost; called before each attempt."""
+    """Whether the record says that the DDL was executed, as when the answer to ``note`` was lost; called before each attempt."""
     note: Callable[[Session, ApplyError | None], None]
-    """Says so, in the transaction that is open; a second time it changes nothing. Called with the error by which the target says that it is so already, which
-    it may raise where that says something else.
+    """Records in the open transaction that the DDL was executed; a second call changes nothing. The argument is the error by which the target says that it is
+    already so; ``note`` may raise that error if it means something else.
     """
 
 
 def execute_text(
     sessions: Sessions, retry_policy: RetryPolicy, database: str, query: str, flavour: Flavour, record: TextRecord
 ) -> ApplyError | None:
-    """Execute ``query`` in ``database`` (empty: in none), and record it; the error by which the target says that it is so already, else None.
+    """Execute ``query`` in ``database`` (empty: in none), and record it. Returns the error by which the target says that it is already so, else None.
 
-    It is recorded on the connection that has answered it, however often that takes, as long as the connection is there: a server that loses the DDL
-    loses the connection first, and the DDL is executed again, unless that could undo it.
+    The connection that has answered the DDL records it, with any number of retries, as long as the connection lives. A server that loses the DDL
+    loses the connection first. Then the DDL is executed again, unless that could undo it.
 
     Raises:
-        ApplyError: the target refuses it, or has a part of it already.
-        DdlUnrecorded: it was executed, or may have been, and that could not be recorded.
+        ApplyError: the target refuses it, or already has a part of it.
+        DdlUnrecorded: it was executed, or may have been, and could not be recorded.
     """
     ddl = _TextDdl(retry_policy, database, query, flavour, record)
     try:
@@ -67,14 +67,12 @@ def execute_text(
         raise
     except RetryableApplyError as error:
         if ddl.once and ddl.unheard:
-            raise DdlUnrecorded(
-                f"it was not recorded ({error}), and a second time it would undo itself", error.errno, error.words
-            ) from error
+            raise DdlUnrecorded(f"it was not recorded ({error}), and executing it again would undo it", error.errno, error.words) from error
         raise
     except ApplyError as error:
         if ddl.unheard:
             raise DdlUnrecorded(
-                f"the connection was lost before it was recorded ({ddl.unheard}), and a second time the target says: {error}",
+                f"the connection was lost before it was recorded ({ddl.unheard}), and at the next attempt the target says: {error}",
                 error.errno,
                 error.words,
             ) from error
@@ -102,7 +100,7 @@ class _TextDdl:
             session.rollback()
             return None
         if self.once and self.unheard:
-            raise DdlUnrecorded(f"the connection was lost before it was recorded ({self.unheard}), and a second time it would undo itself")
+            raise DdlUnrecorded(f"the connection was lost before it was recorded ({self.unheard}), and executing it again would undo it")
         with with_autocommit(session):
             already = self._execute(session)
             self._note(session, already)
@@ -149,12 +147,12 @@ class _TextDdl:
             if isinstance(error, RetryableApplyError) and in_vain(error):
                 self.unheard = str(error)
                 raise
-            raise DdlUnrecorded(f"it was executed, but its record was refused: {error}", error.errno, error.words) from error
+            raise DdlUnrecorded(f"it was executed, but the target refuses its record: {error}", error.errno, error.words) from error
 
 
 def _part_of_it(refused: ApplyError) -> ApplyError:
     return ApplyError(
-        f"{refused}. Nothing of it was executed, and it has more than one clause, not each of which is so already (or its names do not tell)",
+        f"{refused}. Nothing of it was executed. It has several clauses, and not all of them are executed already (or their names do not show it)",
         refused.errno,
         refused.words,
     )
@@ -166,7 +164,7 @@ def _alters(spoken: list[str]) -> bool:
 
 def _text_for(flavour: Flavour, query: str) -> str:
     if [t.word for t in significant(query)[:4]] == ["RECOVER", "TABLE", "BY", "JOB"]:
-        raise ApplyError("it names a job of the upstream, whose number is another job's at the target: restore the table by its name")
+        raise ApplyError("it names a job of the upstream, but at the target another job has this number. Restore the table by its name")
     if flavour is Flavour.TIDB:
         return query
     tokens = without_features(tokenize(query, backslash_escapes=False), Losses("plain text"))

@@ -1,4 +1,4 @@
-"""What became of the DDLs of a stream, as ``spark_ddl`` on the target records it: for people, and for RECOVER TABLE. [db]
+"""Reads from ``spark_ddl`` on the target what became of a stream's DDLs: for people, and for RECOVER TABLE. [db]
 
 Promises: reads only; needs no lease, and the stream may run or be stopped. A target without the table has no records.
 """
@@ -27,7 +27,7 @@ class RecordedDdl:
     job_id: int
     commit_ts: int
     state: str
-    """``refused`` (the stream stands before it), ``intent`` (it is running, or a crash interrupted it), ``skipped``, ``quarantined``, ``not synced``, ``done``."""
+    """``refused`` (the stream stops before it), ``intent`` (it is running, or a crash interrupted it), ``skipped``, ``quarantined``, ``not synced``, ``done``."""
     how: str
     """``text``, ``derived``, ``found``, ``nothing``, ``filtered``, ``ignored``, ``policy``, ``sync-ddl``; empty while it is not done."""
     query: str

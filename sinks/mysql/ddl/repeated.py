@@ -1,10 +1,10 @@
-"""What it means to execute a DDL's text again, where nothing but the text is known: whether the target has all of it already. [db]
+"""Decides whether the target already has everything that a DDL's text does, where nothing but the text is known. [db]
 
-Promises: reads only. Texts are TiDB's own or restored ones, in which a backslash is a plain one. What is not recognised counts as unknown: the
-caller refuses, and a person looks.
+Promises: reads only. Texts are TiDB's own or restored texts, in which a backslash is an ordinary character. A text that is not recognised counts as
+unknown: the caller refuses it, and a person decides.
 
-    ADD COLUMN, ADD INDEX with a name, DROP, CHANGE and RENAME of columns and indexes, RENAME TABLE   their names say whether they ran
-    one clause of any other kind                                                                      the target's error says it
+    ADD COLUMN, ADD INDEX with a name, DROP, CHANGE and RENAME of columns and indexes, RENAME TABLE   the names show whether they ran
+    one clause of any other kind                                                                      the target's error shows it
 """
 
 from collections.abc import Iterator, Sequence
@@ -64,7 +64,7 @@ def is_one(statement: str) -> bool:
 
 
 def names_after(statement: str) -> tuple[NameAfter, ...]:
-    """The names that tell whether all of it ran; empty: they do not tell."""
+    """The names that show whether all of the DDL ran; empty: names do not show it."""
     pairs = rename_pairs(statement)
     if pairs:
         found = [n for old, new in pairs for n in (_table(old, there=False), _table(new, there=True))]

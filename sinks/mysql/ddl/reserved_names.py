@@ -1,6 +1,6 @@
-"""Names that TiDB reads bare and a MySQL or MariaDB reserves: they are quoted.
+"""Quotes names that TiDB reads without quotes and that MySQL or MariaDB reserve.
 
-Promises: pure. A word is quoted where TiDB can only have read a name; a string, a comment, a quoted name and a user's variable are none.
+Promises: pure. A word is quoted where TiDB can only have read a name. Strings, comments, quoted names and user variables stay as they are.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _NAMES = frozenset(
 """Reserved by a MySQL from 5.7 to 9.7 or by a MariaDB, and no keyword that a DDL of TiDB has."""
 
 _NOT_BEFORE = {"GROUPING": "(", "JSON_TABLE": "(", "LATERAL": "(", "MEMBER": "OF", "SOUNDS": "LIKE"}
-"""Reserved, too, or an operator where an alias may stand; and a function or a clause of TiDB before this word or sign, unless what is before it names something."""
+"""Also reserved, or an operator where an alias may be; before this word or sign it is a function or a clause of TiDB, unless the word before it names something."""
 
 _NAMED_NEXT = frozenset({"KEY", "INDEX", "UNIQUE", "FULLTEXT", "TABLE", "VIEW", "EXISTS", "REFERENCES"})
 

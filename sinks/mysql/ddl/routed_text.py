@@ -1,8 +1,8 @@
-"""The text of a DDL with the names that tables have at the target: those of ``[[spark.route]]``, and as they were made.
+"""Puts the target's table names into the text of a DDL: those of ``[[spark.route]]``, spelled as the tables were created.
 
 Promises: pure. Names of tables are replaced where a statement has them: after ALTER TABLE and its RENAME, CREATE TABLE, LIKE, REFERENCES, and ON of
-an index. Everything else stays as it is. TiDB takes a name however it is spelled; a server with lower_case_table_names = 0 takes ``Orders`` and
-``orders`` for two. Of a view the tables of FROM and JOIN are spelled as they were made, and go on by the view's own spelling in its columns.
+an index. Everything else stays as it is. TiDB accepts any case; to a server with lower_case_table_names = 0, ``Orders`` and ``orders`` are two tables. In a
+view, the tables of FROM and JOIN get the spelling with which they were created, and the view's own spelling as alias for its columns.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,15 +22,15 @@ _BEHIND_TABLE = frozenset(
 
 
 def routed_text(query: str, routes: Routes, home: str, *, restored: bool) -> str:
-    """``query`` for the target, each name with its database, so that none depends on a current one.
+    """``query`` for the target, each name with its database, so that no name depends on the current database.
 
     Args:
         query: the text.
         routes: those of the settings.
-        home: the database upstream of names without one.
+        home: the upstream's database for names without one.
         restored: TiDB's parser wrote the text.
 
-    A view stays as it is: one that names what has a route is refused.
+    A view stays as it is: a view that names a table with a route is refused.
     """
 
     def to(name: QualifiedName) -> str:

@@ -1,8 +1,8 @@
-"""The key that a MySQL gives to a table without a primary key (``sql_generate_invisible_primary_key``), where it is in a DDL's way. [db]
+"""The key that a MySQL adds to a table without a primary key (``sql_generate_invisible_primary_key``), where it is in a DDL's way. [db]
 
-The key is a hidden column ``my_row_id``, which sessions do not see (``show_gipk_in_create_table_and_information_schema`` is 0). The upstream knows
-nothing of it: its own primary key takes the place of the server's. A table that the server cannot give such a key to is made without one, where
-the account may ask for that (``SESSION_VARIABLES_ADMIN``). Tables with partitions are not among those: they are made without their partitions.
+The key is a hidden column ``my_row_id``, which sessions do not see (``show_gipk_in_create_table_and_information_schema`` is 0). The upstream does not
+know it: the upstream's own primary key replaces it. If the server cannot add such a key to a table, the table is created without it, where
+the account may ask for that (``SESSION_VARIABLES_ADMIN``). A table with partitions gets the key, and loses its partitions.
 """
 
 import logging
@@ -34,7 +34,7 @@ def execute_ddl(session: Target, sql: str) -> None:
     except ApplyError as error:
         if not _about_its_key(session, error) or not _set(session, 0):
             raise
-        _log.info("the server gives no key of its own: %s", error)
+        _log.info("the server cannot be told to add no primary key of its own: %s", error)
         try:
             session.execute(sql)
         except ApplyError as without:

@@ -3,8 +3,8 @@
 Promises: reads only. A snapshot holds, for each table name that a DDL affects, the server's description (``SHOW CREATE``, without the
 AUTO_INCREMENT counter) and the server's ids of the table and of each partition, which change when a table is recreated. The ids come from
 ``information_schema.innodb_sys_tables`` (MySQL 8: ``innodb_tables``, TiDB: ``tables`` and ``partitions``) and need the PROCESS privilege.
-If they cannot be read, ``ids_known`` is False, and a DDL without a visible effect on the structure cannot be checked. Ids of two servers, as before
-and after a failover, say nothing about each other, so that a snapshot names the server, too.
+If they cannot be read, ``ids_known`` is False, and a DDL without a visible effect on the structure cannot be checked. A snapshot also names the server,
+because the ids of two servers, as before and after a failover, cannot be compared.
 """
 
 import json
@@ -54,7 +54,7 @@ class SchemaSnapshot:
     objects: Mapping[str, ObjectSnapshot]
     ids_known: bool
     server: Mapping[str, str] = field(default_factory=dict)
-    """What tells the server from others, by name; empty if it has nothing of that kind, or there are no ids."""
+    """What distinguishes the server from others, by name; empty if the server has no such thing, or there are no ids."""
 
     def to_json(self) -> str:
         """The text for the intent row."""
@@ -79,7 +79,7 @@ class SchemaSnapshot:
         return any(self.server[name] != other.server[name] for name in self.server.keys() & other.server.keys())
 
     def surely_of_the_server(self, other: "SchemaSnapshot") -> bool:
-        """Whether they are of one server; False if what tells the data directory is not known of both."""
+        """Whether both are of one server; False if one of them lacks what identifies the data directory."""
         return self.server == other.server and bool(self.server.keys() & {"server_uuid", "made"})
 
     def ids_comparable(self, other: "SchemaSnapshot") -> bool:
@@ -167,10 +167,10 @@ def is_empty(session: Target, schema: str, table: str, partition: str = "") -> b
 
 
 def _server(session: Target) -> Mapping[str, str]:
-    """What tells the server, with its data, from others: MySQL's UUID, which is in the data directory.
+    """What distinguishes the server, with its data, from others: MySQL's UUID, which is in the data directory.
 
-    A MariaDB has none: replicas have different ``server_id``, nodes of Galera different names, and the tables of the database ``mysql`` have the time at
-    which the data directory was made (visible with a privilege on it). Its ``server_uid`` is of the host's network card: another one in a new container.
+    A MariaDB has no UUID. Replicas have different ``server_id``, nodes of Galera different names. The tables of the database ``mysql`` have the time at
+    which the data directory was made (visible with a privilege on it). Its ``server_uid`` belongs to the host's network card, so a new container has another.
     """
     if session.flavour is Flavour.TIDB:
         return {}

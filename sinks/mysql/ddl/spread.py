@@ -1,4 +1,4 @@
-"""Detects partitions that hold other rows on the target than upstream, so that a statement on a single one would affect other rows.
+"""Detects partitions that hold other rows on the target than upstream: a statement on a single partition would affect other rows.
 
 Promises: pure. For KEY partitions, other servers have another hash function than TiDB. LINEAR, which the target's table may have if it was
 not created by the Drainer, distributes rows differently from TiDB, which parses the word but ignores it. Only statements that remove or
@@ -30,12 +30,12 @@ def holds_other_rows(subject: Subject, method: str) -> str:
     if old is None:
         return ""
     if old.info.partition_type == PartitionType.KEY or "KEY" in words:
-        how = "BY KEY, for which the target uses another hash function than TiDB"
+        how = "BY KEY, with another hash function at the target than in TiDB"
     elif "LINEAR" in words:
         how = f"BY {method.upper()} on the target and by plain HASH in TiDB"
     else:
         return ""
     return (
-        f"{old.schema}.{old.name} is partitioned {how}, so its partitions hold other rows than the upstream's of the same name; "
-        "apply the effect of the DDL to the target's rows by hand, then skip the DDL"
+        f"{old.schema}.{old.name} is partitioned {how}, so a partition holds other rows than the upstream's partition of the same name. "
+        "Apply the effect of the DDL to the target's rows by hand, then skip the DDL"
     )

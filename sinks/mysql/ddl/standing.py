@@ -1,7 +1,7 @@
-"""Tables with rows that stand at the target where a job makes one, or renames one to. [db]
+"""Tables with rows that already exist at the target where a job creates a table, or renames one. [db]
 
-Promises: reads only. Such rows are of another life of the table: of before a restore that left it in place, or somebody's own. What the binlogs write comes
-beside them, so that without a key nothing shows that a row is there twice.
+Promises: reads only. Such rows are older than the table: a restore left them, or somebody put them there. The binlogs add their rows to them. Without a
+key nothing shows that a row is there twice.
 """
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
@@ -27,23 +27,23 @@ def way_out(job: Job, error: ApplyError) -> str:
     """
     if error.errno == _SHORT_ROWS:
         return (
-            "The target makes tables whose keys hold 767 bytes: SET GLOBAL innodb_default_row_format = DYNAMIC there, ALTER TABLE ... ROW_FORMAT = DYNAMIC for a "
-            "table that is there already, and start again"
+            "The target limits keys to 767 bytes. Execute SET GLOBAL innodb_default_row_format = DYNAMIC there, for an existing table ALTER TABLE ... ROW_FORMAT = "
+            "DYNAMIC, and start again"
         )
     if job.type == JobType.RECOVER_TABLE and error.errno == EXISTS_TABLE:
-        return "Drop the table of that name at the target, or rename it away, and start again; if its DROP was left out, so that it is this table, skip the DDL"
+        return "Drop the table of that name at the target, or rename it, and start again. If its DROP was left out, so that it is this very table, skip the DDL"
     if job.type == JobType.RECOVER_TABLE and (error.errno == _SNAPSHOT_TOO_OLD or "dropped/truncated" in error.words):
         return (
-            "The target cannot restore the table, because its GC has passed the DROP or TRUNCATE, or it never had the table: make it there by hand, with the rows "
-            "that it had upstream at this commit_ts (dumpling --snapshot), and start again. For the next time, give the target a longer tidb_gc_life_time than "
+            "The target cannot restore the table: its GC has passed the DROP or TRUNCATE, or it never had the table. Create the table there by hand with the rows "
+            "that it had upstream at this commit_ts (dumpling --snapshot), and start again. For the next time, make the target's tidb_gc_life_time longer than "
             "the upstream's, by as much as the stream may lag"
         )
     if job.type not in RENAMES | _MAKES or error.errno != EXISTS_TABLE:
         return ""
     emptying = "" if job.type in RENAMES else " (or, if it is equal, empty it)"
     return (
-        f"Drop the table of that name at the target{emptying}, or rename it away, and start again. Skipping the DDL would have the rows of the binlogs "
-        "applied beside those that are there"
+        f"Drop the table of that name at the target{emptying}, or rename it, and start again. If you skip the DDL instead, the rows of the binlogs "
+        "are added to the rows that are there"
     )
 
 
@@ -60,8 +60,8 @@ def left_with_rows(session: Target, subject: Subject) -> tuple[str, ...]:
             continue
         if _stands(session, table) and not is_empty(session, table.schema, table.name):
             found.append(
-                f"{table.schema}.{table.name}: has rows already, which the DDL that was left out did not bring; what the binlogs write comes beside "
-                f"them. Compare it with the upstream: {quote_name(table.schema)}.{quote_name(table.name)} may have been left over by a restore"
+                f"{table.schema}.{table.name}: has rows that do not come from the DDL, which was left out. The binlogs add their rows to "
+                f"them. Compare {quote_name(table.schema)}.{quote_name(table.name)} with the upstream: a restore may have left it"
             )
     return tuple(found)
 

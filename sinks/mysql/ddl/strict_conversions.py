@@ -1,6 +1,6 @@
-"""Conversions of texts to a charset that holds fewer characters, which a key makes that is too long in utf8mb4 (``long_keys``). [db]
+"""Converts texts strictly to a charset that holds fewer characters, where a key would be too long in utf8mb4 (``long_keys``). [db]
 
-Promises: a text that does not fit is an error, and the DDL is not executed; a session without a strict sql_mode would write question marks.
+Promises: a text that does not fit is an error, and the DDL is not executed. A session without a strict sql_mode would write question marks.
 """
 
 from collections.abc import Iterator

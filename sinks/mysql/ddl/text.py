@@ -1,6 +1,6 @@
 """Adapts TiDB's DDL text to the target: TiDB-specific syntax removed or translated, charsets made explicit, names qualified.
 
-Promises: pure. It edits tokens and is not a parser: what is not recognised is left to the target. An empty text means that there is
+Promises: pure. It edits tokens and is not a parser: syntax that it does not recognise goes to the target unchanged. An empty text means that there is
 nothing to execute. ``losses`` lists what the target cannot hold. For a TiDB target see ``sinks.mysql.ddl.tidb``.
 """
 
@@ -154,7 +154,7 @@ def _routed(subject: Subject, routes: Routes) -> Subject:
     before, after = (tuple(map(routes.moved, tables)) for tables in (subject.before, subject.after))
     names = [[(t.table_id, t.schema, t.name) for t in tables] for tables in (before, after)]
     if subject.job.type == JobType.RENAME_TABLE and delivery.form is DdlForm.TEXT and names[0] == names[1]:
-        delivery = DdlDelivery(DdlForm.NOTHING, "both names are one at the target")
+        delivery = DdlDelivery(DdlForm.NOTHING, "both names are the same table at the target")
     if delivery.form is DdlForm.TEXT and any(map(routes.columns_of, (*subject.before, *subject.after))):
         delivery = _narrowed_delivery(subject.job, before, after)
     found = replace(
@@ -177,7 +177,7 @@ def _delivery(step: DdlStep, found: DdlDelivery) -> DdlDelivery:
     if decision.fate is DdlFate.DERIVED and found.form is DdlForm.TEXT:
         return DdlDelivery(DdlForm.INFOS, decision.why)
     if found.form is DdlForm.TEXT and step.job.type == JobType.CREATE_TABLE and _likes_unplaced(step.query):
-        return DdlDelivery(DdlForm.INFOS, "the table that it is LIKE is of the session's database, which is not known")
+        return DdlDelivery(DdlForm.INFOS, "the table after LIKE is in the session's database, which is not known")
     return DdlDelivery(DdlForm.REFUSED, decision.why) if decision.fate is DdlFate.REFUSED else found
 
 
@@ -331,7 +331,7 @@ def _settle_strings(tokens: Sequence[Token], restored: bool) -> Tokens:
 
 
 _RENAMING = frozenset({JobType.RENAME_TABLE, JobType.RENAME_TABLES})
-"""Jobs whose text has new names of tables, perhaps the old ones in other letters."""
+"""Jobs whose text has new names of tables, perhaps the old names in another case."""
 
 _FEATURE_LOSSES = {
     "AUTO_RANDOM": "AUTO_RANDOM left out",
@@ -371,7 +371,7 @@ def _by_kind(subject: Subject, tokens: Tokens, dialect: Dialect, losses: Losses)
     if not spoken:
         return ""
     if subject.job.type in (JobType.CREATE_SEQUENCE, JobType.ALTER_SEQUENCE, JobType.DROP_SEQUENCE) and dialect.flavour is Flavour.MYSQL:
-        losses.add("sequence left out, MySQL has none")
+        losses.add("sequence left out, because MySQL has none")
         return ""
     match spoken[0]:
         case "CREATE" if "TABLE" in spoken[:4]:
@@ -395,7 +395,7 @@ def _without_end(tokens: Tokens) -> Tokens:
 def _create_table(subject: Subject, tokens: Tokens, dialect: Dialect, losses: Losses) -> str:
     head = f"CREATE TABLE {quoted(subject.schema, subject.name)}"
     if "TEMPORARY" in words(tokens)[:3]:
-        losses.add("temporary table created as an ordinary one, which stays empty")
+        losses.add("temporary table created as an ordinary table, which stays empty")
     like = _like_source(tokens)
     if like:
         return f"{head} LIKE {like}"

@@ -1,4 +1,4 @@
-"""TiDB's DDL text for a TiDB target (ddl.md 6): unchanged, except for what concerns the upstream's own stores and background jobs.
+"""TiDB's DDL text for a TiDB target (ddl.md 6): unchanged, except for the upstream's own stores and background jobs.
 
 Promises: pure. Placement policies are removed, and a statement that only sets them becomes empty. TTL is kept but disabled, because the
 deletes of the upstream's TTL jobs arrive as binlogs.

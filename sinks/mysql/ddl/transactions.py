@@ -45,4 +45,4 @@ def _unless_lost(do: Callable[[], object]) -> None:
     try:
         do()
     except RetryableApplyError:
-        _log.debug("the connection is lost, which ended the transaction and released the lock")
+        _log.debug("the connection was lost, which ended the transaction and released the lock")

@@ -1,10 +1,10 @@
-"""DDLs on partitions that the target's table does not have: what is to be done to its rows instead. [db]
+"""DDLs on partitions that the target's table does not have: what happens to its rows instead. [db]
 
-A table may be partitioned upstream and not, or otherwise, at the target: a server that refuses the clause gets the table without it, which is
-a loss that was named then (``sinks.mysql.ddl.derive``).
+A table may be partitioned upstream but not, or differently, at the target: if a server refuses the partition clause, the table is created without it, and a
+loss says so (``sinks.mysql.ddl.derive``).
 
-    DROP, TRUNCATE PARTITION                  the rows that are in the partitions upstream are deleted, where their bounds tell which ones
-    ADD, REORGANIZE, PARTITION BY, REMOVE     nothing: no row changes, and a table without partitions stays one
+    DROP, TRUNCATE PARTITION                  the partitions' rows are deleted, if the partitions' bounds say which rows these are
+    ADD, REORGANIZE, PARTITION BY, REMOVE     nothing: no row changes, and the table stays without partitions
 
 Promises: reads only.
 """
@@ -29,12 +29,12 @@ _CANNOT = frozenset({1064, 1235, *range(1479, 1518), *range(1562, 1578), *range(
 
 @dataclass(frozen=True, slots=True)
 class Instead:
-    """What takes the place of a refused DDL; exactly one of ``delete`` and ``why_not``, or neither: nothing is to be done."""
+    """What replaces a refused DDL: either ``delete`` or ``why_not``, or neither if nothing is to be done."""
 
     delete: str = ""
     """A DELETE, to be repeated until it finds fewer than ``most`` rows."""
     why_not: str = ""
-    """Why the rows cannot be told, and what to do."""
+    """Why the rows cannot be identified, and what to do."""
     loss: str = ""
     """What the target lacks from here on."""
     most: int = _CHUNK
@@ -57,8 +57,8 @@ def instead_of(session: Target, subject: Subject, refused: ApplyError) -> Instea
         return Instead(delete=f"DELETE FROM {quoted(old.schema, old.name)} WHERE {condition} LIMIT {_CHUNK}")
     return Instead(
         why_not=(
-            f"the target's table has not all of the partitions {', '.join(names)}, and which of its rows are in them cannot be told exactly from their bounds: delete "
-            f"these rows there by hand and skip the DDL, or skip it and copy the table again behind it with --bootstrap {old.schema}.{old.name}"
+            f"the target's table lacks some of the partitions {', '.join(names)}, and their bounds do not say exactly which rows are in them. Delete "
+            f"these rows there by hand and skip the DDL. Or skip the DDL and copy the table again with --bootstrap {old.schema}.{old.name}"
         )
     )
 
@@ -81,5 +81,5 @@ def _loss(subject: Subject) -> str:
     return (
         ""
         if subject.job.type == JobType.REMOVE_PARTITIONING
-        else f"{subject.label}: {subject.job.type_name} left out, it has no partitions"
+        else f"{subject.label}: {subject.job.type_name} left out, because the target's table has no partitions"
     )

@@ -164,9 +164,9 @@ def _column_lacks(
 def columns_fit(there: Sequence[str], old: TableInfo, new: TableInfo, pairs: Mapping[str, ColumnInfo] | None) -> bool:
     """Whether the target's columns are as the job leaves them.
 
-    A table may have columns of its own, lack some of the upstream's (``sync-mode = 2``), or have them in another order: so what the job adds must be
-    there, what it removes must not, and the order is that of the upstream only if the job does no more than move columns, or gives one the name of
-    another. ``pairs``: from ``pair_columns``.
+    A table may have columns of its own, lack some of the upstream's (``sync-mode = 2``), or have them in another order. So the target must have the columns
+    that the job adds, and must not have those that it removes. The order must be the upstream's only if the job does nothing but move columns, or gives a
+    column the name of another. ``pairs``: from ``pair_columns``.
     """
     was, now = [c.name for c in visible(old)], [c.name for c in visible(new)]
     found = {name.lower() for name in there}
@@ -185,7 +185,7 @@ def columns_fit(there: Sequence[str], old: TableInfo, new: TableInfo, pairs: Map
 
 
 def _still_json(session: Target, dialect: Dialect, table: TableAt, column: ColumnInfo, was: ColumnInfo | None) -> str:
-    """MariaDB's JSON is a LONGTEXT that only its CHECK tells from another one: what is still JSON, in words; empty if nothing is."""
+    """MariaDB's JSON is a LONGTEXT with a CHECK, which alone distinguishes it from other LONGTEXTs. In words what is still JSON; empty if nothing is."""
     if dialect.flavour is not Flavour.MARIADB or was is None or was.tp != ColumnType.JSON or column.tp == ColumnType.JSON:
         return ""
     sql = (
@@ -196,10 +196,10 @@ def _still_json(session: Target, dialect: Dialect, table: TableAt, column: Colum
 
 
 def _accepted(dialect: Dialect, column: ColumnInfo, info: TableInfo, was: ColumnInfo | None) -> tuple[Charset, ...]:
-    """The charsets that the target's column may have, the one that is written first.
+    """The charsets that the target's column may have; the first is the charset that is written.
 
-    A table that was made under another ``spark.upstream-new-collations`` is the same table, and a job that was executed under it is done. Only
-    what a job brings shows that: where the column had one of the two before, or is MariaDB's JSON, which is ``utf8mb4_bin`` there, the name must
+    A table that was created under another ``spark.upstream-new-collations`` is the same table, and a job that was executed under it is done. Only
+    the job's own change shows that. So if the column had one of the two charsets before, or is MariaDB's JSON, which is ``utf8mb4_bin`` there, the name must
     be the one that is written.
     """
     wanted = dialect.column_charset(column, info)
@@ -210,7 +210,7 @@ def _accepted(dialect: Dialect, column: ColumnInfo, info: TableInfo, was: Column
 
 
 def keeping_padding(session: Target, dialect: Dialect, tables: Sequence[TableAt]) -> Dialect:
-    """``dialect``, but as one of ``tables`` was made if that keeps more values apart: such a table is not converted by its next DDL."""
+    """``dialect``, or the dialect with which one of ``tables`` was created if that keeps more values apart: its next DDL does not convert such a table."""
     stricter = [other for other in dialect.others() if other.nopad >= dialect.nopad and other.binary >= dialect.binary]
     if not stricter or dialect.flavour is Flavour.TIDB:
         return dialect

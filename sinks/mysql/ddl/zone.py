@@ -1,9 +1,10 @@
 """The time zone in which a DDL ran upstream, for DDLs whose effect on rows depends on it.
 
-TiDB converts between TIMESTAMP and other types, gives a TIME that becomes a DATETIME the day of the conversion, and evaluates ``UNIX_TIMESTAMP('...')`` in a partition boundary, in the time zone of the
-session that issued the DDL; the job records it as ``reorg_meta.location``. Promises: pure. A zone is used as an offset if it has the same
-offset for all relevant times, otherwise by its name, which the server must have. Literals of TIMESTAMP columns are in UTC in the infos and
-are converted to the zone in which their statement runs.
+In the time zone of the session that issued the DDL, TiDB converts between TIMESTAMP and other types, evaluates ``UNIX_TIMESTAMP('...')`` in a partition
+boundary, and gives a TIME that becomes a DATETIME the day of the conversion. The job records the zone as ``reorg_meta.location``.
+
+Promises: pure. A zone is used as an offset if it has the same offset for all relevant times, otherwise by its name, which the server must have. Literals of
+TIMESTAMP columns are in UTC in the infos, and are converted to the zone in which their statement runs.
 """
 
 from collections.abc import Iterator

@@ -2,7 +2,7 @@
 
     names and types of the file + the target's table (``structure``) -> TableAt
 
-Promises: reads only; each table is read once, until ``forget``. A column that the target lacks, or computes itself, is left out; rows are sought by
+Promises: reads only; each table is read once, until ``forget``. A column that the target lacks, or computes itself, is left out. Rows are found by
 the target's unique keys.
 """
 
@@ -114,7 +114,7 @@ class FileTables:
         if not found:
             raise ApplyError(
                 f"{self._file} has rows of {schema}.{table} at commit_ts {commit_ts}, but the target has no such table. Create it as it was "
-                f"then, or {self._way_out.format(commit_ts=commit_ts)}, and start again",
+                f"at that time, or {self._way_out.format(commit_ts=commit_ts)}, and start again",
                 _NO_SUCH_TABLE,
             )
         there = found[schema, table]

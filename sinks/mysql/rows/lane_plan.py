@@ -1,4 +1,4 @@
-"""Which lane applies which row operations, and when; recognised again after a crash. Pure."""
+"""Assigns row operations to lanes and rounds; a plan is recognised again after a crash. Pure."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ class SpanPlace:
     upto: int = 0
     """How many there are with its own."""
     contents: bytes = b""
-    """A digest of these, where commit_ts and places do not tell them from others; empty: they do."""
+    """A digest of the operations, where commit_ts and places do not identify them; empty: they do."""
 
     def behind(self, batch: RowBatch) -> "SpanPlace":
         """The place of the plan of ``batch``, which follows that of this place."""
@@ -100,5 +100,5 @@ def _fingerprint(batch: RowBatch, made: Schedule, place: SpanPlace) -> str:
 
 
 def identifies_rows(info: TableInfo) -> bool:
-    """Whether a table has a unique key without NULL, by which each of its rows can be told from all others."""
+    """Whether a table has a unique key without NULL, which distinguishes all its rows."""
     return any(all(column.not_null for column in key) for key in info.unique_keys())

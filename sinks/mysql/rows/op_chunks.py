@@ -1,4 +1,4 @@
-"""Row operations by name in chunks of a limited size, within each of which no table changes. Pure."""
+"""Cuts row operations, by name, into chunks of a limited size; no table changes within a chunk. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
-"""Runs the statements of row operations in a transaction, and checks what each did. [db]
+"""Runs the statements of row operations in a transaction, and checks the effect of each. [db]
 
 Promises: a transaction whose statements have their expected effects is run once, without extra queries. Otherwise the caller rolls it back
 and runs its operations one by one (``closely``), so that every finding and every refusal names its row. With ``on-finding = stop`` a
-finding raises ``FindingError`` before anything is committed; with ``record`` the operation's new row is written whatever is there. In safe
-mode a row that is missing or there already is no finding; a changed value is.
+finding raises ``FindingError`` before anything is committed. With ``record`` the operation's new row is written whatever is there. In safe
+mode a missing or existing row is no finding; a changed value is.
 """
 
 from collections.abc import Iterable
@@ -50,8 +50,9 @@ def as_expected(session: Session, statements: Iterable[JoinedOps]) -> bool:
 def closely(
     session: Session, settings: ApplyConfig, operations: OpStatements, places: Iterable[int], way_out: str = SKIPPING
 ) -> tuple[Finding, ...]:
-    """Run the operations one by one; the findings. ``way_out``: how to go on without a row that the target refuses, with ``{ts}`` for its
-    commit_ts, ``{before}`` and ``{behind}`` for the ones beside it.
+    """Run the operations one by one; returns the findings.
+
+    ``way_out``: how to continue without a row that the target refuses, with ``{ts}`` for its commit_ts, ``{before}`` for ts - 1 and ``{behind}`` for ts + 1.
 
     Raises:
         FindingError: there are findings, and ``on-finding`` is ``stop``; the transaction must not be committed.
@@ -99,7 +100,7 @@ class _Closely:
             found = tuple(f for f in found if f.kind is FindingKind.VALUE)
         self.findings += found
         if missing and (removed := self._mend(place, statement)):
-            words = removed_another(statement, "it has a value of the row that is written", 1 + removed)
+            words = removed_another(statement, "it had a value of the row that is written", 1 + removed)
             self.findings += [finding(statement, FindingKind.ROWS, words, 0)] if words else []
 
     def _refused(self, place: int, one: OpText, statement: Statement, error: ApplyError) -> None:
@@ -110,10 +111,10 @@ class _Closely:
             if one.form.updates:
                 self._mend(place, statement)
         elif error.errno in _NO_TABLE:
-            words = f"the target has no such table, the row is not written: {error.words}"
+            words = f"the target has no such table, so the row is not written: {error.words}"
         elif error.errno == DUPLICATE and op is not Op.DELETE and one.form.effect is not None:
             verb = "insert" if op is Op.INSERT else "change"
-            words = refused_by_another(statement, f"another row has a key of one that the binlogs {verb}", error.words)
+            words = refused_by_another(statement, f"another row has the key of a row that the binlogs {verb}", error.words)
             self._mend(place, statement)
         else:
             raise self._refusal(statement, error) from (error if self._settings.log_row_data else None)

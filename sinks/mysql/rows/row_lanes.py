@@ -1,10 +1,10 @@
-"""The lanes of row operations: connections that each apply their operations in order, in transactions of some of them. [db]
+"""The lanes of row operations: connections that each apply their operations in order, in transactions of several operations. [db]
 
-Promises: each transaction first checks the lease; with a record (``row_progress``) it then moves its lane's number of done operations in
-the same transaction, so that after a lost answer, or a crash, none is applied twice. A round ends when all its transactions are committed. When
+Promises: each transaction first checks the lease. With a record (``row_progress``) the same transaction then moves its lane's number of done
+operations, so that none is applied twice after a lost answer or a crash. A round ends when all its transactions are committed. When
 a lane fails, the others begin no further transaction, and its error is raised.
 
-On TiDB, which has no shared row locks, the transactions of the lanes are in conflict on the lease row, and are retried: one lane is best there.
+TiDB has no shared row locks, so transactions of several lanes conflict on the lease row and are retried: one lane is best there.
 """
 
 import threading
@@ -103,7 +103,7 @@ class TransactionSize:
 
     operations: int
     seconds: float
-    """It has fewer while the last one of its lane took longer than this."""
+    """A transaction has fewer operations while the last transaction of its lane took longer than this."""
 
 
 class Lanes:

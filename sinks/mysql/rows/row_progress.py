@@ -1,8 +1,8 @@
-"""How far each lane of a span applied row by row is: the table ``spark_rows``. [db]
+"""The progress of each lane of a span applied row by row: the table ``spark_rows``. [db]
 
-Promises: the functions change rows only in the transaction that the caller has opened. ``begin`` comes with the checkpoint of the span's
-beginning, not consistent; ``advance`` with the operations of one transaction of a lane; ``finish`` with the checkpoint of its end, consistent.
-So the number of operations that a lane has done is exact whenever a process dies. It means the same operations only under the same plan:
+Promises: the functions change rows only in the caller's transaction. ``begin`` comes with the inconsistent checkpoint of the span's
+beginning, ``advance`` with the operations of one transaction of a lane, ``finish`` with the consistent checkpoint of the span's end.
+So a lane's number of done operations is exact whenever a process dies. The number means the same operations only under the same plan:
 ``plan`` is a fingerprint of all operations with their lanes and rounds.
 """
 
@@ -60,9 +60,9 @@ def begin(session: Session, cluster_id: int, span: tuple[int, int], plan: str, l
 
 
 def advance(session: Session, cluster_id: int, lane: int, upto_ts: int, plan: str, done: tuple[int, int], schema: str) -> bool:
-    """Move the lane's number of operations from ``done[0]`` to ``done[1]``; False: it is already there, the answer to that commit was lost.
+    """Move the lane's number of operations from ``done[0]`` to ``done[1]``; False: the number is already there, because the answer to that commit was lost.
 
-    A transaction of the same lane that is still in progress on another connection is waited for.
+    This waits for a transaction of the same lane that is still in progress on another connection.
 
     Raises:
         ApplyError: the lane is somewhere else, or its span is not open: nothing may be written.
@@ -76,27 +76,27 @@ def advance(session: Session, cluster_id: int, lane: int, upto_ts: int, plan: st
     if found == [(upto_ts, plan, done[1])]:
         return False
     raise ApplyError(
-        f"operations {done[0]} to {done[1]} of lane {lane} up to {upto_ts} are not written: {schema}.spark_rows says {found} for it. Was it edited, "
-        "or the target restored, while the stream was running? Start the Drainer again; it continues from the target's checkpoint"
+        f"operations {done[0]} to {done[1]} of lane {lane} up to {upto_ts} are not written, because {schema}.spark_rows says {found} for this lane. Was the table edited, "
+        "or the target restored, while the stream was running? Start the Drainer again: it continues from the target's checkpoint"
     )
 
 
 def require_done(session: Session, cluster_id: int, upto_ts: int, plan: str, ends: Sequence[int], schema: str) -> None:
     """Check that each lane of the span up to ``upto_ts`` has done at least so many operations; call it in the transaction that relies on it.
 
-    A server that crashed with ``innodb_flush_log_at_trx_commit`` other than 1, or whose place a replica that lags has taken, lacks the last
-    transactions that it had answered.
+    A server that crashed with ``innodb_flush_log_at_trx_commit`` other than 1, or a replica that took its place and was behind, lacks the last
+    transactions that the server had answered.
 
     Raises:
-        ApplyError: one has done fewer.
+        ApplyError: a lane has done fewer.
     """
     found = load_any(session, cluster_id, schema)
     there = found.done if found is not None and (found.upto_ts, found.plan) == (upto_ts, plan) else ()
     if len(there) < len(ends) or any(done < end for done, end in zip(there, ends, strict=False)):
         raise ApplyError(
-            f"the target has lost transactions that it had committed: its lanes up to {upto_ts} had done {list(ends)} operations, and {schema}.spark_rows says "
+            f"the target has lost transactions that it had committed: its lanes up to {upto_ts} had done {list(ends)} operations, but {schema}.spark_rows says "
             f"{list(there)}. Did the server crash with innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind taken its "
-            "place? Start the Drainer again; it continues from what the target has"
+            "place? Start the Drainer again: it continues from what the target has"
         )
 
 
@@ -124,7 +124,7 @@ def load_any(session: Session, cluster_id: int, schema: str) -> OpenLanes | None
 def recorded_beyond(session: Session, cluster_id: int, commit_ts: int, schema: str, *, around: bool) -> int:
     """The end of a span that was begun, but not at the checkpoint ``commit_ts``, and reaches beyond it; 0: there is none.
 
-    ``around``: only one in the middle of which the checkpoint is now.
+    ``around``: count only a span that contains the checkpoint.
     """
     where = "from_ts < %s" if around else "from_ts <> %s"
     sql = f"SELECT COALESCE(MAX(to_ts), 0) FROM {_table(schema)} WHERE cluster_id = %s AND to_ts > %s AND {where}"

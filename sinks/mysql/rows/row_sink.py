@@ -2,19 +2,19 @@
 
     step -> RowBatch -> keys -> lanes and rounds -> transactions of at most ``txn-batch`` operations on ``worker-count`` connections
 
-Upstream transactions are not kept together, except with ``dispatch`` off: then each is one transaction with its checkpoint. A step of at most
-``txn-batch`` operations is one transaction with its checkpoint, too. All others begin with ``consistent`` false at the step's beginning and
-a record of the lanes (``row_progress``), and end with ``consistent`` true and without it. Promises, besides those of ``MySQLSink``:
+Upstream transactions are kept together only with ``dispatch`` off: then each is one transaction with its checkpoint. A step of at most
+``txn-batch`` operations is also one transaction with its checkpoint. All other steps begin with ``consistent`` false at the step's beginning and
+a record of the lanes (``row_progress``), and end with ``consistent`` true and without that record. Promises, besides those of ``MySQLSink``:
 
-* Exactly once, keyless rows included: a step left open by a crash is finished from where each of its lanes was, whatever this life's settings
-  are, if the same operations come again.
-* If they do not (other filters, another history, a span that the source cuts in another way), the open span is applied again in safe mode
-  from the checkpoint, in order: afterwards every row that has a unique key without NULL is as upstream. Exact for those rows only: an INSERT of
-  a keyless row that had been applied is applied twice, a DELETE that had been applied may delete another row that is equal. Such tables
-  are named in the log. The same holds where another Drainer, which has no record of lanes, finishes the span, and in safe mode (``SafeMode``).
-* With ``on-finding = stop`` the lanes that were not in doubt may be ahead; the restart continues as after a crash.
+* Exactly once, keyless rows included: if the same operations come again, each lane of an open step continues where it was, whatever this life's
+  settings are.
+* If other operations come (other filters, another history, a span that the source cuts in another way), the open span is applied again in safe mode
+  from the checkpoint, in order. Afterwards every row that has a unique key without NULL is as upstream. Other rows may differ: an INSERT of
+  a keyless row may be applied twice, and a repeated DELETE may delete another row that is equal. The log names such tables. The same holds where another
+  Drainer, which has no record of lanes, finishes the span, and in safe mode (``SafeMode``).
+* With ``on-finding = stop`` the lanes without a finding may be ahead; the restart continues as after a crash.
 
-The rows of a step applied in parts are fetched by the driver in pieces of about ``atomic-rows``, each recorded by itself; an upstream
+The driver fetches the rows of a step applied in parts in pieces of about ``atomic-rows``, each recorded by itself. An upstream
 transaction is one piece, however big it is.
 """
 
@@ -66,7 +66,7 @@ class RowSettings:
     txn_batch: int = 20
     """Operations of one transaction, at most."""
     txn_seconds: float = math.inf
-    """About how long a transaction may take: a lane whose last one took longer has fewer operations in the next."""
+    """About how long a transaction may take: a lane whose last transaction took longer has fewer operations in the next."""
     conflict: Conflict = Conflict.GROUPS
     dispatch: bool = True
     """False: one connection, and the transactions of the upstream."""
@@ -220,8 +220,8 @@ class RowSink(MySQLSink):
     def _operations(self, rows: pa.Table, step: RowsStep) -> RowBatch:
         if step.hidden is not None:
             raise ApplyError(
-                "a span that was begun row by row is still open, and spark.route has a condition for rows now: start once without where, until "
-                "the span is passed"
+                "a span that was begun row by row is still open, but spark.route now has a condition for rows. Start without where until the checkpoint "
+                "has passed the span"
             )
         return operations_of(wanted(rows, step.gone, step.left_out), step.tables)
 
@@ -238,7 +238,7 @@ class RowSink(MySQLSink):
         if plan is not None and (step.after_ts, step.upto_ts) == (left.after_ts, left.upto_ts):
             return replace(plan, safe=safe or left.safe)
         _log.warning(
-            "the operations of the span (%d, %d], which was begun row by row, are not those that it was begun with: it is applied again in safe mode. %s",
+            "the operations of the span (%d, %d], which was begun row by row, have changed since it was begun. It is applied again in safe mode. %s",
             left.after_ts,
             left.upto_ts,
             _inexact(batch),
@@ -334,7 +334,7 @@ def _inexact(batch: RowBatch) -> str:
     tables = {f"{p.table.schema}.{p.table.name}" for p in batch.pieces if not identifies_rows(p.table.info)}
     if not tables:
         return "All its tables have a unique key without NULL, so the rows are exact afterwards"
-    return f"Rows without a unique key cannot be told apart, compare these tables with the upstream afterwards: {', '.join(sorted(tables))}"
+    return f"Equal rows without a unique key cannot be told apart. Compare these tables with the upstream afterwards: {', '.join(sorted(tables))}"
 
 
 def _pieces(events: KeyedEvents, step: RowsStep, most: int) -> Iterator[tuple[int, int]]:

@@ -1,14 +1,14 @@
-"""The SQL of single row operations, whole columns at a time, and which of them become one statement. Pure.
+"""The SQL of single row operations, whole columns at a time; several operations may become one statement. Pure.
 
     plain      INSERT INTO t VALUES (...)      UPDATE t SET every column WHERE key of the old row      DELETE FROM t WHERE key
     safe mode  REPLACE INTO t VALUES (...)     DELETE WHERE key of the old row, REPLACE                DELETE FROM t WHERE key
 
-A row is found as by ``sinks.mysql.matching``: by its first unique key without NULL, else by the columns that its image contains, one row
-of those that are equal. In safe mode the DELETE of an update is left out where REPLACE deletes that row by itself.
+A row is found as by ``sinks.mysql.matching``: by its first unique key without NULL, otherwise by the columns that its image contains, one of several
+equal rows. In safe mode the DELETE of an update is left out where REPLACE deletes that row itself.
 
 Promises: in the order given, every operation is one row of one statement (in safe mode, an update of two). Operations become one statement, an
 INSERT or REPLACE of several rows or a DELETE of several keys, only if they are in one transaction, on the same table, of the same kind,
-and share no key with an operation between them: no state between two transactions, and no row, shows whether they were one. (A trigger that
+and share no key with an operation between them. So no state between two transactions, and no row, shows that they were joined. (A trigger that
 reads other tables can see their order.) Updates are never joined.
 """
 
@@ -246,7 +246,7 @@ class _OpBuilder(TableBuilder):
         return [(w,) if event in stays else (r, w) for event, r, w in zip(old.events.tolist(), removals, written, strict=True)]
 
     def _stays(self, match: ByKey | ByColumns, new: pa.RecordBatch, events: Indexes) -> list[int]:
-        """The rows that keep the key by which they are found, so that REPLACE deletes them."""
+        """The rows that keep the key by which they are found, so that REPLACE deletes them itself."""
         if isinstance(match, ByColumns):
             return []
         after = new.take(pa.array(match.rows.events - events[0]))

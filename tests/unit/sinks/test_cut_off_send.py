@@ -39,15 +39,15 @@ class Script(SparkTopic):
     [
         "Job 7 cancelled part of cancelled job group",
         "org.apache.kafka.common.errors.InterruptException: Flush interrupted.",
-        "this send was begun by another attempt of its task",
+        "another attempt of this task began this send",
     ],
 )
 def test_nothing_is_sent_behind_one_that_may_still_come(ending: str) -> None:
     settings = BrokerSettings("127.0.0.1:1", f"cut off by {ending}")
-    with pytest.raises(ApplyError, match="Nothing is sent again blindly"):
+    with pytest.raises(ApplyError, match="This life does not send them again"):
         Script(settings, ending).send([b"1"])
     for topic in (Script(settings, ""), BrokerTopic(settings)):
-        with pytest.raises(ApplyError, match="may still send what is left of it: end the process"):
+        with pytest.raises(ApplyError, match="may still send the rest. End the process"):
             topic.end()
 
 

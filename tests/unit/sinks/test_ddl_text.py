@@ -282,7 +282,7 @@ def test_user_text_has_backslash_escapes() -> None:
 
 def test_mysql_has_no_sequences() -> None:
     h = history(database(1), job(2, 34, table(10, "s", sequence={})))
-    assert on(h, "CREATE SEQUENCE `s`;", Flavour.MYSQL) == Rewritten("", ("d.s: sequence left out, MySQL has none",))
+    assert on(h, "CREATE SEQUENCE `s`;", Flavour.MYSQL) == Rewritten("", ("d.s: sequence left out, because MySQL has none",))
     made = rewritten("CREATE TABLE `t` (`id` INT DEFAULT NEXTVAL(`s`), KEY((`id`+1)));", 3, table(10, "t"), Flavour.MYSQL)
     assert made.sql == "CREATE TABLE `d`.`t` (`id` INT, KEY((`id`+1))) DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_0900_bin"
 

@@ -76,14 +76,14 @@ def test_one_warning_for_each_zero_of_an_enum_is_harmless_and_one_more_is_not() 
 
 def test_warnings_that_the_server_does_not_show_are_not_taken_for_harmless() -> None:
     (found,) = judge(ADDS, StatementResult(3, info(3, 0, 70), 70, (Warned(1592, "x"),)))
-    assert found.words == "69 warnings, the server has kept none of them (max_error_count)"
+    assert found.words == "69 warnings, the server has kept no text of any warning (max_error_count)"
 
 
 def test_warnings_of_the_syntax_that_the_server_does_not_show_are_harmless() -> None:
     of, kept = replace(CHANGES, deprecated=3), (Warned(1287, "'VALUES function' is deprecated"),)
     assert judge(of, StatementResult(6, info(3, 3, 3), 3, kept)) == ()
     (found,) = judge(of, StatementResult(6, info(3, 3, 4), 4, kept))
-    assert found.words == "the server has kept none of them (max_error_count)"
+    assert found.words == "the server has kept no text of any warning (max_error_count)"
     assert len(judge(of, StatementResult(6, info(3, 3, 3), 3))) == 1, "of which it is not known what they are"
 
 
@@ -101,7 +101,7 @@ def test_a_finding_for_people_holds_no_row_data() -> None:
     ("of", "answer", "words"),
     [
         (REMOVES, StatementResult(0), "2 of the rows that the binlogs delete were not in the target"),
-        (REMOVES, StatementResult(5), "3 more rows were affected than the binlogs contain"),
+        (REMOVES, StatementResult(5), "3 more rows were affected than the binlogs change"),
         (CHANGES, StatementResult(5, info(3, 2)), "1 of the rows that the binlogs update were not in the target and were inserted"),
         (ADDS, StatementResult(2, info(3, 0)), "a row that the binlogs insert was not inserted"),
     ],

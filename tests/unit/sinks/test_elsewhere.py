@@ -71,7 +71,7 @@ def test_one_that_we_wrote_for_a_target_that_was_later_is_never_taken_for_anothe
     written = dataclasses.replace(at(12), written_for="target-1")
     for ours in (None, at(9, 5), at(5)):
         with pytest.raises(
-            ConfigError, match=r"at 12 .* for the target target-1.*restored from a backup.*\(1\).*remove that checkpoint.*\(2\)"
+            ConfigError, match=r"at 12 .* for the target target-1.*restored from a backup.*\(1\).*remove the checkpoint.*\(2\)"
         ):
             choose(ours, written, "x", "target-1")
     assert choose(at(9, 5, 12), written, "x", "target-1").ours and choose(at(12), written, "x", "target-1").ours
@@ -80,7 +80,7 @@ def test_one_that_we_wrote_for_a_target_that_was_later_is_never_taken_for_anothe
 def test_one_of_ours_below_our_record_is_late_or_restored_and_one_that_somebody_wrote_is_meant() -> None:
     written = dataclasses.replace(at(12), written_for="target-1")
     late = choose(at(15), written, "x", "target-1")
-    assert late.ours and not late.upto_ts and "To go back, change its commitTS" in late.words
+    assert late.ours and not late.upto_ts and "To go back, change the checkpoint's commitTS" in late.words
     for meant in (at(12), dataclasses.replace(written, written_for="target-2")):
         back = choose(at(15), meant, "x", "target-1")
         assert not back.ours and back.checkpoint == meant and back.upto_ts == 15

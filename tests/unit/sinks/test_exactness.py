@@ -85,6 +85,6 @@ def test_a_column_that_is_computed_upstream_and_plain_at_the_target() -> None:
         [ID, replace(column("s"), generated_expr="`id` + 1"), replace(column("_V$_k"), generated_expr="`id`", hidden=True)], handle="int"
     )
     (found,) = inexact(at, there(id="bigint(20)", s="bigint(20)", **{"_V$_k": "bigint(20)"}))
-    assert not found.key and found.words.startswith("column s is computed upstream and a plain column there")
+    assert not found.key and found.words.startswith("column s is computed upstream but a plain column in the target")
     made = replace(there(id="bigint(20)").columns[0], name="s", generated=True)
     assert inexact(at, replace(there(id="bigint(20)"), columns=(*there(id="bigint(20)").columns, made))) == ()

@@ -124,7 +124,7 @@ def test_what_to_do() -> None:
     own, old = Dialect(Flavour.MARIADB, nopad=False), ApplyConfig(upstream_new_collations="false")
     mended = folded_keys(UPSTREAM.info, there("utf8mb4_general_ci"), ApplyConfig(upstream_new_collations="true"), own)
     assert mended and mended.todo == (
-        "ALTER TABLE `d`.`t` MODIFY `k` VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, and copy the table again with --bootstrap if rows may be gone"
+        "execute ALTER TABLE `d`.`t` MODIFY `k` VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, and copy the table again with --bootstrap if rows may be lost"
     )
     wider = folded_keys(UPSTREAM.info, there("utf8mb4_general_ci", "varchar(200)"), ApplyConfig(upstream_new_collations="true"), own)
     assert wider and "MODIFY `k` VARCHAR(200) CHARACTER SET" in wider.todo, "longer values of the target are not cut"

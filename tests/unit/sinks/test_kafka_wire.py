@@ -81,7 +81,7 @@ def test_an_answer_of_another_form_is_noticed() -> None:
     assert wire.offset_in(answer) == (0, 77)
     with pytest.raises(Corruption, match="ends early"):
         wire.offset_in(answer[:-1])
-    with pytest.raises(Corruption, match="2 bytes too many"):
+    with pytest.raises(Corruption, match="2 bytes too long"):
         wire.offset_in(answer + b"ab")
 
 

@@ -412,7 +412,7 @@ def test_a_stream_whose_record_is_lost_does_not_begin_at_now(kind: str, tmp_path
     for path in (*record.iterdir(), *(tmp_path.glob("binlogs/*"))):
         path.unlink()
     if kind == "topic":
-        with pytest.raises(ApplyError, match="the topic holds binlogs which are not there any more"):
+        with pytest.raises(ApplyError, match="the topic holds binlogs which are no longer there"):
             begins_now()
     else:
         begins_now()
@@ -432,7 +432,9 @@ def test_nothing_is_recorded_that_went_into_a_file_that_is_gone(tmp_path: Path) 
         sink.apply_ddl(second, found.history, frozenset())
     sink.close()
     assert Savepoint.from_toml((tmp_path / "savepoint").read_text()).commit_ts == first.commit_ts
-    with pytest.raises(Corruption, match=r"were files removed\? Put them back.* without savepoint.spark, with initial-commit-ts"):
+    with pytest.raises(
+        Corruption, match=r"were files removed\? Put these files back.* remove savepoint.spark and start with initial-commit-ts"
+    ):
         run(in_files(tmp_path))
     (tmp_path / "away").replace(newest)
     run(in_files(tmp_path))

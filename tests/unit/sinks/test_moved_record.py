@@ -39,7 +39,8 @@ def test_into_the_target(
 @pytest.mark.parametrize(("asked", "own"), [(None, None), (row(200), None), (row(200), row(300, elsewhere=(300,)))])
 def test_a_newer_savepoint_is_never_passed_over(asked: Checkpoint | None, own: Checkpoint | None) -> None:
     with pytest.raises(
-        ConfigError, match=r'/data/savepoint is a checkpoint at 400 .*db.checkpoint .*which one counts.*type = "file".*remove the file'
+        ConfigError,
+        match=r'/data/savepoint is a checkpoint at 400 .*db.checkpoint .*Which of the two counts.*type = "file".*remove the file',
     ):
         into_target(TwoRecords(asked, own), 400, NAMES, PATH)
 

@@ -41,7 +41,7 @@ def test_what_a_row_held_goes_into_the_columns_of_these_names() -> None:
     ((move,),) = plan_rows(events, {TABLE_ID: changed}, LIMITS).moves
     held = HeldValues({"note": "'x'", "k": "7"})
     assert move.put(held).sql == b"INSERT INTO `d`.`t` (`id`,`u`,`n`,`NOTE`) VALUES (2,'a',0,'x')"
-    words = "the columns that only the target has were changed while the row was moved: what these held was lost with them: k; these have their defaults: late"
+    words = "the columns that only the target has were changed while the row was moved: these were dropped with their values: k; these are new and have their defaults: late"
     assert move.lost(held) == words and move.lost(HeldValues({"late": "1", "Note": "NULL"})) == ""
     assert move.put(HeldValues({"k": "7"})).sql == move.fresh.sql
 
@@ -91,5 +91,5 @@ def test_what_is_left_out_is_in_no_key() -> None:
     assert not isinstance(found, Misfit)
     assert left_out(PAIR, found) == ("u",) and [[c.name for c in key] for key in found.info.unique_keys()] == [["id"]]
     refused = as_found(PAIR, there("id", "n"), partial=False)
-    assert isinstance(refused, Misfit) and "it has no column u that rows" in refused.why
+    assert isinstance(refused, Misfit) and "it has no column u, which rows write" in refused.why
     assert isinstance(as_found(PAIR, there("x"), partial=True), Misfit)

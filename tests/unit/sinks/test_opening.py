@@ -27,4 +27,4 @@ def test_safe_mode_after_a_crash_is_never_over_at_the_checkpoint(now_ts: int, un
     """A clock at or before the checkpoint is wrong."""
     doubt = doubt_of(TargetProgress(100, False, 7, None), Recorded(100, 0, False, 180, 0))
     assert safe_until(doubt, 100, now_ts) == until
-    assert ("what is wrong with its clock?" in caplog.text) is (now_ts <= 100)
+    assert ("Check the clock of the upstream" in caplog.text) is (now_ts <= 100)

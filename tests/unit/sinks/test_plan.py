@@ -206,7 +206,7 @@ def test_nothing_gives_no_statement() -> None:
 
 
 def test_an_unknown_table_says_where_and_what_to_do() -> None:
-    with pytest.raises(SchemaMismatch, match=r"table id 77: 1 row events from commit_ts 1001 on .*check that spark.tidb-status"):
+    with pytest.raises(SchemaMismatch, match=r"table id 77: 1 row events from commit_ts 1001 on .*Check that spark.tidb-status"):
         plan_rows(Events(BY_ID).insert(1, "a").table(), {}, LIMITS)
 
 

@@ -178,7 +178,7 @@ def test_a_cover_whose_files_are_gone_is_none(tmp_path: Path) -> None:
 
 def test_a_cover_of_another_layout_is_refused(tmp_path: Path) -> None:
     (tmp_path / COVER).write_text(COVERED.to_json().replace('"layout":1', '"layout":2'))
-    with pytest.raises(ApplyError, match="relay.spark has layout 2, this release reads 1: use the release that wrote it"):
+    with pytest.raises(ApplyError, match="relay.spark has layout 2, but this release reads 1. Use the release that wrote it"):
         made(tmp_path).begin(OPEN)
 
 

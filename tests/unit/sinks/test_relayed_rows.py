@@ -126,5 +126,5 @@ def test_what_is_no_relay_log_is_an_error() -> None:
     column = slave.ColumnInfo(name="n", mysql_type="bigint", is_primary_key=False, flen=20, decimal=0)
     row = slave.TableMutation(type=slave.Insert, row=slave.Row(columns=[]))
     table = slave.Table(schema_name="d", table_name="t", column_info=[column], mutations=[row])
-    with pytest.raises(Corruption, match="0 values for 1 columns"):
+    with pytest.raises(Corruption, match="0 values, but the table has 1 columns"):
         list(operations_in(table, table_of(table, there(column_there("n", nullable=False))), 1, ReadBack(datetime.UTC)))
