@@ -16,6 +16,7 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConf
 from pyspark_tidb_binlog.jobs import ctl, demo, rehearse
 from pyspark_tidb_binlog.jobs.check import preflight
 from pyspark_tidb_binlog.jobs.entry import cli, logs
+from pyspark_tidb_binlog.jobs.lab import small_cluster
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, DdlRefused, NotUsableYet, Stopped
 
 WORKER_TRACE = """\
@@ -250,7 +251,7 @@ def test_demo_and_rehearse_end_at_a_finding_unless_told_otherwise(
     monkeypatch.setattr(job, "require_server", lambda config: loaded.append(config) or sys.exit())
     with pytest.raises(SystemExit):
         job.main(argv)
-    monkeypatch.setattr(demo, "RegistryClient", lambda url: SimpleNamespace(tso=lambda: 1, close=lambda: None))
+    monkeypatch.setattr(small_cluster, "RegistryClient", lambda url: SimpleNamespace(tso=lambda: 1, close=lambda: None))
     case = SimpleNamespace(cluster_id=1, start_ts=1, end_ts=2, history="h")
     upstream = SimpleNamespace(url="http://r:1", service=SimpleNamespace(url="http://r:1"), case=case)
     assert job.settings_for(upstream, loaded[0], TargetConfig(), tmp_path).apply.on_finding == counts
