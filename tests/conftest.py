@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 # Starting a JVM forks, and gRPC's fork handlers let the child die now and then, although it runs nothing but the JVM.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-# The same examples in every run of `make test`, which decides over a change; `make property` draws new ones.
-settings.register_profile("same", derandomize=True, deadline=None)
+# The same examples in every run of `make test`, which decides over a change; `make property` draws new ones, twice as many.
+settings.register_profile("same", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("new", deadline=None)
 settings.load_profile(os.environ.get("TIDB_BINLOG_EXAMPLES", "same"))
 

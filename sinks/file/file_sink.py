@@ -109,7 +109,7 @@ class BinlogDirectory(Outlet):
 
         with self._written():
             if self._cut_to is not None:
-                _log.warning("%s: binlogs after %s are removed and written again", self._target.directory, self._cut_to)
+                _log.warning("%s: binlogs after %s are removed; they are written again", self._target.directory, self._cut_to)
                 writer.cut(self._cut_to)
                 self._cut_to = None
             writer.append(payloads())

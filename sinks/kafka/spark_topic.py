@@ -172,7 +172,7 @@ class SparkTopic(Topic):
         if _AGAIN in words:
             words += ". Spark's log says how the first attempt ended"
         return ApplyError(
-            f"{self._settings.name}: a send of {len(run)} messages failed. The topic ended at offset {self._end} before it, and would end at {after} after it: "
+            f"{self._settings.name}: a send of {len(run)} messages failed, after which the topic should end at offset {after}, before at {self._end}: "
             f"{words}. This life does not send them again: the next start reads what the topic holds, and continues there"
         )
 

@@ -273,7 +273,7 @@ def _of_another(ours: Checkpoint | None, real: Checkpoint, where: str) -> str:
         else "as on an empty target (--bootstrap-all, or initial-commit-ts)"
     )
     return (
-        f"the checkpoint {where} is at {real.commit_ts} ({as_time(real.commit_ts)}), which this program wrote for the target {real.written_for}. But the record "
+        f"the checkpoint {where} is at {real.commit_ts} ({as_time(real.commit_ts)}), and this program wrote it for the target {real.written_for}. But the record "
         f"{OURS} in this target {record}. This target was restored from a backup, was rebuilt, has lost its last commits in a crash, or is another one. "
         f"Choose: (1) The target's data is as its record says: remove the checkpoint, and the stream goes on {goes_on}. (2) The data is as the checkpoint says: "
         f"write the checkpoint by hand, in a file without the comment, in a row without the key spark-written"

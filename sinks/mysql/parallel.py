@@ -332,9 +332,7 @@ _NOTHING = Statement(b"DO 0", 0, Phase.DELETE, Effect.REMOVES, Origin("", 0, (),
 
 def _partly(commit_ts: int, at: TableAt, changes: int, *, left_out: bool) -> Finding:
     how = "left out" if left_out else "written"
-    words = (
-        f"the transaction is skipped only in part: {changes} of its row changes were {how} before syncer.ignore-txn-commit-ts was changed"
-    )
+    words = f"the transaction is skipped in part: {changes} of its row changes were {how} before syncer.ignore-txn-commit-ts was changed"
     return Finding(FindingKind.ROWS, words, table_name(at.schema, at.name), commit_ts)
 
 

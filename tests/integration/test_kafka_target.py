@@ -375,7 +375,7 @@ def test_a_broker_that_goes_away_amid_a_send_of_spark(
 
     monkeypatch.setattr(short, "_write", killed_before)
     with pytest.raises(
-        ApplyError, match=r"a send of 1 messages failed\. The topic ended at offset 3 before it, and would end at 4 after it: .*Timeout"
+        ApplyError, match=r"a send of 1 messages failed, after which the topic should end at offset 4, before at 3: .*Timeout"
     ):
         short.send([b"d"])
     kafka.start()

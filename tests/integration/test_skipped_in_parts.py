@@ -293,7 +293,7 @@ def test_a_part_that_is_finished_stays_and_says_so(begin: Begin) -> None:
     assert [(f.table, f.commit_ts) for f in findings] == [("`d`.`t`", 1002)]
     assert (
         findings[0].words
-        == "the transaction is skipped only in part: 1 of its row changes were written before syncer.ignore-txn-commit-ts was changed"
+        == "the transaction is skipped in part: 1 of its row changes were written before syncer.ignore-txn-commit-ts was changed"
     )
     assert life.rows() == [(1, 10, "A"), (2, 2, "b"), (3, 3, "c"), (4, 40, "D"), (5, 50, "E")]
     assert life.run(SPREAD, 1002) == [], "nothing is left to do, and nothing is said twice"

@@ -62,7 +62,12 @@ class Cluster:
             pump.stop()
 
 
-@pytest.fixture(params=["raw", "sorted", "of a real Pump"])
+DELIVERIES = ("raw", "sorted", "of a real Pump")
+IN_ORDER = pytest.mark.parametrize("cluster", ["sorted"], indirect=True)
+"""For what a stream decides before it knows how Pumps deliver."""
+
+
+@pytest.fixture(params=DELIVERIES)
 def cluster(
     request: pytest.FixtureRequest, service: ClusterService, registry: RegistryClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Cluster]:
@@ -136,7 +141,9 @@ def test_with_0_the_stream_waits_for_the_pump(cluster: Cluster) -> None:
     assert read_until(reader, at, commit_ts)[1] >= ({commit_ts} if cluster.delivery is Delivery.SORTED else set())
 
 
-@pytest.mark.parametrize("state", [NodeState.PAUSING, NodeState.PAUSED, NodeState.CLOSING])
+@pytest.mark.parametrize(
+    ("cluster", "state"), zip(DELIVERIES, [NodeState.PAUSING, NodeState.PAUSED, NodeState.CLOSING], strict=True), indirect=["cluster"]
+)
 def test_a_pump_that_is_not_online_is_left_alone(cluster: Cluster, state: NodeState) -> None:
     reader = cluster.reader()
     at = begun(cluster, reader)
@@ -190,6 +197,7 @@ def test_two_drainers_wake_the_same_pumps(cluster: Cluster) -> None:
     assert found == {first: written, second: written}
 
 
+@IN_ORDER
 def test_a_pump_that_writes_its_own_fakes_often_gets_no_others(cluster: Cluster) -> None:
     reader = cluster.reader(wake_idle_pumps="3600s")
     at = begun(cluster, reader)
@@ -200,6 +208,7 @@ def test_a_pump_that_writes_its_own_fakes_often_gets_no_others(cluster: Cluster)
     assert woken(reader) == {} and cluster.writes() == [1 + 10, 1 + 5]
 
 
+@IN_ORDER
 def test_the_stream_goes_on_while_the_registry_gives_no_timestamps(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -224,6 +233,7 @@ def test_the_stream_goes_on_while_the_registry_gives_no_timestamps(
     ]
 
 
+@IN_ORDER
 @pytest.mark.shows("spark.ending-commit-ts")
 def test_a_stream_past_its_end_wakes_nobody(cluster: Cluster) -> None:
     commit_ts = cluster.transaction(0)

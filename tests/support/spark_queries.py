@@ -110,10 +110,9 @@ def replicated(replication: Replication, end_ts: int, batches: int = 1 << 30) ->
     return replication.reached(end_ts)
 
 
-def drained(spark: SparkSession, flags: Sequence[str], environ: Mapping[str, str], stop: threading.Event | None = None) -> None:
+def drained(spark: SparkSession, flags: Sequence[str], environ: Mapping[str, str]) -> None:
     """A life of the drainer up to ``spark.ending-commit-ts``: the command's own ``main``, in this session instead of a JVM of its own, which takes
-    ten seconds of CPU. What ends it is raised as itself; ``flags`` and ``environ`` are those of the command (``drainer_process.py``), ``stop`` is
-    set in place of a signal.
+    ten seconds of CPU. What ends it is raised as itself; ``flags`` and ``environ`` are those of the command (``drainer_process.py``).
     """
     root = logging.getLogger()
     level = root.level
@@ -121,12 +120,8 @@ def drained(spark: SparkSession, flags: Sequence[str], environ: Mapping[str, str
         for name, value in environ.items():
             patch.setenv(name, value)
         patch.setattr(drainer, "build_session", lambda name: spark)
-        patch.setattr(drainer, "stop_on_signals", lambda: stop or threading.Event())
+        patch.setattr(drainer, "stop_on_signals", threading.Event)
         try:
             assert drainer.main(flags) == 0
         finally:
             root.setLevel(level)
-            # A stream that was left unfinished would be gone with a JVM of its own.
-            for query in spark.streams.active:
-                if query.name == "tidb_binlog":
-                    query.stop()

@@ -43,7 +43,7 @@ def other_values(session: Target, subject: Subject) -> tuple[str, ...]:
             continue
         update = filling(table, column, value, f"NOT ({same})")
         found.append(
-            f"{table.schema}.{table.name} already has the column {column.name}, and some of its rows hold another value than upstream, where it is "
+            f"{table.schema}.{table.name} already has the column {column.name}, and rows that are there hold another value than upstream, where it is "
             f"{value}. If somebody made the column for another use, rename it and start again. Otherwise, before any later row is written, execute {update}"
         )
     return tuple(found)
