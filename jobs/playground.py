@@ -7,6 +7,7 @@ Promises: ends with Ctrl-C, SIGTERM or SIGHUP, and then leaves no process and no
 left. Starts no JVM without ``--target``.
 """
 
+import argparse
 import contextlib
 import os
 import shutil
@@ -23,7 +24,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.workload_process import Workload
 from pyspark_tidb_binlog.conf.entry import COMMAND, HOME
 from pyspark_tidb_binlog.conf.load import load_drainer
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.entry.cli import add_switch, parser
+from pyspark_tidb_binlog.jobs.entry.cli import add_progress, add_switch, parser
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.ports import require_free
@@ -55,6 +56,7 @@ def main(argv: Sequence[str]) -> int:
     )
     options.add_argument("--port", type=int, default=PORT, metavar="PORT", help=f"of the registry on 127.0.0.1 (default: {PORT})")
     add_switch(options, "--target", what="also run the drainer, into a private MariaDB; starts Spark")
+    add_progress(options, "with --target, a live panel")
     arguments = options.parsed(argv)
     stop = stop_on_signals()
     require_free(
@@ -74,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
         workload.begin()
         say(f"is up: {_pumps(workload)}; the workload writes {CALM.rate:g} transactions a second")
         _print(_lines(workload.url))
-        follow = _replicating(stack, settings, opened.upto_ts, say) if settings is not None else iter(())
+        follow = _replicating(stack, arguments, settings, opened.upto_ts, say) if settings is not None else iter(())
         while not stop.wait(_LOOK_SECONDS):
             workload.status()
             next(follow, None)
@@ -82,14 +84,18 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _replicating(stack: contextlib.ExitStack, settings: DrainerConfig, tables_ts: int, say: Callable[[str], None]) -> Iterator[None]:
+def _replicating(
+    stack: contextlib.ExitStack, arguments: argparse.Namespace, settings: DrainerConfig, tables_ts: int, say: Callable[[str], None]
+) -> Iterator[None]:
     """Run the drainer's stream, which ends with ``stack``: each step looks at it, and raises its failure. ``tables_ts``: when the tables are there."""
     # without a target nothing of Spark is imported
     from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
     from pyspark_tidb_binlog.jobs.stream.replication import Replication
+    from pyspark_tidb_binlog.jobs.stream.reporter import reporter_of
 
     say("starts Spark and the drainer")
     replication = stack.enter_context(Replication(build_session("tidb-binlog playground"), settings))
+    stack.enter_context(reporter_of(replication.progress, arguments, "playground"))
     told = False
     while True:
         if not told and replication.reached(tables_ts):
