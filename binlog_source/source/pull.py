@@ -334,7 +334,7 @@ def require_cluster(error: grpc.RpcError, endpoint: Endpoint) -> None:
     """
     if endpoint.by_address and isinstance(error, grpc.Call) and _OTHER_CLUSTER in (error.details() or ""):
         raise ConfigError(
-            f"Pump {endpoint.address} refuses the cluster id of the settings ({error.details()}): with a list of Pumps, set "
+            f"Pump {endpoint.address} is of another cluster than spark.cluster-id names ({error.details()}): with a list of Pumps, set "
             "spark.cluster-id to the id in the logs of the Pumps and TiDB"
         )
 

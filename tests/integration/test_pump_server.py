@@ -337,7 +337,7 @@ def test_an_empty_node_file_is_as_none(tmp_path, caplog, left, configured):
     try:
         made = f"{socket.gethostname()}:{pump.address.partition(':')[2]}"
         assert pump.node_id == (configured or made)
-        assert f"{node} is empty" in caplog.text
+        assert f"{node} is ignored, because the file is empty" in caplog.text
         assert node.read_text() == (left if configured else made)
     finally:
         pump.stop()
