@@ -58,7 +58,7 @@ notebook: setup-dev ## notebooks/replicate.ipynb, as Jupyter opens it, from note
 	$(VENV)/python -m benchmarks.notebook_form
 
 .PHONY: pictures
-pictures: setup ## docs/images: the demo's terminal and the notebook's plots, from real runs
+pictures: setup ## docs/images: the demo's terminal and two plots of the notebook, from real runs; refuses on a busy machine
 	$(VENV)/python -m benchmarks.pictures
 
 .PHONY: site

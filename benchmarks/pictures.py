@@ -30,7 +30,7 @@ from benchmarks.quiet import disturbance, watched
 PROJECT = SOURCE.parent.parent
 IMAGES = PROJECT / "docs" / "images"
 ANYWAY = PROJECT / "var" / "pictures"
-COLUMNS = 116
+COLUMNS = 128
 _CONTROL = re.compile(r"(\n|\r|\x1b\[[\d;]*[A-Za-z])")
 _MOVE = re.compile(r"\x1b\[([\d;]*)([A-Za-z])")
 WARM_UP, SECONDS = 6, 60

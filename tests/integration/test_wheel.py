@@ -74,7 +74,7 @@ def test_it_holds_the_product_and_nothing_else(wheel: Path) -> None:
         "docs/runbook.md",
         "docs/errors/ddl.md",
         "docs/spec/wire.md",
-        "docs/images/lag.png",
+        "docs/images/demo.svg",
         "LICENSE",
         "README.md",
         "CHANGELOG.md",
