@@ -21,7 +21,7 @@ from tests.support.job_scene import LONGEST, Job, to_group, to_process
 
 pytestmark = pytest.mark.grpc
 ROOT = Path(__file__).parents[2]
-NO_PYTHON = ("./", "curl ", "+--")
+NO_PYTHON = ("./", "curl ")
 UP = "Ctrl-C ends it and leaves nothing behind."
 
 
@@ -33,6 +33,9 @@ def started(work_dir: Path, *options: str, until: str = UP) -> Iterator[Job]:
         eventually(lambda: until in job.out.read_text() or job.process.poll() is not None, seconds=LONGEST, what="it is up", pause=0.05)
         assert until in job.out.read_text(), job.said()
         yield job
+        if job.process.poll() is None:
+            to_process(job, signal.SIGTERM)
+            assert job.wait() == 0, job.said()
     finally:
         job.end()
 
