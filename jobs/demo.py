@@ -160,7 +160,7 @@ def lag_lines(probes: Probes, sightings: Sightings) -> Iterator[str]:
         return
     end = start_up_end(probes, sightings)
     early = [probe for probe in probes if end is None or probe[1] < end]
-    if end is None:
+    if end is None or len(early) == len(probes):
         yield "lag from commit to visible: the start-up lasted as long as the workload wrote; it needs more seconds"
     else:
         yield f"lag from commit to visible: {_percentiles(lags(probes[len(early) :], sightings))}"
