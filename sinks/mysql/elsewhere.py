@@ -267,11 +267,7 @@ def choose(ours: Checkpoint | None, real: Checkpoint | None, where: str, target:
 
 def _of_another(ours: Checkpoint | None, real: Checkpoint, where: str) -> str:
     record = f"is at {ours.commit_ts} ({as_time(ours.commit_ts)})" if ours is not None else "is not there"
-    goes_on = (
-        "as on an empty target (--bootstrap-all, or initial-commit-ts)"
-        if ours is not None
-        else "as on an empty target (--bootstrap-all, or initial-commit-ts)"
-    )
+    goes_on = "from its own record" if ours is not None else "as on an empty target (--bootstrap-all, or initial-commit-ts)"
     return (
         f"the checkpoint {where} is at {real.commit_ts} ({as_time(real.commit_ts)}), and this program wrote it for the target {real.written_for}. But the record "
         f"{OURS} in this target {record}. This target was restored from a backup, was rebuilt, has lost its last commits in a crash, or is another one. "

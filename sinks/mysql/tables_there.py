@@ -126,7 +126,7 @@ class TablesThere:
                 if one.table.table_id not in superseded:
                     inexactly += self._inexact(one, known)
         if (findings or inexactly) and self._settings.on_finding == "stop":
-            way_out = "to continue and record this" if findings else "to continue without these rows and record this"
+            way_out = "to continue without these rows and record this" if findings else "to continue and record this"
             raise FindingError(
                 f"{in_words((findings or inexactly)[0], self._settings.log_row_data)}. Nothing of this transaction is committed. Repair the target and start again; or, {way_out}, set "
                 "spark.on-finding = record"
