@@ -306,7 +306,9 @@ class _Check:
                 yield note(name, keys.what, keys.todo)
             if strange := [c.name for c in table.info.target_columns() if (there_as := at.column(c.name)) and other_words(c, there_as)]:
                 yield hinders(
-                    name, f"the words of {', '.join(strange)} are others than upstream", "give it the upstream's, in the same order"
+                    name,
+                    f"the ENUM or SET words of {', '.join(strange)} differ from the upstream's",
+                    "give it the upstream's, in the same order",
                 )
             if not at.transactional:
                 what = f"is {at.engine} at the target, which has no transactions: its rows stop the stream"
