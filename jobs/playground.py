@@ -35,10 +35,11 @@ PORT = 8260
 PYTHON = f"""\
 from pyspark_tidb_binlog import build_session
 spark = build_session("playground")
-past = spark.read.format("tidb_binlog").options(pumps="%(url)s", startingCommitTs=0)
-past.load().groupBy("table").pivot("op", ["insert", "update", "delete", "ddl"]).count().orderBy("table").show()
-past.option("table", "{ORDERS}").load().orderBy("id", "_commit_version", "_change_seq").show()
-live = spark.readStream.format("tidb_binlog").options(pumps="%(url)s", table="{ORDERS}").load()
+cluster = {{"pumps": "%(url)s", "startingCommitTs": 0}}
+past = spark.read.format("tidb_binlog").options(**cluster).load()
+past.groupBy("table").pivot("op", ["insert", "update", "delete", "ddl"]).count().orderBy("table").show()
+spark.read.format("tidb_binlog").options(**cluster, table="{ORDERS}").load().orderBy("id", "_commit_version", "_change_seq").show()
+live = spark.readStream.format("tidb_binlog").options(pumps=cluster["pumps"], table="{ORDERS}").load()
 query = live.writeStream.foreachBatch(lambda rows, number: rows.show()).trigger(processingTime="2 seconds").start()
 query.awaitTermination(10)
 query.stop()
