@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -79,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
         workload.begin()
         say(f"is up: {_pumps(workload)}; the workload writes {CALM.rate:g} transactions a second")
         _print(_lines(workload.url))
-        follow = _replicating(stack, arguments, settings, opened.upto_ts, say) if settings is not None else iter(())
+        follow = _replicating(stack, arguments, settings, opened.upto_ts, stop, say) if settings is not None else iter(())
         while not stop.wait(_LOOK_SECONDS):
             workload.status()
             next(follow, None)
@@ -88,7 +89,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _replicating(
-    stack: contextlib.ExitStack, arguments: argparse.Namespace, settings: DrainerConfig, tables_ts: int, say: Callable[[str], None]
+    stack: contextlib.ExitStack,
+    arguments: argparse.Namespace,
+    settings: DrainerConfig,
+    tables_ts: int,
+    stop: threading.Event,
+    say: Callable[[str], None],
 ) -> Iterator[None]:
     """Run the drainer's stream, which ends with ``stack``: each step looks at it, and raises its failure. ``tables_ts``: when the tables are there."""
     # without a target nothing of Spark is imported
@@ -97,7 +103,7 @@ def _replicating(
     from pyspark_tidb_binlog.jobs.stream.reporter import reporter_of
 
     say("starts Spark and the drainer")
-    replication = stack.enter_context(Replication(build_session("tidb-binlog playground"), settings))
+    replication = stack.enter_context(Replication(build_session("tidb-binlog playground"), settings, stop))
     stack.enter_context(reporter_of(replication.progress, arguments, "playground"))
     told = False
     while True:

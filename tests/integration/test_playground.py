@@ -150,6 +150,21 @@ def test_a_start_after_one_that_was_killed_is_as_any_other(tmp_path: Path) -> No
     assert not left_behind(port)
 
 
+@pytest.mark.spark
+@pytest.mark.mysql
+@pytest.mark.mariadb
+def test_without_its_upstream_it_ends_with_an_error(tmp_path: Path) -> None:
+    port = free_port()
+    with started(tmp_path, f"--port={port}", "--target", until="ctl status -registry") as job:
+        upstream = [process for process in job.look() if any("workload_process" in part for part in process.cmdline())]
+        (process,) = upstream
+        process.kill()
+        assert job.wait() == 1, job.said()
+        assert f"error: the workload at http://127.0.0.1:{port} does not answer" in job.err.read_text()
+        job.leaves_nothing()
+    assert not left_behind(port)
+
+
 @pytest.mark.parametrize("taken", ["link", "held"])
 def test_a_directory_that_it_may_not_use_is_left_alone(tmp_path: Path, taken: str) -> None:
     """Somebody has planted a link under its name; another playground has the directory, and no port yet."""
