@@ -342,10 +342,16 @@ def _watch(given: argparse.Namespace) -> int:
 
 def _look(given: argparse.Namespace, node: NodeStatus) -> NodeReport:
     try:
-        progress: Mapping[str, object] = json.loads(_asked(given, node.host, "GET", "/progress", missing=b"{}"))
-        status: Mapping[str, object] = json.loads(_asked(given, node.host, "GET", "/status"))
-    except (PumpUnavailable, ValueError) as error:
+        progress = json.loads(_asked(given, node.host, "GET", "/progress", missing=b"{}"))
+        status = json.loads(_asked(given, node.host, "GET", "/status"))
+        if not isinstance(progress, dict) or not isinstance(status, dict):
+            raise ValueError("its JSON is no object")
+    except PumpUnavailable as error:
         return NodeReport(node, {}, {}, str(error), registered=not given.addr)
+    except ValueError as error:
+        return NodeReport(
+            node, {}, {}, f"what answers at {node.host} is no Drainer ({error}): check the address", registered=not given.addr
+        )
     return NodeReport(node, progress, status, "")
 
 

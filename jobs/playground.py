@@ -9,10 +9,12 @@ left. Starts no JVM without ``--target``.
 
 import argparse
 import contextlib
+import fcntl
 import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -27,8 +29,9 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.entry.cli import add_progress, add_switch, parser
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.lab.ports import require_free
+from pyspark_tidb_binlog.jobs.lab.ports import free_port, require_free
 from pyspark_tidb_binlog.jobs.lab.small_cluster import CALM, PUMPS, settings_for, upstream
+from pyspark_tidb_binlog.schemas.errors import NotUsableYet
 
 PORT = 8260
 """Of the registry: below those that the kernel gives to clients."""
@@ -60,15 +63,16 @@ def main(argv: Sequence[str]) -> int:
     add_progress(options, "with --target, a live panel")
     arguments = options.parsed(argv)
     stop = stop_on_signals()
+    port = arguments.port or free_port()
     require_free(
-        arguments.port,
+        port,
         f"if that is a playground, its lines work in any terminal and Ctrl-C ends it; {COMMAND} playground --port N takes another port",
     )
     say = _since(time.monotonic())
     with contextlib.ExitStack() as stack:
-        place = stack.enter_context(_place(arguments.port))
-        say(f"starts a registry on 127.0.0.1:{arguments.port}, and {PUMPS} Pumps")
-        workload = stack.enter_context(upstream(place, CALM, addr=f"127.0.0.1:{arguments.port}"))
+        place = stack.enter_context(_place(port))
+        say(f"starts a registry on 127.0.0.1:{port}, and {PUMPS} Pumps")
+        workload = stack.enter_context(upstream(place, CALM, addr=f"127.0.0.1:{port}"))
         settings = None
         if arguments.target:
             say("starts a private MariaDB")
@@ -77,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
         workload.begin()
         say(f"is up: {_pumps(workload)}; the workload writes {CALM.rate:g} transactions a second")
         _print(_lines(workload.url))
-        follow = _replicating(stack, arguments, settings, opened.upto_ts, say) if settings is not None else iter(())
+        follow = _replicating(stack, arguments, settings, opened.upto_ts, stop, say) if settings is not None else iter(())
         while not stop.wait(_LOOK_SECONDS):
             workload.status()
             next(follow, None)
@@ -86,7 +90,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _replicating(
-    stack: contextlib.ExitStack, arguments: argparse.Namespace, settings: DrainerConfig, tables_ts: int, say: Callable[[str], None]
+    stack: contextlib.ExitStack,
+    arguments: argparse.Namespace,
+    settings: DrainerConfig,
+    tables_ts: int,
+    stop: threading.Event,
+    say: Callable[[str], None],
 ) -> Iterator[None]:
     """Run the drainer's stream, which ends with ``stack``: each step looks at it, and raises its failure. ``tables_ts``: when the tables are there."""
     # without a target nothing of Spark is imported
@@ -95,7 +104,7 @@ def _replicating(
     from pyspark_tidb_binlog.jobs.stream.reporter import reporter_of
 
     say("starts Spark and the drainer")
-    replication = stack.enter_context(Replication(build_session("tidb-binlog playground"), settings))
+    replication = stack.enter_context(Replication(build_session("tidb-binlog playground"), settings, stop))
     stack.enter_context(reporter_of(replication.progress, arguments, "playground"))
     told = False
     while True:
@@ -109,14 +118,35 @@ def _replicating(
 
 @contextlib.contextmanager
 def _place(port: int) -> Iterator[Path]:
-    """An empty directory for the cluster. Nobody else uses it while ``port`` is this playground's: what is there was left by one that was killed."""
-    place = Path(tempfile.gettempdir(), f"tidb-binlog-playground-{os.getuid()}-{port}")
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(mode=0o700)
-    try:
-        yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+    """An empty directory for all that this process writes, its temporary files included. What a killed one has left there is removed.
+
+    Raises:
+        NotUsableYet: another playground has just started with ``port``, or somebody else has taken the directory's name.
+    """
+    shared = tempfile.gettempdir()
+    place = Path(shared, f"tidb-binlog-playground-{os.getuid()}-{port}")
+    # Others may pass through, not list: started by root, MariaDB runs as another user.
+    mode = 0o711
+    with contextlib.ExitStack() as held:
+        try:
+            place.mkdir(mode, exist_ok=True)
+            descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            held.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_uid != os.getuid():
+                raise PermissionError(f"it belongs to user {os.fstat(descriptor).st_uid}")
+        except OSError as error:
+            raise NotUsableYet(
+                f"cannot use the directory {place} ({error}): another playground starts, or somebody has taken its name; "
+                f"{COMMAND} playground --port N takes another one"
+            ) from error
+        held.callback(shutil.rmtree, place, ignore_errors=True)
+        inside = place / "all"
+        shutil.rmtree(inside, ignore_errors=True)
+        inside.mkdir(mode)
+        held.callback(setattr, tempfile, "tempdir", shared)
+        tempfile.tempdir = str(inside)
+        yield inside
 
 
 def _lines(url: str) -> Iterator[str]:

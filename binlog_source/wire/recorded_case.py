@@ -5,6 +5,7 @@
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,17 +62,21 @@ def facts_of(case_dir: Path) -> CaseFacts:
     described = case_dir / "case.json"
     if not described.is_file():
         raise ConfigError(f"{case_dir} is not a recorded case: it has no case.json")
-    case = json.loads(described.read_text())
-    facts = CaseFacts(
-        directory=case_dir,
-        cluster_id=int(case["cluster_id"]),
-        start_ts=int(case["start_ts"]),
-        end_ts=int(case["end_ts"]),
-        databases=tuple(case["databases"]),
-        tables=tuple((db, table) for db, table in case["tables"]),
-    )
-    if not facts.files:
-        raise ConfigError(f"{case_dir} is not a recorded case: it has no pump-N{_BINLOGS}")
+    try:
+        case = json.loads(described.read_text())
+        facts = CaseFacts(
+            directory=case_dir,
+            cluster_id=int(case["cluster_id"]),
+            start_ts=int(case["start_ts"]),
+            end_ts=int(case["end_ts"]),
+            databases=tuple(case["databases"]),
+            tables=tuple((db, table) for db, table in case["tables"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{described} does not describe a recorded case: {error!r}") from error
+    numbered = {f"pump-{number}" for number in range(1, max(1, len(facts.files)) + 1)}
+    if missing := sorted(numbered - set(facts.files)):
+        raise ConfigError(f"{case_dir} is not a recorded case: it has no {missing[0]}{_BINLOGS}")
     if not facts.history.is_file():
         raise ConfigError(f"{case_dir} is not a recorded case: it has no {facts.history.name}")
     return facts
@@ -89,8 +94,21 @@ def load(case_dir: Path) -> RecordedCase:
 
 
 def payloads_in(path: Path) -> Iterator[bytes]:
-    """The payloads in a Pump's file, ascending by commit_ts."""
-    return delimited(gzip.decompress(path.read_bytes()), str(path))
+    """The payloads in a Pump's file, ascending by commit_ts.
+
+    Raises:
+        ConfigError: the file is missing, or is not whole.
+    """
+    try:
+        packed = path.read_bytes()
+        if not packed:
+            raise EOFError("it is empty")
+        data = gzip.decompress(packed)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(
+            f"{path} of a recorded case cannot be read ({error}): copy the case anew, to every machine that reads it"
+        ) from error
+    return delimited(data, str(path))
 
 
 def delimited(data: bytes, origin: str) -> Iterator[bytes]:
@@ -99,6 +117,8 @@ def delimited(data: bytes, origin: str) -> Iterator[bytes]:
     while at < len(data):
         length = shift = 0
         while True:
+            if at == len(data):
+                raise ConfigError(f"{origin} is truncated: its last {shift // 7} bytes begin a binlog")
             byte = data[at]
             at += 1
             length |= (byte & 0x7F) << shift

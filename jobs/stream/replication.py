@@ -261,7 +261,7 @@ class Replication:
     def close(self) -> None:
         """Stop between two batches; safe to call twice.
 
-        Once ``stop`` is set, a batch that takes longer than ``GRACE_SECONDS`` is left unfinished; the next start finishes it.
+        Once ``stop`` is set, or after an error, a batch that takes longer than ``GRACE_SECONDS`` is left unfinished; the next start finishes it.
         """
         with self._closing.pop_all() as then:
             if self._node is not None:
@@ -334,6 +334,8 @@ class Replication:
             self._close_after_error()
 
     def _close_after_error(self) -> None:
+        # What failed may be what the running batch waits for.
+        self._stop.set()
         try:
             self.close()
         except ReplicationError:

@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
 _MOST_LINES = 8
 """Of one progress: the cursor cannot go back to what has left the screen."""
 _DDL_CHARS = 500
-_UNSHOWABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNSHOWABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, characters that turn the direction of writing, and halves of characters: a terminal obeys them, or cannot be sent them."""
 
 

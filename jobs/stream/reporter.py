@@ -183,7 +183,8 @@ class Lines:
             self._write(render_summary(last, seconds))
 
     def _write(self, line: str) -> None:
-        self._out.write(f"{line}\n")
+        # Half a character, which no stream takes, is spelled as JSON spells it.
+        self._out.write(f"{line.encode(errors='backslashreplace').decode()}\n")
         self._out.flush()
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,6 +90,17 @@ def test_status_of_a_real_drainer(capsys: pytest.CaptureFixture[str]) -> None:
     finally:
         server.stop(0)
     assert "a real Drainer" in (said := capsys.readouterr().out) and "Pump p1 is read up to 2020-01-02" in said
+
+
+@pytest.mark.parametrize("said", [b"null", b"[1]", b"<html>"])
+def test_status_of_what_is_no_drainer(capsys: pytest.CaptureFixture[str], said: bytes) -> None:
+    """Another program has taken the port."""
+    server = RpcServer("other").bind("127.0.0.1:0").serve(Methods(http=lambda request: HttpResponse(HTTPStatus.OK, said)))
+    try:
+        assert main(["status", "-addr", f"127.0.0.1:{server.port}"]) == 1
+    finally:
+        server.stop(0)
+    assert f"what answers at 127.0.0.1:{server.port} is no Drainer (" in capsys.readouterr().out
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
 """The playground as a newcomer starts it, and what README.md and docs/playground.md have them paste, as it stands there."""
 
+import fcntl
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,8 +42,12 @@ def started(work_dir: Path, *options: str, until: str = UP) -> Iterator[Job]:
         job.end()
 
 
+def place_of(port: int) -> Path:
+    return Path(tempfile.gettempdir(), f"tidb-binlog-playground-{os.getuid()}-{port}")
+
+
 def left_behind(port: int) -> bool:
-    return Path(tempfile.gettempdir(), f"tidb-binlog-playground-{os.getuid()}-{port}").exists()
+    return place_of(port).exists()
 
 
 def blocks(page: str) -> list[str]:
@@ -147,12 +153,47 @@ def test_a_start_after_one_that_was_killed_is_as_any_other(tmp_path: Path) -> No
 @pytest.mark.spark
 @pytest.mark.mysql
 @pytest.mark.mariadb
+def test_without_its_upstream_it_ends_with_an_error(tmp_path: Path) -> None:
+    port = free_port()
+    with started(tmp_path, f"--port={port}", "--target", until="ctl status -registry") as job:
+        upstream = [process for process in job.look() if any("workload_process" in part for part in process.cmdline())]
+        (process,) = upstream
+        process.kill()
+        assert job.wait() == 1, job.said()
+        assert f"error: the workload at http://127.0.0.1:{port} does not answer" in job.err.read_text()
+        job.leaves_nothing()
+    assert not left_behind(port)
+
+
+@pytest.mark.parametrize("taken", ["link", "held"])
+def test_a_directory_that_it_may_not_use_is_left_alone(tmp_path: Path, taken: str) -> None:
+    """Somebody has planted a link under its name; another playground has the directory, and no port yet."""
+    place, kept = place_of(port := free_port()), tmp_path / "kept"
+    (kept / "all").mkdir(parents=True)
+    place.symlink_to(kept) if taken == "link" else kept.rename(place)
+    directory = os.open(place, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        (place / "all/file").touch()
+        job = Job(tmp_path, "playground", f"--port={port}")
+        assert job.wait() == 1, job.said()
+        assert re.fullmatch(rf"error: cannot use the directory {place} \(.*\): .* --port N takes another one\n", job.err.read_text())
+        assert (place / "all/file").exists()
+    finally:
+        os.close(directory)
+        place.unlink() if place.is_symlink() else shutil.rmtree(place)
+
+
+@pytest.mark.spark
+@pytest.mark.mysql
+@pytest.mark.mariadb
 def test_a_target_follows_the_cluster(tmp_path: Path) -> None:
     port = free_port()
     with started(tmp_path, f"--port={port}", "--target", until="ctl status -registry") as job:
         lag, orders, status = re.findall(r"^    (mariadb .*|.* ctl status .*)$", job.out.read_text(), re.M)
         eventually(lambda: "new" in in_shell(orders), seconds=LONGEST, what="orders are at the target")
         assert re.search(r"\| +\d+\.\d+ \|", in_shell(lag))
+        assert f"--socket={place_of(port)}/" in lag, "a start after kill -9 removes the target's files, too"
         assert "is in the target" in in_shell(status)
         to_group(job, signal.SIGTERM)
         assert (job.wait(), job.err.read_text()) == (0, ""), job.said()

@@ -1,9 +1,12 @@
 """Recorded binlogs of a real TiDB as changes, without Pumps and Spark: what they leave is what TiDB had."""
 
+import gzip
 import json
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +24,7 @@ from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.codec.datum import encode_int
 from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_insert
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
-from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
+from pyspark_tidb_binlog.schemas.errors import ConfigError, SchemaMismatch
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.stages import RAW
@@ -270,3 +273,26 @@ def test_what_empties_or_swaps_a_partition_ends_the_query(table: str, words: str
     """ADD PARTITION, before that, does not."""
     with pytest.raises(SchemaMismatch, match=f"changed g_ddl.{table}, .*{words}.*schemaCommitTs"):
         of_table("ddl", f"g_ddl.{table}", SchemaEvolution.FAIL)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("case.json", b"{", "case.json does not describe a recorded case: JSONDecodeError"),
+        ("case.json", b"{}", "case.json does not describe a recorded case: KeyError"),
+        ("pump-1.binlogs.gz", None, "is not a recorded case: it has no pump-1.binlogs.gz"),
+        ("pump-1.binlogs.gz", b"", r"pump-1.binlogs.gz of a recorded case cannot be read \(it is empty\)"),
+        ("pump-1.binlogs.gz", b"version https://", "pump-1.binlogs.gz of a recorded case cannot be read .*Not a gzipped file"),
+        ("pump-1.binlogs.gz", gzip.compress(b"\x02ab", mtime=0)[:-9], "pump-1.binlogs.gz of a recorded case cannot be read .*ended before"),
+        ("pump-1.binlogs.gz", gzip.compress(b"\x02ab\x80", mtime=0), "pump-1.binlogs.gz is truncated: its last 1 bytes begin a binlog"),
+        ("pump-2.binlogs.gz", gzip.compress(b"\x02a", mtime=0), "pump-2.binlogs.gz is truncated: a binlog of 2 bytes"),
+    ],
+)
+def test_half_a_case_is_refused(tmp_path: Path, name: str, content: bytes | None, said: str) -> None:
+    """A copy that was interrupted: none of the rows that it lacks may be missing in silence."""
+    case = shutil.copytree(GOLDEN / "txn", tmp_path / "txn")
+    (case / name).unlink()
+    if content is not None:
+        (case / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=said):
+        recorded_case.load(case)

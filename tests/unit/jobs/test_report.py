@@ -120,7 +120,7 @@ def test_the_json_is_read_back_also_that_of_another_version() -> None:
         ("ordinary `d`.`täble` 表 [red]", "ordinary `d`.`täble` 表 [red]"),
         ("a\x1b[2Jb\x1b]0;title\x07", "a\\x1b[2Jb\\x1b]0;title\\x07"),
         ("one\r\ntwo\tthree", "one  two three"),
-        ("\x9b31m \u202eabc \udcff", "\\x9b31m \\x202eabc \\xdcff"),
+        ("\x9b31m \u202eabc\u061c \udcff", "\\x9b31m \\x202eabc\\x61c \\xdcff"),
     ],
 )
 def test_nothing_that_a_terminal_obeys_is_in_the_line_or_the_summary(text: str, shown: str) -> None:

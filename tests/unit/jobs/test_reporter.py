@@ -93,6 +93,11 @@ def test_a_change_goes_out_at_once(changed: dict[str, object]) -> None:
 
 
 def test_the_json_form_is_one_object_a_line() -> None:
+    """A DDL that is no UTF-8 is a line, too."""
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, "utf-8")
+    Lines(out, as_json=True).show(replace(BUSY, last_ddl="-- 表 \udcff"))
+    assert json.loads(raw.getvalue())["last_ddl"] == "-- 表 \udcff" and "表".encode() in raw.getvalue()
     out = io.StringIO()
     with Reporter(lambda: BUSY, out, ProgressForm.JSON, interval=1000) as reporter:
         reporter.say("a note\nof two lines")
