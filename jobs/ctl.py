@@ -63,6 +63,8 @@ _SET_OFFLINE = (
     "is told as lost. A Drainer of TiDB Binlog goes on without a word"
 )
 _STOPPED = "It is registered as paused, as a Drainer that was stopped is: to give it up for good, ctl update-drainer -node-id {node_id} -state offline"
+_PD = "127.0.0.1:2379"
+_PLAYGROUND = "http://127.0.0.1:8260"
 _FINDING_COLUMNS = ("kind", "table", "commit_ts", "key", "wanted", "found", "words", "recorded_at")
 
 Run = Callable[[argparse.Namespace], int]
@@ -146,7 +148,7 @@ def _add_flags(to: JobParser, names: Iterable[str]) -> None:
 
 
 def _add_cluster(to: JobParser) -> None:
-    to.add_argument("-pd-urls", "--pd-urls", default="127.0.0.1:2379", metavar="URLS", help="PD, comma separated (default: 127.0.0.1:2379)")
+    to.add_argument("-pd-urls", "--pd-urls", default=_PD, metavar="URLS", help=f"PD, comma separated (default: {_PD})")
     to.add_argument("-registry", "--registry", default="", metavar="URL", help="the standalone registry instead of PD")
     add_security_flags(to)
 
@@ -157,7 +159,14 @@ def _registry(given: argparse.Namespace) -> Iterator[Registry]:
     scheme = "https" if tls else "http"
     urls = ",".join(url if "://" in url else f"{scheme}://{url}" for url in (part.strip() for part in given.pd_urls.split(",")) if url)
     with contextlib.closing(RegistryClient(given.registry, tls) if given.registry else PdRegistry(urls, tls)) as registry:
-        yield registry
+        try:
+            yield registry
+        except PumpUnavailable as error:
+            if given.registry or given.pd_urls != _PD:
+                raise
+            raise PumpUnavailable(
+                f"{error}. -pd-urls names another PD, -registry a standalone registry (a playground's: {_PLAYGROUND})"
+            ) from error
 
 
 def _node(registry: Registry, kind: str, node_id: str) -> NodeStatus:

@@ -43,6 +43,8 @@ from pyspark_tidb_binlog.schemas.events import Delivery, as_time, physical_ms
 _SOON_SECONDS = 60
 """How far ahead an end may lie that a batch waits for."""
 _POLL_SECONDS = 0.5
+_REFUSED_SECONDS = 5.0
+"""For how long a registry's port may refuse connections when a read begins."""
 _pause = time.sleep
 _log = logging.getLogger(__name__)
 
@@ -80,20 +82,38 @@ def change_reading(options: Mapping[str, str], shape: TableShape | None) -> Chan
 
 
 def require_known_host(pumps: str) -> None:
-    """Refuse Pumps, or a registry, whose names nobody knows: a typing error would be reported only after the patience for an outage.
+    """Refuse Pumps whose names nobody knows, and a registry at whose port nothing listens: a typing error would be reported only after the patience
+    for an outage.
 
     Raises:
-        NotUsableYet: no name in option ``pumps`` is found.
+        NotUsableYet: no name in option ``pumps`` is found, or each port of a registry refuses connections for some seconds.
     """
-    parts = (part.strip().rpartition(":")[0].strip("[]") for part in (pumps.partition("://")[2] or pumps).split(","))
-    names = [name for name in parts if name]
-    for name in names:
+    scheme, _, rest = pumps.rpartition("://")
+    places = [(host.strip("[]"), port) for host, _, port in (part.strip().rstrip("/").rpartition(":") for part in rest.split(",")) if host]
+    for name, _ in places:
         with suppress(OSError, UnicodeError):
             socket.getaddrinfo(name, None)
-            return
-    if names:
-        found = f"this machine finds no host of the name {' or '.join(names)}"
-        raise NotUsableYet(f"option pumps: {found}: correct it, or this machine's name resolution")
+            break
+    else:
+        if places:
+            found = f"this machine finds no host of the name {' or '.join(name for name, _ in places)}"
+            raise NotUsableYet(f"option pumps: {found}: correct it, or this machine's name resolution")
+    until = time.monotonic() + _REFUSED_SECONDS
+    while scheme and places and all(_refused(*place) for place in places):
+        if time.monotonic() > until:
+            raise NotUsableYet(f"option pumps: no registry listens at {rest}: check the port, and that the registry runs there")
+        _pause(_POLL_SECONDS)
+
+
+def _refused(host: str, port: str) -> bool:
+    """Whether nothing listens there. What does not answer may do so later."""
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except ConnectionRefusedError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
 
 
 def asked_shape(options: Mapping[str, str]) -> TableShape | None:
@@ -158,6 +178,11 @@ class ChangeStreamReader(BinlogStreamReader):
             raise ConfigError(f"option {RECORDED_OPTION} has an end, so a stream cannot follow it: read it with spark.read")
         super().__init__(reading_of(options))
         self._reading = change_reading(options, shape)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """The stream's floor."""
+        with told_plainly():
+            return super().initialOffset()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch."""

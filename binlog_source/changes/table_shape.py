@@ -13,6 +13,7 @@ from pyspark_tidb_binlog.binlog_source.changes.change_options import InvalidDate
 from pyspark_tidb_binlog.binlog_source.changes.column_lineage import lineage
 from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable
 from pyspark_tidb_binlog.binlog_source.changes.typed_cells import is_date, type_of
+from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
@@ -133,4 +134,6 @@ def _what_became(name: NamedTable, history: SchemaHistory) -> str:
                 f"DDL job {job.id} took it away at {job.finished_ts} ({as_time(job.finished_ts)}): {job.query[:300]} -- start again when it has been created "
                 f'again; for its changes until then set option("schemaCommitTs", "{made[-1].finished_ts if made else 0}"), when it had its last columns'
             )
-    return "check its name, and that tidbStatus is the history of the cluster whose Pumps are read"
+    live = (history.table_at(i, history.newest_version) for i in history.tracks)
+    meant = "".join(f"did you mean {near}? " for near in nearest(str(name), (f"{t.schema}.{t.name}" for t in live if t is not None)))
+    return f"{meant}Check the name, and that tidbStatus is the history of the cluster whose Pumps are read"

@@ -173,7 +173,7 @@ class JobParser(argparse.ArgumentParser):
 
     def _unknown(self, flag: str, name: str) -> ConfigError:
         near = " or ".join(f"--{one}" for one in nearest(name, (option.lstrip("-") for option in self._option_string_actions)))
-        return ConfigError(f"unknown flag {flag}" + (f"; did you mean {near}?" if near else "; --help lists them"))
+        return ConfigError(f"unknown flag {flag}" + (f"; did you mean {near}?" if near else f"; {self.prog} --help lists its flags"))
 
 
 def parser(job: str, description: str, commands: Mapping[str, str] | None = None) -> JobParser:

@@ -3,6 +3,7 @@
 import datetime
 import json
 import re
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -330,6 +331,7 @@ def test_a_window_closes_while_the_table_is_idle(spark: SparkSession, scene: Cha
         ({"format": "json"}, "option format is 'json': give changes .* or protocol"),
         ({"table": "item"}, "option table is 'item': give"),
         ({"table": "shop.none"}, "there is no table shop.none"),
+        ({"table": "shop.itm"}, "there is no table shop.itm .*did you mean shop.item\\?"),
         ({"table": "shop.item", "tables": "a.b"}, "either table .* or tables"),
         ({"ops": "upsert"}, "option ops is 'upsert'"),
         ({"delivery": "raw"}, "changes are read from complete transactions"),
@@ -407,6 +409,14 @@ def test_a_name_that_no_host_has_is_said_by_load(scene: ChangeScene, named: str)
     ) as refused:
         scene.read(pumps=named, tidbStatus="")
     assert len(str(refused.value).splitlines()) < 10, "the reason is not below a trace"
+
+
+def test_a_registry_that_listens_nowhere_is_said_by_load(scene: ChangeScene) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    for reads in (scene.read, scene.stream):
+        with pytest.raises(PySparkException, match=f"option pumps: no registry listens at 127.0.0.1:{port}: check the port"):
+            reads(pumps=f"http://127.0.0.1:{port}", tidbStatus="")
 
 
 def test_a_span_by_time(scene: ChangeScene) -> None:
