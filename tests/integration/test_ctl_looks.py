@@ -185,7 +185,7 @@ def test_findings_without_a_jvm_are_those_that_spark_reads(
 def test_a_table_that_needs_another_reader_is_refused(spark: "SparkSession", tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     spark.range(3).write.format("delta").option("delta.enableDeletionVectors", "true").save(path)
-    with pytest.raises(ConfigError, match="read it with Spark"):
+    with pytest.raises(ConfigError, match="Read it with Spark"):
         read_table(Path(path), ["id"])
 
 
