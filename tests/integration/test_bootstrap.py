@@ -204,7 +204,7 @@ def test_a_table_that_ddls_changed_behind_a_filter_is_not_copied_into_its_old_de
     run.mirror.tick()
     again = BootstrapRequest(tables=(("shop", "words"),))
     for mended in ("ALTER TABLE shop.words MODIFY v VARCHAR(20)", "ALTER TABLE shop.words DROP INDEX u1"):
-        with pytest.raises(BootstrapRefused, match=r"shop\.words: .*key u1 still there.* Drop the table at the target"):
+        with pytest.raises(BootstrapRefused, match=r"shop\.words: .*key u1 still there.*drop the table at the target"):
             run.begin(again, ignore_table=())
         assert len(run_sql(mariadb, "SELECT * FROM shop.words")) == 1, "nothing is emptied"
         run_sql(mariadb, mended)

@@ -180,7 +180,7 @@ def test_a_row_that_the_target_takes_no_statement_for(servers: Servers, spark: S
     config = config_of(servers, 35)
     config = replace(config, apply=replace(config.apply, retry_seconds=config.apply.retry_seconds + 1))
     with pytest.raises(
-        PySparkException, match=r"huge\.huge cannot be copied: the row needs a statement of 20,.*max_allowed_packet is 4,194,304; raise"
+        PySparkException, match=r"huge\.huge cannot be copied: the row needs a statement of 20,.*max_allowed_packet is 4,194,304\. Raise"
     ):
         copied(spark, config, servers.source.target(), [table.at(400)])
     run_sql(servers.target, "SET GLOBAL max_allowed_packet = 33554432")

@@ -158,7 +158,7 @@ def test_a_process_that_ends_while_paused_is_paused_until_a_start(
 def test_what_cannot_be_done_leaves_the_state_and_says_why(node: DrainerNode, stream: PretendedStream, service: ClusterService) -> None:
     stream.trouble = OSError(28, "No space left on device")
     seen = stream.kept
-    said = "Drainer host-1:8249 stays online: it cannot {}: [Errno 28] No space left on device"
+    said = "Drainer host-1:8249 stays online, because {} failed: [Errno 28] No space left on device"
     assert put(node, "pause") == (3, said.format("pause")) and put(node, "close") == (3, said.format("close"))
     eventually(lambda: stream.kept > seen + 1, what="the heartbeat goes on")
     assert node.state.value == registered(service) == "online" and stream.asked == []

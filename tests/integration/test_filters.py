@@ -302,7 +302,7 @@ def test_a_table_that_would_join_another_one_is_refused(
     with pytest.raises(DdlRefused, match=r"shop\.item and shop\.log2 would both be shop\.log2 at the target"):
         run.apply()
     run.restart(settings(mariadb, routes=(TableRoute("shop", "item", "", "log"),)))
-    with pytest.raises(ConfigError, match=r"shop\.item and shop\.log would both be shop\.log.*give each a name of its own"):
+    with pytest.raises(ConfigError, match=r"shop\.item and shop\.log would both be shop\.log.*Give each table a name of its own"):
         run.apply()
 
 
@@ -373,7 +373,7 @@ def test_a_list_without_the_key_is_refused(stream: Callable[..., EmulatedStream]
     two_tables(run)
     run.apply()
     run.restart(settings(mariadb, routes=(TableRoute("shop", "item", columns=("v",)),)))
-    with pytest.raises(ConfigError, match=r"spark\.route: the columns of shop\.item lack id of its primary key"):
+    with pytest.raises(ConfigError, match=r"spark\.route: the route of shop\.item lacks the columns id of the primary key"):
         run.apply()
 
 

@@ -114,7 +114,7 @@ def test_the_relay_log(disk: SmallDisk) -> None:
     disk.fill(but=4096)
     with pytest.raises(ApplyError, match=rf"cannot write the relay log in {disk.path}/relay: .*No space left on device"):
         log.write(3, 9, messages(4, 5, 6, 7, 8, 9))
-    with pytest.raises(ApplyError, match="start again"):
+    with pytest.raises(ApplyError, match="Start again"):
         log.write(3, 9, messages(4))
     log.close()
     disk.free()

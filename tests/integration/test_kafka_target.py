@@ -255,7 +255,7 @@ def test_a_topic_that_does_not_exist(
     monkeypatch.setattr("pyspark_tidb_binlog.sinks.kafka.java_options._OURS_TO_ASK", {"allow.auto.create.topics": "false"})
     absent = opened()
     absent._settings = dataclasses.replace(absent._settings, topic="nowhere")
-    with pytest.raises(ApplyError, match=r"(?i)Kafka topic nowhere at .*unknown topic or partition.*: create it"):
+    with pytest.raises(ApplyError, match=r"(?i)Kafka topic nowhere at .*unknown topic or partition.*create the topic"):
         absent.end()
 
 

@@ -156,7 +156,7 @@ def test_without_it_the_error_says_which_column_of_which_table_and_what_to_do(ta
     target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, e ENUM('x','y','z'), w INT)")
     sink = target.life(by_row=by_row)
     with pytest.raises(
-        ApplyError, match=r"`d`.`t`, commit_ts 105 .*it has no column v .*sync-mode = 2.*ignore-txn-commit-ts = \[105\]"
+        ApplyError, match=r"`d`.`t`, commit_ts 105 .*it has no column v, .*sync-mode = 2.*ignore-txn-commit-ts = \[105\]"
     ) as raised:
         target.write(NEW)
     assert raised.value.errno == 1054 and sink.commit_ts == BEGIN and target.rows("id") == []
