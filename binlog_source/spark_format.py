@@ -13,10 +13,10 @@ from pyspark.sql.types import StructType
 
 from pyspark_tidb_binlog.binlog_source.changes.change_options import change_options_of, is_protocol
 from pyspark_tidb_binlog.binlog_source.changes.change_readers import ChangeReader, ChangeStreamReader, asked_shape, require_known_host
-from pyspark_tidb_binlog.binlog_source.changes.change_rows import CHANGE
-from pyspark_tidb_binlog.binlog_source.changes.table_shape import TableShape
 from pyspark_tidb_binlog.binlog_source.source.options import stream_options_of
 from pyspark_tidb_binlog.binlog_source.source.readers import BinlogReader, BinlogStreamReader
+from pyspark_tidb_binlog.schemas.changes.change_rows import CHANGE
+from pyspark_tidb_binlog.schemas.changes.table_shape import TableShape
 from pyspark_tidb_binlog.schemas.stages import PACKED, RAW, ddl_of
 
 

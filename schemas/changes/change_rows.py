@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_tidb_binlog.binlog_source.changes.row_choice import OP_NAMES, DdlBinlog, Ints, RowsOfTable
-from pyspark_tidb_binlog.binlog_source.changes.typed_cells import TypedCells, typed
-from pyspark_tidb_binlog.binlog_source.changes.variant_values import VARIANT, VariantColumn, no_rows, rows_as_variants, spread
 from pyspark_tidb_binlog.schemas import decoder
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
+from pyspark_tidb_binlog.schemas.changes.row_choice import OP_NAMES, DdlBinlog, Ints, RowsOfTable
+from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells, typed
+from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, VariantColumn, no_rows, rows_as_variants, spread
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import TSO_LOGICAL_BITS, Op

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pyspark_tidb_binlog.binlog_source.changes.typed_cells import TypedCells
-from pyspark_tidb_binlog.binlog_source.changes.variant_values import VARIANT, VariantColumn, no_rows, rows_as_variants, spread
+from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells
+from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, VariantColumn, no_rows, rows_as_variants, spread
 
 
 def read(rows: pa.StructArray) -> list[Any]:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_tidb_binlog.binlog_source.changes.typed_cells import TypedCells
+from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells
 
 VARIANT = pa.struct(
     [pa.field("value", pa.binary(), nullable=False), pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"})]
