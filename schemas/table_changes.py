@@ -243,9 +243,13 @@ def _staying(places: Sequence[int]) -> frozenset[int]:
         return frozenset(range(len(places)))
     best: list[tuple[int, ...]] = [()]
     for at, place in enumerate(places):
-        longest = max((run for run in best if not run or places[run[-1]] < place), key=len)
-        best.append((*longest, at))
-    return frozenset(max(best, key=len))
+        before = max((run for run in best if not run or places[run[-1]] < place), key=_length)
+        best.append((*before, at))
+    return frozenset(max(best, key=_length))
+
+
+def _length(run: tuple[int, ...]) -> int:
+    return len(run)
 
 
 class _Keys:
