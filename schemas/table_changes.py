@@ -243,13 +243,10 @@ def _staying(places: Sequence[int]) -> frozenset[int]:
         return frozenset(range(len(places)))
     best: list[tuple[int, ...]] = [()]
     for at, place in enumerate(places):
-        before = max((run for run in best if not run or places[run[-1]] < place), key=_length)
+        before = max((run for run in best if not run or places[run[-1]] < place), key=len)
         best.append((*before, at))
-    return frozenset(max(best, key=_length))
-
-
-def _length(run: tuple[int, ...]) -> int:
-    return len(run)
+    longest = max(best, key=len)
+    return frozenset(longest)
 
 
 class _Keys:

@@ -61,6 +61,13 @@ def test_json_is_nested_and_its_keys_need_not_be_columns() -> None:
     assert read(rows_as_variants(columns, len(texts))) == [{"a": n, "j": value} for n, value in enumerate(wanted)]
 
 
+def test_null_of_json_may_leave_the_field_out() -> None:
+    texts = pa.array([None, "null", '{"a": null}', None])
+    columns = [column("a", pa.array([1, None, 3, 4])), VariantColumn("j", TypedCells(texts), is_json=True)]
+    assert read(rows_as_variants(columns, 4, json_nulls=True)) == [{"a": 1}, {"a": None, "j": None}, {"a": 3, "j": {"a": None}}, {"a": 4}]
+    assert read(rows_as_variants(columns, 4)) == [{"a": n, "j": j} for n, j in ((1, None), (None, None), (3, {"a": None}), (4, None))]
+
+
 def test_more_columns_than_a_byte_counts() -> None:
     from pyspark.sql.types import VariantVal
 
