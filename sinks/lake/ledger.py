@@ -14,7 +14,6 @@ import logging
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,10 +39,10 @@ _SETTINGS = {
     "delta.logRetentionDuration": "interval 1 days",
     "delta.enableExpiredLogCleanup": "true",
 }
-_FILE_BYTES = 128 << 20
-_GROUP_ROWS = 64 << 10
-"""Rows that are held in memory while a file is written."""
+_RUN_BYTES = 64 << 20
+"""Of rows in memory that become a file: what an executor holds."""
 _FIRST_LOOK = 10
+_WRITER = WriterProperties(compression="SNAPPY")
 _FAULTS = (DeltaError, OSError)
 
 
@@ -100,10 +99,8 @@ class Ledger:
         Raises:
             CommitUnclear: another process has made it.
         """
-        if "://" not in self.uri:
-            Path(self.uri).mkdir(parents=True, exist_ok=True)
         try:
-            self._table = _created(self.uri, _commit_of(state))
+            self._table = _created(_made(self.uri), _commit_of(state))
         except _FAULTS as error:
             if self.load() is None:
                 raise ApplyError(f"the ledger {self.uri} cannot be created: {error}") from error
@@ -125,9 +122,7 @@ class Ledger:
                 table.load_as_version(version + 1)
             else:
                 data = pa.Table.from_batches(rows, schema=LEDGER)
-                write_deltalake(
-                    table, data, mode="append", target_file_size=_FILE_BYTES, writer_properties=_WRITER, commit_properties=_commit_of(state)
-                )
+                write_deltalake(table, data, mode="append", writer_properties=_WRITER, commit_properties=_commit_of(state))
         except _FAULTS as error:
             raise CommitUnclear(str(error)) from error
         if table.version() != version + 1:
@@ -170,28 +165,33 @@ class Ledger:
 
 def written_part(lake: str, batches: Iterator[pa.RecordBatch]) -> Iterator[WrittenPart]:
     """Write ``batches`` (``LEDGER``) as files of the ledger that no commit knows yet; on an executor."""
-    first = next(batches, None)
-    if first is None:
-        return
-    inside = f"parts/{uuid.uuid4()}"
-    where = f"{lake.rstrip('/')}/changes/{inside}"
-    if "://" not in where:
-        Path(where).mkdir(parents=True)
-
-    def all_of_them() -> Iterator[pa.RecordBatch]:
-        yield first
-        yield from batches
-
-    with closing(pa.RecordBatchReader.from_batches(LEDGER, all_of_them())) as reader:
-        table = _created(where)
-        write_deltalake(table, reader, mode="append", target_file_size=_FILE_BYTES, writer_properties=_WRITER)
-    for action in pa.table(table.get_add_actions(flatten=False)).to_pylist():
+    inside, table = f"parts/{uuid.uuid4()}", None
+    for run in _runs(batches):
+        table = table or _created(_made(f"{lake.rstrip('/')}/changes/{inside}"))
+        write_deltalake(table, pa.Table.from_batches(run, schema=LEDGER), mode="append", writer_properties=_WRITER)
+    for action in pa.table(table.get_add_actions(flatten=False)).to_pylist() if table else ():
         yield WrittenPart(
             f"{inside}/{action['path']}", action["size_bytes"], action["num_records"], _stats_of(action), action["modification_time"]
         )
 
 
-_WRITER = WriterProperties(compression="SNAPPY", max_row_group_size=_GROUP_ROWS)
+def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """``batches`` by about ``_RUN_BYTES``. One stream took delta-rs 3 GiB of memory for rows of 100 kB (docs/adr/0012)."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(one.nbytes for one in held) >= _RUN_BYTES:
+            yield held
+            held = []
+    if held:
+        yield held
+
+
+def _made(uri: str) -> str:
+    """``uri``, whose directory is there if it is a local one."""
+    if "://" not in uri:
+        Path(uri).mkdir(parents=True, exist_ok=True)
+    return uri
 
 
 def _created(uri: str, commit: CommitProperties | None = None) -> DeltaTable:

@@ -6,6 +6,7 @@ In both deliveries, from the driver and in parts, over restarts and ``kill -9`` 
 import dataclasses
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.changes.column_lineage import lineage
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
-from tests.support.arena import Arena, Cut
+from tests.support.arena import Arena, Cut, counted, numbered
 from tests.support.golden_case import GOLDEN, load_case
+from tests.support.lake_rows import ledger_of, place
 from tests.support.recorded_tables import comparable, recorded_rows
 from tests.support.spark_queries import replicated
 
@@ -121,3 +124,39 @@ def test_the_ledger_is_what_the_upstream_had(name: str, delivery: str, cut: str,
     history = load_case(name).history
     for row in changes.where("op = 'ddl'").collect():
         assert Job.from_json(json.loads(row["job"])) == history.job(row["job_id"])
+
+
+@pytest.mark.parametrize(
+    ("name", "deadly"),
+    [
+        pytest.param("keys", {"after-part-write": (2,), "before-downstream-commit": (4,), "after-downstream-commit": (3,)}, id="keys"),
+        pytest.param("bank", DEADLY, id="bank", marks=pytest.mark.slow),
+    ],
+)
+def test_the_job_dies_and_the_ledger_is_the_same(
+    name: str, deadly: dict[str, tuple[int, ...]], spark: SparkSession, tmp_path: Path
+) -> None:
+    """At one of the deaths Spark's directory goes, too: the lake alone says where to go on."""
+    more = {"syncer.db-type": "lake", "syncer.to.dir": tmp_path / "lake"}
+    with Arena(load(GOLDEN / name), None, tmp_path, "raw", PARTS if name == "keys" else LARGE, more) as arena:
+        arena.write()
+        deaths = arena.live_and_die(numbered(deadly), lambda deaths: arena.forget(delta=False) if deaths == 2 else None)
+        assert (deaths, arena.deaths()) == (sum(map(len, deadly.values())), counted(deadly))
+    assert assert_recorded(spark, name, tmp_path / "lake")
+    rows = ledger_of(tmp_path / "lake")
+    assert len({place(row) for row in rows}) == len(rows)
+
+
+def test_a_start_goes_on_from_the_lake_alone(spark: SparkSession, tmp_path: Path) -> None:
+    with Arena(load(GOLDEN / "txn"), None, tmp_path, "sorted", Cut(step_bytes=200, max_bytes=1000)) as arena:
+        arena.write()
+        with Replication(spark, to_lake(arena)) as replication:
+            assert not replicated(replication, arena.case.end_ts, 2)
+        for directory in (arena.spark_dir, arena.delta_dir, tmp_path / "data"):
+            shutil.rmtree(directory, ignore_errors=True)
+        with Replication(spark, to_lake(arena)) as replication:
+            assert replicated(replication, arena.case.end_ts)
+        assert assert_recorded(spark, "txn", tmp_path / "lake")
+        shutil.rmtree(tmp_path / "lake")
+        with pytest.raises(ConfigError, match=r"the target .*lake has no checkpoint .*a lake takes no record by hand"):
+            Replication(spark, to_lake(arena)).start()
