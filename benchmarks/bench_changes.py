@@ -16,11 +16,12 @@ import pyarrow as pa
 
 from benchmarks.one_core import SLICE, Decodable, begun, medians, parse
 from pyspark_tidb_binlog.binlog_source.changes.change_decoder import ChangeDecoder, DecodedAs
-from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions, InvalidDates, SchemaEvolution
-from pyspark_tidb_binlog.binlog_source.changes.change_rows import before_and_after
-from pyspark_tidb_binlog.binlog_source.changes.row_choice import chosen_rows
-from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable
-from pyspark_tidb_binlog.binlog_source.changes.table_shape import shape_of
+from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions, SchemaEvolution
+from pyspark_tidb_binlog.schemas.changes.change_rows import before_and_after
+from pyspark_tidb_binlog.schemas.changes.row_choice import chosen_rows
+from pyspark_tidb_binlog.schemas.changes.table_names import NamedTable
+from pyspark_tidb_binlog.schemas.changes.table_shape import shape_of
+from pyspark_tidb_binlog.schemas.changes.typed_cells import InvalidDates
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.explode import explode
 from pyspark_tidb_binlog.schemas.history import SchemaHistory

@@ -20,10 +20,10 @@ from pyspark_tidb_binlog.binlog_source.changes.change_readers import (
     require_known_host,
     told_plainly,
 )
-from pyspark_tidb_binlog.binlog_source.changes.change_rows import CHANGE
-from pyspark_tidb_binlog.binlog_source.changes.table_shape import TableShape
 from pyspark_tidb_binlog.binlog_source.source.options import source_of, stream_options_of
 from pyspark_tidb_binlog.binlog_source.source.readers import BinlogReader, BinlogStreamReader
+from pyspark_tidb_binlog.schemas.changes.change_rows import CHANGE
+from pyspark_tidb_binlog.schemas.changes.table_shape import TableShape
 from pyspark_tidb_binlog.schemas.stages import PACKED, RAW, ddl_of
 
 

@@ -209,7 +209,7 @@ class ApplyConfig:
     routes: tuple[TableRoute, ...] = ours(
         (), "tables and databases with another name, or fewer columns or rows, at a MySQL-protocol target", "route"
     )
-    db_type: str = setting("mysql", "kind of target: mysql, tidb, file (or pb) or kafka", flag="dest-db-type")
+    db_type: str = setting("mysql", "kind of target: mysql, tidb, file (or pb), kafka, or lake (ours)", flag="dest-db-type")
     txn_batch: int = setting(20, "row operations in one transaction at the target, at most", flag="txn-batch")
     txn_batch_time: float = ours(
         0.0, "how long a transaction of txn-batch may take, about; after a longer one the next is smaller; 0 = any time", kind=DURATION
@@ -263,7 +263,7 @@ class ApplyConfig:
         require(1 <= self.worker_count <= 1024, "syncer.worker-count must be 1 to 1024")
         require(-(1 << 63) <= self.channel_id < 1 << 63, f"syncer.channel-id: {self.channel_id} is not a number of 64 bits")
         require(self.txn_batch_time >= 0, "spark.txn-batch-time must not be negative")
-        known = ("mysql", "tidb", "file", "kafka")
+        known = ("mysql", "tidb", "file", "kafka", "lake")
         require(self.db_type in known, f"syncer.db-type: {self.db_type!r} is not {', '.join(known[:-1])} or {known[-1]}")
         require(self.sync_mode in (1, 2), f"syncer.to.sync-mode: {self.sync_mode} is not 1 or 2")
         require(
@@ -345,9 +345,9 @@ class KafkaConfig:
 
 @dataclass(frozen=True, slots=True)
 class FileConfig:
-    """Binlog files as a target. TOML table ``[syncer.to]``."""
+    """Binlog files, or a lake, as a target. TOML table ``[syncer.to]``."""
 
-    dir: str = setting("", "directory of the files; empty = data-dir")
+    dir: str = setting("", "directory of the files, empty = data-dir; with db-type lake, path or URI of the lake")
     retention_time: int = setting(0, "days that a file is kept; 0 = for ever")
 
 

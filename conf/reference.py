@@ -100,7 +100,7 @@ def _tables(model: type) -> Iterator[tuple[str, list[Setting]]]:
 def _limits(setting: Setting) -> str:
     path = setting.path
     if path in ONLY_FOR:
-        return f"only for db-type = {ONLY_FOR[path]}"
+        return f"only for db-type = {' or '.join(ONLY_FOR[path])}"
     if path in BY_ROW_ONLY:
         return "only with net-change = false"
     if path in WITHOUT_EFFECT:

@@ -57,23 +57,23 @@ _ONLY_ORACLE = (
     "oracle",
     "syncer.to.oracle-service-name oracle-connect-string checkpoint.oracle-service-name checkpoint.oracle-connect-string",
 )
-ONLY_FOR: dict[str, str] = {
-    f"syncer.to.{name}": db_type
+ONLY_FOR: dict[str, tuple[str, ...]] = {
+    f"syncer.to.{name}": (db_type,)
     for db_type, names in (_ONLY_KAFKA, _ONLY_FILE, _ONLY_ORACLE)
     for name in names.removeprefix("syncer.to.").split()
-} | {"spark.kafka-options": "kafka"}
-"""The ``db-type`` without which a setting has no meaning."""
+} | {"spark.kafka-options": ("kafka",), "syncer.to.dir": ("file", "lake")}
+"""The values of ``db-type`` without which a setting has no meaning."""
 _SYNCER_OF_SQL = "worker-count txn-batch sql-mode safe-mode enable-dispatch enable-detect relay.log-dir relay.max-file-size"
 _TO_OF_SQL = "host port user password encrypted_password read-timeout params sync-mode checkpoint.schema checkpoint.table"
 _SPARK_OF_SQL = "net-change txn-batch-time password-file socket ddl-policy on-finding retry-seconds lease-timeout"
-_NOT_OF_FILES = frozenset({"spark.retry-seconds"})
-"""Of ``ONLY_FOR_SQL``, what a topic has too."""
+_ALSO_FOR = {"spark.retry-seconds": "kafka", "spark.lease-timeout": "lake"}
+"""Of ``ONLY_FOR_SQL``, what a target of another ``db-type`` has too."""
 ONLY_FOR_SQL: frozenset[str] = frozenset(
     f"{table}.{name}"
     for table, names in (("syncer", _SYNCER_OF_SQL), ("syncer.to", _TO_OF_SQL), ("spark", _SPARK_OF_SQL))
     for name in names.split()
 )
-"""Settings that mean nothing where files or a topic are the target."""
+"""Settings that mean nothing where files, a topic or a lake are the target."""
 BY_ROW_ONLY: dict[str, str] = {
     "spark.txn-batch-time": "spark.atomic-rows bounds a transaction of net changes",
     "syncer.enable-detect": "two net changes of a row are never applied at the same time",
@@ -148,10 +148,10 @@ def _idle_rules(given: Mapping[str, GivenValue]) -> list[str]:
 
 def _no_meaning(path: str, given: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -> str | None:
     db_type = _value("syncer.db-type", given, settings)
-    if path in ONLY_FOR and db_type != ONLY_FOR[path]:
-        return f"only for db-type = {toml_of(ONLY_FOR[path])}"
+    if path in ONLY_FOR and db_type not in ONLY_FOR[path]:
+        return f"only for db-type = {' or '.join(map(toml_of, ONLY_FOR[path]))}"
     if db_type not in ("mysql", "tidb") and (path in ONLY_FOR_SQL or path.startswith("syncer.to.security.")):
-        if db_type != "kafka" or path not in _NOT_OF_FILES:
+        if db_type != _ALSO_FOR.get(path):
             return "only for a MySQL-protocol server as the target"
     if path in BY_ROW_ONLY and _value("spark.net-change", given, settings):
         return f"only with spark.net-change = false: {BY_ROW_ONLY[path]}"

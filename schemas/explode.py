@@ -45,26 +45,28 @@ class Exploded:
 
 
 class _Runs:
-    """Row events as runs of equal (commit_ts, op, table_id, schema_version); one run per list of rows."""
+    """Row events as runs of equal (commit_ts, op, table_id, schema_version, start_ts); one run per list of rows."""
 
     def __init__(self) -> None:
-        self.runs: list[tuple[int, int, int, int, int, int, int]] = []
+        self.runs: list[tuple[int, int, int, int, int, int, int, int]] = []
         self.rows: list[bytes] = []
         self.place = 0
         """The transaction that is added."""
+        self.start_ts = 0
+        """Its start_ts."""
 
     def add(self, commit_ts: int, op: int, table_id: int, version: int, first_seq: int, rows: Sequence[bytes]) -> int:
         self.rows += rows
-        self.runs.append((commit_ts, op, table_id, version, first_seq, len(rows), self.place))
+        self.runs.append((commit_ts, op, table_id, version, first_seq, len(rows), self.place, self.start_ts))
         return first_seq + len(rows)
 
     def changes(self) -> RowChanges:
-        runs = np.array(self.runs, dtype=np.int64).reshape(-1, 7)
+        runs = np.array(self.runs, dtype=np.int64).reshape(-1, 8)
         counts = runs[:, 5]
         starts = np.cumsum(counts) - counts
-        commit_ts, op, table_id, version, place = (np.repeat(runs[:, i], counts) for i in (0, 1, 2, 3, 6))
+        commit_ts, op, table_id, version, place, start_ts = (np.repeat(runs[:, i], counts) for i in (0, 1, 2, 3, 6, 7))
         seq = np.arange(len(self.rows), dtype=np.int64) - np.repeat(starts - runs[:, 4], counts)
-        return RowChanges(place, row_events(commit_ts, seq, op, table_id, version, pa.array(self.rows, pa.binary())))
+        return RowChanges(place, row_events((commit_ts, start_ts), seq, op, table_id, version, pa.array(self.rows, pa.binary())))
 
 
 class _Ddls:
@@ -93,9 +95,9 @@ def explode(transactions: pa.RecordBatch) -> Exploded:
     many, left = changes_of(commits)
     singly, ddls = _Runs(), _Ddls()
     rest = commits.take(pa.array(left)) if len(left) < commits.num_rows else commits
-    columns = (rest.column(name).to_pylist() for name in ("commit_ts", "first_seq", "payload"))
-    for place, commit_ts, first_seq, payload in zip(left.tolist(), *columns, strict=True):
-        singly.place = place
+    columns = (rest.column(name).to_pylist() for name in ("start_ts", "commit_ts", "first_seq", "payload"))
+    for place, start_ts, commit_ts, first_seq, payload in zip(left.tolist(), *columns, strict=True):
+        singly.place, singly.start_ts = place, start_ts
         _explode_one(singly, ddls, commit_ts, first_seq or 0, payload)
     return Exploded(_in_order(many, singly.changes()), ddls.batch(), _controls(controls))
 

@@ -48,10 +48,11 @@ class _Rows:
     sequence: Ints
 
 
-def row_events(commit_ts: Ints, seq: Ints, op: Ints, table_id: Ints, version: Ints, rows: pa.BinaryArray) -> pa.RecordBatch:
-    """These columns as ``ROW_EVENT``."""
+def row_events(ts: tuple[Ints, Ints], seq: Ints, op: Ints, table_id: Ints, version: Ints, rows: pa.BinaryArray) -> pa.RecordBatch:
+    """These columns as ``ROW_EVENT``; ``ts``: commit_ts and start_ts."""
+    commit_ts, start_ts = ts
     numbers = (commit_ts, seq.astype(np.int32), op.astype(np.int32), table_id, version)
-    return pa.RecordBatch.from_arrays([*map(pa.array, numbers), rows], schema=ROW_EVENT)
+    return pa.RecordBatch.from_arrays([*map(pa.array, numbers), rows, pa.array(start_ts)], schema=ROW_EVENT)
 
 
 def changes_of(commits: pa.RecordBatch) -> tuple[RowChanges, Ints]:
@@ -72,14 +73,14 @@ def changes_of(commits: pa.RecordBatch) -> tuple[RowChanges, Ints]:
     order = _in_sequence(rows)
     if order is None:
         return nothing, np.arange(count)
-    commit_ts, first_seq = (
-        commits.column(n).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64) for n in ("commit_ts", "first_seq")
+    commit_ts, start_ts, first_seq = (
+        commits.column(n).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64) for n in ("commit_ts", "start_ts", "first_seq")
     )
     place = binlog[rows.mutation]
     counts = np.bincount(place, minlength=count)
     seq = np.arange(len(place)) - (np.cumsum(counts) - counts - first_seq)[place]
     images = taken(buffer, rows.begin, rows.end, order)
-    events = row_events(commit_ts[place], seq, rows.sequence, table_id[rows.mutation], version[place], images)
+    events = row_events((commit_ts[place], start_ts[place]), seq, rows.sequence, table_id[rows.mutation], version[place], images)
     return RowChanges(place, events), np.flatnonzero(~usual)
 
 

@@ -78,10 +78,12 @@ ROW_EVENT = pa.schema(
         pa.field("table_id", pa.int64(), nullable=False),
         pa.field("schema_version", pa.int64(), nullable=False),
         pa.field("row", pa.binary(), nullable=False),
+        pa.field("start_ts", pa.int64()),
     ]
 )
 """``seq``: 0-based position of the row change in its transaction, in execution order. ``op``: ``events.Op``.
-``row``: INSERT: handle datums then row datums. UPDATE: old row then new row. DELETE: old row (rows.md 1)."""
+``row``: INSERT: handle datums then row datums. UPDATE: old row then new row. DELETE: old row (rows.md 1). ``start_ts``: of the transaction; null where
+it is unknown."""
 
 DDL_EVENT = pa.schema(
     [

@@ -9,10 +9,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable, NamedTables
 from pyspark_tidb_binlog.binlog_source.source.options import FORMAT, PROTOCOL, names_of_options, options_of
 from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.schemas.changes.table_names import NamedTable, NamedTables
+from pyspark_tidb_binlog.schemas.changes.typed_cells import InvalidDates
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import Delivery, tso
 
@@ -57,15 +58,6 @@ class SchemaEvolution(enum.StrEnum):
     """The query ends with an error that names the DDL."""
     IGNORE = "ignore"
     """The columns stay those of the start: later ones are left out, dropped ones are null."""
-
-
-class InvalidDates(enum.StrEnum):
-    """What a date that no calendar has, as 0000-00-00, becomes in a typed column."""
-
-    NULL = "null"
-    FAIL = "fail"
-    STRING = "string"
-    """All columns of dates are strings."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,13 +30,13 @@ from pyspark_tidb_binlog.binlog_source.changes.change_options import (
 from pyspark_tidb_binlog.binlog_source.changes.change_partition import ChangePartition, change_partitions
 from pyspark_tidb_binlog.binlog_source.changes.known_history import known_history
 from pyspark_tidb_binlog.binlog_source.changes.span_changes import ChangeReading, changes_in
-from pyspark_tidb_binlog.binlog_source.changes.table_shape import TableShape, shape_of
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, patiently
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
 from pyspark_tidb_binlog.binlog_source.source.options import source_of, stream_options_of
 from pyspark_tidb_binlog.binlog_source.source.readers import BinlogReader, BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RECORDED, facts_of
 from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.schemas.changes.table_shape import TableShape, shape_of
 from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery, as_time, physical_ms
 

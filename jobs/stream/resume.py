@@ -63,6 +63,12 @@ class TargetWords:
         row = f"write the lines consistent = true and commitTS = TS into {data_dir}/savepoint"
         return cls(where, f"record in {data_dir}", f"{where} holds nothing", row)
 
+    @classmethod
+    def of_lake(cls, where: str) -> "TargetWords":
+        """Those of a lake, which holds its own record."""
+        begin = "a lake takes no record by hand: set initial-commit-ts to that TS, and name an empty directory"
+        return cls(where, f"table {where}/changes", f"{where} holds nothing", begin)
+
 
 @dataclass(frozen=True, slots=True)
 class ResumeState:

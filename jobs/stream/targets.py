@@ -45,9 +45,30 @@ def sink_of(
         return _relayed(sink, config, cluster_id) if config.relay.log_dir else sink
     if config.apply.db_type == "file":
         return file_sink(FileTarget(_directory(config), config.files.retention_time), _message_settings(config, cluster_id))
+    if config.apply.db_type == "lake":
+        return _lake(config, cluster_id, pause)
     if config.apply.db_type == "kafka":
         return kafka_sink(_topic(config, cluster_id, pause, spark), _message_settings(config, cluster_id))
     raise ConfigError(f"syncer.db-type = {config.apply.db_type!r}: there is no such target")
+
+
+def _lake(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None]) -> Sink:
+    """The lake in ``syncer.to.dir``."""
+    apply = config.apply
+    if not config.files.dir:
+        raise ConfigError('syncer.to.dir: with syncer.db-type = "lake" it names the directory, or the URI, of the lake')
+    if any(route.where for route in apply.routes):
+        raise ConfigError("spark.route: a lake holds every change of a table, from which a where cannot leave rows out; remove it")
+    try:
+        # Not at the top: whoever has no delta-rs may ask for the other sinks.
+        from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f'syncer.db-type = "lake": {error}. Install the wheel\'s extra lake, or: pip install "deltalake>=1.6.6,<1.7"'
+        ) from error
+    ignored, routes = frozenset(apply.ignore_txn_commit_ts), Selection.of(apply).routes
+    settings = LakeSettings(config.files.dir, cluster_id, apply.drainer, apply.lease_timeout, apply.sync_ddl, ignored, routes)
+    return LakeSink(settings, pause)
 
 
 def _topic(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None], spark: "SparkSession | None") -> Topic:
@@ -132,6 +153,8 @@ def words_for(config: DrainerConfig) -> TargetWords:
     if config.apply.db_type == "kafka":
         kafka = broker_settings(config, cluster_id)
         return TargetWords.of_directory(f"topic {kafka.topic} at {kafka.addrs}", config.data_dir)
+    if config.apply.db_type == "lake":
+        return TargetWords.of_lake(config.files.dir)
     return TargetWords.of_directory(str(_directory(config)), config.data_dir)
 
 

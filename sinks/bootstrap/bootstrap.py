@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo
 from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
@@ -33,7 +34,6 @@ from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
 from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlace, CopyPlan, copy_range
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, WantedTable, not_empty
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of, shows
-from pyspark_tidb_binlog.sinks.engine.column_pairs import visible
 from pyspark_tidb_binlog.sinks.engine.conditions import Condition, hidden_places, require
 from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_type
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty

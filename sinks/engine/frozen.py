@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.arrowtypes import kind_of
+from pyspark_tidb_binlog.schemas.column_pairs import pair_columns
 from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID
 from pyspark_tidb_binlog.schemas.history import FrozenAs, Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import (
@@ -27,7 +28,6 @@ from pyspark_tidb_binlog.schemas.tableinfo import (
     PartitionDef,
     TableInfo,
 )
-from pyspark_tidb_binlog.sinks.engine.column_pairs import pair_columns
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 
 RefusedJobs = frozenset[int]

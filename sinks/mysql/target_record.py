@@ -17,8 +17,10 @@ from functools import partial
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ReplicationError
+from pyspark_tidb_binlog.sinks.engine import late_record
+from pyspark_tidb_binlog.sinks.engine.late_record import LateRecord, Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
-from pyspark_tidb_binlog.sinks.mysql import late_record, progress
+from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import (
     Choice,
     RealCheckpoint,
@@ -28,7 +30,6 @@ from pyspark_tidb_binlog.sinks.mysql.elsewhere import (
     real_checkpoint,
     table_in_target,
 )
-from pyspark_tidb_binlog.sinks.mysql.late_record import LateRecord, Note
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.moved_record import carry_out, move_of
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint, SyncPoint

@@ -1,4 +1,4 @@
-"""One suite over every target: what ``sinks.sink`` promises, on a real MariaDB, also row by row, in files, in a topic and in memory."""
+"""One suite over every target: what ``sinks.sink`` promises, on a real MariaDB, also row by row, in files, in a topic, in a lake and in memory."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
 from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import kafka_sink
+from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.mysql import lease_guard
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
@@ -33,6 +34,7 @@ from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlo
 from tests.support.ddl_jobs import INT, column, database, history, job, table
 from tests.support.fakes.memory_sink import Memory, MemorySink
 from tests.support.fakes.memory_topic import MemoryTopic
+from tests.support.lake_rows import ledger_of, net_rows
 from tests.support.message_rows import rows_of_pb, rows_of_secondary
 
 if TYPE_CHECKING:
@@ -134,10 +136,26 @@ class InTopic:
         return rows_of_secondary(self.topic.messages)
 
 
-@pytest.fixture(params=["mariadb", "rows", "relayed", "memory", "file", "kafka"])
+class InLake:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "lake"
+
+    def sink(self, drainer: str = "drainer") -> Sink:
+        return LakeSink(LakeSettings(str(self.directory), 1, drainer, 1.0))
+
+    def rows(self) -> list[tuple[int, ...]]:
+        return sorted((row["id"], row["v"]) for row in net_rows(ledger_of(self.directory)).get("sunk.t", []))
+
+
+@pytest.fixture(params=["mariadb", "rows", "relayed", "memory", "file", "kafka", "lake"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    if request.param in ("memory", "file", "kafka"):
-        worlds: dict[str, Callable[[], World]] = {"memory": InMemory, "file": lambda: InFiles(tmp_path), "kafka": lambda: InTopic(tmp_path)}
+    worlds: dict[str, Callable[[], World]] = {
+        "memory": InMemory,
+        "file": lambda: InFiles(tmp_path),
+        "kafka": lambda: InTopic(tmp_path),
+        "lake": lambda: InLake(tmp_path),
+    }
+    if request.param in worlds:
         yield worlds[request.param]()
         return
     server: PrivateMariaDB = request.getfixturevalue("mariadb")

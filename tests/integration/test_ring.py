@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.sinks.mysql import late_record
+from pyspark_tidb_binlog.sinks.engine import late_record
 from tests.support.eventually import eventually
 from tests.support.ring import CHANNEL, MARK_TABLE, DrainedHalf, Half, is_marked
 from tests.support.row_binlog import ROW_BINLOG, Transaction

@@ -13,10 +13,10 @@ Rows that are written later are as upstream.
 from collections.abc import Iterator
 from datetime import UTC
 
+from pyspark_tidb_binlog.schemas.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.events import moment_of
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
-from pyspark_tidb_binlog.sinks.engine.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.zone import job_time, time_zone
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes, is_text

@@ -7,11 +7,11 @@ and no foreign keys and reports them as losses.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from pyspark_tidb_binlog.schemas.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import VISIBLE_IN_INFO
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.history import JobType, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, ColumnType, IndexInfo, TableInfo
-from pyspark_tidb_binlog.sinks.engine.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Losses, quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition, lacks_counter
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare, fills_otherwise, origin_literal

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
+from pyspark_tidb_binlog.schemas.column_pairs import pair_columns
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, Location
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, tokenize
 from pyspark_tidb_binlog.schemas.events import moment_of
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
-from pyspark_tidb_binlog.sinks.engine.column_pairs import pair_columns
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import UTC_SINCE
 from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import boundaries

@@ -4,16 +4,16 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.changes.change_options import (
     OPS,
-    InvalidDates,
     SchemaEvolution,
     change_options_of,
     is_protocol,
     reading_options,
     ts_at,
 )
-from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable, NamedTables
 from pyspark_tidb_binlog.binlog_source.source.options import options_of, source_of
 from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.schemas.changes.table_names import NamedTable, NamedTables
+from pyspark_tidb_binlog.schemas.changes.typed_cells import InvalidDates
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
 

@@ -15,12 +15,13 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.changes import change_decoder
 from pyspark_tidb_binlog.binlog_source.changes.change_decoder import ChangeDecoder, DecodedAs
-from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions, InvalidDates, SchemaEvolution
+from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions, SchemaEvolution
 from pyspark_tidb_binlog.binlog_source.changes.merged_pumps import merged
-from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable
-from pyspark_tidb_binlog.binlog_source.changes.table_shape import shape_of
 from pyspark_tidb_binlog.binlog_source.wire import recorded_case
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
+from pyspark_tidb_binlog.schemas.changes.table_names import NamedTable
+from pyspark_tidb_binlog.schemas.changes.table_shape import shape_of
+from pyspark_tidb_binlog.schemas.changes.typed_cells import InvalidDates
 from pyspark_tidb_binlog.schemas.codec.datum import encode_int
 from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_insert
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType

@@ -361,7 +361,7 @@ def test_the_format_of_the_log() -> None:
     ("value", "words"),
     [
         ("oracle", "Oracle is no target of this program: replicate to MySQL, MariaDB or TiDB"),
-        ("redis", "syncer.db-type: 'redis' is not mysql, tidb, file or kafka"),
+        ("redis", "syncer.db-type: 'redis' is not mysql, tidb, file, kafka or lake"),
     ],
 )
 def test_targets_that_there_are_not(value: str, words: str) -> None:
@@ -393,9 +393,21 @@ def test_a_topic_is_a_target(caplog: pytest.LogCaptureFixture) -> None:
     flags = {"syncer.db-type": "kafka", "syncer.to.kafka-addrs": "b:1,c:2", "syncer.to.topic-name": "t", "spark.retry-seconds": "3"}
     found = load_drainer(environ={}, flags=flags | {"syncer.to.checkpoint.type": "file", "syncer.to.dir": "d"})
     assert (found.apply.db_type, found.kafka.addrs, found.kafka.topic, found.apply.retry_seconds) == ("kafka", "b:1,c:2", "t", 3.0)
-    assert [record.getMessage() for record in caplog.records] == ['without effect here: syncer.to.dir (only for db-type = "file")']
+    assert [record.getMessage() for record in caplog.records] == [
+        'without effect here: syncer.to.dir (only for db-type = "file" or "lake")'
+    ]
     load_drainer(environ={}, flags=flags | {"syncer.to.kafka-version": "2.0.0"})
     assert "syncer.to.kafka-version (this program asks the brokers" in caplog.text
+
+
+def test_a_lake_is_a_target(caplog: pytest.LogCaptureFixture) -> None:
+    flags = {"syncer.db-type": "lake", "syncer.to.dir": "s3://bucket/lake", "spark.lease-timeout": "3"}
+    found = load_drainer(environ={}, flags=flags)
+    assert (found.apply.db_type, found.files.dir, found.apply.lease_timeout) == ("lake", "s3://bucket/lake", 3.0)
+    assert caplog.records == []
+    load_drainer(environ={}, flags=flags | {"syncer.to.retention-time": "3", "spark.retry-seconds": "9"})
+    assert 'syncer.to.retention-time (only for db-type = "file")' in caplog.text
+    assert "spark.retry-seconds (only for a MySQL-protocol server as the target)" in caplog.text
 
 
 def test_settings_of_row_operations(caplog: pytest.LogCaptureFixture) -> None:

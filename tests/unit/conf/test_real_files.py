@@ -145,7 +145,7 @@ def test_what_means_nothing_is_taken_and_said(tmp_path: Path, caplog: pytest.Log
         "without effect here: syncer.worker-count (only with spark.net-change = false: spark.parts is",
         "without effect here: syncer.enable-detect (",
         'syncer.to.topic-name, syncer.to.kafka-version (only for db-type = "kafka")',
-        'syncer.to.dir (only for db-type = "file")',
+        'syncer.to.dir (only for db-type = "file" or "lake")',
         "syncer.relay.max-file-size (only with syncer.relay.log-dir)",
         "syncer.to.checkpoint.host (only with syncer.to.checkpoint.type)",
         "cache-binlog-count (",

@@ -42,7 +42,7 @@ def test_events_follow_the_sequence_over_all_tables_of_a_transaction() -> None:
         (3, Op.INSERT, 7, b"i2"),
         (4, Op.INSERT, 9, b"j1"),
     ]
-    assert set(events.column("schema_version").to_pylist()) == {5}
+    assert set(zip(*(events.column(name).to_pylist() for name in ("schema_version", "start_ts")), strict=True)) == {(5, 99)}
 
 
 def test_ddls_and_control_rows_have_frames_of_their_own() -> None:

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.changes.column_lineage import lineage
+from pyspark_tidb_binlog.schemas.changes.column_lineage import lineage
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.history import Job, JobReader, SchemaHistory
 from pyspark_tidb_binlog.schemas.history_fold import Fold

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from pyspark_tidb_binlog.sinks.engine.late_record import AT_ONCE, SECONDS, LateRecord
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
-from pyspark_tidb_binlog.sinks.mysql.late_record import AT_ONCE, SECONDS, LateRecord
 
 JOBS = AppliedJobs(7)
 

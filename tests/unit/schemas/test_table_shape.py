@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.changes.change_options import InvalidDates
 from pyspark_tidb_binlog.binlog_source.changes.change_readers import asked_shape
-from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable
-from pyspark_tidb_binlog.binlog_source.changes.table_shape import shape_of
+from pyspark_tidb_binlog.schemas.changes.table_names import NamedTable
+from pyspark_tidb_binlog.schemas.changes.table_shape import shape_of
+from pyspark_tidb_binlog.schemas.changes.typed_cells import InvalidDates
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobType
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from tests.support.ddl_jobs import INT, VARCHAR, column, history, job, partitions, table

@@ -11,6 +11,7 @@
 Promises: no value is changed but by what the table says; NULL stays NULL.
 """
 
+import enum
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +38,15 @@ _INTEGERS = {
 """By type: signed, unsigned."""
 _DATE, _DATETIME, _TIMESTAMP = pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")
 _DAYS_IN_MONTH = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
+
+
+class InvalidDates(enum.StrEnum):
+    """What a date that no calendar has, as 0000-00-00, becomes in a typed column."""
+
+    NULL = "null"
+    FAIL = "fail"
+    STRING = "string"
+    """All columns of dates are strings."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.changes.typed_cells import type_of, typed
+from pyspark_tidb_binlog.schemas.changes.typed_cells import type_of, typed
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 
 PLAIN = ColumnInfo(1, "c", 0, ColumnType.INT, 0, 11, 0, "utf8mb4", "", (), None, None, None, None, False, "", False, False, 5, "")

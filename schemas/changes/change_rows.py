@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_tidb_binlog.binlog_source.changes.row_choice import OP_NAMES, DdlBinlog, Ints, RowsOfTable
-from pyspark_tidb_binlog.binlog_source.changes.typed_cells import TypedCells, typed
-from pyspark_tidb_binlog.binlog_source.changes.variant_values import VARIANT, VariantColumn, no_rows, rows_as_variants, spread
 from pyspark_tidb_binlog.schemas import decoder
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
+from pyspark_tidb_binlog.schemas.changes.row_choice import OP_NAMES, DdlBinlog, Ints, RowsOfTable
+from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells, typed
+from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, VariantColumn, no_rows, rows_as_variants, spread
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import TSO_LOGICAL_BITS, Op
@@ -77,15 +77,18 @@ def commit_time(commit_ts: Ints) -> pa.Array:
 
 
 def change_rows(
-    commits: Commits, events: pa.RecordBatch, tables: Iterable[RowsOfTable], ddls: Sequence[DdlBinlog]
+    commits: Commits, events: pa.RecordBatch, tables: Iterable[RowsOfTable], ddls: Sequence[DdlBinlog], *, json_nulls: bool = False
 ) -> pa.RecordBatch | None:
-    """The changes of some transactions: row changes (``events`` is the ``ROW_EVENT`` that ``tables`` were chosen of) and DDLs."""
+    """The changes of some transactions: row changes (``events`` is the ``ROW_EVENT`` that ``tables`` were chosen of) and DDLs.
+
+    ``json_nulls``: NULL in a JSON column leaves the field out of an image, so that JSON's null is told apart.
+    """
     pieces, orders = [], []
     commit_ts, seqs = events.column("commit_ts").to_numpy(), events.column("seq").to_numpy()
     for group in tables:
         at = commit_ts[group.places]
         try:
-            pieces.append(_rows_of_table(commits, at, seqs[group.places], group))
+            pieces.append(_rows_of_table(commits, at, seqs[group.places], group, json_nulls))
         except pa.ArrowInvalid as error:
             raise unfit(f"{group.table.schema}.{group.table.name}", at, error) from error
         orders.append((commit_ts[group.places], seqs[group.places]))
@@ -139,7 +142,7 @@ def before_and_after(group: RowsOfTable) -> tuple[pa.RecordBatch, pa.RecordBatch
     return old, new
 
 
-def _rows_of_table(commits: Commits, commit_ts: Ints, seqs: npt.NDArray[np.int32], group: RowsOfTable) -> pa.RecordBatch:
+def _rows_of_table(commits: Commits, commit_ts: Ints, seqs: npt.NDArray[np.int32], group: RowsOfTable, json_nulls: bool) -> pa.RecordBatch:
     count, table = len(group.places), group.table
     has_old, has_new = group.ops != Op.INSERT, group.ops != Op.DELETE
     old, new = before_and_after(group)
@@ -155,14 +158,14 @@ def _rows_of_table(commits: Commits, commit_ts: Ints, seqs: npt.NDArray[np.int32
             "seq": pa.array(seqs),
             "schema_version": pa.array(group.versions),
             "key": _keys(group, old, new),
-            "before": _spread(_variants(table.info, old, int(has_old.sum())), has_old),
-            "after": _spread(_variants(table.info, new, int(has_new.sum())), has_new),
+            "before": _spread(_variants(table.info, old, int(has_old.sum()), json_nulls), has_old),
+            "after": _spread(_variants(table.info, new, int(has_new.sum()), json_nulls), has_new),
         },
     )
 
 
-def _variants(info: TableInfo, images: pa.RecordBatch, count: int) -> pa.StructArray:
-    return rows_as_variants([_field(column, cells) for column, cells in columns_of(info, images)], count)
+def _variants(info: TableInfo, images: pa.RecordBatch, count: int, json_nulls: bool) -> pa.StructArray:
+    return rows_as_variants([_field(column, cells) for column, cells in columns_of(info, images)], count, json_nulls=json_nulls)
 
 
 def _field(column: ColumnInfo, cells: TypedCells) -> VariantColumn:

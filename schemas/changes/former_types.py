@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_tidb_binlog.binlog_source.changes.typed_cells import is_date, type_of, typed
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, digits_of, kind_of
+from pyspark_tidb_binlog.schemas.changes.typed_cells import is_date, type_of, typed
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 
 _NUMBER = r"^-?[0-9]+(\.[0-9]+)?$"

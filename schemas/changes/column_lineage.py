@@ -7,8 +7,8 @@ data gives the column another id, and with CHANGE COLUMN also another name.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pyspark_tidb_binlog.schemas.column_pairs import changed_names
 from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID, Job, JobType
-from pyspark_tidb_binlog.schemas.ddl_tokens import significant
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 
@@ -48,18 +48,6 @@ def converted_by(job: Job, before: TableInfo, after: TableInfo) -> dict[int, int
     come = {c.name.lower(): c.id for c in after.columns if c.id not in known}
     if not come:
         return {}
-    renamed = _changed_names(job.query)
+    renamed = changed_names(job.query)
     gone = {c.id: renamed.get(c.name.lower(), c.name.lower()) for c in before.columns if c.id not in there}
     return {old: come[name] for old, name in gone.items() if name in come}
-
-
-def _changed_names(query: str) -> dict[str, str]:
-    """Old name -> new name of each ``CHANGE [COLUMN] [IF EXISTS] old new …`` of an ALTER TABLE, in lower case."""
-    tokens, depth, found = significant(query), 0, {}
-    for place, token in enumerate(tokens):
-        depth += {"(": 1, ")": -1}.get(token.text, 0)
-        if depth == 0 and token.word == "CHANGE":
-            names = [t for t in tokens[place + 1 : place + 6] if t.word not in ("COLUMN", "IF", "EXISTS")]
-            if len(names) > 1:
-                found[names[0].name.lower()] = names[1].name.lower()
-    return found

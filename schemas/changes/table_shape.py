@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pyspark_tidb_binlog.binlog_source.changes.change_options import InvalidDates
-from pyspark_tidb_binlog.binlog_source.changes.column_lineage import lineage
-from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable
-from pyspark_tidb_binlog.binlog_source.changes.typed_cells import is_date, type_of
 from pyspark_tidb_binlog.conf.kinds import nearest
+from pyspark_tidb_binlog.schemas.changes.column_lineage import lineage
+from pyspark_tidb_binlog.schemas.changes.table_names import NamedTable
+from pyspark_tidb_binlog.schemas.changes.typed_cells import InvalidDates, is_date, type_of
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time

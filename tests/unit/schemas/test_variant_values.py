@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pyspark_tidb_binlog.binlog_source.changes.typed_cells import TypedCells
-from pyspark_tidb_binlog.binlog_source.changes.variant_values import VARIANT, VariantColumn, no_rows, rows_as_variants, spread
+from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells
+from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, VariantColumn, no_rows, rows_as_variants, spread
 
 
 def read(rows: pa.StructArray) -> list[Any]:
@@ -59,6 +59,13 @@ def test_json_is_nested_and_its_keys_need_not_be_columns() -> None:
     columns = [VariantColumn("j", TypedCells(pa.array(texts)), True), column("a", pa.array(range(len(texts))))]
     wanted = [{"z": 1, "a": [1, {"q": None, "j": True}], "": 2.5}, None, Decimal(2**64 - 1), "text", [], "not json", {}]
     assert read(rows_as_variants(columns, len(texts))) == [{"a": n, "j": value} for n, value in enumerate(wanted)]
+
+
+def test_null_of_json_may_leave_the_field_out() -> None:
+    texts = pa.array([None, "null", '{"a": null}', None])
+    columns = [column("a", pa.array([1, None, 3, 4])), VariantColumn("j", TypedCells(texts), is_json=True)]
+    assert read(rows_as_variants(columns, 4, json_nulls=True)) == [{"a": 1}, {"a": None, "j": None}, {"a": 3, "j": {"a": None}}, {"a": 4}]
+    assert read(rows_as_variants(columns, 4)) == [{"a": n, "j": j} for n, j in ((1, None), (None, None), (3, {"a": None}), (4, None))]
 
 
 def test_more_columns_than_a_byte_counts() -> None:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_tidb_binlog.binlog_source.changes.typed_cells import TypedCells
+from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells
 
 VARIANT = pa.struct(
     [pa.field("value", pa.binary(), nullable=False), pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"})]
@@ -45,11 +45,19 @@ class VariantColumn:
     cells: TypedCells
     is_json: bool = False
 
+    def taken(self, at: pa.Array) -> "VariantColumn":
+        """The cells at some places."""
+        odd = self.cells.odd.take(at) if self.cells.odd is not None else None
+        return VariantColumn(self.name, TypedCells(self.cells.values.take(at), odd), self.is_json)
 
-def rows_as_variants(columns: Sequence[VariantColumn], count: int) -> pa.StructArray:
-    """``count`` rows of these columns."""
+
+def rows_as_variants(columns: Sequence[VariantColumn], count: int, *, json_nulls: bool = False) -> pa.StructArray:
+    """``count`` rows of these columns. ``json_nulls``: a NULL of a JSON column leaves the field out; else it reads as JSON's null."""
     if not count:
         return no_rows(0)
+    sparse = [c for c in columns if json_nulls and c.is_json and c.cells.values.null_count]
+    if sparse:
+        return _by_fields(columns, sparse, count)
     ids = {column.name: place for place, column in enumerate(columns)}
     names: list[dict[str, int]] | None = None
     if any(column.is_json for column in columns):
@@ -62,6 +70,19 @@ def rows_as_variants(columns: Sequence[VariantColumn], count: int) -> pa.StructA
     else:
         metadata = pa.array([_metadata(tuple(own)) for own in names], pa.binary())
     return pa.StructArray.from_arrays([values, metadata], fields=list(VARIANT))
+
+
+def _by_fields(columns: Sequence[VariantColumn], sparse: Sequence[VariantColumn], count: int) -> pa.StructArray:
+    """The rows that have the same fields together; ``sparse``: the columns whose NULLs are left out."""
+    there = np.stack([c.cells.values.is_valid().to_numpy(zero_copy_only=False) for c in sparse])
+    kinds, kind = np.unique(there, axis=1, return_inverse=True)
+    places, pieces = [], []
+    for number, has in enumerate(kinds.T):
+        at = np.flatnonzero(kind.reshape(-1) == number)
+        absent = {c.name for c, is_there in zip(sparse, has, strict=True) if not is_there}
+        pieces.append(rows_as_variants([c.taken(pa.array(at)) for c in columns if c.name not in absent], len(at)))
+        places.append(at)
+    return pa.concat_arrays(pieces).take(pa.array(np.argsort(np.concatenate(places), kind="stable")))
 
 
 def spread(rows: pa.StructArray, places: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]) -> pa.StructArray:

@@ -9,14 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_tidb_binlog.binlog_source.changes.change_options import InvalidDates
-from pyspark_tidb_binlog.binlog_source.changes.change_rows import HEARTBEAT, before_and_after, commit_time, unfit
-from pyspark_tidb_binlog.binlog_source.changes.former_types import as_former
-from pyspark_tidb_binlog.binlog_source.changes.row_choice import Ints, RowsOfTable
-from pyspark_tidb_binlog.binlog_source.changes.table_shape import TableShape
-from pyspark_tidb_binlog.binlog_source.changes.typed_cells import is_date, type_of, typed
 from pyspark_tidb_binlog.conf.entry import document
 from pyspark_tidb_binlog.schemas.arrowtypes import digits_of
+from pyspark_tidb_binlog.schemas.changes.change_rows import HEARTBEAT, before_and_after, commit_time, unfit
+from pyspark_tidb_binlog.schemas.changes.former_types import as_former
+from pyspark_tidb_binlog.schemas.changes.row_choice import Ints, RowsOfTable
+from pyspark_tidb_binlog.schemas.changes.table_shape import TableShape
+from pyspark_tidb_binlog.schemas.changes.typed_cells import InvalidDates, is_date, type_of, typed
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import SchemaHistory

@@ -1,0 +1,1 @@
+"""The lake: changes of all tables in Delta, written by delta-rs."""

@@ -1,0 +1,311 @@
+"""The lake as a target (``db-type = "lake"``): every change and DDL of the stream, a row each, in one Delta table (``ledger_rows``).
+
+Promises: those of the contract. A step is one commit, which holds its rows and the record of its end, so no span is ever unfinished. A reader needs
+no TiDB: each DDL's row has the whole job.
+
+Fence: a start commits the next epoch. Every commit is compare-and-swap on the version that this sink knows (``ledger``). One that loses the race
+reads again: a higher epoch is ``LeaseLost``; its own commit, whose answer was lost, is done; after that of another program, such as a
+compaction, the step is judged anew. A writer that was suspended for any time therefore writes nothing once another one has begun.
+
+A start is refused while another writer lives: one that has not ended, and commits within ``lease-timeout``. A thread commits the record every third
+part of that time if nothing else was committed, also while executors write the files of a big step.
+"""
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.batch import wanted
+from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
+from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
+from pyspark_tidb_binlog.sinks.engine.late_record import LateRecord, Note
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
+from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState, LakeWriter
+from pyspark_tidb_binlog.sinks.lake.ledger import CommitUnclear, Ledger, WrittenPart
+from pyspark_tidb_binlog.sinks.lake.ledger_parts import parts_of
+from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ddl_row, ledger_rows
+from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
+from pyspark_tidb_binlog.sinks.routing.routes import Routes
+from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
+from pyspark_tidb_binlog.sinks.translate.binlog_format import name_of
+
+_log = logging.getLogger(__name__)
+
+_BEATS = 3
+"""Commits of an idle stream per ``lease_timeout``."""
+_LOOKS = 10
+"""Looks for a sign of life of another writer in that time."""
+_RACES = 20
+"""Commits of other programs after which a step gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSettings:
+    """What a lake is told."""
+
+    directory: str
+    """Path or URI."""
+    cluster_id: int
+    drainer: str = "drainer"
+    lease_timeout: float = 30.0
+    """Seconds."""
+    sync_ddl: bool = True
+    """False: DDLs are no rows."""
+    ignored_ts: frozenset[int] = frozenset()
+    """``ignore-txn-commit-ts``."""
+    routes: Routes = Routes()
+
+
+class LakeSink(Sink):
+    """One stream into one lake."""
+
+    def __init__(self, settings: LakeSettings, pause: Callable[[float], None] = time.sleep) -> None:
+        """Nothing is read or written before ``open``. ``pause``: waits for so many seconds, or raises to end the wait."""
+        self._settings = settings
+        self._pause = pause
+        self._ledger = Ledger(settings.directory)
+        self._late = LateRecord()
+        self._lock = threading.Lock()
+        """Held while the ledger is used."""
+        self._state = LakeState("", settings.cluster_id)
+        """What the ledger records."""
+        self._committed_at = 0.0
+        self._commit_ts = 0
+        self._lost: LeaseLost | None = LeaseLost("the lake is not open")
+        self._ended = threading.Event()
+        self._beat: threading.Thread | None = None
+
+    def open(self, begin: Callable[[str, int | None], int], history: Callable[[], SchemaHistory]) -> Opened:
+        """Take the lease, and load or begin the record (``Sink.open``)."""
+        self._take()
+        self._beat = threading.Thread(target=self._beats, name="lake-lease", daemon=True)
+        self._beat.start()
+        found = self._state
+        start = begin(found.target, found.commit_ts)
+        if found.commit_ts is not None and start < found.commit_ts:
+            raise ApplyError(f"the stream would begin at {start}, but {self._ledger.uri} records {found.commit_ts}")
+        applied = found.applied if found.commit_ts is not None else AppliedJobs(history().version_at(start))
+        if start != found.commit_ts:
+            self._commit(start, applied)
+        self._commit_ts = start
+        self._late.found(start, applied)
+        return Opened(TargetProgress(start, True, applied.version, None, known=found.commit_ts is not None), applied, frozenset())
+
+    def defer(self, note: Note) -> None:
+        """Record the end of steps without rows at most every few seconds (``Sink.defer``)."""
+        self._late.note = note
+
+    def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
+        """One commit, from the driver (``Sink.apply``)."""
+        if not self._is_next(step):
+            return Written()
+        with clock.timed(Stage.PLAN):
+            batches = list(ledger_rows(wanted(rows, step.gone, step.left_out), step.tables, step.upto_ts, Doubled()))
+        with clock.timed(Stage.APPLY, "write"):
+            return self._write(step, sum(map(len, batches)), rows=batches)
+
+    def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
+        """The executors write files, and the driver commits them together (``Sink.apply_parts``)."""
+        if not self._is_next(step):
+            return Written()
+        with clock.timed(Stage.APPLY, "write"):
+            failpoints.point("before-deletes")
+            parts = parts_of(events, step, skipped_ts, self._settings.directory)
+            done = self._write(step, sum(p.rows for p in parts), parts=parts)
+            self._ledger.tidy(parts)
+        return done
+
+    def apply_ddl(self, step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> DdlResult:
+        """The DDL's row, and its record (``Sink.apply_ddl``)."""
+        self._require_held()
+        if self._state.applied.executes(step.job):
+            if step.commit_ts < self._commit_ts:
+                raise ApplyError(f"cannot record DDL job {step.job.id} at {step.commit_ts}: the lake stands at {self._commit_ts}")
+            unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT) or step.skip_ts in self._settings.ignored_ts
+            rows = [] if unwanted or not self._settings.sync_ddl else [ddl_row(step, self._name(step, history))]
+            self._step(step.commit_ts, step.applied, rows)
+        self._commit_ts = max(self._commit_ts, step.commit_ts)
+        return DdlResult()
+
+    def silent_losses(self, history: SchemaHistory, after_version: int, upto_version: int) -> Sequence[str]:
+        """None: DDLs are kept as they are."""
+        return ()
+
+    def close(self) -> None:
+        """End the epoch (``Sink.close``)."""
+        self._ended.set()
+        if self._beat is not None:
+            self._beat.join()
+        if self._lost is None:
+            try:
+                begun = self._state.commit_ts is not None
+                self._commit(self._commit_ts if begun else None, self._state.applied, held=False)
+            except ApplyError as error:
+                _log.warning("the lease on %s is not released: the next start waits for it: %s", self._ledger.uri, error)
+            self._lost = LeaseLost(f"this Drainer has released {self._ledger.uri}")
+
+    @property
+    def commit_ts(self) -> int:
+        """Everything up to and including this commit_ts is in the lake."""
+        return self._commit_ts
+
+    @property
+    def target(self) -> str:
+        """The identity of the lake; available after ``open``."""
+        return self._state.target
+
+    @property
+    def lost(self) -> LeaseLost | None:
+        """Set once another writer has begun, or this one has ended."""
+        return self._lost
+
+    @property
+    def waiting_for(self) -> None:
+        """delta-rs repeats requests to a store itself; a local file system's errors are not retried."""
+        return
+
+    # Steps.
+
+    def _is_next(self, step: RowsStep) -> bool:
+        """Whether a step is to be applied; False: it is in the lake."""
+        self._require_held()
+        if self._commit_ts not in (step.after_ts, step.upto_ts):
+            raise ApplyError(f"cannot apply ({step.after_ts}, {step.upto_ts}]: the lake stands at {self._commit_ts}")
+        return self._commit_ts == step.after_ts < step.upto_ts
+
+    def _write(self, step: RowsStep, count: int, rows: Sequence[pa.RecordBatch] = (), parts: Sequence[WrittenPart] = ()) -> Written:
+        if count or not self._late.put_off(step):
+            self._step(step.upto_ts, step.applied, rows, parts)
+        self._commit_ts = step.upto_ts
+        return Written(count)
+
+    def _name(self, step: DdlStep, history: SchemaHistory) -> tuple[str, str]:
+        name, routes = name_of(step.job, history), self._settings.routes
+        to = routes.target(name.schema, name.table)
+        return to.schema, to.name
+
+    # The ledger.
+
+    def _step(self, commit_ts: int, applied: AppliedJobs, rows: Sequence[pa.RecordBatch] = (), parts: Sequence[WrittenPart] = ()) -> None:
+        failpoints.point("before-downstream-commit")
+        self._commit(commit_ts, applied, rows, parts)
+        failpoints.point("after-downstream-commit")
+
+    def _commit(
+        self,
+        commit_ts: int | None,
+        applied: AppliedJobs,
+        rows: Sequence[pa.RecordBatch] = (),
+        parts: Sequence[WrittenPart] = (),
+        held: bool = True,
+    ) -> None:
+        with self._lock:
+            self._require_held()
+            fresh = replace(
+                self._state,
+                number=self._state.number + 1,
+                held=held,
+                commit_ts=commit_ts,
+                schema_version=applied.version,
+                early=applied.early,
+            )
+            self._commit_state(fresh, rows, parts)
+            if commit_ts is not None:
+                self._late.saved(commit_ts, applied)
+
+    def _commit_state(self, fresh: LakeState, rows: Sequence[pa.RecordBatch], parts: Sequence[WrittenPart]) -> None:
+        """``fresh`` follows the state of this sink, whatever other programs have committed meanwhile."""
+        for _ in range(_RACES):
+            version = self._ledger.version
+            try:
+                self._ledger.commit(fresh, rows, parts)
+            except CommitUnclear as error:
+                found = self._ledger.load()
+                if found != fresh:
+                    self._judge(found, version, error)
+                    continue
+            self._state, self._committed_at = fresh, time.monotonic()
+            return
+        raise ApplyError(f"other programs have committed to {self._ledger.uri} {_RACES} times while a step was to be committed; end them")
+
+    def _judge(self, found: LakeState | None, version: int, error: Exception) -> None:
+        """What a lost race means: return to commit again."""
+        uri = self._ledger.uri
+        if found is not None and found.epoch > self._state.epoch:
+            self._lost = LeaseLost(f"{found.holder} has taken over {uri}: this Drainer writes nothing more")
+            raise self._lost from error
+        if found != self._state:
+            self._lost = LeaseLost(f"{uri} does not hold what this Drainer has committed last: it was restored or replaced")
+            raise self._lost from error
+        if self._ledger.version == version:
+            raise ApplyError(f"cannot commit version {version + 1} of {uri}: {error}") from error
+        _log.warning("another program has committed version %d of %s", self._ledger.version, uri)
+
+    def _require_held(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+
+    # The lease.
+
+    def _take(self) -> None:
+        """Commit the next epoch, once no other writer lives."""
+        me = LakeWriter.here(self._settings.drainer)
+        while True:
+            found = self._ledger.load()
+            if found is None:
+                first = LakeState(str(uuid.uuid4()), self._settings.cluster_id, 1, 0, me, True)
+                try:
+                    self._ledger.create(first)
+                except CommitUnclear:
+                    continue
+                self._state = first
+                break
+            if found.cluster_id != self._settings.cluster_id and found.cluster_id and self._settings.cluster_id:
+                raise ApplyError(
+                    f"{self._ledger.uri} is the ledger of cluster {found.cluster_id}, this is cluster {self._settings.cluster_id}: each needs a lake of its own"
+                )
+            if found.held and not found.holder.is_gone:
+                self._wait_for_silence(found)
+            fresh = replace(found, epoch=found.epoch + 1, number=0, holder=me, held=True)
+            try:
+                self._ledger.commit(fresh)
+            except CommitUnclear:
+                if self._ledger.load() != fresh:
+                    continue
+            self._state = fresh
+            break
+        self._lost, self._committed_at = None, time.monotonic()
+
+    def _wait_for_silence(self, found: LakeState) -> None:
+        """Return when ``found`` has been the newest state for ``lease_timeout``."""
+        slice_, begun = self._settings.lease_timeout / _LOOKS, time.monotonic()
+        _log.warning("waiting up to %g s for a sign of life of %s, which has not ended", self._settings.lease_timeout, found.holder)
+        while time.monotonic() - begun < self._settings.lease_timeout:
+            self._pause(slice_)
+            newest = self._ledger.load()
+            if newest is not None and newest != found:
+                if not newest.held:
+                    return
+                raise LeaseHeld(f"{newest.holder} writes to {self._ledger.uri}; stop it first")
+
+    def _beats(self) -> None:
+        """Show that this writer lives, until it ends."""
+        every = self._settings.lease_timeout / _BEATS
+        while not self._ended.wait(max(0.0, every - (time.monotonic() - self._committed_at)) or every):
+            if self._lost is not None or time.monotonic() - self._committed_at < every or not self._lock.acquire(blocking=False):
+                continue
+            try:
+                self._commit_state(replace(self._state, number=self._state.number + 1), (), ())
+            except ApplyError as error:
+                _log.warning("the lease on %s could not be shown: %s", self._ledger.uri, error)
+            finally:
+                self._lock.release()

@@ -1,0 +1,211 @@
+"""The ledger: one append-only Delta table, ``changes``, written by delta-rs. The only file that knows delta-rs. [deltalake]
+
+Promises: a commit is compare-and-swap. It succeeds only as the next version after the one that this handle knows, with its rows and its
+``LakeState``; whatever another process has committed in between makes it fail with ``CommitUnclear``. Files that were written for a commit that
+failed belong to nothing, and VACUUM removes them.
+
+    DIR/changes/_delta_log            the log; ``commitInfo.tidb_binlog`` is the state
+    DIR/changes/part-….parquet        rows of small steps
+    DIR/changes/parts/<uuid>/part-…   rows of a big step, written by an executor
+"""
+
+import json
+import logging
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.schema import Field, Schema, VariantType
+from deltalake.transaction import AddAction, RemoveAction
+
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState
+from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER, MEASURED
+
+_log = logging.getLogger(__name__)
+
+APP = "tidb_binlog"
+"""The one application of a ledger's transactions, and the name of the state in a commit."""
+_SETTINGS = {
+    "delta.appendOnly": "true",
+    "delta.dataSkippingStatsColumns": ",".join(MEASURED),
+    # Readers go by commit_ts: what the log itself was yesterday is of no use, and each listing passes over all of it.
+    "delta.logRetentionDuration": "interval 1 days",
+    "delta.enableExpiredLogCleanup": "true",
+}
+_RUN_BYTES = 64 << 20
+"""Of rows in memory that become a file: what an executor holds."""
+_FIRST_LOOK = 10
+_WRITER = WriterProperties(compression="SNAPPY")
+_FAULTS = (DeltaError, OSError)
+
+
+class CommitUnclear(Exception):
+    """Nothing was committed, because another commit came first or for the reason that is named; or it was, and the answer was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPart:
+    """A file that a commit can take in; picklable."""
+
+    path: str
+    size: int
+    rows: int
+    stats: str
+    written_ms: int
+
+    def to_row(self) -> dict[str, Any]:
+        """As an executor returns it."""
+        return asdict(self)
+
+
+class Ledger:
+    """A handle on the table at one version. One thread at a time."""
+
+    def __init__(self, lake: str) -> None:
+        """``lake``: path or URI of the lake. Nothing is read before ``load``."""
+        self.uri = f"{lake.rstrip('/')}/changes"
+        self._table: DeltaTable | None = None
+        self.state: LakeState | None = None
+        """That of the version that is known; None: there is no table, or nothing was loaded."""
+
+    def load(self) -> LakeState | None:
+        """Go to the newest version; None: there is no table.
+
+        Raises:
+            ApplyError: it is no ledger, or cannot be read.
+        """
+        try:
+            if self._table is None:
+                self._table = DeltaTable(self.uri)
+            else:
+                self._table.update_incremental()
+            self.state = self._newest_state(self._table)
+        except TableNotFoundError:
+            return None
+        except _FAULTS as error:
+            raise ApplyError(f"the ledger {self.uri} cannot be read: {error}") from error
+        return self.state
+
+    def create(self, state: LakeState) -> None:
+        """Make the table.
+
+        Raises:
+            CommitUnclear: another process has made it.
+        """
+        try:
+            self._table = _created(_made(self.uri), _commit_of(state))
+        except _FAULTS as error:
+            if self.load() is None:
+                raise ApplyError(f"the ledger {self.uri} cannot be created: {error}") from error
+            raise CommitUnclear(str(error)) from error
+        self.state = state
+
+    def commit(self, state: LakeState, rows: Sequence[pa.RecordBatch] = (), parts: Sequence[WrittenPart] = ()) -> None:
+        """One version: ``rows`` (``LEDGER``), or ``parts`` that executors have written, and ``state``.
+
+        Raises:
+            CommitUnclear: ``load`` shows what there is.
+        """
+        table = self._held
+        version = table.version()
+        try:
+            if parts:
+                actions: list[AddAction | RemoveAction] = [AddAction(p.path, p.size, {}, p.written_ms, True, p.stats) for p in parts]
+                table.create_write_transaction(actions, "append", table.schema(), commit_properties=_commit_of(state))
+                table.load_as_version(version + 1)
+            else:
+                data = pa.Table.from_batches(rows, schema=LEDGER)
+                write_deltalake(table, data, mode="append", writer_properties=_WRITER, commit_properties=_commit_of(state))
+        except _FAULTS as error:
+            raise CommitUnclear(str(error)) from error
+        if table.version() != version + 1:
+            raise CommitUnclear(f"the handle is at version {table.version()} after a commit of {version + 1}")
+        self.state = state
+
+    @property
+    def version(self) -> int:
+        """The version that is known."""
+        return self._held.version()
+
+    def tidy(self, parts: Sequence[WrittenPart]) -> None:
+        """Remove what only the executors' writing of ``parts`` needed; for files of a store that is not local, VACUUM does it."""
+        if "://" not in self.uri:
+            for part in parts:
+                shutil.rmtree(Path(self.uri, part.path).parent / "_delta_log", ignore_errors=True)
+
+    @property
+    def _held(self) -> DeltaTable:
+        if self._table is None:
+            raise ApplyError(f"the ledger {self.uri} is not open")
+        return self._table
+
+    def _newest_state(self, table: DeltaTable) -> LakeState:
+        """That of the newest commit that has one: another program may have compacted the table."""
+        for limit in (_FIRST_LOOK, None):
+            for commit in table.history(limit):
+                if APP in commit:
+                    try:
+                        return LakeState.from_json(commit[APP])
+                    except (ValueError, TypeError, KeyError) as error:
+                        raise ApplyError(
+                            f"version {commit.get('version')} of {self.uri} was written by another release: {error}"
+                        ) from error
+        raise ApplyError(
+            f"{self.uri} is a Delta table whose log holds no record of a stream: it is no ledger, or its log was removed. Name an empty directory in "
+            "syncer.to.dir, or restore the log"
+        )
+
+
+def written_part(lake: str, batches: Iterator[pa.RecordBatch]) -> Iterator[WrittenPart]:
+    """Write ``batches`` (``LEDGER``) as files of the ledger that no commit knows yet; on an executor."""
+    inside, table = f"parts/{uuid.uuid4()}", None
+    for run in _runs(batches):
+        table = table or _created(_made(f"{lake.rstrip('/')}/changes/{inside}"))
+        write_deltalake(table, pa.Table.from_batches(run, schema=LEDGER), mode="append", writer_properties=_WRITER)
+    for action in pa.table(table.get_add_actions(flatten=False)).to_pylist() if table else ():
+        yield WrittenPart(
+            f"{inside}/{action['path']}", action["size_bytes"], action["num_records"], _stats_of(action), action["modification_time"]
+        )
+
+
+def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """``batches`` by about ``_RUN_BYTES``. One stream took delta-rs 3 GiB of memory for rows of 100 kB (docs/adr/0012)."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(one.nbytes for one in held) >= _RUN_BYTES:
+            yield held
+            held = []
+    if held:
+        yield held
+
+
+def _made(uri: str) -> str:
+    """``uri``, whose directory is there if it is a local one."""
+    if "://" not in uri:
+        Path(uri).mkdir(parents=True, exist_ok=True)
+    return uri
+
+
+def _created(uri: str, commit: CommitProperties | None = None) -> DeltaTable:
+    """A new table; ``DeltaError`` if there is one."""
+    fields = {field.name: field for field in Schema.from_arrow(LEDGER).fields}
+    columns = [Field(f.name, VariantType()) if pa.types.is_struct(f.type) else fields[f.name] for f in LEDGER]
+    return DeltaTable.create(uri, Schema(columns), mode="error", configuration=_SETTINGS, commit_properties=commit)
+
+
+def _stats_of(action: dict[str, Any]) -> str:
+    """The statistics of a file as a log has them."""
+    names = {"numRecords": "num_records", "minValues": "min", "maxValues": "max", "nullCount": "null_count"}
+    return json.dumps({name: action[own] for name, own in names.items()})
+
+
+def _commit_of(state: LakeState) -> CommitProperties:
+    return CommitProperties({APP: state.to_json()}, max_commit_retries=0, app_transactions=[Transaction(APP, state.commit_ts or 0)])

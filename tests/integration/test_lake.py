@@ -1,0 +1,164 @@
+"""The lake as the target of the real stream: what Spark reads in the ledger of a recorded case is what TiDB had.
+
+In both deliveries, from the driver and in parts, over restarts and ``kill -9`` at every point of a step, with the Spark checkpoint lost.
+"""
+
+import dataclasses
+import itertools
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
+from pyspark_tidb_binlog.conf.model import DrainerConfig, FileConfig
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
+from pyspark_tidb_binlog.schemas.changes.column_lineage import lineage
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
+from tests.support.arena import Arena, Cut, counted, numbered
+from tests.support.golden_case import GOLDEN, load_case
+from tests.support.lake_rows import ledger_of, place
+from tests.support.recorded_tables import comparable, recorded_rows
+from tests.support.spark_queries import replicated
+
+pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+DRIVER = Cut(step_bytes=500, max_bytes=3000)
+PARTS = Cut(step_bytes=500, max_bytes=3000, atomic_rows=1, parts=3)
+LARGE = Cut(step_bytes=8_000, max_bytes=60_000, atomic_rows=300)
+"""Some of its batches in parts, some not."""
+CUTS = {"driver": DRIVER, "parts": PARTS, "large": LARGE}
+DEADLY = {
+    "before-deletes": (1,),
+    "after-part-write": (2,),
+    "before-downstream-commit": (3, 6),
+    "after-downstream-commit": (2, 5),
+    "after-spark-commit": (3,),
+}
+"""Points, and the passes that kill."""
+WITHOUT_IMAGES = frozenset(
+    {JobType.DROP_PARTITION, JobType.TRUNCATE_PARTITION, JobType.EXCHANGE_PARTITION, JobType.REORGANIZE_PARTITION, JobType.MODIFY_COLUMN}
+)
+"""Jobs that change rows of their table without a row change: the ledger's images alone are not the table."""
+
+
+def to_lake(arena: Arena) -> DrainerConfig:
+    """The arena's settings, with a lake as the target."""
+    settings = arena.settings()
+    apply = dataclasses.replace(settings.apply, db_type="lake")
+    return dataclasses.replace(settings, apply=apply, files=FileConfig(dir=str(arena.work_dir / "lake")))
+
+
+def last_images(spark: SparkSession, lake: Path) -> list[Any]:
+    """The newest image of each row that is there, as Spark reads it."""
+    changes = spark.read.format("delta").load(str(lake / "changes")).where("op <> 'ddl'")
+    newest = F.expr("max_by(struct(op, schema_version, after), struct(commit_ts, seq)) AS last")
+    return changes.groupBy("table_id", "row_key").agg(newest).where("last.op <> 'delete'").select("table_id", "last.*").collect()
+
+
+def assert_recorded(spark: SparkSession, name: str, lake: Path) -> set[str]:
+    """The tables of a case are the recorded ones; returns which were compared."""
+    history, images, done = load_case(name).history, last_images(spark, lake), set()
+    newest = int(history.newest_version)
+    for database, of in load(GOLDEN / name).tables:
+        table = history.find(database, of, newest)
+        assert table is not None
+        if any(job.type in WITHOUT_IMAGES for job in history.jobs_of_table(table.table_id, 0, newest)):
+            continue
+        columns = table.info.target_columns()
+        rows = []
+        for row in images:
+            if row["table_id"] != table.table_id:
+                continue
+            was = history.table_at(table.table_id, row["schema_version"])
+            ids = {c.name: c.id for c in (was or table).info.columns}
+            later = lineage(history, table.table_id, row["schema_version"], newest).ids
+            found = {later.get(ids[n], ids[n]) if n in ids else n: v for n, v in row["after"].toPython().items()}
+            rows.append(tuple(comparable(c, as_text(c, cell_of(c, found))) for c in columns))
+        assert sorted(rows, key=repr) == recorded_rows(GOLDEN / name, f"{database}.{of}", table.info), of
+        done.add(of)
+    return done
+
+
+def cell_of(column: ColumnInfo, image: dict[Any, Any]) -> Any:
+    """A column of an image, by its id; by its name where the image was written by a later definition than its version says."""
+    for known in (column.id, column.name):
+        if known in image:
+            return JSON_NULL if image[known] is None and kind_of(column) is CellKind.JSON else image[known]
+    return column.origin_default
+
+
+JSON_NULL = object()
+
+
+def as_text(column: ColumnInfo, value: Any) -> Any:
+    if value is JSON_NULL:
+        return "null"
+    return json.dumps(value, default=int) if kind_of(column) is CellKind.JSON and value is not None else value
+
+
+def every_way() -> list[Any]:
+    """Each case in each delivery and each cut; in `make test` each of the first four once."""
+    quick = {("bank", "raw", "large"), ("types", "sorted", "driver"), ("keys", "sorted", "parts"), ("ddl", "sorted", "driver")}
+    small, big = ("types", "keys", "ddl", "txn", "beyond_mysql"), ("bank", "online")
+    cut_small = itertools.product(small, ("sorted", "raw"), ("driver", "parts"))
+    ways = [*cut_small, *itertools.product(big, ("sorted", "raw"), ("large",))]
+    return [pytest.param(*way, id="-".join(way), marks=() if way in quick else pytest.mark.slow) for way in ways]
+
+
+@pytest.mark.parametrize(("name", "delivery", "cut"), every_way())
+def test_the_ledger_is_what_the_upstream_had(name: str, delivery: str, cut: str, spark: SparkSession, tmp_path: Path) -> None:
+    with Arena(load(GOLDEN / name), None, tmp_path, delivery, CUTS[cut]) as arena:
+        arena.write()
+        for batches in (2, 1 << 30):
+            with Replication(spark, to_lake(arena)) as replication:
+                replicated(replication, arena.case.end_ts, batches)
+    assert assert_recorded(spark, name, tmp_path / "lake")
+    changes = spark.read.format("delta").load(str(tmp_path / "lake" / "changes"))
+    assert changes.where("op <> 'ddl'").groupBy("commit_ts", "seq").count().where("count > 1").collect() == []
+    history = load_case(name).history
+    for row in changes.where("op = 'ddl'").collect():
+        assert Job.from_json(json.loads(row["job"])) == history.job(row["job_id"])
+
+
+@pytest.mark.parametrize(
+    ("name", "deadly"),
+    [
+        pytest.param("keys", {"after-part-write": (2,), "after-downstream-commit": (3,)}, id="keys"),
+        pytest.param("bank", DEADLY, id="bank", marks=pytest.mark.slow),
+    ],
+)
+def test_the_job_dies_and_the_ledger_is_the_same(
+    name: str, deadly: dict[str, tuple[int, ...]], spark: SparkSession, tmp_path: Path
+) -> None:
+    """At one of the deaths Spark's directory goes, too: the lake alone says where to go on."""
+    more = {"syncer.db-type": "lake", "syncer.to.dir": tmp_path / "lake"}
+    with Arena(load(GOLDEN / name), None, tmp_path, "raw", PARTS if name == "keys" else LARGE, more) as arena:
+        arena.write()
+        deaths = arena.live_and_die(numbered(deadly), lambda deaths: arena.forget(delta=False) if deaths == 2 else None)
+        assert (deaths, arena.deaths()) == (sum(map(len, deadly.values())), counted(deadly))
+    assert assert_recorded(spark, name, tmp_path / "lake")
+    rows = ledger_of(tmp_path / "lake")
+    assert len({place(row) for row in rows}) == len(rows)
+
+
+def test_a_start_goes_on_from_the_lake_alone(spark: SparkSession, tmp_path: Path) -> None:
+    with Arena(load(GOLDEN / "txn"), None, tmp_path, "sorted", Cut(step_bytes=200, max_bytes=1000)) as arena:
+        arena.write()
+        with Replication(spark, to_lake(arena)) as replication:
+            assert not replicated(replication, arena.case.end_ts, 2)
+        for directory in (arena.spark_dir, arena.delta_dir, tmp_path / "data"):
+            shutil.rmtree(directory, ignore_errors=True)
+        with Replication(spark, to_lake(arena)) as replication:
+            assert replicated(replication, arena.case.end_ts)
+        assert assert_recorded(spark, "txn", tmp_path / "lake")
+        shutil.rmtree(tmp_path / "lake")
+        with pytest.raises(ConfigError, match=r"the target .*lake has no checkpoint .*a lake takes no record by hand"):
+            Replication(spark, to_lake(arena)).start()

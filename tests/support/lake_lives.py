@@ -1,0 +1,112 @@
+"""Lives of a writer of a lake, each a process of its own: delta-rs may not be used on both sides of a fork, so a fork server makes them.
+
+A life replicates the golden case ``CASE`` in steps, without Spark, until all of it is in the ledger, or until it dies.
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.schemas.errors import LeaseHeld, LeaseLost
+from pyspark_tidb_binlog.sinks.engine.batch import merge, rows_between, summarise
+from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
+from pyspark_tidb_binlog.sinks.engine.choice import chosen, decided
+from pyspark_tidb_binlog.sinks.engine.segments import DdlStep, plan_steps
+from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
+from tests.support.golden_messages import SYSTEM, case_steps
+
+CASE = "txn"
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["tests.support.lake_lives"])
+LOST, HELD = 41, 42
+"""Exit codes."""
+
+
+def spans(steps: int, case: str = CASE) -> list[tuple[int, int]]:
+    """The case's time in about so many batches."""
+    found, rows, _ = case_steps(case)
+    times = sorted({*rows.column("commit_ts").to_pylist(), *(d.commit_ts for d in found.ddls)})
+    ends = [found.info["start_ts"], *times[:: len(times) // steps], times[-1]]
+    return list(zip(ends, ends[1:], strict=False))
+
+
+def sink_of(lake: Path, lease_timeout: float = 1.0) -> LakeSink:
+    return LakeSink(LakeSettings(str(lake), 1, lease_timeout=lease_timeout))
+
+
+def replicate(sink: LakeSink, steps: int = 6, upto: int = 1 << 62, case: str = CASE) -> None:
+    """What is not in the lake yet; the sink stays open."""
+    found, rows, _ = case_steps(case)
+    first = min(j.version for d in found.ddls if (j := found.history.job(d.job_id))) - 1
+    opened = sink.open(lambda _, commit_ts: found.info["start_ts"] if commit_ts is None else commit_ts, lambda: found.history)
+    applied = opened.applied if sink.commit_ts != found.info["start_ts"] else replace(opened.applied, version=first)
+    for begin, end in spans(steps, case):
+        if end <= sink.commit_ts or end > upto:
+            continue
+        after = max(begin, sink.commit_ts)
+        here = rows_between(rows, after, end)
+        touched = merge(summarise(here, [d.commit_ts for d in found.ddls])).tables
+        for step in plan_steps((after, end), found.ddls, touched, found.history, applied):
+            if isinstance(step, DdlStep):
+                sink.apply_ddl(decided(step, found.history, SYSTEM), found.history, frozenset())
+            else:
+                sink.apply(rows_between(here, step.after_ts, step.upto_ts), chosen(step, SYSTEM), StageClock())
+            applied = step.applied
+
+
+@contextmanager
+def life(lake: Path, die: str = "", stop: str = "", lease_timeout: float = 1.0, again: bool = False) -> Iterator["_Life"]:
+    """A life that has begun. ``die``: as ``conf.failpoints`` reads it. ``stop``: likewise, but the process is suspended there. ``again``: another one
+    follows in the same process whenever the lease is another's.
+    """
+    process = _SERVER.Process(target=_live, args=(lake, die, stop, lease_timeout, again))
+    process.start()
+    try:
+        yield _Life(process)
+    finally:
+        process.kill()
+        process.join()
+
+
+class _Life:
+    def __init__(self, process: multiprocessing.Process) -> None:
+        self._process = process
+
+    def ended(self, seconds: float = 120.0) -> int | None:
+        """How; None: it lives."""
+        self._process.join(seconds)
+        return self._process.exitcode
+
+    def is_stopped(self) -> bool:
+        """Whether it has suspended itself."""
+        return Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+    def wake(self) -> None:
+        assert self._process.pid
+        os.kill(self._process.pid, signal.SIGCONT)
+
+
+def _live(lake: Path, die: str, stop: str, lease_timeout: float, again: bool) -> None:
+    os.environ[failpoints.DIE] = die
+    os.environ.pop(failpoints.DIE_LOG, None)
+    if stop:
+        os.environ[failpoints.DIE] = stop
+        failpoints._die = lambda: os.kill(os.getpid(), signal.SIGSTOP)
+    while True:
+        sink = sink_of(lake, lease_timeout)
+        try:
+            replicate(sink)
+        except (LeaseLost, LeaseHeld) as error:
+            if not again:
+                os._exit(LOST if isinstance(error, LeaseLost) else HELD)
+            time.sleep(0.01)
+            continue
+        finally:
+            sink.close()
+        return

@@ -1,0 +1,330 @@
+"""The lake without Spark: kills at every step, two writers, a suspended one that wakes, other programs in the table, and what a row holds."""
+
+import itertools
+import json
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, FileConfig, TableRoute
+from pyspark_tidb_binlog.jobs.stream.targets import sink_of as sink_of_settings
+from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, LeaseLost, SchemaMismatch
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
+from pyspark_tidb_binlog.sinks.engine import late_record
+from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
+from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
+from pyspark_tidb_binlog.sinks.lake.lake_state import LakeWriter
+from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ledger_rows
+from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
+from tests.support.eventually import eventually
+from tests.support.golden_case import GOLDEN, load_case
+from tests.support.lake_lives import CASE, HELD, LOST, life, replicate, sink_of, spans
+from tests.support.lake_rows import ledger_of, net_rows
+from tests.support.recorded_tables import comparable, recorded_rows
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The ledger of one life without any trouble."""
+    lake = tmp_path_factory.mktemp("whole")
+    sink = sink_of(lake)
+    replicate(sink)
+    sink.close()
+    return ledger_of(lake)
+
+
+def step(after_ts: int, upto_ts: int) -> RowsStep:
+    return RowsStep(after_ts, upto_ts, 0, {}, applied=AppliedJobs(7))
+
+
+def empty(sink: LakeSink, upto_ts: int) -> None:
+    sink.apply(ROW_EVENT.empty_table(), step(sink.commit_ts, upto_ts), StageClock())
+
+
+def opened(lake: Path, lease_timeout: float = 1.0) -> LakeSink:
+    sink = sink_of(lake, lease_timeout)
+    sink.open(lambda _, commit_ts: 5 if commit_ts is None else commit_ts, lambda: history(job(7, 3, table(10, "t"), version=7)))
+    return sink
+
+
+def test_the_ledger_holds_each_change_and_leaves_the_recorded_tables(whole: list[dict[str, Any]]) -> None:
+    left, history = net_rows(whole), load_case(CASE).history
+    for name, rows in left.items():
+        info = history.find(*name.split("."), history.newest_version).info  # type: ignore[union-attr]
+        got = [tuple(comparable(c, row[c.name]) for c in info.target_columns()) for row in rows]
+        assert sorted(got, key=repr) == recorded_rows(GOLDEN / CASE, name, info), name
+    assert left and {row["op"] for row in whole} == {"insert", "update", "delete", "ddl"}
+    assert all(row["start_ts"] < row["commit_ts"] <= row["resolved_ts"] for row in whole if row["op"] != "ddl")
+
+
+@pytest.mark.parametrize("point", ["before-downstream-commit:2", "after-downstream-commit:1"])
+def test_a_writer_that_is_killed_at_every_step_leaves_the_same(point: str, whole: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Each life dies before its second commit, or behind its first one: so each step is a death."""
+    deaths = 0
+    while True:
+        with life(tmp_path, point) as one:
+            code = one.ended()
+        if code != -signal.SIGKILL:
+            break
+        deaths += 1
+    assert (code, ledger_of(tmp_path)) == (0, whole)
+    assert deaths >= len(spans(6)) - 2
+
+
+def test_a_writer_that_was_suspended_within_a_commit_writes_nothing_once_it_wakes(whole: list[dict[str, Any]], tmp_path: Path) -> None:
+    with life(tmp_path, stop="before-downstream-commit:4") as first:
+        eventually(first.is_stopped)
+        sink = sink_of(tmp_path)
+        replicate(sink)
+        first.wake()
+        assert first.ended() == LOST
+        assert sink.lost is None
+        sink.close()
+    assert ledger_of(tmp_path) == whole
+
+
+def test_writers_that_take_the_lease_from_each_other_leave_the_same(whole: list[dict[str, Any]], tmp_path: Path) -> None:
+    with life(tmp_path, lease_timeout=0.02, again=True) as one, life(tmp_path, lease_timeout=0.02, again=True) as other:
+        assert (one.ended(), other.ended()) == (0, 0)
+    assert ledger_of(tmp_path) == whole
+
+
+def test_a_start_is_refused_while_another_writer_lives_and_not_once_it_is_gone(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    with life(tmp_path) as second:
+        assert second.ended() == HELD
+    with life(tmp_path / "other", "before-downstream-commit:3") as killed:
+        assert killed.ended() == -signal.SIGKILL
+    # No wait for a process of this machine that is gone.
+    successor = sink_of(tmp_path / "other", 600.0)
+    replicate(successor)
+    successor.close()
+    assert first.lost is None
+    first.close()
+
+
+def test_commits_of_other_programs_come_between_and_the_steps_are_committed_anew(
+    whole: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = sink_of(tmp_path)
+    real, passes = sink._ledger.commit, itertools.count()
+
+    def commit(*given: Any, **more: Any) -> None:
+        if next(passes) % 3:
+            DeltaTable(tmp_path / "changes").optimize.compact()
+        real(*given, **more)
+
+    monkeypatch.setattr(sink._ledger, "commit", commit)
+    replicate(sink)
+    sink.close()
+    assert ledger_of(tmp_path) == whole
+    assert "OPTIMIZE" in {c["operation"] for c in DeltaTable(tmp_path / "changes").history()}
+
+
+def test_an_answer_that_is_lost_is_found_to_be_committed(
+    whole: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark_tidb_binlog.sinks.lake import ledger
+
+    real = write_deltalake
+
+    def write(*given: Any, **more: Any) -> None:
+        real(*given, **more)
+        raise OSError("the answer is lost")
+
+    monkeypatch.setattr(ledger, "write_deltalake", write)
+    sink = sink_of(tmp_path)
+    replicate(sink)
+    sink.close()
+    assert ledger_of(tmp_path) == whole
+
+
+def test_a_ledger_that_was_restored_is_not_written_to(tmp_path: Path) -> None:
+    sink = opened(tmp_path, 600.0)
+    empty(sink, 10)
+    shutil.copytree(tmp_path / "changes", tmp_path / "backup")
+    empty(sink, 20)
+    shutil.rmtree(tmp_path / "changes")
+    shutil.copytree(tmp_path / "backup", tmp_path / "changes")
+    for ts in (1, 2, 3):
+        DeltaTable(tmp_path / "changes").alter.set_table_description(f"a person's {ts}")
+    with pytest.raises(LeaseLost, match="was restored or replaced"):
+        empty(sink, 30)
+    assert sink.lost is not None
+    sink.close()
+
+
+def test_a_full_disk_is_named_and_the_next_start_goes_on(
+    whole: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark_tidb_binlog.sinks.lake import ledger
+
+    real, left = write_deltalake, [5]
+
+    def write(*given: Any, **more: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(28, "No space left on device")
+        real(*given, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "write_deltalake", write)
+        sink = sink_of(tmp_path)
+        with pytest.raises(ApplyError, match=r"cannot commit version \d+ of .*changes: .*No space left"):
+            replicate(sink)
+        sink.close()
+    sink = sink_of(tmp_path, 0.1)
+    replicate(sink)
+    sink.close()
+    assert ledger_of(tmp_path) == whole
+
+
+def test_what_is_no_ledger_or_anothers_is_refused(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "a" / "changes", pa.table({"x": [1]}))
+    with pytest.raises(ApplyError, match="holds no record of a stream"):
+        opened(tmp_path / "a")
+    sink = opened(tmp_path / "b")
+    sink.close()
+    other = LakeSink(LakeSettings(str(tmp_path / "b"), 2))
+    with pytest.raises(ApplyError, match="is the ledger of cluster 1, this is cluster 2"):
+        other.open(lambda _, commit_ts: commit_ts or 5, lambda: history())
+    other.close()
+
+
+def test_steps_without_rows_are_recorded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_record, "SECONDS", 1e9)
+    noted: list[tuple[int, int]] = []
+    sink = sink_of(tmp_path, 600.0)
+    sink.defer(lambda recorded, upto: noted.append((recorded, upto)))
+    sink.open(lambda _, commit_ts: commit_ts or 5, lambda: history(job(7, 3, table(10, "t"), version=7)))
+    for ts in range(10, 100, 10):
+        empty(sink, ts)
+    commits = DeltaTable(tmp_path / "changes").version()
+    assert commits <= 3 and noted[-1][1] == sink.commit_ts == 90
+    sink.close()
+    assert opened(tmp_path).commit_ts == 90
+
+
+def test_an_idle_writer_shows_that_it_lives(tmp_path: Path) -> None:
+    sink = opened(tmp_path, 0.3)
+    before = DeltaTable(tmp_path / "changes").version()
+    eventually(lambda: DeltaTable(tmp_path / "changes").version() > before + 2)
+    empty(sink, 10)
+    assert sink.lost is None
+    sink.close()
+    assert opened(tmp_path).commit_ts == 10
+
+
+def test_files_of_a_commit_have_the_ends_of_what_they_hold(whole: list[dict[str, Any]], tmp_path: Path) -> None:
+    sink = sink_of(tmp_path)
+    replicate(sink)
+    sink.close()
+    files = pa.table(DeltaTable(tmp_path / "changes").get_add_actions(flatten=True)).to_pylist()
+    assert len(files) > 3
+    assert all(f["min.commit_ts"] <= f["max.commit_ts"] <= f["max.resolved_ts"] and f["null_count.table_id"] == 0 for f in files)
+    assert {row["commit_ts"] for row in whole} >= {f["min.commit_ts"] for f in files}
+
+
+ONE = history(database(1), job(2, 3, table(10, "t", [column(1, "id", {**INT, "Flag": 4099}), column(2, "v")])))
+AT = ONE.table_at(10, 2)
+assert AT is not None
+
+
+def event(commit_ts: int, seq: int, old: dict[int, Any] | None, new: dict[int, Any] | None, table_id: int = 10) -> dict[str, Any]:
+    assert AT is not None
+    if old is None:
+        assert new is not None
+        op, row = Op.INSERT, encode_insert(AT.info, new, new[1])
+    elif new is None:
+        op, row = Op.DELETE, encode_delete(AT.info, old)
+    else:
+        op, row = Op.UPDATE, encode_update(AT.info, old, new)
+    numbers = {"commit_ts": commit_ts, "seq": seq, "op": int(op), "table_id": table_id, "schema_version": 2, "start_ts": commit_ts - 1}
+    return {**numbers, "row": row}
+
+
+def rows_of(*blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    doubled, found = Doubled(), []
+    for block in blocks:
+        assert AT is not None
+        batches = ledger_rows(pa.Table.from_pylist(block, schema=ROW_EVENT), {10: AT}, 99, doubled)
+        found += [row for batch in batches for row in batch.to_pylist()]
+    return found
+
+
+def test_a_change_that_came_from_two_pumps_is_one_row() -> None:
+    first, second, third = (event(ts, seq, None, {1: ts + seq, 2: 1}) for ts, seq in ((10, 0), (10, 1), (20, 0)))
+    for blocks in ([[second, first, third, first]], [[first, second], [second, third, first]], [[third, first], [second], [first, third]]):
+        assert sorted((r["commit_ts"], r["seq"]) for r in rows_of(*blocks)) == [(10, 0), (10, 1), (20, 0)]
+
+
+def test_null_of_a_json_column_is_told_from_jsons_null(tmp_path: Path) -> None:
+    """By the recorded tables: NULL is no field, JSON's null is one."""
+    sink = sink_of(tmp_path)
+    replicate(sink, case="types")
+    sink.close()
+    left, history, seen = net_rows(ledger_of(tmp_path)), load_case("types").history, set()
+    for name, rows in left.items():
+        info = history.find(*name.split("."), history.newest_version).info  # type: ignore[union-attr]
+        columns = info.target_columns()
+        for place, column_ in enumerate(columns):
+            if column_.tp != ColumnType.JSON:
+                continue
+            wanted = [row[place] for row in recorded_rows(GOLDEN / "types", name, info)]
+            got = [row[column_.name] if column_.name in row else "no field" for row in rows]
+            assert got.count("no field") == wanted.count(None) and got.count(None) == wanted.count("null")
+            seen |= {"NULL"} if None in wanted else set()
+            seen |= {"null"} if "null" in wanted else set()
+    assert seen == {"NULL", "null"}
+
+
+def test_a_row_of_a_table_that_is_not_known_is_refused() -> None:
+    with pytest.raises(SchemaMismatch, match=r"from commit_ts 10 on there are rows of tables \[11\]"):
+        rows_of([event(10, 0, None, {1: 1, 2: 1}, table_id=11)])
+
+
+def test_an_early_ddl_comes_behind_the_transaction_whose_commit_ts_it_shares() -> None:
+    from pyspark_tidb_binlog.sinks.lake.ledger_rows import ddl_row
+
+    early = replace(steps_of(ONE, {})[-1], commit_ts=10, early=True)
+    (row,) = ddl_row(early, ("d", "t")).to_pylist()
+    last = rows_of([event(10, 7, None, {1: 1, 2: 1})])[0]
+    assert (row["commit_ts"], row["seq"]) > (last["commit_ts"], last["seq"])
+    assert (row["database"], row["table"], row["early"], json.loads(row["job"])["id"]) == ("d", "t", True, early.job.id)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({}, "syncer.to.dir: with syncer.db-type"),
+        (
+            {"dir": "x", "routes": (TableRoute(db_name="a", tbl_name="t", to_tbl="u", where="id > 1"),)},
+            "from which a where cannot leave rows out",
+        ),
+    ],
+)
+def test_settings_that_a_lake_cannot_have(more: dict[str, Any], words: str) -> None:
+    config = DrainerConfig(apply=ApplyConfig(db_type="lake", routes=more.get("routes", ())), files=FileConfig(dir=more.get("dir", "")))
+    with pytest.raises(ConfigError, match=words):
+        sink_of_settings(config, 1, lambda seconds: None)
+
+
+def test_a_writer_of_another_machine_may_live() -> None:
+    here = LakeWriter.here("d")
+    assert not here.is_gone and not replace(here, host="elsewhere", pid=0).is_gone
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert replace(here, pid=child).is_gone
