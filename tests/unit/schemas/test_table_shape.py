@@ -140,5 +140,5 @@ def test_a_table_that_is_gone_is_an_error_that_names_what_took_it_away(kind: Job
     ):
         shape_of(ITEM, known, 13, InvalidDates.NULL)
     assert [c.name for c in shape_of(ITEM, known, known.version_at(110), InvalidDates.NULL).columns] == ["id", "a", "b"]
-    with pytest.raises(ConfigError, match="no table d.other .*; check its name"):
+    with pytest.raises(ConfigError, match="no table d.other .*; Check the name"):
         shape_of(NamedTable("d", "other"), known, 13, InvalidDates.NULL)
