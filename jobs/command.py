@@ -1,10 +1,10 @@
 """The command: ``tidb-binlog [spark options] JOB [options]`` where the wheel is installed, ``./spark-submit.sh`` in a checkout.
 
-Options of Spark's ``spark-submit`` (``--master``, ``--conf``, ``--name``…) are Spark's in any position, all others the job's, with them ``-c`` after the
-job; all after ``--`` go to the job. What is missing (a package, Java, Delta's jars) is found here, before anything is started. Then this process
-becomes the job (``jobs/launch.py``), in the environment that it needs: some of it counts only for a process that starts with it.
+Options of ``spark-submit`` (``--master``, ``--conf``, ``--name``…) go to Spark in any position; all others go to the job, as do ``-c`` after the job and
+everything after ``--``. The command checks for packages, Java and Delta's jars before it starts anything. Then this process becomes the job
+(``jobs/launch.py``), with a new environment: some variables are read only when a process starts.
 
-Promises: imports the standard library only, so that it can say what is missing. ``parsed`` is pure.
+Promises: imports the standard library only, so that it can report missing packages. ``parsed`` is pure.
 """
 
 import difflib
@@ -56,13 +56,13 @@ class Offered:
 
 
 JOBS = {
-    "ctl": Offered("binlogctl's commands, and what a Drainer is doing (ctl status, ctl ddl, ctl findings; see ctl --help)"),
+    "ctl": Offered("binlogctl's commands, and the state of a Drainer (ctl status, ctl ddl, ctl findings; see ctl --help)"),
     "demo": Offered(
         "private MariaDB, two Pumps, a workload and the drainer: see it work (--seconds 60)", "demo", (*_SPARK, "rocksdict"), spark=True
     ),
     "docs": Offered("the documents: a list, or one of them (docs runbook)"),
     "drainer": Offered(
-        "the replication stream (--config drainer.toml; --check: only what would hinder it; --bootstrap-all: first fills an empty target)",
+        "the replication stream (--config drainer.toml; --check: only report what would stop it; --bootstrap-all: first fill an empty target)",
         "drainer",
         _SPARK,
         spark=True,
@@ -83,9 +83,9 @@ JOBS = {
     "replay": Offered(
         "Reparo: what a file sink wrote, printed or applied (replay -data-dir DIR [-start-datetime T] [-stop-datetime T] [-dest-type mysql])"
     ),
-    "setup": Offered("only set up what a job or the tests need (--java --mariadb --etcd --kafka --dev)"),
+    "setup": Offered("install what a job or the tests need, and end (--java --mariadb --etcd --kafka --dev)"),
 }
-"""What ``--help`` lists. ``setup`` is a checkout's; the script itself runs it."""
+"""The jobs that ``--help`` lists. ``setup`` exists only in a checkout; ``spark-submit.sh`` runs it."""
 
 WITH_VALUE = frozenset(
     "--master --deploy-mode --name --conf -c --jars --packages --exclude-packages --repositories --py-files --files --archives --properties-file "
@@ -123,10 +123,10 @@ def main() -> int:
 
 
 def parsed(argv: Sequence[str]) -> Given:
-    """What ``argv`` says; ``--help`` and ``--version`` before a job are jobs of their own.
+    """``argv`` split into Spark's and the job's options. ``--help`` and ``--version`` before a job are jobs of their own.
 
     Raises:
-        ConfigError: it makes no sense.
+        ConfigError: an option is unknown or lacks its value, or the job is unknown.
     """
     given, words = Given(), list(argv)
     while words:
@@ -323,7 +323,7 @@ def _jars(wanted: FetchedJars, given: Given, home: Path, environ: Mapping[str, s
 
 
 def _renew(archive: ClassArchive, environ: Mapping[str, str]) -> None:
-    """Make an archive anew that was made for another Java or other jars; without it, a start only takes longer."""
+    """Make the archive again if it was made for another Java or other jars. Without an archive, a start only takes longer."""
     if archive.tried() or not os.access(archive.jars, os.W_OK):
         return
     from pyspark_tidb_binlog.jobs.setup import SetupError, SparkOfMachine, ensure_archive
@@ -344,7 +344,7 @@ def _without(part: str, path: str) -> list[str]:
 
 
 def _open_streams() -> None:
-    """What is opened next would take the place of a stream that is closed."""
+    """Open closed standard streams on ``/dev/null``: the next opened file would get their descriptors."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)

@@ -1,9 +1,10 @@
-"""``./spark-submit.sh ctl``: what binlogctl does, with its commands and flags, and a look at a Drainer. No JVM is started.
+"""``./spark-submit.sh ctl``: binlogctl's commands and flags, and the state of a Drainer. No JVM is started.
 
-``COMMANDS`` says what there is, as ``--help`` does; ``ctl COMMAND --help`` shows a command's own flags, and it takes no others. ``-cmd pumps`` is
-binlogctl's way to say ``pumps``, with every flag. ``-ssl-ca``, ``-ssl-cert`` and ``-ssl-key`` are for a cluster with TLS. Unlike binlogctl, it looks at the node's answer: a refused change is an error.
+``COMMANDS`` lists the commands, as ``--help`` does. A command takes only the flags that ``ctl COMMAND --help`` shows. binlogctl's form ``-cmd pumps``
+takes every flag. ``-ssl-ca``, ``-ssl-cert`` and ``-ssl-key`` are for a cluster with TLS. Unlike binlogctl, ``ctl`` reads the node's answer: a refused
+change is an error.
 
-Promises: nothing but the named command is changed. Exit codes as in ``jobs/entry/cli.py``.
+Promises: only the named command changes anything. Exit codes as in ``jobs/entry/cli.py``.
 """
 
 import argparse
@@ -52,17 +53,19 @@ from pyspark_tidb_binlog.sinks.translate.local_record import SAVEPOINT, locked
 _TIMEOUT = 10.0
 _WATCH_SECONDS = 1.0
 _WHERE = f"{Path(__file__).name}:1"
-"""Where a printed log line comes from: parsers expect a file and a line."""
+"""The source of a printed log line: parsers expect a file and a line."""
 _KINDS = {PUMPS: "pump", DRAINERS: "drainer"}
 _SUCCESS = 200
 """The code of an accepted change, in a node's answer."""
-_UNREADABLE = "the state of this node cannot be read: restart it, which writes it again, or remove its key if there is no such node"
-_SET_OFFLINE = (
-    "warning: Pump {0} was {1}, and did not leave by itself, as it does by offline-pump: it may have acknowledged binlogs that no Drainer has read. "
-    'A Drainer of this project that reads it waits for it; if it is gone for ever, name it there, spark.gone-pumps = "{0}", and what only it had '
-    "is told as lost. A Drainer of TiDB Binlog goes on without a word"
+_UNREADABLE = (
+    "the registered state of this node is not readable: restart the node, which writes the state again; if the node is gone, remove its key"
 )
-_STOPPED = "It is registered as paused, as a Drainer that was stopped is: to give it up for good, ctl update-drainer -node-id {node_id} -state offline"
+_SET_OFFLINE = (
+    "warning: Pump {0} was {1} and did not leave through offline-pump. It may have acknowledged binlogs that no Drainer has read. "
+    "A Drainer of this project that reads this Pump waits for it. A Drainer of TiDB Binlog continues without a message. "
+    'If the Pump is gone for ever, set spark.gone-pumps = "{0}" in the Drainer: binlogs that only this Pump had are then reported as lost'
+)
+_STOPPED = "The Drainer is registered as paused: it was stopped. If it will never start again, run ctl update-drainer -node-id {node_id} -state offline"
 _PD = "127.0.0.1:2379"
 _PLAYGROUND = "http://127.0.0.1:8260"
 _FINDING_COLUMNS = ("kind", "table", "commit_ts", "key", "wanted", "found", "words", "recorded_at")
@@ -77,30 +80,34 @@ class Command:
     run: Run
     """Takes the command line; the exit code."""
     what: str
-    """What it does, in a line."""
+    """What the command does, in a line."""
     flags: tuple[str, ...] = ()
-    """Its own, from ``_FLAGS``."""
+    """The command's flags, from ``_FLAGS``."""
     asks: bool = True
-    """Whether it asks the cluster: PD or the registry, and nodes."""
+    """Whether the command asks the cluster: PD or the registry, and nodes."""
 
 
 _FLAGS: Mapping[str, Mapping[str, Any]] = {
-    "-node-id": {"default": "", "metavar": "ID", "help": "the node that the command is for"},
+    "-node-id": {"default": "", "metavar": "ID", "help": "the id of the node"},
     "-state": {"default": "", "metavar": "STATE", "help": f"the state to write: {', '.join(NodeState)}"},
-    "-show-offline-nodes": {"help": "also the nodes that are offline"},
+    "-show-offline-nodes": {"help": "also list offline nodes"},
     "-data-dir": {
         "type": Path,
         "default": Path("binlog_position"),
         "metavar": "DIR",
-        "help": "where savepoint is written (default: binlog_position)",
+        "help": "the directory of the savepoint file (default: binlog_position)",
     },
-    "-time-zone": {"default": "", "metavar": "ZONE", "help": "write the time of this zone, too, as a comment"},
-    "-addr": {"default": "", "metavar": "HOST:PORT", "help": "this Drainer, without asking a registry"},
+    "-time-zone": {"default": "", "metavar": "ZONE", "help": "also write the time in this zone, as a comment"},
+    "-addr": {"default": "", "metavar": "HOST:PORT", "help": "the address of the Drainer; no registry is read"},
     "-config": {"type": Path, "metavar": "FILE", "help": "the Drainer's settings"},
     "-limit": {"type": int, "default": 20, "metavar": "N", "help": "how many findings (default: 20)"},
     "-json": {"help": "one JSON object per Drainer"},
     "-watch": {"help": f"a live panel, renewed every {_WATCH_SECONDS:g} s until Ctrl-C"},
-    "-text": {"default": "", "metavar": "TEXT", "help": "what is encrypted, by the key in BINLOG_SECRET_KEY; - = the first line of stdin"},
+    "-text": {
+        "default": "",
+        "metavar": "TEXT",
+        "help": "the password to encrypt with the key in BINLOG_SECRET_KEY; - reads the first line of stdin",
+    },
 }
 
 
@@ -126,14 +133,14 @@ def _options_of(name: str) -> JobParser:
 
 
 def _options() -> JobParser:
-    """The command line of binlogctl, and ours where a flag stands before the command: every flag with every command."""
+    """The command line of binlogctl, or ours with a flag before the command: every command takes every flag."""
     what = {name: command.what for name, command in COMMANDS.items()}
     options = parser(
         "ctl", f"binlogctl's commands, and what a Drainer is doing. {PROGRAM} ctl COMMAND --help shows a command's own flags.", what
     )
     options.usage = f"{options.prog} COMMAND [FLAG ...]"
     options.add_argument("command", nargs="?", metavar="COMMAND", help="one of the above (default: pumps)")
-    options.add_argument("-cmd", "--cmd", metavar="COMMAND", help="the same, as binlogctl takes it")
+    options.add_argument("-cmd", "--cmd", metavar="COMMAND", help="the same in binlogctl's form")
     _add_cluster(options)
     _add_flags(options, _FLAGS)
     return options
@@ -255,7 +262,7 @@ def _asked(given: argparse.Namespace, address: str, method: str, path: str, *, m
 
 
 def _generate_meta(given: argparse.Namespace) -> int:
-    """Write ``savepoint`` as binlogctl does; the times are comments, so that a Drainer can read the file. Not beside one that writes there."""
+    """Write ``savepoint`` as binlogctl does. The times are comments, so that a Drainer can read the file. Refused while a Drainer writes there."""
     with _registry(given) as registry:
         ts = registry.tso()
     text = f"commitTS = {ts}\n"
@@ -275,7 +282,7 @@ def _generate_meta(given: argparse.Namespace) -> int:
         finally:
             os.close(held)
     except LeaseHeld as error:
-        raise ConfigError(f"{error}. Stop it first: its savepoint would be replaced under it") from error
+        raise ConfigError(f"{error}. Stop that Drainer first: this command replaces its savepoint") from error
     except OSError as error:
         raise ConfigError(f"cannot write {directory / SAVEPOINT}: {error}") from error
     print(line("INFO", _WHERE, "save meta", {"meta": f"commitTS: {ts}"}, datetime.datetime.now().astimezone()))
@@ -289,13 +296,13 @@ def _encrypt(given: argparse.Namespace) -> int:
 
     text = sys.stdin.readline().removesuffix("\n") if given.text == "-" else given.text
     if not text:
-        raise ConfigError("give what is to be encrypted: -text TEXT, or -text - for the first line of stdin")
+        raise ConfigError("there is no text to encrypt: give -text TEXT, or -text - for the first line of stdin")
     try:
         print(encrypted(text, os.environ))
     except ValueError as error:
         raise ConfigError(str(error)) from error
     if uses_known_key(os.environ):
-        print(f"warning: {SECRET_KEY} is not set, so anybody can decrypt this", file=sys.stderr)
+        print(f"warning: {SECRET_KEY} is not set: anybody can decrypt this text", file=sys.stderr)
     return 0
 
 
@@ -313,7 +320,7 @@ def _status(given: argparse.Namespace) -> int:
 
 
 def _drainers(given: argparse.Namespace) -> list[NodeStatus]:
-    """Those to look at."""
+    """The Drainers to report."""
     if given.addr:
         return [NodeStatus(given.node_id or given.addr, given.addr)]
     with _registry(given) as registry:
@@ -328,7 +335,7 @@ def _watch(given: argparse.Namespace) -> int:
 
     if given.json or not draws(sys.stdout, os.environ):
         raise ConfigError(
-            "status --watch needs a terminal: stdout is none, or TERM is dumb, or -json is given. A program uses status -json, or GET /progress"
+            "status --watch needs a terminal, without -json and with a TERM other than dumb: in a program use status -json or GET /progress"
         )
     try:
         from pyspark_tidb_binlog.jobs.stream.panel import LivePanel, text_of
@@ -359,7 +366,7 @@ def _look(given: argparse.Namespace, node: NodeStatus) -> NodeReport:
         return NodeReport(node, {}, {}, str(error), registered=not given.addr)
     except ValueError as error:
         return NodeReport(
-            node, {}, {}, f"what answers at {node.host} is no Drainer ({error}): check the address", registered=not given.addr
+            node, {}, {}, f"the program at {node.host} is not a Drainer ({error}): check the address", registered=not given.addr
         )
     return NodeReport(node, progress, status, "")
 
@@ -378,7 +385,7 @@ def _ddl(given: argparse.Namespace) -> int:
 
 
 def _findings(given: argparse.Namespace) -> int:
-    """The newest ones; 1 where no Drainer has run with these settings."""
+    """Print the newest findings; returns 1 if no Drainer has run with these settings."""
     config = _settings(given)
     uri = config.delta_dir.rstrip("/")
     place, directory = local_path(uri), local_path(f"{uri}-findings")
@@ -386,7 +393,9 @@ def _findings(given: argparse.Namespace) -> int:
         raise ConfigError(f"the Delta table {uri}-findings is not on this machine's file system: read it with Spark")
     table = read_table(directory, _FINDING_COLUMNS)
     if table is None and not place.exists():
-        print(f"nothing is known: there is no Delta table {directory.absolute()}, nor {place.absolute()}; spark.delta-dir says where")
+        print(
+            f"no Drainer has written here: there is no Delta table {directory.absolute()} and no {place.absolute()}; check spark.delta-dir"
+        )
         return EXIT_FAILED
     for text in finding_lines([] if table is None else table.to_pylist(), given.limit, config.apply.log_row_data):
         print(text)
@@ -397,16 +406,16 @@ COMMANDS: Mapping[str, Command] = {
     "pumps": Command(_list(PUMPS), "the registered Pumps", ("-show-offline-nodes",)),
     "drainers": Command(_list(DRAINERS), "the registered Drainers", ("-show-offline-nodes",)),
     "update-pump": Command(_update(PUMPS), "write a state of a Pump into the registry", ("-node-id", "-state")),
-    "update-drainer": Command(_update(DRAINERS), "the same for a Drainer", ("-node-id", "-state")),
+    "update-drainer": Command(_update(DRAINERS), "write a state of a Drainer into the registry", ("-node-id", "-state")),
     "pause-pump": Command(_apply(PUMPS, "pause"), "a Pump takes no more binlogs and ends", ("-node-id",)),
     "pause-drainer": Command(_apply(DRAINERS, "pause"), "a Drainer holds its stream between two batches", ("-node-id",)),
     "resume-drainer": Command(_apply(DRAINERS, "resume"), "a paused Drainer goes on", ("-node-id",)),
     "offline-pump": Command(_apply(PUMPS, "close"), "a Pump ends for good once every Drainer has read everything", ("-node-id",)),
     "offline-drainer": Command(_apply(DRAINERS, "close"), "a Drainer ends and is registered as offline", ("-node-id",)),
-    "generate_meta": Command(_generate_meta, "a savepoint file with a new timestamp", ("-data-dir", "-time-zone")),
-    "encrypt": Command(_encrypt, "a password in the form that encrypted_password takes", ("-text",), asks=False),
-    "status": Command(_status, "each Drainer: how far it is, and what holds it back", ("-node-id", "-addr", "-json", "-watch")),
-    "ddl": Command(_ddl, "the DDLs that the target does not have as TiDB wrote them", ("-config",), asks=False),
+    "generate_meta": Command(_generate_meta, "write a savepoint file with a new timestamp", ("-data-dir", "-time-zone")),
+    "encrypt": Command(_encrypt, "encrypt a password for encrypted_password", ("-text",), asks=False),
+    "status": Command(_status, "each Drainer: its position and what holds it back", ("-node-id", "-addr", "-json", "-watch")),
+    "ddl": Command(_ddl, "the DDLs that the target did not execute as TiDB wrote them", ("-config",), asks=False),
     "findings": Command(_findings, "the newest findings", ("-config", "-limit"), asks=False),
 }
 """By name."""

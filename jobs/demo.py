@@ -3,7 +3,7 @@
 The data path: workload (a process with the embedded upstream) -> two Pumps (processes) -> ``Replication``, the stream that ``drainer``
 runs -> MariaDB.
 
-Promises: nothing outside a temporary directory is touched. Exit code 0 only if every table is equal, in every column and row, and
+Promises: nothing outside a temporary directory is changed. Exit code 0 only if every table is equal, in every column and row, and
 the target has no other table.
 """
 
@@ -36,7 +36,7 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 
 ENDS_AT_A_FINDING = {"spark.on-finding": "stop"}
-"""What counts where nothing else is given: there should be none."""
+"""The default for ``on-finding``: the demo should have no findings."""
 _POLL_SECONDS = 0.02
 _STALLED_SECONDS = 120.0
 
@@ -161,7 +161,7 @@ def lag_lines(probes: Probes, sightings: Sightings) -> Iterator[str]:
     end = start_up_end(probes, sightings)
     early = [probe for probe in probes if end is None or probe[1] < end]
     if end is None or len(early) == len(probes):
-        yield "lag from commit to visible: the start-up lasted as long as the workload wrote; it needs more seconds"
+        yield "lag from commit to visible: not measured, because the start-up lasted as long as the workload; give more --seconds"
     else:
         yield f"lag from commit to visible: {_percentiles(lags(probes[len(early) :], sightings))}"
         yield f"lag during the start-up, its first {(end - probes[0][1]) / 1e9:.1f} s: {_percentiles(lags(early, sightings))}"
@@ -172,7 +172,7 @@ def _percentiles(measured: Sequence[float]) -> str:
 
 
 def counts_line(written: Status, applied: Progress) -> str:
-    """What the upstream wrote, and what the Drainer applied if that is another number."""
+    """What the upstream wrote, and what the Drainer applied if the numbers differ."""
     ddls = written.first_ddls + written.ddls
     wrote = f"{written.transactions:,} transactions, {written.changes:,} row changes and {ddls:,} DDLs"
     if (written.transactions, written.changes, ddls) == (applied.transactions, applied.row_events, applied.ddls):

@@ -1,6 +1,6 @@
-"""The documents, as they belong to this release: ``tidb-binlog docs`` lists them, ``tidb-binlog docs runbook`` prints one, ``--path`` says where it lies.
+"""The documents of this release: ``tidb-binlog docs`` lists the pages, ``tidb-binlog docs runbook`` prints a page, ``--path`` prints its path.
 
-Promises: shows what lies beside the code, in a checkout and installed; needs no network.
+Promises: the pages are files beside the code, in a checkout and in an installation; no network is needed.
 """
 
 import sys
@@ -19,9 +19,9 @@ def main(argv: Sequence[str]) -> int:
     """Print the list, or the page that is named."""
     options = parser("docs", "The documents of this release: a list, or one of them.")
     options.add_argument(
-        "page", nargs="?", default="", metavar="PAGE", help="its name in the list, or the last part of it: runbook, errors/ddl, ddl"
+        "page", nargs="?", default="", metavar="PAGE", help="the page's name, or the last part of the name: runbook, errors/ddl, ddl"
     )
-    add_switch(options, "--path", what="print where the page lies, or the directory of all of them")
+    add_switch(options, "--path", what="print the path of the page, or of the directory of all pages")
     given = options.parsed(argv)
     known = pages()
     if not given.page:
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def pages() -> dict[str, Path]:
-    """The pages by name: ``runbook``, ``errors/ddl``, ``README``. Of a last part that two folders have, such as ``ddl``, the first one counts."""
+    """The pages by name: ``runbook``, ``errors/ddl``, ``README``. If two folders have the same last part, such as ``ddl``, the first page counts."""
     docs = HOME / "docs"
     top = {Path(name).stem: HOME / name for name in _AT_THE_TOP if (HOME / name).exists()}
     return top | {path.relative_to(docs).with_suffix("").as_posix(): path for path in sorted(docs.rglob("*.md"))}

@@ -1,8 +1,8 @@
-"""What ``jobs/command.py`` becomes: ``launch.py [SPARK OPTIONS --] JOB [options]`` calls ``main`` of the module ``jobs.JOB``.
+"""The process that ``jobs/command.py`` becomes: ``launch.py [SPARK OPTIONS --] JOB [options]`` calls ``main`` of the module ``jobs.JOB``.
 
-Promises: the job's code is imported as a module and is never ``__main__``, so functions sent to executors are pickled by name. The job is
-the process that was started; a Spark job has the JVM as its child (``jobs/spark/jvm.py``), which starts while the job's modules are imported and
-has exited when the job ends.
+Promises: the job's code is imported as a module and is never ``__main__``, so functions sent to executors are pickled by name. The job runs in
+the process that was started. The JVM of a Spark job is its child (``jobs/spark/jvm.py``): it starts while the job imports its modules, and exits
+before the job ends.
 """
 
 import contextlib
@@ -44,14 +44,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _worker_forks(spark: Sequence[str]) -> WorkerForks | None:
-    """None where Spark's Python processes are no forks of this one: on other machines, or where that is not possible."""
+    """None if Spark's Python processes cannot be forks of this process, as on other machines."""
     master = spark[spark.index("--master") + 1] if "--master" in spark else ""
     if not jvm.is_local(master) or os.environ.get("PYSPARK_PYTHON") != sys.executable or not os.access(PYTHON, os.X_OK):
         return None
     try:
         return WorkerForks()
     except OSError as error:
-        _log.warning("Spark's Python processes will be interpreters of their own: %s", error)
+        _log.warning("Spark's Python processes start as plain interpreters, not as forks: %s", error)
         return None
 
 

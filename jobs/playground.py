@@ -1,10 +1,10 @@
 """``./spark-submit.sh playground``: a small cluster that stays up, to try things on; with ``--target`` [spark] also the drainer, into a private MariaDB.
 
-The registry has a fixed address and the cluster a fixed id, so that lines that were copied from a page work as they are. The workload can be
-stopped and started again by two requests to the registry.
+The registry has a fixed address and the cluster a fixed id, so that lines copied from a page work unchanged. Two requests to the registry stop and
+restart the workload.
 
-Promises: ends with Ctrl-C, SIGTERM or SIGHUP, and then leaves no process and no directory behind. A start removes what one that was killed has
-left. Starts no JVM without ``--target``.
+Promises: Ctrl-C, SIGTERM or SIGHUP ends the playground, which leaves no process and no directory. A start removes the remains of a killed
+playground. Without ``--target`` no JVM starts.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
     port = arguments.port or free_port()
     require_free(
         port,
-        f"if that is a playground, its lines work in any terminal and Ctrl-C ends it; {COMMAND} playground --port N takes another port",
+        f"if that process is a playground, use it from any terminal or end it with Ctrl-C; {COMMAND} playground --port N takes another port",
     )
     say = _since(time.monotonic())
     with contextlib.ExitStack() as stack:

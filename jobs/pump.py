@@ -1,11 +1,14 @@
-"""A Pump server that runs until it is stopped: ``./spark-submit.sh pump --config conf/pump.toml``; offline inspection of a data directory:
-``./spark-submit.sh pump inspect DATA_DIR``; and recording the outcome of a transaction that cannot be determined otherwise:
-``./spark-submit.sh pump settle DATA_DIR|http://HOST:PORT START_TS commit COMMIT_TS``, or ``… rollback``; with TLS ``https://`` and ``-ssl-ca``.
+"""A Pump server, and two commands on its data. No JVM is started.
 
-Promises: prints ``serving HOST:PORT`` on stdout once it accepts calls; Ctrl-C and SIGTERM pause it, ``PUT /state/…/close`` ends it when
-every Drainer has read everything. If a thread of its store dies (no memory, a defect), the process ends at once with exit code 70, as in a
-crash, so that clients turn to other Pumps and a supervisor starts it again. ``inspect`` changes nothing and needs no lock; its exit code is 1 when it finds damage. ``settle`` writes
-one record, and only for a waiting Prewrite. No JVM is started.
+  pump --config conf/pump.toml                                      serves until it is stopped
+  pump inspect DATA_DIR                                             shows a data directory, offline
+  pump settle DATA_DIR|http://HOST:PORT START_TS commit COMMIT_TS   records the outcome of a transaction; also ``START_TS rollback``
+                                                                    with TLS: ``https://`` and ``-ssl-ca``
+
+Promises: prints ``serving HOST:PORT`` on stdout when it accepts calls. Ctrl-C and SIGTERM pause the Pump. ``PUT /state/…/close`` ends it when every
+Drainer has read everything. If a thread of the store dies (no memory, a defect), the process ends at once with exit code 70: clients turn to other
+Pumps, and a supervisor restarts it. ``inspect`` changes nothing and needs no lock; exit code 1 reports damage. ``settle`` writes one record, only for a
+waiting Prewrite.
 """
 
 import contextlib
@@ -70,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _end_with_the_store(dead: threading.ExceptHookArgs) -> None:
-    """Log why a thread died, and end the process if the store cannot do without it."""
+    """Log why a thread died; end the process if the store needs that thread."""
     name = dead.thread.name if dead.thread is not None else ""
     cause = dead.exc_value or dead.exc_type()
     logging.critical("the thread %r died", name, exc_info=cause)
@@ -83,7 +86,7 @@ def _inspect(argv: Sequence[str]) -> int:
     options = parser("pump inspect", "Shows the content of a Pump's value log. Read-only.")
     options.add_argument("data_dir", type=Path, metavar="DATA_DIR", help="the Pump's data-dir, or its value directory")
     add_switch(options, "--records", what="a line for each record")
-    options.add_argument("--ts", type=int, metavar="TS", help="only records whose start_ts or commit_ts is this one, with their content")
+    options.add_argument("--ts", type=int, metavar="TS", help="only the records with this start_ts or commit_ts, with their content")
     given = options.parsed(argv)
     damaged = False
     for report, records in inspect(value_directory(given.data_dir)):
@@ -100,15 +103,11 @@ def _inspect(argv: Sequence[str]) -> int:
 def _settle(argv: Sequence[str]) -> int:
     """Record the outcome of one transaction in a Pump, running or stopped."""
     options = parser("pump settle", "Record in a Pump the outcome of a waiting Prewrite that the upstream can no longer report.")
-    options.add_argument(
-        "pump", metavar="DATA_DIR|URL", help="the data-dir of a Pump that is stopped, or http(s)://host:port of one that runs"
-    )
-    options.add_argument("start_ts", type=int, metavar="START_TS", help="when the transaction began")
+    options.add_argument("pump", metavar="DATA_DIR|URL", help="the data-dir of a stopped Pump, or http(s)://host:port of a running Pump")
+    options.add_argument("start_ts", type=int, metavar="START_TS", help="the transaction's start_ts")
     options.add_argument("outcome", choices=("commit", "rollback"), metavar="commit|rollback", help="how it ended")
-    options.add_argument("commit_ts", type=int, nargs="?", default=0, metavar="COMMIT_TS", help="with commit: when it committed")
-    options.add_argument(
-        "--cluster-id", type=int, default=0, metavar="ID", help="for a real Pump, to which a binlog is sent: the cluster's id"
-    )
+    options.add_argument("commit_ts", type=int, nargs="?", default=0, metavar="COMMIT_TS", help="with commit: the transaction's commit_ts")
+    options.add_argument("--cluster-id", type=int, default=0, metavar="ID", help="the cluster's id; only a real Pump needs it")
     add_security_flags(options)
     given = options.parsed(argv)
     if (given.outcome == "commit") != (given.commit_ts > 0):
@@ -124,24 +123,24 @@ def _settle(argv: Sequence[str]) -> int:
 
 
 def _settled_by(url: str, start_ts: int, commit_ts: int, cluster_id: int, tls: TlsSettings | None) -> str:
-    """The answer of the Pump at ``url``; a real one has no such page and is sent the record with WriteBinlog."""
+    """The answer of the Pump at ``url``. A real Pump has no page for it and gets the record by WriteBinlog."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or not parts.port:
         raise ConfigError(f"{url!r} is not of the form http://host:port or https://host:port")
     if (parts.scheme == "https") != (tls is not None):
-        raise ConfigError(f"{url!r}: https:// and -ssl-ca go together")
+        raise ConfigError(f"{url!r}: give https:// and -ssl-ca together, or neither")
     if cluster_id:
         if commit_ts:
             require_past(start_ts, commit_ts, now_by_pumps([parts.netloc], tls))
         write_binlog(parts.netloc, cluster_id, outcome_payload(start_ts, commit_ts), tls=tls)
-        return f"the Pump at {parts.netloc} took the outcome of start_ts {start_ts}"
+        return f"the Pump at {parts.netloc} has recorded the outcome of start_ts {start_ts}"
     try:
         with HttpConnection(parts.hostname, parts.port, _SETTLE_TIMEOUT, tls=tls or False) as connection:
             answer = connection.request("PUT", f"/orphans/{start_ts}/commit/{commit_ts}" if commit_ts else f"/orphans/{start_ts}/rollback")
     except FAILURES as error:
         raise PumpUnavailable(f"the Pump at {url} does not answer ({error}); if it is stopped, pass its data-dir") from error
     if answer.status == HTTPStatus.NOT_FOUND:
-        raise ConfigError(f"the Pump at {url} is a real one: pass the cluster's id too, --cluster-id")
+        raise ConfigError(f"the Pump at {url} is a real Pump of TiDB Binlog: also pass the cluster's id, --cluster-id")
     if not answer.ok:
         raise ConfigError(f"the Pump at {url} refuses: {answer.text.strip()}")
     return answer.text.strip()
@@ -149,9 +148,12 @@ def _settled_by(url: str, start_ts: int, commit_ts: int, cluster_id: int, tls: T
 
 _COMMANDS = {
     "inspect": (_inspect, "shows the content of a value log, offline (pump inspect DATA_DIR)"),
-    "settle": (_settle, "records the outcome of a transaction that nobody else knows (pump settle DATA_DIR|URL START_TS commit COMMIT_TS)"),
+    "settle": (
+        _settle,
+        "records the outcome of a transaction that the upstream can no longer report (pump settle DATA_DIR|URL START_TS commit COMMIT_TS)",
+    ),
 }
-"""By name: what it runs, and what that does."""
+"""By name: the function, and its help text."""
 
 
 if __name__ == "__main__":

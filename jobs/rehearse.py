@@ -1,9 +1,8 @@
 """``./spark-submit.sh rehearse CASE``: a recorded case of a real TiDB, written to embedded Pumps and replicated by the Drainer job. [spark]
 
-Promises: the stream is the one that ``drainer`` runs, but any finding ends it unless ``on-finding = record`` is given. A target that already has the case's
-databases is refused unless ``--drop`` is given, and one with the records of another stream in any case. The oracle starts above the last
-recorded ts, GC is off, the cluster id is the case's. If there is a ``compare.py`` next to the case's folder, the target is compared at the
-end; exit code 0 means equal, 1 different.
+Promises: the stream is the one of ``drainer``, but any finding ends it unless ``on-finding = record`` is given. ``--drop`` allows a target that already
+has the case's databases. A target with the records of another stream is always refused. The oracle starts above the last recorded ts, GC is off, the
+cluster id is the case's. A ``compare.py`` next to the case's folder compares the target at the end: exit code 0 means equal, 1 different.
 """
 
 import contextlib
@@ -129,7 +128,7 @@ def main(argv: Sequence[str]) -> int:
         "case",
         type=Path,
         metavar="CASE",
-        help="folder of the case (case.json, pump-N.binlogs.gz, ddl_history.json.gz), or in a checkout the name of one in tests/golden",
+        help="folder of the case (case.json, pump-N.binlogs.gz, ddl_history.json.gz); in a checkout also the name of a case in tests/golden",
     )
     options.add_argument("--to", metavar="URL", default="", help="mysql://user:password@host:port (default: a private MariaDB)")
     add_switch(options, "--drop", what="first drop the case's databases and the checkpoints from the target")

@@ -1,11 +1,11 @@
-"""Reparo: replays what a file sink wrote, a real Drainer's or ours: ``./spark-submit.sh replay -data-dir DIR -dest-type print``.
+"""Reparo: replays the files of a file sink, a real Drainer's or ours: ``./spark-submit.sh replay -data-dir DIR -dest-type print``.
 
-Options as Reparo's: ``-data-dir``, a range by ``-start-tso``/``-stop-tso`` or ``-start-datetime``/``-stop-datetime`` (local time, both inclusive,
-a datetime wins), ``-dest-type`` print or mysql, ``-txn-batch``, ``-c`` (``-worker-count``), ``-safe-mode``; filters and ``[dest-db]`` stand in the file
-of ``-config``, as Reparo's TOML. Options win over variables (``Reparo_DATA_DIR``, ``Reparo_C``), and these over the file.
+The options are Reparo's: ``-data-dir``, ``-dest-type`` print or mysql, ``-txn-batch``, ``-c`` (``-worker-count``), ``-safe-mode``. ``-start-tso``/``-stop-tso``
+or ``-start-datetime``/``-stop-datetime`` give a range: local time, both inclusive, a datetime wins. Filters and ``[dest-db]`` are in the file of
+``-config``, which is Reparo's TOML. Options win over variables (``Reparo_DATA_DIR``, ``Reparo_C``), variables over the file.
 
-Promises: the files are only read; binlogs come in the order in which they stand there. Nothing is skipped silently: a damaged file ends the replay.
-Exit code 1 also when the target was not as the files say (findings). No JVM is started.
+Promises: files are only read, and binlogs keep the order of the files. A damaged file ends the replay. Exit code 1 also reports findings: rows of the
+target differed from the files. No JVM is started.
 """
 
 import argparse
@@ -63,19 +63,19 @@ _SETTINGS: Mapping[str, Any] = {
 _DEST_TYPES = ("print", "mysql")
 _HELPS: Mapping[str, str] = {
     "data-dir": "the directory with the binlog files",
-    "start-datetime": "replay from here on, 'YYYY-MM-DD hh:mm:ss' in local time",
-    "stop-datetime": "replay up to here, inclusive",
-    "start-tso": "as -start-datetime, a commit_ts",
-    "stop-tso": "as -stop-datetime, a commit_ts",
+    "start-datetime": "first commit time to replay, 'YYYY-MM-DD hh:mm:ss' in local time",
+    "stop-datetime": "last commit time to replay, in the same form",
+    "start-tso": "first commit_ts to replay; -start-datetime wins",
+    "stop-tso": "last commit_ts to replay; -stop-datetime wins",
     "dest-type": f"one of: {', '.join(_DEST_TYPES)}; mysql needs [dest-db] in the file of -config",
-    "txn-batch": "row operations in one transaction at the target, at most",
+    "txn-batch": "largest number of row operations in one transaction at the target",
     "worker-count": "connections that apply row operations at the same time",
-    "safe-mode": "write so that rows may be there already: REPLACE, and deletes that may find nothing",
+    "safe-mode": "for rows that may already be in the target: REPLACE for INSERT, and a DELETE may match no row",
     "log-file": "the log",
 }
 """Options by the name of their setting."""
 _VARIABLE = "Reparo_"
-"""With it begin the variables that stand for options which are not given (drainer.md 14)."""
+"""The prefix of variables that replace options (drainer.md 14)."""
 _DESTINATION: Mapping[str, Any] = {"host": "127.0.0.1", "port": 3306, "user": "root", "password": "", "socket": ""}
 """Every key of ``[dest-db]`` with its default; ``socket`` is ours."""
 
@@ -89,7 +89,7 @@ class ReplayTarget(Protocol):
 
     @property
     def standing(self) -> str:
-        """Where a replay that failed stopped, and how to go on; empty: nothing is to be said."""
+        """Where a failed replay stopped, and how to continue; empty: there is nothing to add."""
         ...
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def replay(settings: ReplaySettings, target: ReplayTarget) -> int:
-    """Give ``target`` what the range and the filters leave; how many binlogs that were.
+    """Give ``target`` the binlogs that pass the range and the filters; returns their number.
 
     Raises:
         ConfigError: there are no binlogs at all.
@@ -169,7 +169,7 @@ def replay(settings: ReplaySettings, target: ReplayTarget) -> int:
     count = 0
     if not files_in(settings.directory):
         raise ConfigError(
-            f"data-dir {settings.directory} holds no files of binlogs (binlog-…): name the directory that syncer.to.dir names"
+            f"data-dir {settings.directory} holds no binlog files (binlog-…): name the directory of the Drainer's setting syncer.to.dir"
         )
 
     def chosen() -> Iterator[pb.Binlog]:
@@ -185,23 +185,26 @@ def replay(settings: ReplaySettings, target: ReplayTarget) -> int:
 
 
 def _told(done: FilesReplayed) -> int:
-    """Say what was applied, and what a person should know; the exit code."""
+    """Print what was applied and the findings; returns the exit code."""
     print(
-        f"replayed: {done.transactions} transactions with {done.operations} row operations, {done.ddls} DDLs ({done.so_already} were so already)"
+        f"replayed: {done.transactions} transactions with {done.operations} row operations, {done.ddls} DDLs ({done.so_already} were already in effect)"
     )
     if done.passed_over:
-        print(f"{done.passed_over} binlogs that the Drainer had written twice were passed over")
+        print(f"skipped {done.passed_over} binlogs that the Drainer had written twice")
     if done.left_out:
         told = "; ".join(f"{table}: {', '.join(sorted(columns))}" for table, columns in sorted(done.left_out.items()))
-        print(f"error: values were left out, because the target lacks columns that the files have: {told}", file=sys.stderr)
+        print(f"error: values were left out: the target lacks these columns of the files: {told}", file=sys.stderr)
     if done.findings:
         told = ", ".join(f"{table or 'no single table'}: {count}" for table, count in sorted(done.findings.items()))
-        print(f"error: the target was not as the files say; its rows are now. Findings, each is in the log: {told}", file=sys.stderr)
+        print(
+            f"error: rows of the target differed from the files; the replay corrected them. Findings (details in the log): {told}",
+            file=sys.stderr,
+        )
     return EXIT_FAILED if done.findings or done.left_out else 0
 
 
 def given_to_replay(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
-    """The options, and the variables that stand for those which are not given."""
+    """The options; a variable replaces an option that is not given."""
     set_by = ((name, environ.get(_VARIABLE + name.upper().replace("-", "_"), "")) for name in ("config", "c", "L", "log-level", *_HELPS))
     return _options().parsed([*(f"-{name}={value}" for name, value in set_by if value), *argv])
 
@@ -215,7 +218,7 @@ def settings_of_replay(given: argparse.Namespace) -> ReplaySettings:
     values = dict(_SETTINGS) | (_from_file(given.config) if given.config else {})
     values |= {name: value for name, value in vars(given).items() if name in _SETTINGS and value is not None}
     if not values["data-dir"]:
-        raise ConfigError("data-dir is not set: name the directory that a Drainer's file sink wrote (-data-dir DIR)")
+        raise ConfigError("data-dir is not set: give the directory of a Drainer's file sink (-data-dir DIR)")
     directory = Path(values["data-dir"])
     if not directory.is_dir():
         raise ConfigError(f"data-dir {directory} is not a directory")
@@ -248,12 +251,12 @@ def _destination(values: Mapping[str, Any]) -> TargetConfig | None:
         return None
     given = values["dest-db"]
     if not given:
-        raise ConfigError("dest-type is 'mysql', but [dest-db] in the file of -config does not say where: host, port, user, password")
+        raise ConfigError("dest-type is 'mysql', but the file of -config has no [dest-db]: add it, with host, port, user and password")
     for name, value in given.items():
         _known(f"[dest-db] {name}", name, value, _DESTINATION, "a replay's [dest-db]")
     found = dict(_DESTINATION) | given
     if not 0 < found["port"] < 1 << 16:
-        raise ConfigError(f"[dest-db] port: {found['port']} is not a port, 1 to 65535")
+        raise ConfigError(f"[dest-db] port is {found['port']}: give a port, 1 to 65535")
     password = found["password"] or os.environ.get(variable_of(PASSWORD), "")
     return TargetConfig(host=found["host"], port=found["port"], user=found["user"], password=password, socket=found["socket"])
 
@@ -280,7 +283,7 @@ def _known(where: str, name: str, value: object, known: Mapping[str, Any], of: s
         raise ConfigError(f"{where} is not a setting of {of}" + (f"; did you mean {near[0]!r}?" if near else ""))
     if type(value) is not type(known[name]):
         shown = "the given value" if name == "password" else repr(value)
-        raise ConfigError(f"{where} is {shown}, where a {type(known[name]).__name__} is expected")
+        raise ConfigError(f"{where} is {shown}: give a value of type {type(known[name]).__name__}")
 
 
 def _options() -> JobParser:
@@ -306,7 +309,7 @@ def _from_file(path: Path) -> dict[str, Any]:
         _known(f"{path}: {name}", name, value, _SETTINGS, "a replay")
     for name in _TABLES:
         if any(set(table) != {"db-name", "tbl-name"} for table in found.get(name, ())):
-            raise ConfigError(f"{path}: each [[{name}]] has db-name and tbl-name, and nothing else")
+            raise ConfigError(f"{path}: give each [[{name}]] a db-name and a tbl-name, and no other key")
     return found
 
 

@@ -1,9 +1,8 @@
 """Sets the project up on a fresh machine: Java, MariaDB, etcd, Kafka, virtual environment, pinned packages, Delta's jars.
 
-Promises: runs on a bare Python with nothing installed (stdlib only, and of the project only what is stdlib only); installs only what is
-missing, so a second run is quick; prints what it does, and exactly what to install where it may not install anything itself.
-``spark-submit.sh`` and the Makefile call it; ``jobs/command.py`` has it fetch Delta's jars where the wheel is installed, and those of Spark's Kafka
-sink for a Drainer that wants it.
+Promises: runs on a bare Python with the standard library only. Installs only what is missing, so a second run is quick. Prints each step, and
+the exact packages to install if it may not install them itself. ``spark-submit.sh`` and the Makefile run it. From an installed wheel,
+``jobs/command.py`` uses it to fetch Delta's jars, and the jars of Spark's Kafka sink for a Drainer that sends through Spark.
 
     python3 -m pyspark_tidb_binlog.jobs.setup [--java] [--mariadb] [--etcd] [--kafka] [--dev]
 

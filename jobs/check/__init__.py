@@ -1,1 +1,1 @@
-"""What would hinder a stream (``drainer --check``), and the state of nodes (``ctl``)."""
+"""Reports what would stop a stream (``drainer --check``), and the state of nodes (``ctl``)."""

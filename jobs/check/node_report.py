@@ -1,6 +1,6 @@
-"""What ``ctl`` shows of Drainers, DDLs and findings, as text. Pure.
+"""The text that ``ctl`` prints about Drainers, DDLs and findings. Pure.
 
-Promises: row values are shown only where the caller says so.
+Promises: row values are shown only if the caller allows it.
 """
 
 import json
@@ -19,7 +19,7 @@ _QUERY_CHARS = 2000
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """One Drainer: what is registered of it, and what it answers."""
+    """One Drainer: its entry in the registry, and its answers."""
 
     node: NodeStatus
     progress: Mapping[str, Any]
@@ -27,9 +27,9 @@ class NodeReport:
     status: Mapping[str, Any]
     """``GET /status``; empty if it does not answer."""
     trouble: str
-    """Why it does not answer; empty if it does."""
+    """Why the Drainer does not answer; empty if it does."""
     registered: bool = True
-    """Whether ``node`` is what a registry says, and not only an address."""
+    """Whether ``node`` comes from a registry; else it is only an address."""
 
     @property
     def name(self) -> str:
@@ -68,7 +68,7 @@ class NodeReport:
             )
             lines.append(f"  held back by: {progress['holding'] or 'nothing'}")
         else:
-            lines.append("  a real Drainer: it does not say what holds it back; the Pump with the lowest position does, if any")
+            lines.append("  a real Drainer does not report what holds it back: if a Pump does, it is the Pump with the lowest position")
         if progress.get("unrecorded"):
             lines.append(f"  {progress['unrecorded']}")
         positions = sorted((self.status.get("PumpPos") or {}).items(), key=lambda item: (item[1], item[0]))

@@ -1,10 +1,11 @@
-"""``./spark-submit.sh drainer --check``: whether a stream with these settings would run, without starting one. No JVM is started.
+"""``./spark-submit.sh drainer --check``: would a stream with these settings run? No stream and no JVM starts.
 
-Reports a line for each thing: what, where, what to do. It reads the settings; registry and DDL history; asks each Pump what a start asks; the account of ``[spark.upstream]``; and of a MySQL-protocol
-target the account's rights, the server's variables, databases and tables, and the DDLs that wait between the checkpoint and now.
+Prints a line for each remark: where, what, what to do. The check reads the settings, the registry, the DDL history and the account of
+``[spark.upstream]``, and asks each Pump what a start asks. Of a MySQL-protocol target it reads the account's rights, the server's variables, databases
+and tables, and the DDLs that wait between the checkpoint and now.
 
-Promises: nothing is applied, registered or created: no lease (one lock of its own name is tried and given back at once), no table, no database; the target's session is in a READ ONLY transaction where
-the server has such. Exit code 0: nothing hinders; 1: something does; 2: a setting is wrong.
+Promises: applies, registers and creates nothing. It takes no lease: a lock with another name is tried and released at once. The target's session is in a
+READ ONLY transaction, if the server supports them. Exit code 0: nothing hinders the stream; 1: something does; 2: a setting is wrong.
 """
 
 import contextlib
@@ -57,17 +58,17 @@ from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
 
 _ABSENT = frozenset({1049, 1146, 1142, 1044})
-"""No such database or table, or no right to read it, which has its own remark."""
+"""No such database or table, or no right to read it; the right has its own remark."""
 _MORE_CONNECTIONS = 4
-"""For the lease, the driver and a DDL, beside those of parts or workers."""
+"""Connections for the lease, the driver and a DDL, beside those of parts or workers."""
 _ASK_SECONDS = 5.0
-"""What the Pumps may take to answer."""
+"""The patience for the Pumps' answers."""
 _FIRST = "test"
 """The database that TiDB has from the start, without a DDL."""
 _SHOWN = 20
 _ASKED = (
-    ("SELECT GET_LOCK('tidb_binlog.check', 0), RELEASE_LOCK('tidb_binlog.check')", "no start, the lease is such a lock"),
-    ("SHOW GLOBAL STATUS LIKE 'Uptime'", "no start after a crash, which looks whether the server was restarted since"),
+    ("SELECT GET_LOCK('tidb_binlog.check', 0), RELEASE_LOCK('tidb_binlog.check')", "a start fails, because the lease is such a lock"),
+    ("SHOW GLOBAL STATUS LIKE 'Uptime'", "a start after a crash fails, because it checks whether the server was restarted"),
 )
 """Statements of a start that need no right, and what breaks without each."""
 
@@ -87,13 +88,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def preflight(config: DrainerConfig, request: BootstrapRequest = NOTHING) -> Iterator[Remark]:
-    """Everything that there is to say about a stream with these settings, found one after the other; ``request``: what is copied before."""
+    """The remarks about a stream with these settings, in the order of the checks. ``request``: the tables to be copied first."""
     with contextlib.ExitStack() as closing:
         upstream = _Upstream(config, closing)
         yield from upstream.remarks()
         yield from upstream_remarks(config, request, UpstreamSight(upstream.cluster_id, upstream.history, upstream.servers))
         if config.apply.db_type not in ("mysql", "tidb"):
-            yield note("syncer.db-type", f"{config.apply.db_type}: only the settings and the upstream are looked at")
+            yield note("syncer.db-type", f"{config.apply.db_type}: only the settings and the upstream are checked")
             return
         try:
             session = closing.enter_context(connect(config.target, config.apply))
@@ -124,7 +125,7 @@ class _Upstream:
         yield from self._tried("Pumps", self._ask_cluster, "start PD, the registry or the Pumps, or correct pd-urls or spark.pumps")
         for what in self._unfit:
             yield hinders(
-                "Pumps", what, "start this Pump, or correct where it is registered, the settings in [security], or spark.cluster-id"
+                "Pumps", what, "start this Pump, or correct its registered address, the settings in [security] or spark.cluster-id"
             )
         yield from self._tried("DDL history", lambda: self._read_history(tls), "start a TiDB server, or correct spark.tidb-status")
 
@@ -148,17 +149,17 @@ class _Upstream:
 
 @dataclass(frozen=True, slots=True)
 class _Stand:
-    """How far the target is."""
+    """The position of the target."""
 
     progress: TargetProgress
     applied: AppliedJobs
     refused: RefusedJobs
     tables: tuple[TableAt, ...]
-    """Those that are replicated, as the target should have them."""
+    """The replicated tables, as the target should have them."""
     outcomes: Outcomes
     """Of the DDLs before."""
     begun: tuple[Remark, ...] = ()
-    """About DDLs that an earlier life has begun; ``applied`` has them."""
+    """Remarks about DDLs that an earlier start has begun; ``applied`` contains them."""
 
 
 class _Check:
@@ -238,7 +239,7 @@ class _Check:
         return _Stand(known, applied, refused, tables, outcomes, tuple(remarks))
 
     def _moved(self, cluster_id: int) -> tuple[TargetProgress | None, list[Remark]]:
-        """What counts where the record is asked for in another place than in the life before; None: nothing moves."""
+        """The record that counts if the settings move the record to another place; None: the record stays."""
         try:
             move = move_of(self._config, cluster_id, None, self._session)
         except ConfigError as error:
@@ -253,20 +254,18 @@ class _Check:
         if not found.known:
             yield note(self._where, f"has no checkpoint of cluster {self._upstream.cluster_id}: the stream begins at initial-commit-ts")
         elif not found.consistent and found.unfinished is None:
-            what = (
-                f"the checkpoint at {found.commit_ts} has consistent = false and none of our records: a real Drainer did not stop cleanly"
-            )
+            what = f"the checkpoint at {found.commit_ts} has consistent = false and no records of this project: a real Drainer did not stop cleanly"
             yield note(
                 self._where,
                 what,
-                "what it was applying may be there in part: the stream begins in safe mode; stop it cleanly first if you can",
+                "stop that Drainer cleanly first if you can; else its last transactions may be in the target in part, and the stream begins in safe mode",
             )
         held = lease.look(self._session, self._upstream.cluster_id, self._config.apply.checkpoint_schema) if found.known else None
         if held is not None and held.life:
             yield note(self._where, f"the lease is held by {held.words}", "stop that Drainer before this one is started")
 
     def _to_be_filled(self, history: SchemaHistory) -> Iterator[Remark]:
-        yield note(self._where, "has no checkpoint: --bootstrap-all fills it, and makes the databases and tables that are not there")
+        yield note(self._where, "has no checkpoint: --bootstrap-all fills the target and creates missing databases and tables")
         live = self._selection.live(history, history.newest_version)
         names = [(t.schema, t.name) for t in map(self._selection.routes.moved, live) if holds_rows(t)]
         there = read_tables(self._session, names)
@@ -277,7 +276,7 @@ class _Check:
         fates = [decided(step, waiting.history, self._selection).decision.fate for step in waiting.steps()]
         if count := sum(fate is not DdlFate.FILTERED for fate in fates):
             what = f"syncer.sync-ddl = false: {count} DDLs wait and are not executed"
-            yield note(self._where, what, "change the target's tables yourself where rows need it")
+            yield note(self._where, what, "change the target's tables by hand where rows need the DDLs")
 
     def _lacking_columns(self, table: TableAt, gone: Sequence[str]) -> Remark:
         apply = self._config.apply
@@ -285,7 +284,7 @@ class _Check:
         written = {c.name for c in table.info.target_columns()} - set(gone)
         if apply.partial_columns and written and written.issuperset(c.name for c in table.info.handle_columns()):
             return note(name, what, "rows are written without them")
-        return hinders(name, what, "add them there, or leave the table out")
+        return hinders(name, what, "add the columns at the target, or exclude the table")
 
     def _tables(self, stand: _Stand, there: Inventory, apply: ApplyConfig) -> Iterator[Remark]:
         lacking, keyless, dialect = [], [], dialect_of(self._session, apply)
@@ -308,30 +307,34 @@ class _Check:
                 yield hinders(
                     name,
                     f"the ENUM or SET words of {', '.join(strange)} differ from the upstream's",
-                    "give it the upstream's, in the same order",
+                    "give the column the upstream's words, in the same order",
                 )
             if not at.transactional:
                 what = f"is {at.engine} at the target, which has no transactions: its rows stop the stream"
                 yield hinders(name, what, f"ALTER TABLE {name} ENGINE = InnoDB")
             if place in there.triggers:
-                what = f"has the trigger {there.triggers[place]} at the target, which changes rows once more"
-                yield note(name, what, "drop it there, unless that is meant")
+                what = f"has the trigger {there.triggers[place]} at the target, which changes rows a second time"
+                yield note(name, what, "drop the trigger at the target, unless you want this")
             if not table.info.unique_keys():
                 keyless.append(name)
             elif not gone and (statement := needed_key(table.info, at, name)):
-                yield hinders(name, "has no unique key at the target by which rows are found upstream: its rows stop the stream", statement)
+                yield hinders(
+                    name, "lacks at the target the unique key that identifies its rows upstream: its rows stop the stream", statement
+                )
             if own := own_keys(table.info, at):
-                what = f"has the unique key {', '.join(key.name for key in own)} at the target, which is not one upstream: equal values in it remove rows"
-                yield note(name, what, "drop it there, unless its values are unique upstream, too")
+                what = f"has the unique key {', '.join(key.name for key in own)} at the target, but not upstream: equal values in this key remove rows"
+                yield note(name, what, "drop the key at the target, unless its values are unique upstream, too")
         if lacking:
             what = (
                 f"the target lacks {len(lacking)} tables that the upstream has at this point: {_some(lacking)}. Their rows stop the stream"
             )
-            yield hinders(self._where, what, "load them from the snapshot that belongs to the checkpoint, or leave them out")
+            yield hinders(self._where, what, "load the tables from the snapshot of the checkpoint, or exclude them")
         if keyless:
             what = f"{len(keyless)} tables have no unique key: {_some(keyless)}. Rows are found by all their columns, which reads the whole table"
             yield note(
-                self._where, what, "equal rows cannot be told apart after a crash of a real Drainer; add keys upstream where you can"
+                self._where,
+                what,
+                "add keys upstream where you can: without them, equal rows cannot be distinguished after a crash of a real Drainer",
             )
 
     def _databases(self, stand: _Stand, there: Inventory, history: SchemaHistory) -> Iterator[Remark]:
@@ -344,7 +347,7 @@ class _Check:
         for name in sorted(wanted):
             target = self._selection.routes.database(name)
             if self._selection.tables.keeps(name) and target.lower() not in there.databases:
-                why = "which TiDB has from the start, without a DDL" if name.lower() == _FIRST else "which the upstream has at this point"
+                why = "which every TiDB has without a DDL" if name.lower() == _FIRST else "which the upstream has at this point"
                 what = f"the target lacks the database {target}, {why}: the first table or row in it stops the stream"
                 yield hinders(self._where, what, f"CREATE DATABASE `{target}`, or name it in syncer.ignore-schemas")
 
@@ -364,13 +367,15 @@ class _Check:
         )
 
     def _refused_reads(self, account: str) -> Iterator[Remark]:
-        """What a start asks the server, whatever GRANTs say: a proxy or a managed server may refuse it."""
+        """The statements of a start that the server refuses: a proxy or a managed server may, despite GRANTs."""
         for sql, breaks in _ASKED:
             try:
                 self._session.query(sql)
             except ApplyError as error:
                 yield hinders(
-                    f"account {account} at {self._where}", f"{sql} is refused ({error.words}): {breaks}", "let the account do this"
+                    f"account {account} at {self._where}",
+                    f"{sql} is refused ({error.words}): {breaks}",
+                    "allow this statement for the account",
                 )
 
     def _own_tables(self) -> Iterator[Remark]:
@@ -407,7 +412,7 @@ def _at(entries: Sequence[tuple[SchemaVersion, DbInfo | None]], version: int) ->
 
 @contextlib.contextmanager
 def _unless_absent() -> Iterator[None]:
-    """What is not there yet, or may not be read, is left at its default."""
+    """Keep the default for what does not exist yet or is not readable."""
     try:
         yield
     except ApplyError as error:

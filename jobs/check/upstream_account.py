@@ -1,6 +1,6 @@
-"""What ``drainer --check`` says of ``[spark.upstream]``: is it a TiDB of the stream's cluster, may the account read, how long does GC leave a snapshot.
+"""The remarks of ``drainer --check`` about ``[spark.upstream]``: is it a TiDB of the stream's cluster, may the account read, how long does GC keep a snapshot?
 
-Promises: reads only, by the account itself; what is asked is what ``--bootstrap`` asks. Where nothing is to be copied, no remark hinders.
+Promises: reads only, as the account itself, with the queries of ``--bootstrap``. If nothing is to be copied, no remark hinders.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
 _SHOWN = 5
-_LET_IT = "let the account run this statement; it is what a copy begins with"
+_LET_IT = "let the account run this statement: every copy begins with it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class UpstreamSight:
 def upstream_remarks(
     config: DrainerConfig, request: BootstrapRequest, sight: UpstreamSight, source: SnapshotSource | None = None
 ) -> Iterator[Remark]:
-    """Everything that there is to say about the upstream's account; ``source``: where, None: ``[spark.upstream]``."""
+    """The remarks about the upstream's account. ``source`` None: ``[spark.upstream]``."""
     if source is None and not config.upstream.host:
         if request:
             yield hinders(
@@ -101,7 +101,11 @@ class _Account:
     def _collection(self, session: Session) -> Iterator[Remark]:
         life = self._source.gc_life_time(session)
         if not life:
-            yield note(self._where, "does not tell tidb_gc_life_time, for which a snapshot can be read", "a copy has to end within it")
+            yield note(
+                self._where,
+                "does not report tidb_gc_life_time, which limits how long a snapshot is readable",
+                "finish a copy within that time",
+            )
         elif self._holds_gc:
             yield note(
                 self._where,
@@ -110,7 +114,7 @@ class _Account:
         else:
             yield note(
                 self._where,
-                f"tidb_gc_life_time is {life}, and nothing keeps GC back, because PD is not the registry: a copy has to end within it",
+                f"tidb_gc_life_time is {life}, and nothing holds GC back, because PD is not the registry: a copy must end within that time",
                 "SET GLOBAL tidb_gc_life_time = '24h' while tables are copied",
             )
 
@@ -127,17 +131,23 @@ class _Account:
             why = unverified(self._source, self._sight.cluster_id, self._sight.servers)
             deaf = [server for server in self._source.servers() if server.binlog.lower() not in ("on", "")]
         except BootstrapRefused as error:
-            yield hinders(self._where, str(error), "nothing may be copied from there")
+            yield hinders(self._where, str(error), "set spark.upstream to a TiDB of the stream's cluster")
             return
         except ApplyError as error:
-            yield note(self._where, f"does not tell its TiDB servers: {error}", "make sure that it is of the cluster whose binlogs come")
+            yield note(
+                self._where,
+                f"does not report its TiDB servers: {error}",
+                f"make sure that it belongs to cluster {self._sight.cluster_id}, whose binlogs the stream reads",
+            )
             return
         if why:
-            yield note(self._where, f"nobody can tell whether it is of cluster {self._sight.cluster_id}, whose binlogs come: {why}")
+            yield note(
+                self._where, f"cannot be verified to belong to cluster {self._sight.cluster_id}, whose binlogs the stream reads: {why}"
+            )
         for server in deaf:
             yield hinders(
                 self._where,
-                f"TiDB server {server.address} has binlog {server.binlog}: what is written through it never reaches the stream",
+                f"TiDB server {server.address} has binlog {server.binlog}: rows written through this server never reach the stream",
                 "enable binlog there (binlog.enable), or recover it (POST /binlog/recover at its status port), before tables are copied",
             )
 

@@ -1,8 +1,8 @@
-"""What the command lines of all jobs share: settings as flags, clear errors, exit codes.
+"""The command lines of all jobs: settings as flags, errors, exit codes.
 
 Promises: an operator sees one message that says what happened, where and what to do; Python and Java traces go to the log file.
 
-Exit codes: 0 done; 1 the replication failed, a start may succeed later, or a comparison found a difference; 2 a setting or option is wrong;
+Exit codes: 0 done; 1 the replication failed and a later start may succeed, or a comparison found a difference; 2 a setting or option is wrong;
 70 a defect of this program; 130 ended at once by a second signal.
 """
 
@@ -39,7 +39,7 @@ EXIT_INTERRUPTED = 130
 _FLAG = "setting "
 _OTHERWISE = "otherwise "
 SWITCH = "[=BOOL]"
-"""Shown as the value of a flag that needs none."""
+"""The shown value of a switch, which needs no value."""
 
 C = typing.TypeVar("C", DrainerConfig, PumpConfig)
 
@@ -49,7 +49,7 @@ def run_job(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
     try:
         log_to_file()
     except OSError as error:
-        _tell(f"error: cannot write a log: {error}; name a file that can be written in TIDB_BINLOG_LOG")
+        _tell(f"error: cannot write a log: {error}; set TIDB_BINLOG_LOG to a writable file")
         return EXIT_FAILED
     before, threading.excepthook = threading.excepthook, _log_death
     try:
@@ -80,8 +80,9 @@ def run_job(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
             return EXIT_FAILED
         if missing := re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", trace):
             _tell(
-                f"error: Spark's Python workers have no package {missing[1]}: provide those of {'requirements.txt' if IN_CHECKOUT else 'the wheel'} "
-                f"by PYSPARK_PYTHON (a path that every executor can read) or --archives\n(the trace is in {log_file()})"
+                f"error: Spark's Python workers have no package {missing[1]}: install the packages of "
+                f"{'requirements.txt' if IN_CHECKOUT else 'the wheel'} in the Python of PYSPARK_PYTHON (a path that every executor can read), or ship "
+                f"them with --archives\n(the trace is in {log_file()})"
             )
             return EXIT_CONFIG
         _tell(f"internal error: {type(error).__name__}: {_first_line(str(error))}\n(the trace is in {log_file()})")
@@ -91,7 +92,7 @@ def run_job(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
 
 
 def _log_death(dead: threading.ExceptHookArgs) -> None:
-    """A thread that dies of what nobody has foreseen is in the log, not only on a terminal that nobody looks at."""
+    """Log an unexpected death of a thread: Python reports it on stderr only."""
     name = dead.thread.name if dead.thread is not None else ""
     logging.critical("the thread %r died", name, exc_info=dead.exc_value or dead.exc_type())
 
@@ -111,7 +112,7 @@ _TRACE_GOES_ON = r"\s*(?:at |Traceback|File \"|Caused by:|During handling|The ab
 
 
 class _Lines(argparse.HelpFormatter):
-    """Keeps the lines of a description; one that is too long goes on below its second column, ``  name   what it does``."""
+    """Keeps the lines of a description. A long line ``  name   what it does`` continues below its second column."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         columns = (re.match(r" +\S+ {2,}", line) for line in text.splitlines())
@@ -124,22 +125,22 @@ class _Lines(argparse.HelpFormatter):
 
 
 class JobParser(argparse.ArgumentParser):
-    """Takes flags as Go's programs do: one dash or two, ``-x=v`` or ``-x v``, a switch without a value; nothing is abbreviated.
+    """Takes flags as Go's programs do: one dash or two, ``-x=v`` or ``-x v``, a switch without a value; no abbreviations.
 
-    Whatever is wrong with a command line is a ``ConfigError`` of one line, never the usage.
+    A wrong command line raises a ``ConfigError`` of one line; the usage is not printed.
     """
 
     def parsed(self, argv: Sequence[str]) -> argparse.Namespace:
         """The options in ``argv``.
 
         Raises:
-            ConfigError: one is unknown, or an argument is none.
+            ConfigError: an option is unknown, or an argument is invalid.
         """
         return self.parse_args(list(self._normalised(argv)))
 
     def error(self, message: str) -> typing.NoReturn:
-        """What argparse finds: a value that is none, an argument that is missing, one too many."""
-        raise ConfigError(f"{message}; {self.prog} --help says what there is")
+        """Raise what argparse reports: an invalid value, a missing argument, an argument too many."""
+        raise ConfigError(f"{message}; {self.prog} --help lists the options")
 
     def _normalised(self, argv: Sequence[str]) -> Iterator[str]:
         """``argv`` with every flag as ``--name=value`` or ``--name``, which leaves argparse nothing to guess."""
@@ -177,8 +178,9 @@ class JobParser(argparse.ArgumentParser):
 
 
 def parser(job: str, description: str, commands: Mapping[str, str] | None = None) -> JobParser:
-    """The parser of ``./spark-submit.sh JOB``, or where it is installed of ``tidb-binlog JOB``, with ``-V``; ``commands``: what each of the job's
-    commands does, a line each.
+    """The parser of ``./spark-submit.sh JOB``, or of an installed ``tidb-binlog JOB``, with ``-V``.
+
+    ``commands``: by name of each of the job's commands, a line of what the command does.
     """
     width = max(map(len, commands or ("",)))
     listed = [f"  {name:<{width}}  {what}" for name, what in (commands or {}).items()]
@@ -195,14 +197,14 @@ def no_command(name: str, known: Iterable[str], of: str) -> ConfigError:
 
 
 def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig], otherwise: Mapping[str, object] = NOTHING) -> None:
-    """``--config FILE``, and flags for each setting: the real program's, its path, and its name where that is unique.
+    """Add ``--config FILE`` and each setting's flags: the real program's flag, the setting's path, and its name if unique.
 
     ``otherwise``: by path, the defaults of this job that are not the model's.
     """
     # not the list of all flags, which is what follows
     to.usage = " ".join([to.prog, *(str(action.metavar) for action in to._get_positional_actions()), "[FLAG ...]"])
     to.add_argument("--config", type=lambda text: Path(text) if text else None, metavar="FILE", help="settings file in TOML")
-    group = to.add_argument_group("settings", "each wins over the environment and the file; one dash or two, a switch needs no value")
+    group = to.add_argument_group("settings", "a flag wins over the environment and the file; one dash or two; a switch needs no value")
     settings = settings_of(model)
     names = [setting.name for setting in settings] + [setting.flag for setting in settings if setting.flag != setting.name]
     to.set_defaults(**{_OTHERWISE + path: value for path, value in otherwise.items()})
@@ -219,14 +221,14 @@ def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig], o
 
 
 def add_switch(to: JobParser, *flags: str, what: str) -> None:
-    """A switch that is no setting, off unless it is given; it takes ``=false`` as every other."""
+    """Add a switch that is not a setting. The default is off; ``=false`` is allowed."""
     to.add_argument(*flags, type=switched, default=False, metavar=SWITCH, help=what)
 
 
 def add_progress(to: JobParser, live: str = "a live panel") -> None:
     """``--progress``, which ``jobs/stream/reporter.py`` obeys; ``live``: what ``auto`` shows on a terminal."""
     what = (
-        f"auto: {live} on a terminal, elsewhere a line of text when something changed, and every 30 s; line: the line on a terminal too; "
+        f"auto: {live} on a terminal, elsewhere a line of text after each change and every 30 s; line: the line on a terminal too; "
         "json: one JSON object a line; none: nothing (default: auto)"
     )
     to.add_argument("--progress", choices=("auto", "line", "json", "none"), default="auto", metavar="FORM", help=what)
@@ -241,9 +243,7 @@ def switched(text: str) -> bool:
 
 def add_security_flags(to: JobParser) -> None:
     """Binlogctl's flags for a cluster with TLS, which ``security_of`` reads."""
-    to.add_argument(
-        "-ssl-ca", "--ssl-ca", default="", metavar="FILE", help="certificate authorities of the cluster, PEM; with it TLS is used"
-    )
+    to.add_argument("-ssl-ca", "--ssl-ca", default="", metavar="FILE", help="certificate authorities of the cluster, PEM; turns TLS on")
     to.add_argument("-ssl-cert", "--ssl-cert", default="", metavar="FILE", help="this side's certificate, PEM")
     to.add_argument("-ssl-key", "--ssl-key", default="", metavar="FILE", help="its key, PEM")
 
@@ -264,7 +264,7 @@ class _PrintVersion(argparse.Action):
 def drainer_config(arguments: argparse.Namespace, tell: Say | None = None) -> DrainerConfig:
     """The Drainer's settings from the parsed command line, the environment and the file it names.
 
-    ``tell``: of who only looks at them; it gets what is said about them, and ``log-file``, which is the Drainer's, is left alone.
+    ``tell``: a job that only reads the settings passes it. It gets the lines about the settings, and ``log-file`` stays unused.
     """
     flags, otherwise = _named(arguments, _FLAG), _named(arguments, _OTHERWISE)
     for setting in settings_of(DrainerConfig):
@@ -279,7 +279,7 @@ def pump_config(arguments: argparse.Namespace) -> PumpConfig:
 
 
 def _loaded(load: Callable[[Say], C], tell: Say | None = None) -> C:
-    """What ``load`` makes; the lines about it go to the log that it asks for, or to ``tell``."""
+    """The settings from ``load``. Lines about them go to the configured log, or to ``tell``."""
     notes: list[str] = []
     try:
         config = load(notes.append)

@@ -1,4 +1,4 @@
-"""The command line of the Drainer: what is asked for once, at a start, beside the settings. Pure."""
+"""The command line of the Drainer: the settings, and the options that count for one start only. Pure."""
 
 import argparse
 import re
@@ -18,7 +18,7 @@ _NAMES = re.compile(
 def drainer_options() -> JobParser:
     """The command line of the Drainer."""
     options = parser("drainer", "Replicate TiDB's binlogs.")
-    check = "print what would hinder the stream, and end: nothing is started or changed; exit code 1 if something hinders, else 0"
+    check = "report what would stop the stream, and end: nothing is started or changed; exit code 1 if something would, else 0"
     add_switch(options, "-check", "--check", what=check)
     options.add_argument(
         "-bootstrap",
@@ -26,13 +26,11 @@ def drainer_options() -> JobParser:
         action="append",
         default=[],
         metavar="DB.TABLE,...",
-        help="first copy these tables (DB.* = all of a database) from spark.upstream at the checkpoint; what they hold at the target is removed",
+        help="first copy these tables (DB.* = a whole database) from spark.upstream at the checkpoint; their rows at the target are removed",
     )
-    everything = (
-        "first fill an empty target with everything that is replicated, from spark.upstream at one snapshot; the same as --bootstrap '*'"
-    )
+    everything = "first fill an empty target with all replicated tables, from one snapshot of spark.upstream; the same as --bootstrap '*'"
     add_switch(options, "-bootstrap-all", "--bootstrap-all", what=everything)
-    again = "begin a copy that is half done again, at a new snapshot"
+    again = "restart an unfinished copy, at a new snapshot"
     add_switch(options, "-bootstrap-restart", "--bootstrap-restart", what=again)
     add_progress(options, "a line, with --bootstrap a live panel,")
     add_settings(options, DrainerConfig)
@@ -47,7 +45,7 @@ class BootstrapRequest:
     tables: tuple[tuple[str, str], ...] = ()
     """Database and table, under the names upstream; a table ``*`` is all of the database."""
     restart: bool = False
-    """What an earlier life has begun is begun again."""
+    """Whether an unfinished copy of an earlier start begins again."""
 
     @classmethod
     def of(cls, given: argparse.Namespace) -> Self:
@@ -80,7 +78,7 @@ def _pairs(text: str) -> Iterable[tuple[str, str]]:
         found = _NAMES.match(text, at)
         if found is None:
             raise ConfigError(
-                f"--bootstrap {text!r}: tables are named DB.TABLE,DB.TABLE or DB.*; names with dots or commas stand in `backquotes`"
+                f"--bootstrap {text!r}: give tables as DB.TABLE,DB.TABLE or DB.*; put names with dots or commas in `backquotes`"
             )
         names = ((found["quoted_db"], found["db"]), (found["quoted_table"], found["table"]))
         database, table = (quoted.replace("``", "`") if quoted else bare.strip() for quoted, bare in names)

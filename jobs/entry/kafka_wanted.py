@@ -1,7 +1,7 @@
-"""Whether a Drainer's settings ask for Spark's Kafka sink, whose jars have to be there before its JVM is started.
+"""Whether a Drainer's settings ask for Spark's Kafka sink, whose jars must be present before the JVM starts.
 
-Promises: imports the standard library only, and raises nothing: settings that are wrong are the job's to refuse. ``wants_kafka_sink`` is pure but for
-reading the file that the options name.
+Promises: imports the standard library only, and raises nothing: the job itself refuses wrong settings. ``wants_kafka_sink`` is pure, except that it reads
+the settings file.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Which of the paths that Spark takes are on this machine: ``var/spark``, ``file:///…``; not ``s3a://…``, ``hdfs://…``. Pure."""
+"""Tells Spark paths on this machine (``var/spark``, ``file:///…``) from others (``s3a://…``, ``hdfs://…``). Pure."""
 
 import re
 from pathlib import Path

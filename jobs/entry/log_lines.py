@@ -1,4 +1,4 @@
-"""Log lines as TiDB's tools write them, which operators' parsers know: text, or one JSON object per line.
+"""Log lines in the format of TiDB's tools: text, or one JSON object per line. Operators' parsers know the format.
 
     [2026/11/22 13:04:05.678 +00:00] [WARN] [node.go:42] ["could not be registered"] [node-id=d1] [error="PumpUnavailable: …"]
     {"level":"WARN","time":"2026/11/22 13:04:05.678 +00:00","caller":"node.py:42","message":"…","node-id":"d1"}

@@ -1,9 +1,8 @@
-"""Log files: which one belongs to this process, what its lines look like, how much is written and how much is kept.
+"""Log files: the file of this process, the form of its lines, its level and its rotation.
 
-Promises: two processes never write to the same file. A job's Python writes ``JOB.log`` (with the output of Spark's Python workers), its JVM
-``JOB.spark.log`` next to it; a second job of the same kind, while the first runs, uses ``JOB-2.log``, and so does one of a user who may not
-write to the first's. Both are rotated by size: ``FILES`` old ones are kept as ``JOB.log.1`` and so on. Lines have the format of TiDB's tools
-(``log_lines.py``).
+Promises: two processes never write to the same file. A job's Python writes ``JOB.log``, with the output of Spark's Python workers. Its JVM writes
+``JOB.spark.log`` next to it. If another process uses ``JOB.log``, or this user may not write to it, the log is ``JOB-2.log``. Both are rotated by size:
+``FILES`` old files are kept, as ``JOB.log.1`` and so on. Lines have the format of TiDB's tools (``log_lines.py``).
 """
 
 import fcntl
@@ -32,14 +31,12 @@ _moved_to: list[Path] = []
 
 
 def log_file() -> Path:
-    """The log of this process: ``move_log``'s, or the file that ``TIDB_BINLOG_LOG`` names; in either case its first numbered variant that
-    no other process uses.
-    """
+    """The log of this process: the file of ``move_log``, else of ``TIDB_BINLOG_LOG``. The first numbered variant that no other process uses counts."""
     return _claimed_for(_moved_to[-1] if _moved_to else _first_wanted())
 
 
 def spark_log_file() -> Path:
-    """The log of this process's JVM, beside the file that ``TIDB_BINLOG_LOG`` names: it is opened before the settings are read."""
+    """The log of this process's JVM, beside the file of ``TIDB_BINLOG_LOG``. The JVM opens it before the settings are read."""
     return _claimed_for(_first_wanted()).with_suffix(".spark.log")
 
 

@@ -1,8 +1,7 @@
-"""Where logs and downloads go: into the checkout that the code lies in, else into the user's own directories, never beside installed code.
+"""The directories of logs and downloads: in the checkout of the code, else in the user's own directories, never beside installed code.
 
-Promises: the first place that can be written is taken: ``var`` of a checkout; what the XDG variables name; the user's home; a directory in
-the temporary one that only this user can open. One that others can write to is passed over. A process needs no ``HOME``, and none that it may
-write to. Where data lies is a setting.
+Promises: the first writable place is used: ``var`` of a checkout, the directories of the XDG variables, the user's home, a private directory in the
+temporary directory. A directory that others can write to is skipped. A process needs no ``HOME`` and no writable one. The places of data are settings.
 """
 
 import os
@@ -18,19 +17,19 @@ _NAME = "tidb-binlog"
 
 
 def logs() -> Path:
-    """The directory of log files, which is there.
+    """The directory of log files, which exists.
 
     Raises:
-        ConfigError: there is no place for it.
+        ConfigError: no place is writable.
     """
     return _first("log", "XDG_STATE_HOME", ".local/state")
 
 
 def downloads() -> Path:
-    """The directory of what can be made or fetched again, which is there.
+    """The directory of files that can be made or fetched again, which exists.
 
     Raises:
-        ConfigError: there is no place for it.
+        ConfigError: no place is writable.
     """
     return _first("cache", "XDG_CACHE_HOME", ".cache")
 
@@ -42,7 +41,7 @@ def _first(what: str, variable: str, below_home: str) -> Path:
             return place
         tried.append(str(place))
     raise ConfigError(
-        f"no directory for the {what} can be written: {', '.join(tried)}; name one with TIDB_BINLOG_LOG, {variable} or TMPDIR"
+        f"no directory for the {what} is writable: {', '.join(tried)}; set TIDB_BINLOG_LOG, {variable} or TMPDIR to a writable place"
     )
 
 
@@ -59,7 +58,7 @@ def _candidates(what: str, variable: str, below_home: str) -> Iterator[Path]:
 
 
 def _of_this_user_alone() -> Path:
-    """A directory in the temporary one. Its name can be guessed, so one that another user made is not taken."""
+    """A private directory in the temporary directory. Others can guess its name, so a directory of another user is refused."""
     place = Path(tempfile.gettempdir()) / f"{_NAME}-{os.getuid()}"
     try:
         place.mkdir(mode=0o700, exist_ok=True)
@@ -80,7 +79,7 @@ def _writable(place: Path) -> bool:
 
 
 def _of_nobody_else(place: Path) -> bool:
-    """Whether others cannot have put there what is loaded from it: XDG_CACHE_HOME and HOME may be a directory of all users, as /tmp is."""
+    """Whether no other user can write there, since code is loaded from it: XDG_CACHE_HOME and HOME may be shared, like /tmp."""
     trusted = (0, os.getuid())
     own, around = (place.stat(), place.parent.stat()), place.parent.parent.stat()
     if any(found.st_uid not in trusted or found.st_mode & stat.S_IWOTH for found in own):

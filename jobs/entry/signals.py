@@ -1,10 +1,9 @@
 """Ctrl-C, SIGTERM, SIGHUP and SIGQUIT as stop requests: the first asks the job to stop cleanly, the second ends it at once.
 
-Promises: the first signal only sets an event, whatever the job is doing, even while it waits for that very event: a handler runs between
-two instructions of the main thread, which may hold its lock, so a helper thread sets the event when the handler writes a byte to its
-pipe. The second signal runs the registered actions (Spark's JVM is killed), raises ``KeyboardInterrupt`` in the main thread so that
-everything the job started is shut down, and ends the process if that takes longer than ``UNWIND_SECONDS``. A SIGHUP that the caller ignores
-stays ignored (``nohup``).
+Promises: the first signal sets an event, also while the job waits for that event. A handler runs between two instructions of the main thread, which
+may hold the event's lock. So the handler writes a byte to a pipe, and a helper thread sets the event. The second signal runs the registered actions
+(Spark's JVM is killed) and raises ``KeyboardInterrupt`` in the main thread, which shuts down what the job started. After ``UNWIND_SECONDS`` the process
+ends in any case. A SIGHUP that the caller ignores stays ignored (``nohup``).
 """
 
 import contextlib
@@ -87,8 +86,7 @@ REQUEST = StopRequest()
 def stop_on_signals() -> threading.Event:
     """The event that Ctrl-C, SIGTERM, SIGHUP and SIGQUIT set from now on instead of ending the process.
 
-    Wait for it with a time-out, again and again: Python hears a signal that arrives just before the main thread begins to wait only when
-    that wait ends.
+    Wait for the event in a loop, with a time-out. If a signal arrives just before a wait begins, Python handles it only when the wait ends.
     """
     return REQUEST.listen()
 
@@ -100,7 +98,7 @@ def take_back() -> None:
 
 
 def _end(number: int) -> None:
-    """Past Python's stream: whoever writes to a pipe that nobody reads holds its lock for ever."""
+    """End the process, without Python's streams: a thread that writes to an unread pipe holds the stream's lock for ever."""
     with contextlib.suppress(OSError, ValueError):
         if select.select((), (_STDERR,), (), 0)[1]:
             os.write(_STDERR, b"stopped\n")

@@ -1,6 +1,6 @@
-"""Which versions of Spark, Delta and Java go together with this project; docs/supported.md has the whole table. Pure but for ``java_of``.
+"""The versions of Spark, Delta and Java that this project supports; docs/supported.md has the whole table. Pure, except ``java_of``.
 
-Promises: another version is one error that says which is there, which is needed and what to do. A newer patch version is never refused.
+Promises: an unsupported version is one error: the version present, the version needed, and what to do. A newer patch version is never refused.
 """
 
 import os
@@ -28,7 +28,7 @@ def require_spark(version: str) -> None:
     """Raise ConfigError if Spark ``version`` is not one of 4.2."""
     if _first_two(version) != SPARK:
         raise ConfigError(
-            f"this release runs on Spark {_said(SPARK)}, and here is Spark {version}: pip install 'pyspark>=4.2.1,<4.3', "
+            f"this release needs Spark {_said(SPARK)}, but Spark {version} is installed: pip install 'pyspark>=4.2.1,<4.3', "
             f"or on a cluster choose one with Spark {_said(SPARK)} ({document('supported')})"
         )
 
@@ -37,21 +37,21 @@ def require_delta(version: str) -> None:
     """Raise ConfigError if Delta ``version`` is not one of 4.4."""
     if _first_two(version) != DELTA:
         raise ConfigError(
-            f"this release runs with Delta {_said(DELTA)}, and here is Delta {version}: take {DELTA_PACKAGE} instead ({document('supported')})"
+            f"this release needs Delta {_said(DELTA)}, but Delta {version} is loaded: use {DELTA_PACKAGE} ({document('supported')})"
         )
 
 
 def require_java(found: Path | None, version: int | None) -> None:
     """Raise ConfigError without a program ``java``, or if its feature release is known and too old."""
-    advice = f"install one (Debian: apt-get install openjdk-{JAVA}-jre-headless), and unset JAVA_HOME or let it name that one"
+    advice = f"install Java {JAVA} (Debian: apt-get install openjdk-{JAVA}-jre-headless), and unset JAVA_HOME or set it to that Java"
     if found is None:
-        raise ConfigError(f"Spark needs Java {JAVA} or later, and {_no_java()}: {advice}")
+        raise ConfigError(f"Spark needs Java {JAVA} or later, but {_no_java()}: {advice}")
     if version is not None and version < JAVA:
-        raise ConfigError(f"Spark needs Java {JAVA} or later, and {found} is Java {version}: {advice}")
+        raise ConfigError(f"Spark needs Java {JAVA} or later, but {found} is Java {version}: {advice}")
 
 
 def java_of(environ: Mapping[str, str]) -> tuple[Path | None, int | None]:
-    """The program that Spark would start, and its feature release if the file ``release`` of its directory tells."""
+    """The program that Spark would start, and its feature release, if the file ``release`` of its directory has it."""
     home = environ.get("JAVA_HOME")
     named = Path(home) / "bin" / "java" if home else Path(shutil.which("java", path=environ.get("PATH")) or "/nonexistent")
     if not os.access(named, os.X_OK):
@@ -74,7 +74,7 @@ def java_release(text: str) -> int | None:
 
 def _no_java() -> str:
     home = os.environ.get("JAVA_HOME")
-    return f"there is none at JAVA_HOME ({home})" if home else "none was found on PATH"
+    return f"JAVA_HOME ({home}) has no Java" if home else "no java is on PATH"
 
 
 def _first_two(version: str) -> tuple[int, ...]:

@@ -1,11 +1,10 @@
-"""Whether the source may return a further batch: a file that it looks for, in a directory that this job makes and removes.
+"""Pauses the source by a file, in a directory that this job makes and removes.
 
-The source runs in a process of its own on this machine; while the file exists, it returns no batch (``source.stream_end``).
+The source runs in another process on this machine. While the file exists, the source returns no batch (``source.stream_end``).
 
-Promises: ``shut`` takes effect between two batches, within about 0.2 s of the end of the running one. Once ``shut_for_good`` was called, ``open``
-does nothing. The stream counts as at rest only after ``REST_SECONDS`` without a batch, from each ``shut`` on. With ``keep`` called every second,
-what cleans the temporary directory finds nothing old there, and what it or a person removes all the same is there again: the source returns no
-batch while the directory is missing.
+Promises: ``shut`` takes effect between two batches, within about 0.2 s of the end of the running batch. After ``shut_for_good``, ``open`` does nothing.
+The stream is at rest only after ``REST_SECONDS`` without a batch, counted from each ``shut``. ``keep``, called every second, keeps the directory fresh
+for cleaners of the temporary directory, and makes it again if somebody removed it. While the directory is missing, the source returns no batch.
 """
 
 import logging
@@ -21,7 +20,7 @@ from pyspark_tidb_binlog.binlog_source.source.stream_end import asking_file
 _log = logging.getLogger(__name__)
 
 REST_SECONDS = 0.6
-"""No batch for so long after a pause: the source, which was perhaps about to return one, has returned it or seen the pause."""
+"""After a pause of this length without a batch, the source has seen the pause: a batch that it was about to return has arrived."""
 
 
 class BatchGate:
@@ -32,7 +31,7 @@ class BatchGate:
         self._directory = Path(tempfile.mkdtemp(prefix="tbs-stop-"))
         self._is_shut = self._for_good = self._removed = False
         self._quiet_since = 0.0
-        """``monotonic`` since when no batch was seen under way behind the shut gate; 0 = one was, or nobody has looked yet."""
+        """``monotonic`` since which no batch has run behind the shut gate; 0 = a batch ran, or nobody has checked yet."""
         self._lock = threading.Lock()
 
     @property
@@ -62,14 +61,14 @@ class BatchGate:
             self._is_shut = True
 
     def shut_for_good(self) -> None:
-        """Let no batch begin any more. Where the file cannot be made, that is logged: the stream ends all the same, less tidily."""
+        """Let no batch begin any more. If the file cannot be made, log that: the stream then ends in the middle of a batch."""
         with self._lock:
             self._is_shut = self._for_good = True
             try:
                 self._make_directory()
                 self.file.touch()
             except OSError as error:
-                _log.warning("the source cannot be told that no batch is wanted: %s", error)
+                _log.warning("cannot pause the source, so the stream ends within a batch: %s", error)
 
     def open(self) -> None:
         """Let batches begin again.
@@ -84,7 +83,7 @@ class BatchGate:
                 self._is_shut, self._quiet_since = False, 0.0
 
     def keep(self) -> None:
-        """Have the directory, and while it is shut the file, be there and look fresh.
+        """Make or refresh the directory and, while the gate is shut, the file.
 
         Raises:
             OSError: they cannot be made.
@@ -99,7 +98,10 @@ class BatchGate:
             os.utime(self._directory)
             if missing:
                 self._quiet_since = 0.0
-                _log.warning("%s was removed, or a file in it, and is there again: a pause is a file there", self._directory)
+                _log.warning(
+                    "%s, or a file in it, was removed; the job made it again: exclude it from cleaning, because a file there pauses the stream",
+                    self._directory,
+                )
 
     def _make_directory(self) -> None:
         if self._removed:
@@ -110,7 +112,7 @@ class BatchGate:
             raise PermissionError(f"{self._directory} belongs to another user")
 
     def rested(self, *, busy: bool) -> bool:
-        """Whether it is shut and no batch was under way for ``REST_SECONDS``. Called repeatedly; ``busy``: whether one is, at the moment."""
+        """Whether the gate is shut and no batch has run for ``REST_SECONDS``. Called repeatedly; ``busy``: whether a batch runs now."""
         with self._lock:
             quiet = self.is_shut and not busy
             self._quiet_since = (self._quiet_since or monotonic()) if quiet else 0.0

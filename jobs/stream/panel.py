@@ -1,6 +1,6 @@
-"""The live panel of a stream on a terminal. The only file that imports ``rich``; who needs no panel does not import it.
+"""The live panel of a stream on a terminal. The only file that imports ``rich``; code without a panel does not import it.
 
-Promises: ``panel_of`` and ``text_of`` are pure: facts in, what a terminal shows out. No text of the facts is obeyed by the terminal or read as markup.
+Promises: ``panel_of`` and ``text_of`` are pure. Text of the facts reaches the terminal without control characters, and never as markup.
 """
 
 import io

@@ -1,6 +1,6 @@
 """Small files in Spark's checkpoint directory: ``var/spark``, ``file:///…``, ``s3a://…``, ``hdfs://…``, ``dbfs:/…``. [spark]
 
-Promises: a path has the meaning that it has in Spark, because Spark's own file manager for checkpoints reads and writes it. A file is
+Promises: a path means the same as in Spark, because Spark's own file manager for checkpoints reads and writes the files. A file is
 replaced as a whole, atomically if the file system supports that.
 """
 

@@ -1,8 +1,8 @@
-"""What a Drainer does at its start when the whole upstream is away: make the target consistent from the relay log (drainer.md 8).
+"""Makes the target consistent from the relay log, if the whole upstream is away at a start (drainer.md 8). No JVM is started.
 
-Promises: nothing is done unless ``syncer.relay.log-dir`` holds files, no part of the upstream answers (PD or the registry, the status ports and
-Pumps that the settings name), and the target's checkpoint says ``consistent`` false. Then the relay log is replayed in safe mode, and the job ends
-with an error that says so, exit code 1: it is to be started again when the upstream is back, and goes on from there. No JVM is started.
+Promises: does nothing unless three things hold: ``syncer.relay.log-dir`` has files; no part of the upstream answers (PD or the registry, the status ports
+and Pumps of the settings); the target's checkpoint says ``consistent`` false. Then the relay log is replayed in safe mode, and the job ends with an error
+and exit code 1. Start the job again when the upstream is back: the stream continues from there.
 """
 
 import logging
@@ -35,7 +35,7 @@ _ABSENT = frozenset({1049, 1146})
 
 
 def recover_without_upstream(config: DrainerConfig, stop: threading.Event) -> None:
-    """Return at once where there is nothing to recover, so that the stream is started, or says itself what is wrong.
+    """Recover, and raise an error. Return at once if there is nothing to recover: the stream then starts, or reports its own error.
 
     Raises:
         PumpUnavailable: the upstream is away, and the target was made consistent.
@@ -55,7 +55,7 @@ def recover_without_upstream(config: DrainerConfig, stop: threading.Event) -> No
 
 
 def replayed(config: DrainerConfig, cluster_id: int, stop: threading.Event) -> Replayed | None:
-    """Replay the relay log; None: the target is consistent by now."""
+    """Replay the relay log; None: the target is already consistent."""
 
     def pause(seconds: float) -> None:
         if stop.wait(seconds):
@@ -69,25 +69,23 @@ def replayed(config: DrainerConfig, cluster_id: int, stop: threading.Event) -> R
     finally:
         sink.close()
     for table, count in how.doubtful_times.items():
-        _log.warning("%s: %d TIMESTAMP values are of the hour that comes twice; the earlier moment was taken", table, count)
+        _log.warning("%s: %d TIMESTAMP values are in the hour that occurs twice; the replay used the earlier moment", table, count)
     return done
 
 
 def in_words(done: Replayed, directory: Path) -> str:
-    """What a replay did, and what to do."""
+    """The text for the operator: what the replay did, and what to do."""
     text = (
         f"The relay log in {directory} was replayed: {done.transactions} transactions with {done.operations} row operations and {done.ddls} DDLs. The target "
-        f"is consistent at {done.commit_ts} ({as_time(done.commit_ts)}). Start again when the upstream is back: the stream goes on from there"
+        f"is consistent at {done.commit_ts} ({as_time(done.commit_ts)}). Start again when the upstream is back: the stream continues from there"
     )
     if done.keyless:
-        text += (
-            f". Rows without a unique key cannot be told apart, compare these tables with the upstream: {', '.join(sorted(done.keyless))}"
-        )
+        text += f". Compare these tables with the upstream, because their equal rows have no unique key: {', '.join(sorted(done.keyless))}"
     return f"{text}. {len(done.findings)} findings are in the log" if done.findings else text
 
 
 def upstream_away(config: DrainerConfig) -> str:
-    """In words that no part of the upstream answers; empty if any does."""
+    """A text that no part of the upstream answers; empty if any part does."""
     source = config.source
     if names_registry(source):
         registry = open_registry(source.pumps, TlsSettings.of(source.security))

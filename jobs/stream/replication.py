@@ -1,8 +1,8 @@
-"""The whole stream as one object that is started, monitored and stopped: source -> pair -> apply -> checkpoint. [spark]
+"""The whole stream as one object to start, monitor and stop: source -> pair -> apply -> checkpoint. [spark]
 
-Promises: ``start`` first brings the target to a consistent point (an unfinished span is replayed exactly), then decides where to
-resume (``jobs.stream.resume``): the target's own checkpoint row is authoritative; Spark's checkpoint directory and Delta count only if they belong
-to the same target. Binlogs that are read again are skipped up to the commitTS of the target's row.
+Promises: ``start`` first makes the target consistent (it replays an unfinished span exactly), then decides where to resume (``jobs.stream.resume``).
+The target's own checkpoint row is authoritative; Spark's checkpoint directory and Delta count only if they belong to the same target. Binlogs that
+are read again are skipped up to the commitTS of the target's row.
 """
 
 import contextlib
@@ -94,10 +94,10 @@ class Replication:
         upstream: SnapshotSource | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """Nothing is written before ``start``. Setting ``stop`` ends every wait, and at last a batch longer than ``GRACE_SECONDS``.
+        """Nothing is written before ``start``. Setting ``stop`` ends every wait, and finally a batch longer than ``GRACE_SECONDS``.
 
-        ``bootstrap``: what is copied before the stream begins; ``upstream``: from where, None: ``[spark.upstream]``. ``say`` prints a line: what
-        a start waits for.
+        ``bootstrap``: the tables to copy before the stream begins; ``upstream``: their source, None: ``[spark.upstream]``. ``say`` prints what a start
+        waits for.
 
         Raises:
             PumpUnavailable: PD or the registry, or at the first start a Pump, did not answer for ``upstream_timeout`` seconds.
@@ -107,7 +107,7 @@ class Replication:
         self._spark = spark
         self._stop = stop or threading.Event()
         self._tls = TlsSettings.of(config.source.security)
-        """Of everything inside the cluster; None: without TLS."""
+        """TLS of all connections inside the cluster; None: no TLS."""
         if self._tls is not None:
             self._tls.check(listens=True)
         waiting = StartWait(config.upstream_timeout, self._stop, say)
@@ -117,7 +117,7 @@ class Replication:
         source = dataclasses.replace(config.source, cluster_id=cluster_id, delivery=str(self._checkpoint.delivery))
         self._config = dataclasses.replace(config, source=source)
         self._closing = contextlib.ExitStack()
-        """What ``close`` closes last."""
+        """The resources that ``close`` closes last."""
         self._closing.callback(self._discovery.close)
         self._registry = open_registry(source.pumps, self._tls) if names_registry(source) else None
         if self._registry is not None:
@@ -287,7 +287,7 @@ class Replication:
         try:
             delta.close(DELTA_SECONDS)
         except ReplicationError as error:
-            _log.warning("stopped before all rows were written to Delta; the next start completes it from the target: %s", error)
+            _log.warning("stopped before all rows were written to Delta; the next start writes the rest from the target: %s", error)
 
     def _end(self, query: StreamingQuery) -> None:
         try:
@@ -342,8 +342,9 @@ class Replication:
             _log.exception("the failed stream could not be closed cleanly")
 
     def _join_cluster(self) -> BatchGate:
-        """Serve the node's pages and, if there is a registry, register: Pumps notify this Drainer and do not close before it has read their
-        binlogs. Once, while the lease is held: before tables are copied, or else before the query is started.
+        """Serve the node's pages and, if there is a registry, register: Pumps then notify this Drainer, and wait for it before they close.
+
+        Called once, while the lease is held: before tables are copied, else before the query starts.
         """
         config, counts = self._config, self._counts
         if self._gate is not None:
@@ -439,7 +440,7 @@ class Replication:
             )
 
     def _know_what_a_snapshot_has(self) -> None:
-        """For a first start in the middle of the history: correct the feed where FinishedTS does not tell which DDLs the target has."""
+        """For a first start in the middle of the history: correct the feed if FinishedTS does not determine which DDLs the target has."""
         source = self._config.source
         if source.starting_commit_ts > 0 and self._checkpoint.kept_for is None and not self._config.apply.load_schema_snapshot:
             self._look_for_ddls_before(source.starting_commit_ts)
@@ -450,7 +451,7 @@ class Replication:
             self._feed.note_committed(found)
 
     def _begin_at(self, target: str, commit_ts: int | None) -> int:
-        """Where the stream begins, given the target's identity and its checkpoint row; raises where the operator must decide."""
+        """Where the stream begins, given the target's identity and its checkpoint row; raises an error if the operator must decide."""
         config = self._config
         known = ResumeState(
             words_for(config),
@@ -473,7 +474,7 @@ class Replication:
         return starting
 
     def _history_reaching(self, ts: int, again: bool) -> SchemaHistory:
-        """The DDL history, from which the schema at ``ts`` can be told exactly; ``again``: an earlier life has begun there."""
+        """A DDL history that determines the schema at ``ts`` exactly; ``again``: an earlier start has begun there."""
         if self._config.apply.load_schema_snapshot:
             self._load_schemas(ts, again=again)
         else:
@@ -482,7 +483,7 @@ class Replication:
         return self._feed.snapshot()
 
     def _copy_tables(self, version: int) -> None:
-        """Copy what is asked for, and what an earlier life has left, at the checkpoint."""
+        """Copy the requested tables, and the unfinished ones of an earlier start, at the checkpoint."""
         if self._config.apply.db_type in ("mysql", "tidb"):
             stand = StreamStand(self._sink.commit_ts, version, self._feed.snapshot(), self._applier.refused)
             self._loader.of_stream(lease_of(self._sink), stand)
@@ -539,7 +540,7 @@ _warm: set[str] = set()
 
 
 def _warm_up(spark: SparkSession, config: DrainerConfig) -> None:
-    """Have Spark do once, in the background, what makes a first batch slow, while registry, target and history are asked."""
+    """Run the slow parts of a first batch once in the background, while the start asks registry, target and history."""
     application = spark.sparkContext.applicationId
     if application in _warm:
         return

@@ -1,7 +1,7 @@
-"""What a job shows of its stream: the facts (``Progress``), as a line, as JSON and as a summary at the end. Pure.
+"""The progress of a stream (``Progress``): as a line, as JSON, and as a summary at the end. Pure.
 
-``reporter.py`` prints them while a job runs, ``panel.py`` draws them. ``GET /progress`` and ``--progress json`` show every field of ``Progress`` under its
-name; names are stable, and a later version may add some.
+``reporter.py`` prints the progress while a job runs; ``panel.py`` draws it. ``GET /progress`` and ``--progress json`` show every field of ``Progress``
+under its name. Names are stable; a later version may add fields.
 """
 
 import json
@@ -16,10 +16,10 @@ from pyspark_tidb_binlog.schemas.events import as_time, physical_ms
 from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
 
 _MOST_LINES = 8
-"""Of one progress: the cursor cannot go back to what has left the screen."""
+"""The most lines of a progress: the cursor cannot return to lines that have left the screen."""
 _DDL_CHARS = 500
 _UNSHOWABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, characters that turn the direction of writing, and halves of characters: a terminal obeys them, or cannot be sent them."""
+"""Characters that a terminal obeys or cannot receive: control characters, changes of the writing direction, halves of characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class SeenPump:
 
     name: str
     state: str = ""
-    """As it is registered: ``online``, ``pausing``, ``paused``, ``closing``, ``offline``; empty = not known, a fixed list of Pumps has no states."""
+    """The registered state: ``online``, ``pausing``, ``paused``, ``closing``, ``offline``; empty = not known: a fixed list of Pumps has no states."""
     read_upto: int = 0
     """The newest ts received from it; 0 = none yet."""
     lag_seconds: float = 0.0
     """Age of ``read_upto``."""
     trouble: str = ""
-    """Why it cannot be reached; empty = it can."""
+    """Why the Pump is not reachable; empty = it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +62,17 @@ class Progress:
     fakes_sent: int = 0
     """Fake binlogs sent to idle Pumps, to wake them (``spark.wake-idle-pumps``)."""
     bootstrap: str = ""
-    """How far tables are copied before the stream begins (``--bootstrap``), in words; empty = none are."""
+    """The progress of the copy before the stream begins (``--bootstrap``), in words; empty = no copy runs."""
     unrecorded: str = ""
-    """Why the newest batches are not in the Delta tables, in words; empty = they are, or will be in a moment."""
+    """Why the newest batches are not in the Delta tables, in words; empty = they are there, or will be soon."""
     pumps: tuple[SeenPump, ...] = ()
     """Every Pump that the stream reads, by name."""
     last_ddl: str = ""
     """The text of the newest DDL that was applied or skipped, on one line; empty = none since the start."""
     copied: CopyProgress | None = None
-    """How far tables are copied, in numbers; None = none are, or it is not known yet."""
+    """The progress of the copy in numbers; None = no copy runs, or it is not known yet."""
     stalled: str = ""
-    """What outside does not answer, in words: the target, Pumps, the registry or the DDL history; empty = everything does, as far as is known."""
+    """Which services do not answer, in words: the target, Pumps, the registry, the DDL history; empty = none is known to be silent."""
 
     def __str__(self) -> str:
         """One line."""
@@ -126,7 +126,7 @@ def one_ddl(sql: str) -> str:
 
 
 def render_line(progress: Progress, width: int = 0) -> str:
-    """One line; where a terminal of ``width`` columns (0: unlimited) is too narrow for it, what does not fit is below."""
+    """One line. If a terminal of ``width`` columns (0: unlimited) is too narrow, the rest is on further lines."""
     if progress.bootstrap:
         return _wrapped(plain(progress.bootstrap), width)
     at = as_time(progress.resolved_ts) if progress.resolved_ts else "nothing yet"
@@ -158,7 +158,7 @@ def as_json(progress: Progress) -> dict[str, Any]:
 
 
 def progress_in(said: Mapping[str, Any]) -> Progress:
-    """What ``as_json`` has made, also by another version: a field that is missing has its default, one that is not known is left out."""
+    """The progress in the output of ``as_json``, also of another version: a missing field gets its default, an unknown field is ignored."""
     given = _known(Progress, said)
     given["newest_findings"] = tuple(given.get("newest_findings", ()))
     given["pumps"] = tuple(SeenPump(**_known(SeenPump, pump)) for pump in given.get("pumps", ()))
@@ -193,7 +193,7 @@ def render_summary(progress: Progress, seconds: float) -> str:
 
 
 def seconds_in_words(value: float) -> str:
-    """Such as ``0.3 s`` or ``2.0 h``."""
+    """A duration as text, such as ``0.3 s`` or ``2.0 h``."""
     if value < 120:
         return f"{value:.1f} s"
     if value < 7200:

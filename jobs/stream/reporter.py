@@ -7,7 +7,7 @@
 
 Lines that are not redrawn go out when something changed, and every ``EVERY_SECONDS`` when nothing did.
 
-Promises: what is said while something is redrawn appears above it, whole; so does what others print to the same terminal through Python.
+Promises: messages appear whole, above the redrawn part; so does what other code prints to the same terminal through Python.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def reporter_of(read: Callable[[], Progress], given: argparse.Namespace, title: 
 
 
 def newsworthy(progress: Progress) -> tuple[object, ...]:
-    """What a line goes out for when it changes: rows, DDLs, findings, states, a Pump, and what does not answer."""
+    """The facts whose change prints a line: rows, DDLs, findings, states, Pumps, and services that do not answer."""
     pumps = tuple((pump.name, pump.state, bool(pump.trouble)) for pump in progress.pumps)
     counts = (progress.row_events, progress.ddls, progress.findings, progress.state, progress.bootstrap)
     return (*counts, progress.stalled, bool(progress.unrecorded), pumps)
@@ -228,7 +228,7 @@ class Reporter:
             self._view.say(text)
 
     def conclude(self, text: str) -> None:
-        """Print what the job is run for, such as the outcome of a comparison: as a message, but not even ``none`` is silent about it."""
+        """Print the outcome of the job, such as of a comparison: a message that ``none`` prints, too."""
         if self._form is ProgressForm.NONE:
             print(text, file=self._out, flush=True)
         else:

@@ -1,8 +1,8 @@
 """Where a stream resumes: the target's own checkpoint row comes first; positions of Spark and Delta count only for the same target. Pure.
 
-Promises: a target that was emptied, rebuilt or replaced is never taken for caught up, and a position of another target is never used
-silently: where two interpretations are possible the start is refused, with both and what to do for each. A checkpoint of a release without
-identities is accepted once, if the target has its row, and belongs to this target from then on.
+Promises: an emptied, rebuilt or replaced target never counts as caught up, and a position of another target is never used silently. If two
+interpretations are possible, the start is refused; the error names both and what to do for each. A checkpoint without an identity (an older release) is
+accepted once, if the target has its row, and then belongs to this target.
 
 | target's row | Spark's checkpoint | Delta's rows | the stream |
 |---|---|---|---|
@@ -41,13 +41,13 @@ class DeltaPlace:
 
 @dataclass(frozen=True, slots=True)
 class TargetWords:
-    """What messages call a target and its record."""
+    """The words of messages for a target and its record."""
 
     where: str
     home: str
-    """What holds its record, and makes it another target when it is made again."""
+    """The place of the record. A target whose place was made again is another target."""
     leftovers: str
-    """What must not be there when an empty target is to be filled."""
+    """What must not exist before an empty target is filled."""
     by_hand: str
     """How a commit_ts, ``TS``, is recorded by hand."""
 
@@ -99,11 +99,11 @@ def check_spark(places: ResumeState, kept_for: str | None, target: str, commit_t
     if commit_ts is None:
         raise ConfigError(
             f"the target {places.target.where} has no checkpoint of cluster {places.cluster_id}, but Spark's checkpoint {places.checkpoint_dir} shows that this "
-            f"stream has run: the target was rebuilt or emptied, its row was deleted, or syncer.to names another one. Choose: {_both(places, with_spark=True)}"
+            f"stream has run: the target was rebuilt or emptied, its row was deleted, or syncer.to names another target. Choose: {_both(places, with_spark=True)}"
         )
     if kept_for != target:
         raise ConfigError(
-            f"Spark's checkpoint {places.checkpoint_dir} belongs to another target than {places.target.where}, or to it before its "
+            f"Spark's checkpoint {places.checkpoint_dir} belongs to another target than {places.target.where}, or to this target before its "
             f"{places.target.home} was rebuilt. If syncer.to is right, delete the directory {places.checkpoint_dir}: the stream then resumes from "
             f"this target's own row, {commit_ts} ({as_time(commit_ts)})"
         )
@@ -127,7 +127,7 @@ def committed_ts(commits: Sequence[str], offset_of: Callable[[str], str | None])
 
 @dataclass(frozen=True, slots=True)
 class NothingApplied:
-    """That a target whose record is ``recorded_ts`` has everything up to ``upto_ts``: nothing was to be applied in between."""
+    """A note that a target with record ``recorded_ts`` has everything up to ``upto_ts``: there was nothing to apply in between."""
 
     target: str
     """Its identity."""
@@ -140,7 +140,7 @@ class NothingApplied:
 
     @classmethod
     def from_json(cls, text: str | None) -> Self | None:
-        """None also for what is not whole, or of another version."""
+        """None also for a damaged note, or one of another version."""
         try:
             found = json.loads(text or "")
             return cls(found["target"], found["recorded_ts"], found["upto_ts"]) if found["version"] == 1 else None
@@ -153,7 +153,7 @@ class NothingApplied:
 
 
 def check_no_gap(places: ResumeState, spark_ts: int, commit_ts: int) -> None:
-    """Check that the target has all that Spark considers done; a stream with nothing new to read would not notice.
+    """Check that the target has everything that Spark considers done: a stream without new binlogs would not notice a gap.
 
     Raises:
         ApplyError: it does not.
@@ -182,7 +182,7 @@ def first_ts(places: ResumeState, delta: DeltaPlace) -> int:
 def _both(places: ResumeState, *, with_spark: bool) -> str:
     spark = f"delete {places.checkpoint_dir} and " if with_spark else ""
     return (
-        f"(1) it is empty and to be filled from the binlogs: check that {places.target.leftovers}, "
-        f"{spark}set initial-commit-ts to where the binlogs are to be read from (0 = the beginning); "
-        f"(2) it already holds all data up to some TS, from a dump or a backup: {spark}record that, {places.target.by_hand}"
+        f"(1) the target is empty, to be filled from the binlogs: check that {places.target.leftovers}, "
+        f"{spark}set initial-commit-ts to the first position to read (0 = the beginning); "
+        f"(2) the target already has all data up to some TS, from a dump or a backup: {spark}record that TS: {places.target.by_hand}"
     )

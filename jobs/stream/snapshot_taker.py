@@ -1,13 +1,12 @@
-"""The schema at the ts where a stream begins, for a DDL history that does not reach back to it (``syncer.load-schema-snapshot``, ddl.md 4).
+"""The schema at the ts where a stream begins, for a DDL history that does not reach back to that ts (``syncer.load-schema-snapshot``, ddl.md 4).
 
-The real Drainer lists the schema in TiKV at that ts. A status port lists only what is there now, so: a table that no schema version has
-changed since is as it is now; what was changed since, or shortly before (a TiDB server may be behind by a schema lease), is read from its
-key at the ts, also if it was dropped, truncated, renamed or exchanged. Which those are is told by the schema versions themselves, and for a
-DROP DATABASE by its job.
+The real Drainer lists the schema in TiKV at that ts. A status port lists only the current schema. So a table without a schema version since the ts is
+taken as it is now. A table that was changed since, or shortly before (a TiDB server may be behind by a schema lease), is read from its key at the ts, also
+if it was dropped, truncated, renamed or exchanged. The schema versions name these tables; for a DROP DATABASE its job does.
 
-Promises: the snapshot is the schema at the ts exactly, or ``HistoryUnavailable`` says what is missing and what to do: GC has passed the ts
-and something was changed since; or the history lacks jobs after the ts. On a later start the snapshot that was kept beside the checkpoint
-is used while the history still continues it: tables that stay behind (frozen) need what was before, and GC does not matter.
+Promises: the snapshot is exactly the schema at the ts. Otherwise ``HistoryUnavailable`` says what is missing and what to do: GC has passed the ts and a
+table was changed since, or the history lacks jobs after the ts. A later start uses the snapshot kept beside the checkpoint, as long as the history
+continues it: frozen tables need the older schema, and GC does not matter.
 """
 
 import logging
@@ -33,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What was changed since a ts, or shortly before it. Pure."""
+    """The databases and tables that were changed since a ts, or shortly before it. Pure."""
 
     version: SchemaVersion
     """The schema version at the ts."""
@@ -62,7 +61,7 @@ class Touched:
 
     @property
     def table_ids(self) -> frozenset[int]:
-        """The tables that are not as they are now."""
+        """The tables that may differ from their current definition."""
         return frozenset(table_id for _, table_id in self.places)
 
 
@@ -115,7 +114,7 @@ class SnapshotTaker:
         return snapshot
 
     def _is_continued(self, snapshot: SnapshotJobs) -> bool:
-        """Whether the history has every job after the snapshot; if its ids do not tell, the schema versions do, which GC leaves alone."""
+        """Whether the history has every job after the snapshot. If the job ids do not show it, the schema versions do: GC does not remove them."""
         jobs = list(self._feed.snapshot().jobs.values())
         if snapshot.continued_by(jobs):
             return True
@@ -128,7 +127,9 @@ class SnapshotTaker:
         jobs = [job for job in self._feed.refresh().jobs.values() if job.id > 0]
         _require_continued(ts, touched, jobs)
         if any(change.type == JobType.FLASHBACK_CLUSTER for change in touched.after):
-            raise HistoryUnavailable(f"{_at(ts)}: FLASHBACK CLUSTER was executed since, which no Drainer follows: begin with a new dump")
+            raise HistoryUnavailable(
+                f"{_at(ts)}: FLASHBACK CLUSTER was executed since, which no Drainer can replicate: begin with a new dump"
+            )
         places = touched.places | self._dropped_with_databases(touched)
         databases = {d.id: d for d in listing if d.id not in touched.schema_ids}
         databases |= {i: found for i in touched.schema_ids if (found := self._reader.database(i, ts)) is not None}
@@ -145,7 +146,7 @@ class SnapshotTaker:
         return snapshot_of(databases, tables, (ts, touched.version), max((job.id for job in jobs), default=0), changed_at)
 
     def _dropped_with_databases(self, touched: Touched) -> frozenset[tuple[int, int]]:
-        """The tables that fell with their databases: only the job names them, which appears when it is done."""
+        """The tables dropped with their databases. Only the job names them, and it appears when it is done."""
         drops: dict[int, SchemaVersion] = {}
         for change in touched.after:
             if change.type == JobType.DROP_SCHEMA:
@@ -164,8 +165,8 @@ class SnapshotTaker:
                     return job
             if retries.over:
                 raise HistoryUnavailable(
-                    f"database id {schema_id} was dropped at schema version {version}, but its job, which names its tables, is not in the DDL "
-                    f"history after {self._timeout:g} s: wait until the DROP DATABASE has ended (ADMIN SHOW DDL JOBS), then start again"
+                    f"database id {schema_id} was dropped at schema version {version}, but the DDL history lacks "
+                    f"its job, which names its tables, after {self._timeout:g} s: wait until the DROP DATABASE has ended (ADMIN SHOW DDL JOBS), then start again"
                 )
             retries.pause_in_time()
 
@@ -238,7 +239,7 @@ def _tell(ts: int, databases: Mapping[int, DbInfo], tables: Mapping[int, Sequenc
     ]
     if halfway:
         _log.warning(
-            "at ts %d a DDL was in progress on %s: if it drops a column, the target is taken to be without it, as a dump is",
+            "at ts %d a DDL was in progress on %s: if it drops a column, the stream assumes a target without that column, like a dump",
             ts,
             ", ".join(halfway),
         )

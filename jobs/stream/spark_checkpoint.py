@@ -1,8 +1,7 @@
 """Spark's checkpoint directory of a stream: the settings that it was made with, and its position. [spark]
 
-Promises: a query never continues with another delivery or other buckets than its state was made with; such settings are refused. What must
-not change is stored in one file next to Spark's own, written atomically, because a start may be killed too; with it the Drainer's name, which
-``conf.unset`` takes up where ``node-id`` is not set.
+Promises: a query continues only with the delivery and the buckets of its state; other settings are refused. One file next to Spark's own keeps these
+settings, and the Drainer's name, which ``conf.unset`` uses if ``node-id`` is not set. The file is written atomically: a start may be killed.
 """
 
 import json
@@ -27,14 +26,14 @@ from pyspark_tidb_binlog.schemas.events import Delivery
 _KEPT_VERSION = 3
 _NOTHING_APPLIED = "tidb-binlog-nothing-applied.json"
 _BUCKETS_EACH = 2
-"""Pairing buckets of a state partition: while what one releases is decoded the next is paired; each costs a batch 10 ms."""
+"""Pairing buckets of a state partition. The next bucket is paired while the output of one is decoded. Each costs a batch 10 ms."""
 
 
 class SparkCheckpoint:
     """The ``checkpoint_dir`` of a stream."""
 
     def __init__(self, spark: SparkSession, config: DrainerConfig, waiting: Waiting = log_waiting) -> None:
-        """Reads the settings that the directory was made with; if there are none, asks the Pumps, for which ``waiting`` waits.
+        """Reads the settings of the directory. If there are none, asks the Pumps; ``waiting`` waits for them.
 
         Raises:
             ConfigError: the current settings differ from them.
@@ -60,14 +59,14 @@ class SparkCheckpoint:
     def _kept_delivery(self, made_with: dict[str, Any], config: DrainerConfig) -> Delivery:
         if made_with["version"] != _KEPT_VERSION:
             raise ConfigError(
-                f"the checkpoint {config.checkpoint_dir} has the format {made_with['version']}, supported is {_KEPT_VERSION}: "
+                f"the checkpoint {config.checkpoint_dir} has format {made_with['version']}, but this release supports format {_KEPT_VERSION}: "
                 "delete the directory (the stream resumes from the target's checkpoint row)"
             )
         self.kept_for = made_with["target"]
         if config.source.delivery not in ("", made_with["delivery"]):
             raise ConfigError(
                 f"the checkpoint {config.checkpoint_dir} was made with delivery {made_with['delivery']}, but spark.delivery is "
-                f"{config.source.delivery}: set the former, or delete the directory (the stream resumes from the target's checkpoint row)"
+                f"{config.source.delivery}: set the delivery of the checkpoint, or delete the directory (the stream resumes from the target's checkpoint row)"
             )
         self.bucket_ids = tuple(made_with["bucket_ids"])
         return Delivery(made_with["delivery"])
@@ -101,10 +100,10 @@ class SparkCheckpoint:
         return NothingApplied.from_json(self._place.read(_NOTHING_APPLIED))
 
     def clear_half_written(self) -> None:
-        """Delete what a death left of the record of the very first batch: Spark starts no query over it.
+        """Delete the half-written record of a first batch, which a killed start leaves: Spark starts no query over it.
 
         Raises:
-            ConfigError: there is more, although no batch is recorded, so somebody has deleted the record.
+            ConfigError: there are other files, but no batch is recorded: somebody has deleted the record.
         """
         found = {directory: self._place.names(directory) for directory in ("offsets", "state", "commits")}
         if any(name.isdecimal() for name in found["offsets"]):
@@ -115,7 +114,7 @@ class SparkCheckpoint:
         found["offsets"] = [name for name in found["offsets"] if name not in half_written]
         if left := [f"{directory}/{name}" for directory, names in found.items() for name in names]:
             raise ConfigError(
-                f"the checkpoint {self._place.uri} records no batch, but has {left[0]}, with which Spark starts no query: "
+                f"the checkpoint {self._place.uri} has {left[0]} but records no batch, so Spark starts no query: "
                 "delete the directory (the stream resumes from the target's checkpoint row)"
             )
 

@@ -1,7 +1,7 @@
-"""What a start waits for before there is a stream whose progress could show it: PD or the registry, and the Pumps.
+"""Reports what a start waits for before a stream exists: PD or the registry, and the Pumps.
 
-Promises: what does not answer is said at once, and again every ``SAY_SECONDS`` while that lasts, on the terminal and in the log; a stop request
-ends the wait at the next attempt.
+Promises: a service that does not answer is reported at once, and every ``SAY_SECONDS``, on the terminal and in the log. A stop request ends the wait at
+the next attempt.
 """
 
 import logging
@@ -22,7 +22,7 @@ class StartWait:
     def __init__(
         self, patience: float, stop: threading.Event, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``patience``: seconds after which a start gives up, for messages; ``say``: prints a line for whoever looks."""
+        """``patience``: seconds after which a start gives up, for messages; ``say`` prints a line on the terminal."""
         self._patience = patience
         self._stop = stop
         self._say = say
@@ -30,10 +30,10 @@ class StartWait:
         self._begun = self._said_at = -1.0
 
     def __call__(self, why: str) -> None:
-        """Say it if that is due.
+        """Report the reason, if that is due.
 
         Raises:
-            Stopped: a stop was asked for.
+            Stopped: a stop was requested.
         """
         if self._stop.is_set():
             raise Stopped(f"stopped while waiting for the upstream: {why}")

@@ -1,10 +1,10 @@
 """``drainer --bootstrap``: when tables are copied from the upstream, at which snapshot, and when the stream may begin. [spark]
 
-A first load copies everything at a timestamp of now, into a target without a checkpoint; the stream then begins there. Tables of a stream that runs
-are copied at its checkpoint, before it goes on: so no other table is affected, and no transaction is filtered by table.
+A first load copies all tables at the current timestamp into a target without a checkpoint; the stream then begins there. Tables of an existing stream
+are copied at its checkpoint, before it continues: no other table is affected, and no transaction is filtered by table.
 
-Promises: the stream never begins on a table that is copied in part. What an earlier life has begun is finished first, whether it is asked for again
-or not; where that is not possible, ``BootstrapRefused`` says why and what to do. GC is kept behind the snapshot while it is read, where PD is the registry.
+Promises: the stream never begins on a partly copied table. A start first finishes the copy of an earlier start, with or without the flag. If that is not
+possible, ``BootstrapRefused`` says why and what to do. If PD is the registry, GC stays behind the snapshot while it is read.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _TRIES = 10
-"""Snapshots that are tried for a first load, while DDLs are under way."""
+"""How many snapshots a first load tries while DDLs are running."""
 _PAUSE_SECONDS = 1.0
 _MADE_BY_TIDB = frozenset({"information_schema", "performance_schema", "metrics_schema", "inspection_schema", "mysql", "sys"})
 
@@ -65,7 +65,7 @@ class StreamStand:
 
 
 class TableLoader:
-    """Copies what is asked for, and what an earlier life has left, in one life of a Drainer."""
+    """Copies the requested tables, and the unfinished ones of an earlier start, in one start of a Drainer."""
 
     def __init__(
         self,
@@ -77,11 +77,10 @@ class TableLoader:
         servers: StreamServers = dict,
         begins: Callable[[], object] = lambda: None,
     ) -> None:
-        """``config``: with its cluster id. ``upstream``: where to read; None: ``[spark.upstream]``. ``servers``: of the stream's cluster. ``begins`` is called
-        before anything is copied.
+        """``config`` has its cluster id. ``upstream`` None: ``[spark.upstream]``. ``servers``: the stream's cluster. ``begins`` is called before the first copy.
 
         Raises:
-            ConfigError: these settings have nothing to copy to or from.
+            ConfigError: the settings name no upstream, or a target without tables.
         """
         self._spark = spark
         self._config = config
@@ -95,33 +94,33 @@ class TableLoader:
         self._loaded: tuple[int, frozenset[tuple[str, str]]] | None = None
         self._is_server = config.apply.db_type in ("mysql", "tidb")
         if request and not self._is_server:
-            raise ConfigError(f"{request.flag}: syncer.db-type = {config.apply.db_type!r} has no tables to be filled; remove the flag")
+            raise ConfigError(f"{request.flag}: syncer.db-type = {config.apply.db_type!r} has no tables to fill; remove the flag")
         if request and config.apply.loopback_control:
             raise ConfigError(
-                f"{request.flag}: in a ring (syncer.loopback-control) the target's own Drainer would send back that the table was emptied; copy it by a dump"
+                f"{request.flag}: in a ring (syncer.loopback-control) the target's own Drainer would send the emptying of the table back; copy the table by a dump"
             )
         if request:
             self._source()
 
     @property
     def words(self) -> str:
-        """How far the copy is, for people; empty = none runs."""
+        """The progress of the copy in words; empty = no copy runs."""
         running = self._running
         return running.words if running is not None else ""
 
     @property
     def copied(self) -> CopyProgress | None:
-        """The same in numbers; None = none runs, or it is not known yet."""
+        """The same in numbers; None = no copy runs, or it is not known yet."""
         running = self._running
         return running.copied if running is not None else None
 
     def first_load(self, held: Callable[[], Lease], commit_ts: int | None, history_at: Callable[[int, bool], SchemaHistory]) -> int | None:
-        """Fill a target without a checkpoint, if that is asked for or begun; where the stream then begins. None: it is not.
+        """Fill a target without a checkpoint, if a first load is requested or unfinished. Returns where the stream begins; None: no first load.
 
         Args:
             held: the lease.
             commit_ts: the target's checkpoint.
-            history_at: makes the DDL history reach a timestamp, and returns it; with True an earlier life has done so.
+            history_at: extends the DDL history to a timestamp, and returns it; True: an earlier start has begun there.
         """
         if not self._is_server:
             return None
@@ -129,7 +128,9 @@ class TableLoader:
         if commit_ts is not None:
             if self._request.everything:
                 _log.warning(
-                    "--bootstrap-all: the target has a checkpoint, %d (%s); the stream goes on there", commit_ts, as_time(commit_ts)
+                    "--bootstrap-all: the target already has a checkpoint, %d (%s), so nothing is copied; the stream continues there",
+                    commit_ts,
+                    as_time(commit_ts),
                 )
             return None
         first = record if record is not None and record.head.kind is CopyKind.FIRST else None
@@ -138,17 +139,17 @@ class TableLoader:
         if not self._request.everything and not (first is not None and not first.joined):
             if self._request.tables:
                 raise BootstrapRefused(
-                    "--bootstrap DB.TABLE copies tables of a stream at its checkpoint, and the target has none: fill it with --bootstrap-all"
+                    "--bootstrap DB.TABLE copies tables at the stream's checkpoint, but the target has no checkpoint: fill the target with --bootstrap-all"
                 )
             if self._request.restart:
                 raise BootstrapRefused(
-                    "--bootstrap-restart: the target has no checkpoint, and no first load is recorded that the stream has not joined already; to copy everything, "
-                    "which removes what an earlier first load has copied, start with --bootstrap-all --bootstrap-restart"
+                    "--bootstrap-restart: the target has no checkpoint and no record of an unfinished first load. To copy everything, start with "
+                    "--bootstrap-all --bootstrap-restart, which removes the rows of an earlier first load"
                 )
             if first is not None:
                 _log.warning(
-                    "a first load at %d (%s) was made here and joined, but the target's checkpoint is gone; the stream begins as on a target that was never written "
-                    "to. To copy everything again: --bootstrap-all --bootstrap-restart",
+                    "the target has a finished first load at %d (%s), but its checkpoint is gone: the stream begins as on a new target. "
+                    "To copy everything again, start with --bootstrap-all --bootstrap-restart",
                     first.head.ts,
                     as_time(first.head.ts),
                 )
@@ -162,15 +163,15 @@ class TableLoader:
                 after = self._record()
                 if attempt == _TRIES - 1 or (after is not None and after.begun and after.head.ts == ts):
                     raise
-                _log.warning("another snapshot is taken: %s", error)
+                _log.warning("the first load tries another snapshot: %s", error)
                 self._wait()
         raise AssertionError("the loop above returns or raises")
 
     def of_stream(self, held: Lease, stand: StreamStand) -> None:
-        """Copy tables of a stream at its checkpoint, before it goes on; then note that what was copied is joined.
+        """Copy tables of a stream at its checkpoint, before the stream continues; then record that the stream has joined them.
 
         Raises:
-            BootstrapRefused: it is not possible, or something is copied in part and cannot be finished.
+            BootstrapRefused: the copy is not possible, or a partly copied table cannot be finished.
         """
         if not self._is_server:
             return
@@ -180,9 +181,9 @@ class TableLoader:
         wanted = self._named(selection, stand)
         if left and record is not None and begun and record.head.kind is CopyKind.FIRST and not self._request.restart:
             raise BootstrapRefused(
-                f"a first load at {record.head.ts} ({as_time(record.head.ts)}) is half done, but the target has a checkpoint, {stand.commit_ts}. Start with "
-                "--bootstrap-restart: every table of that load is emptied and copied again, at the checkpoint (views and sequences that are missing are to be made by hand). "
-                "Only where somebody else has filled all of them up to that checkpoint: delete the cluster's rows from "
+                f"a first load at {record.head.ts} ({as_time(record.head.ts)}) is unfinished, but the target has a checkpoint, {stand.commit_ts}. Start with "
+                "--bootstrap-restart: it empties every table of that load and copies it again, at the checkpoint. Create missing views and sequences by hand. "
+                "If the tables were filled up to that checkpoint by other means, delete the cluster's rows from "
                 f"{held.schema}.{copy_record.TABLE} instead"
             )
         if not left and not wanted:
@@ -190,10 +191,10 @@ class TableLoader:
                 self._transact(held, lambda session: copy_record.note_joined(session, held.cluster_id, held.schema))
             if self._request.restart:
                 _log.warning(
-                    "--bootstrap-restart: nothing is half done, so nothing is copied; tables of a stream are copied by --bootstrap DB.TABLE"
+                    "--bootstrap-restart: no copy is unfinished, so nothing is copied; to copy tables of a stream, use --bootstrap DB.TABLE"
                 )
             if record is not None and record.unfinished:
-                _log.warning("a copy of tables that are not replicated any more is half done; it is left so")
+                _log.warning("the unfinished copy has only tables that are not replicated any more; it stays unfinished")
             return
         self._require_source(left)
         self._require_upstream(held)
@@ -207,7 +208,7 @@ class TableLoader:
         self._transact(held, lambda session: copy_record.note_joined(session, held.cluster_id, held.schema))
 
     def _settled(self, held: Lease, stand: StreamStand) -> CopyRecord | None:
-        """The record, after what the target has lost of a first load while its checkpoint was made (it crashed, or a replica took its place) was copied again."""
+        """The record of the copy. If the target has lost a part of the first load (a crash, a fail-over to a replica), that part is copied again first."""
         record = self._record()
         first = record if record is not None and record.head.kind is CopyKind.FIRST else None
         left = self._left(first)
@@ -220,8 +221,8 @@ class TableLoader:
         if lost and self._is_whole(held, stand):
             self._require_source(left)
             _log.warning(
-                "the target has the checkpoint of the first load at %d (%s), but not all of that load: it has lost transactions that it had committed, and the load "
-                "goes on where the target is",
+                "the target has the checkpoint of the first load at %d (%s), but has lost transactions of that load; "
+                "the load continues where the target is",
                 *(stand.commit_ts, as_time(stand.commit_ts)),
             )
             self._load_all(held, stand.commit_ts, stand.history)
@@ -229,7 +230,7 @@ class TableLoader:
         if first is None or not first.begun or left:
             return record
         _log.warning(
-            "the first load at %d (%s) has copied all its tables, but the target has not recorded that it was completed; look whether its views and sequences are there",
+            "the first load at %d (%s) has copied all its tables, but the target has no record of its end; check that its views and sequences exist",
             *(first.head.ts, as_time(first.head.ts)),
         )
         done = [t for t in first.tables if t.state is CopyState.DONE]
@@ -237,7 +238,7 @@ class TableLoader:
         return self._record()
 
     def _left(self, record: CopyRecord | None) -> list[tuple[str, str]]:
-        """The tables that are replicated and not copied completely."""
+        """The replicated tables whose copy is not complete."""
         keeps = Selection.of(self._config.apply).tables.keeps
         return [(t.schema, t.name) for t in record.unfinished if keeps(t.schema, t.name)] if record else []
 
@@ -282,8 +283,8 @@ class TableLoader:
         if different := sorted(there ^ known):
             shown = ", ".join(f"{s}.{t}" for s, t in different[:5])
             raise SchemaMoves(
-                f"the upstream's tables at {ts} are not those of the DDL history: {shown}. If no DDL is under way, the account of spark.upstream may not see "
-                "them (it needs SELECT), or the history does not reach back to all of them: set syncer.load-schema-snapshot = true"
+                f"the upstream's tables at {ts} are not those of the DDL history: {shown}. If no DDL is running, grant SELECT on them to the account of "
+                "spark.upstream; or, if the DDL history does not reach back to their creation, set syncer.load-schema-snapshot = true"
             )
 
     # Tables of a stream.
@@ -298,7 +299,7 @@ class TableLoader:
                 near = " or ".join(nearest(f"{schema}.{name}", (f"{t.schema}.{t.name}" for t in live)))
                 raise BootstrapRefused(
                     f"--bootstrap {schema}.{name}: no such table is replicated at the checkpoint {stand.commit_ts} ({as_time(stand.commit_ts)})"
-                    + (f"; did you mean {near}?" if near else "; it has its name upstream here, and filters decide what is replicated")
+                    + (f"; did you mean {near}?" if near else "; give its name upstream, and check the filters")
                 )
             found |= {t.table_id: t for t in chosen}
         return list(found.values())
@@ -311,7 +312,7 @@ class TableLoader:
         wanted: Sequence[TableAt],
         left: Sequence[tuple[str, str]],
     ) -> list[TableAt]:
-        """What is asked for and what is left; of a copy that goes on also what is done, which its record names."""
+        """The requested and the unfinished tables; of a continued copy also the finished ones, which its record names."""
         names = set(left)
         goes_on = record is not None and record.head.ts == stand.commit_ts and not self._request.restart
         if record is not None and record.begun and (goes_on or record.head.kind is CopyKind.FIRST):
@@ -319,7 +320,7 @@ class TableLoader:
         live = {(t.schema, t.name): t for t in selection.live(stand.history, stand.version)}
         gone = sorted(name for name in names if name not in live)
         for schema, name in gone:
-            _log.warning("%s.%s, which was to be copied, is not replicated any more", schema, name)
+            _log.warning("%s.%s is not copied: it is not replicated any more", schema, name)
         found = {t.table_id: t for t in (*wanted, *(live[name] for name in names if name in live))}
         return [found[i] for i in sorted(found)]
 
@@ -329,8 +330,8 @@ class TableLoader:
         except ConfigError as error:
             names = ", ".join(f"{schema}.{name}" for schema, name in left[:5])
             raise BootstrapRefused(
-                f"an earlier start began to copy {names} with --bootstrap and did not finish, so the target has a part of it, and the stream may not begin. "
-                f"To finish: {error}; to go on without: syncer.ignore-table"
+                f"an earlier start with --bootstrap did not finish copying {names}: the target has only a part, so the stream may not begin. "
+                f"To finish the copy: {error}; to continue without these tables, set syncer.ignore-table"
             ) from error
 
     def _is_whole(self, held: Lease, stand: StreamStand) -> bool:
@@ -341,8 +342,8 @@ class TableLoader:
     def _require_whole(self, held: Lease, stand: StreamStand) -> None:
         if not self._is_whole(held, stand):
             raise BootstrapRefused(
-                f"the target is not consistent at its checkpoint {stand.commit_ts}: an earlier life, or another Drainer, has applied a part of what follows. Start "
-                'without --bootstrap until the checkpoint says "consistent":true, stop, and start with it again'
+                f"the target is not consistent at its checkpoint {stand.commit_ts}: an earlier start, or another Drainer, has applied a part of later "
+                'transactions. Start without --bootstrap until the checkpoint says "consistent":true, stop, and start with --bootstrap again'
             )
 
     @staticmethod
@@ -358,21 +359,21 @@ class TableLoader:
     # Both.
 
     def _require_upstream(self, held: Lease) -> None:
-        """It is a TiDB of the stream's cluster, as far as that can be told, and not the target."""
+        """Refuse an upstream that is the target, or a TiDB of another cluster, as far as the servers' ids show it."""
         if self._looked:
             return
         upstream, cluster_id = self._source(), held.cluster_id
         if upstream.is_target(held):
             raise BootstrapRefused(
-                f"spark.upstream ({upstream.where}) is the target itself: its tables would be emptied and nothing copied. Correct spark.upstream or syncer.to"
+                f"spark.upstream ({upstream.where}) is the target itself: the copy would empty its tables. Correct spark.upstream or syncer.to"
             )
         if why := unverified(upstream, cluster_id, self._servers):
             _log.warning(
-                "nobody can tell whether spark.upstream (%s) is of cluster %d, whose binlogs come; only the names and ids of its tables are compared: %s",
+                "cannot verify that spark.upstream (%s) belongs to cluster %d, whose binlogs the stream reads; only the names and ids of its tables are compared: %s",
                 *(upstream.where, cluster_id, why),
             )
         else:
-            _log.info("spark.upstream (%s) is of cluster %d, whose binlogs come", upstream.where, cluster_id)
+            _log.info("spark.upstream (%s) belongs to cluster %d, whose binlogs the stream reads", upstream.where, cluster_id)
         self._looked = True
 
     def _run(
@@ -393,7 +394,7 @@ class TableLoader:
                 self._running = None
         rate = done.rows / max(done.seconds, 0.1)
         _log.info(
-            "%d tables with %d rows are at the target as of %d, after %.0f s (%.0f rows/s)",
+            "copied %d tables with %d rows to the target, as of %d, in %.0f s (%.0f rows/s)",
             done.tables,
             done.rows,
             head.ts,

@@ -1,4 +1,4 @@
-"""The sink that ``syncer.db-type`` asks for, and what messages call it."""
+"""The sink of ``syncer.db-type``, and its name in messages."""
 
 import math
 from collections.abc import Callable
@@ -33,11 +33,13 @@ def sink_of(
     now: Callable[[], int] | None = None,
     spark: "SparkSession | None" = None,
 ) -> Sink:
-    """The sink of a stream of cluster ``cluster_id``; nothing is opened. ``pause``: waits for so many seconds, or raises to end the wait.
-    ``now``: the upstream's timestamp of now; None: by this machine's clock. ``spark``: sends to a topic, where the settings say so.
+    """The sink of a stream of cluster ``cluster_id``; nothing is opened.
+
+    ``pause`` waits for the given seconds, or raises to end the wait. ``now``: the upstream's timestamp of now; None: this machine's clock. ``spark`` sends
+    to a topic, if the settings say so.
 
     Raises:
-        ConfigError: there is no such sink, or a setting of it is wrong.
+        ConfigError: there is no such sink, or one of its settings is wrong.
     """
     if config.apply.db_type in ("mysql", "tidb"):
         # Also for net changes: it finishes what a life with net-change = false has left.
@@ -49,7 +51,7 @@ def sink_of(
         return _lake(config, cluster_id, pause)
     if config.apply.db_type == "kafka":
         return kafka_sink(_topic(config, cluster_id, pause, spark), _message_settings(config, cluster_id))
-    raise ConfigError(f"syncer.db-type = {config.apply.db_type!r}: there is no such target")
+    raise ConfigError(f"syncer.db-type = {config.apply.db_type!r} is not a known target")
 
 
 def _lake(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None]) -> Sink:
@@ -91,8 +93,8 @@ def _relayed(sink: Sink, config: DrainerConfig, cluster_id: int) -> Sink:
     apply = config.apply
     if any(route.where for route in apply.routes):
         raise ConfigError(
-            "syncer.relay.log-dir: a relay log holds whole transactions, from which the rows that a where of spark.route hides cannot be left out; "
-            "remove one of the two"
+            "syncer.relay.log-dir: a relay log holds whole transactions, with the rows that a where of spark.route excludes; "
+            "remove the relay log or the where"
         )
     log = RelayLog(Path(config.relay.log_dir), config.relay.max_file_size, relay_stream(config, cluster_id))
     settings = RelaySettings(not apply.net_change, not apply.routes, frozenset(apply.ignore_txn_commit_ts))
@@ -100,19 +102,19 @@ def _relayed(sink: Sink, config: DrainerConfig, cluster_id: int) -> Sink:
 
 
 def relay_stream(config: DrainerConfig, cluster_id: int) -> RelayStream:
-    """What decides which transactions a relay log holds."""
+    """The settings that decide which transactions a relay log holds."""
     return RelayStream(cluster_id, Selection.of(config.apply).text, frozenset(config.apply.ignore_txn_commit_ts))
 
 
 def require_server(config: DrainerConfig) -> DrainerConfig:
-    """``config``, whose target must be a MySQL-protocol server, because it is compared at the end.
+    """``config``, if its target is a MySQL-protocol server, which the job needs to compare tables.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the target is another one.
     """
     if config.apply.db_type not in ("mysql", "tidb"):
         raise ConfigError(
-            f"syncer.db-type = {config.apply.db_type!r}: this job compares tables, and needs a MySQL-protocol server; use drainer"
+            f"syncer.db-type = {config.apply.db_type!r}: this job compares tables, so its target must be a MySQL-protocol server; use drainer"
         )
     return config
 

@@ -1,7 +1,7 @@
-"""Whether ``[spark.upstream]`` is a TiDB of the cluster whose binlogs come: tables of another one would be copied without an error.
+"""Checks that ``[spark.upstream]`` is a TiDB of the stream's cluster: tables of another cluster would be copied without an error.
 
-Promises: told by the ids of TiDB servers, which no two processes share: those that the stream's side knows (PD, or the status ports) and those that the
-upstream tells by SQL. A cluster's id cannot be asked by SQL in the versions of TiDB that have binlogs. Where one side does not tell, nobody knows.
+Promises: compares the ids of TiDB servers, which no two processes share. The stream's side has them from PD or the status ports, the upstream reports
+them by SQL. In the versions of TiDB with binlogs, SQL does not report a cluster's id. If one side reports no servers, the answer is unknown.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,11 +27,11 @@ def servers_at(where: str | Callable[[], Sequence[str]], tls: TlsSettings | None
 
 
 def unverified(upstream: SnapshotSource, cluster_id: int, known: StreamServers) -> str:
-    """Why it is not known whether ``upstream`` is of the stream's cluster; empty: it is.
+    """Why the check has no answer; empty: ``upstream`` belongs to the stream's cluster.
 
     Raises:
-        BootstrapRefused: it is of another one.
-        RetryableApplyError: it does not answer.
+        BootstrapRefused: ``upstream`` belongs to another cluster.
+        RetryableApplyError: ``upstream`` does not answer.
     """
     try:
         ours = known()
@@ -44,10 +44,10 @@ def unverified(upstream: SnapshotSource, cluster_id: int, known: StreamServers) 
     except ApplyError as error:
         return str(error)
     if not ours or not theirs:
-        return f"no TiDB server is told by {'spark.upstream' if ours else 'the side of the stream'}"
+        return f"{'spark.upstream' if ours else 'the side of the stream'} reports no TiDB server"
     if not ours.keys() & theirs.keys():
         raise BootstrapRefused(
-            f"spark.upstream ({upstream.where}) is a TiDB of another cluster than {cluster_id}, whose binlogs come: its cluster has the TiDB servers "
+            f"spark.upstream ({upstream.where}) is a TiDB of another cluster than {cluster_id}, whose binlogs the stream reads: its cluster has the TiDB servers "
             f"{_some(theirs)}; cluster {cluster_id} has {_some(ours)}. Correct spark.upstream, or pd-urls, spark.pumps and spark.tidb-status"
         )
     return ""

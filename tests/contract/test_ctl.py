@@ -89,7 +89,7 @@ def test_an_entry_that_cannot_be_read_is_listed_too(pd_site: PdSite, capsys: pyt
     pd_site.etcd.gateway("kv/put", key=b"/tidb-binlog/v1/pumps/p9", value=b"{")
     assert main(["pumps", "-pd-urls", pd_site.url.removeprefix("pd://")]) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert "[ERROR]" in line and "cannot be read" in line and '[type=pump] [node="{NodeID: p9}"]' in line
+    assert "[ERROR]" in line and "is not readable" in line and '[type=pump] [node="{NodeID: p9}"]' in line
 
 
 def test_who_sets_a_pump_offline_is_told_what_that_means(registry: Registry, where: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,7 +97,7 @@ def test_who_sets_a_pump_offline_is_told_what_that_means(registry: Registry, whe
         registry.put_status(kind, NodeStatus("n", "10.0.0.1:1", NodeState.PAUSED))
         for expected in (told, 0):
             assert main([command, "-node-id", "n", "-state", "offline", *where]) == 0
-            assert capsys.readouterr().err.count("Pump n was paused, and did not leave by itself") == expected
+            assert capsys.readouterr().err.count("Pump n was paused and did not leave through offline-pump") == expected
 
 
 @pytest.mark.shows("ctl update-pump")
@@ -173,7 +173,7 @@ def test_no_savepoint_is_written_beside_a_drainer_that_writes_there(where: list[
     record.open()
     record.save(Stand(5, 1, frozenset(), None))
     before = {path.name: path.read_bytes() for path in directory.iterdir()}
-    with pytest.raises(ConfigError, match=f"another Drainer records its progress in {directory}.*Stop it first"):
+    with pytest.raises(ConfigError, match=f"another Drainer records its progress in {directory}.*Stop that Drainer first"):
         main(["generate_meta", "-data-dir", str(directory), *where])
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
     record.close()

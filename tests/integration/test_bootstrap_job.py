@@ -155,7 +155,7 @@ def test_filled_streamed_and_one_table_again(
         return began
 
     first = stream(BootstrapRequest(everything=True))
-    assert f"is of cluster {CLUSTER_ID}, whose binlogs come" in caplog.text
+    assert f"belongs to cluster {CLUSTER_ID}, whose binlogs the stream reads" in caplog.text
     assert run_sql(mariadb, f"SELECT DISTINCT snapshot_ts, kind FROM {MARKS}.spark_bootstrap") == [(first, "first")]
     run_sql(mariadb, "UPDATE shop.log SET b = 'wrong'")
     run_sql(mariadb, "DROP TABLE shop.item")

@@ -50,7 +50,7 @@ def test_a_death_while_the_first_batch_was_recorded(spark: SparkSession, arena: 
 def test_a_record_of_batches_that_somebody_deleted(spark: SparkSession, arena: Arena) -> None:
     run(spark, arena, batches=2)
     shutil.rmtree(arena.spark_dir / "offsets")
-    with pytest.raises(ConfigError, match=r"records no batch, but has state/0, with which Spark starts no query: delete the directory"):
+    with pytest.raises(ConfigError, match=r"has state/0 but records no batch, so Spark starts no query: delete the directory"):
         run(spark, arena)
     shutil.rmtree(arena.spark_dir)
     run(spark, arena)

@@ -100,7 +100,7 @@ def test_status_of_what_is_no_drainer(capsys: pytest.CaptureFixture[str], said: 
         assert main(["status", "-addr", f"127.0.0.1:{server.port}"]) == 1
     finally:
         server.stop(0)
-    assert f"what answers at 127.0.0.1:{server.port} is no Drainer (" in capsys.readouterr().out
+    assert f"the program at 127.0.0.1:{server.port} is not a Drainer (" in capsys.readouterr().out
 
 
 @pytest.fixture

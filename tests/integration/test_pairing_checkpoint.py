@@ -65,5 +65,5 @@ def test_a_checkpoint_keeps_its_buckets(spark: SparkSession, arena: Arena) -> No
 def test_another_format_is_refused(spark: SparkSession, arena: Arena, delivery: str) -> None:
     arena.spark_dir.mkdir(parents=True)
     kept(arena).write_text(json.dumps(MADE_WITH | {"version": 2, "delivery": delivery}))
-    with pytest.raises(ConfigError, match=f"{arena.spark_dir} has the format 2, supported is 3: delete the directory"):
+    with pytest.raises(ConfigError, match=f"{arena.spark_dir} has format 2, but this release supports format 3: delete the directory"):
         SparkCheckpoint(spark, arena.settings())

@@ -156,7 +156,10 @@ def test_an_orphan_is_settled_over_tls(
     write_binlog(pump.address, CLUSTER, prewrite(7), tls=tls)
     secured = ["-ssl-ca", tls.ca, "-ssl-cert", tls.cert, "-ssl-key", tls.key]
     url = f"https://{pump.address}"
-    for flags, where, why in (([], url, "-ssl-ca go together"), (secured, f"http://{pump.address}", "-ssl-ca go together")):
+    for flags, where, why in (
+        ([], url, "-ssl-ca together, or neither"),
+        (secured, f"http://{pump.address}", "-ssl-ca together, or neither"),
+    ):
         with pytest.raises(ConfigError, match=why):
             pump_job.main(["settle", *flags, where, "5", "rollback"])
     with pytest.raises(PumpUnavailable, match="does not answer"):

@@ -124,7 +124,7 @@ def test_what_a_job_lacks_is_one_line(slim: Environment, installed: Environment,
         assert f"{job} needs packages that this environment" in refused.stderr and f"[{job}]" in refused.stderr
     refused = said([installed.command, "demo"], elsewhere, JAVA_HOME="/nonexistent")
     assert (refused.returncode, refused.stdout) == (2, "") and refused.stderr.count("\n") == 1
-    assert "Spark needs Java 17 or later, and there is none at JAVA_HOME (/nonexistent)" in refused.stderr
+    assert "Spark needs Java 17 or later, but JAVA_HOME (/nonexistent) has no Java" in refused.stderr
 
 
 @pytest.fixture

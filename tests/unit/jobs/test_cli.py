@@ -118,7 +118,7 @@ def test_a_log_that_cannot_be_opened_is_one_line(capsys: pytest.CaptureFixture[s
     monkeypatch.setattr(cli, "log_to_file", full)
     assert cli.run_job(lambda argv: 0, []) == cli.EXIT_FAILED
     assert capsys.readouterr().err == (
-        "error: cannot write a log: [Errno 28] No space left on device: '/var/log/job.log'; name a file that can be written in TIDB_BINLOG_LOG\n"
+        "error: cannot write a log: [Errno 28] No space left on device: '/var/log/job.log'; set TIDB_BINLOG_LOG to a writable file\n"
     )
 
 
@@ -140,7 +140,7 @@ def test_a_package_that_the_executors_lack_is_named(capsys: pytest.CaptureFixtur
         raise RuntimeError("Failed to create Python data source\nModuleNotFoundError: No module named 'pyarrow'\n SQLSTATE: 38000")
 
     assert cli.run_job(main, []) == cli.EXIT_CONFIG
-    assert "no package pyarrow: provide those of requirements.txt by PYSPARK_PYTHON" in capsys.readouterr().err
+    assert "no package pyarrow: install the packages of requirements.txt in the Python of PYSPARK_PYTHON" in capsys.readouterr().err
 
 
 def test_an_error_inside_sparks_own_is_shown_as_itself(capsys: pytest.CaptureFixture[str]) -> None:

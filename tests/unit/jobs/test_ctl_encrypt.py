@@ -30,7 +30,7 @@ def test_a_key_that_everybody_knows_is_said(monkeypatch: pytest.MonkeyPatch, cap
     with pytest.raises(ConfigError, match="BINLOG_SECRET_KEY must be 16, 24 or 32 bytes") as refused:
         main(["encrypt", "-text=s3cret"])
     assert "s3cret" not in str(refused.value)
-    with pytest.raises(ConfigError, match="give what is to be encrypted"):
+    with pytest.raises(ConfigError, match="there is no text to encrypt"):
         main(["encrypt"])
 
 

@@ -53,7 +53,7 @@ def test_a_directory_that_others_can_write_to_is_not_trusted(monkeypatch: pytest
 
 def test_where_nothing_can_be_written_it_says_which_variables_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(own_places, "_writable", lambda place: False)
-    with pytest.raises(ConfigError, match=rf"no directory for the log can be written: {tmp_path}/home.*XDG_STATE_HOME or TMPDIR"):
+    with pytest.raises(ConfigError, match=rf"no directory for the log is writable: {tmp_path}/home.*XDG_STATE_HOME or TMPDIR"):
         own_places.logs()
 
 

@@ -193,18 +193,21 @@ def test_variables_stand_for_options_that_are_not_given(tmp_path: Path, monkeypa
     [
         ('data-dirr = "x"', "did you mean 'data-dir'"),
         ("data-dir = 5", "data-dir is 5"),
-        ('data-dir = "."\ndest-type = "mysql"', r"dest-type is 'mysql', but \[dest-db\]"),
+        ('data-dir = "."\ndest-type = "mysql"', r"the file of -config has no \[dest-db\]"),
         ('data-dir = "."\ndest-type = "memory"', "dest-type is 'memory'; this release can replay to: print, mysql"),
         ('data-dir = "."\ndest-type = "mysql"\n[dest-db]\nhots = "h"', r"\[dest-db\] hots .* did you mean 'host'"),
-        ('data-dir = "."\ndest-type = "mysql"\n[dest-db]\npassword = 12345', r"\[dest-db\] password is the given value, where a str"),
-        ('data-dir = "."\ndest-type = "mysql"\n[dest-db]\nport = 70000', "70000 is not a port"),
+        (
+            'data-dir = "."\ndest-type = "mysql"\n[dest-db]\npassword = 12345',
+            r"\[dest-db\] password is the given value: give a value of type str",
+        ),
+        ('data-dir = "."\ndest-type = "mysql"\n[dest-db]\nport = 70000', "port is 70000: give a port"),
         ('data-dir = "."\ntxn-batch = 0', "txn-batch must be at least 1"),
         ('data-dir = "."\nworker-count = 5000', "worker-count must be 1 to 1024"),
-        ('data-dir = "."\nsafe-mode = 1', "safe-mode is 1, where a bool"),
+        ('data-dir = "."\nsafe-mode = 1', "safe-mode is 1: give a value of type bool"),
         ('data-dir = "absent"', "not a directory"),
         ("", "data-dir is not set"),
         ('data-dir = "."\nstart-datetime = "yesterday"', "YYYY-MM-DD"),
-        ('[[replicate-do-table]]\ndb-name = "d"', "db-name and tbl-name"),
+        ('[[replicate-do-table]]\ndb-name = "d"', "a db-name and a tbl-name"),
         (
             'data-dir = "."\nreplicate-ignore-db = ["("]',
             r"one of replicate-do-db, replicate-ignore-db, .*: '\(' is not a valid regular expression",
@@ -258,5 +261,5 @@ def test_the_parts_of_a_ddl(query: str, parts: DdlParts) -> None:
 def test_a_directory_without_binlogs_is_refused(tmp_path: Path) -> None:
     """A wrong path printed nothing, and ended well."""
     (tmp_path / "savepoint").write_text("commitTS = 5\n")
-    with pytest.raises(ConfigError, match=rf"data-dir {tmp_path} holds no files of binlogs"):
+    with pytest.raises(ConfigError, match=rf"data-dir {tmp_path} holds no binlog files"):
         replay.main(["-data-dir", str(tmp_path)])

@@ -58,7 +58,7 @@ REFUSED = ApplyError("target tidb:4000 refused", 1142, "SELECT command denied", 
         ({"tidb_servers_info": [("other", "10.9.9.9", 4000, "On")]}, r"another cluster than 7"),
         (
             {"tidb_servers_info": [("one", "10.0.0.1", 4000, "Skipping")]},
-            "binlog Skipping: what is written through it never reaches the stream",
+            "binlog Skipping: rows written through this server never reach the stream",
         ),
     ],
 )
@@ -72,7 +72,7 @@ def test_what_hinders(answers: dict[str, Any], words: str) -> None:
 def test_other_upstreams() -> None:
     assert "is no TiDB (8.0-mariadb)" in said({}, flavour=Flavour.MARIADB)[0]
     no_pd = DrainerConfig(source=SourceConfig(pumps="10.0.0.1:8250"), upstream=CONFIG.upstream)
-    assert any("nothing keeps GC back, because PD is not the registry" in line for line in said({}, config=no_pd))
+    assert any("nothing holds GC back, because PD is not the registry" in line for line in said({}, config=no_pd))
     none = list(upstream_remarks(DrainerConfig(), ALL, UpstreamSight(7, HISTORY, dict)))
     assert [remark.words.partition(":")[0] for remark in none] == ["hinders  spark.upstream"]
     assert "and --bootstrap-all copies from it" in none[0].words
@@ -80,4 +80,4 @@ def test_other_upstreams() -> None:
     older = {"tidb_gc_life_time": ApplyError("unknown variable", 1193, "", "tidb:4000"), "tikv_gc_life_time": [("24h",)]}
     assert any("tidb_gc_life_time is 24h" in line for line in said(older))
     untold = {"tidb_servers_info": ApplyError("no such table", 1146, "", "tidb:4000")}
-    assert any("does not tell its TiDB servers" in line for line in said(untold))
+    assert any("does not report its TiDB servers" in line for line in said(untold))

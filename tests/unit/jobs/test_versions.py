@@ -29,7 +29,7 @@ def test_java_versions(text: str, release: int | None) -> None:
 def test_a_newer_patch_is_taken(version: str) -> None:
     require_spark(version)
     require_delta(version.replace("4.2", "4.4"))
-    with pytest.raises(ConfigError, match=f"this release runs on Spark 4.2, and here is Spark {version.replace('4.2', '4.3')}: "):
+    with pytest.raises(ConfigError, match=f"this release needs Spark 4.2, but Spark {version.replace('4.2', '4.3')} is installed: "):
         require_spark(version.replace("4.2", "4.3"))
 
 
@@ -46,9 +46,9 @@ def test_java_must_be_there_and_new_enough() -> None:
     require_java(java, 17)
     require_java(java, 25)
     require_java(java, None)
-    with pytest.raises(ConfigError, match=r"needs Java 17 or later, and /opt/java/bin/java is Java 11: .*apt-get install"):
+    with pytest.raises(ConfigError, match=r"needs Java 17 or later, but /opt/java/bin/java is Java 11: .*apt-get install"):
         require_java(java, 11)
-    with pytest.raises(ConfigError, match=r"needs Java 17 or later, and .*apt-get install"):
+    with pytest.raises(ConfigError, match=r"needs Java 17 or later, but .*apt-get install"):
         require_java(None, None)
 
 

@@ -309,7 +309,7 @@ def test_names_on_the_command_line() -> None:
         "messages name what was given"
     )
     for wrong in ("item", "shop.", ".item", "a.b.c,d"):
-        with pytest.raises(ConfigError, match="tables are named DB.TABLE"):
+        with pytest.raises(ConfigError, match="give tables as DB.TABLE"):
             asked(wrong)
 
 
