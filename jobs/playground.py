@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
         opened = workload.open(PUMPS)
         workload.begin()
         say(f"is up: {_pumps(workload)}; the workload writes {CALM.rate:g} transactions a second")
-        _print(_lines(workload.url))
+        _print(_lines(workload.url, to_a_target=settings is not None))
         follow = _replicating(stack, arguments, settings, opened.upto_ts, stop, say) if settings is not None else iter(())
         while not stop.wait(_LOOK_SECONDS):
             workload.status()
@@ -149,7 +149,7 @@ def _place(port: int) -> Iterator[Path]:
         yield inside
 
 
-def _lines(url: str) -> Iterator[str]:
+def _lines(url: str, *, to_a_target: bool) -> Iterator[str]:
     python = Path(sys.executable)
     yield f"In Python, in another terminal ({python.relative_to(HOME) if python.is_relative_to(HOME) else python}):"
     yield PYTHON % {"url": url}
@@ -160,6 +160,8 @@ def _lines(url: str) -> Iterator[str]:
         f"curl -X POST {url}/start    # the workload goes on\n"
     )
     yield "Ctrl-C ends it and leaves nothing behind."
+    if to_a_target:
+        yield "Three more lines follow when the target has the tables."
 
 
 def _target_lines(settings: DrainerConfig) -> Iterator[str]:

@@ -118,7 +118,7 @@ def ensure_etcd() -> None:
 
 
 def ensure_packages(*, dev: bool) -> None:
-    """The virtual environment with every pinned package."""
+    """The virtual environment with every pinned package. Its Python finds the project's from any directory."""
     if not PYTHON.exists():
         say(f"making the virtual environment {VENV}")
         done = subprocess.run([sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True, check=False)
@@ -127,6 +127,9 @@ def ensure_packages(*, dev: bool) -> None:
             version = f"{sys.version_info.major}.{sys.version_info.minor}"
             apt_install([f"python{version}-venv"], f"Python {version} cannot make a virtual environment")
             run([sys.executable, "-m", "venv", str(VENV)], "making the virtual environment")
+    for site in VENV.glob("lib/python3*/site-packages"):
+        # relative, so that a copy of the environment in another checkout finds the code of that checkout
+        (site / "tidb_binlog_checkout.pth").write_text("../../../..\n")
     for name in ("requirements.txt", "requirements-dev.txt")[: 2 if dev else 1]:
         wanted, stamp = PROJECT / name, VENV / f".{name}"
         if not stamp.exists() or stamp.read_text() != wanted.read_text():

@@ -146,6 +146,6 @@ def _changed(shape: TableShape, job: Job, when: str, ts: int, query: str) -> Sch
     return SchemaMismatch(
         f"DDL job {job.id} {when} {ts} ({as_time(ts)}) changed {shape.name}, whose columns are read as of schema version "
         f"{shape.version}: {query[:300]} -- to go on with the table as it is afterwards, start the query again with "
-        f'option("schemaCommitTs", "{max(ts, job.finished_ts)}") (a stream on the same checkpoint); to keep the columns, with '
-        'option("schemaEvolution", "ignore")'
+        f'option("schemaCommitTs", "{max(ts, job.finished_ts)}") (a stream on the same checkpoint), '
+        f'or end a batch before it with option("endingCommitTs", "{ts - 1}"); to keep the columns, with option("schemaEvolution", "ignore")'
     )

@@ -182,7 +182,7 @@ class ClusterService:
         """The JSON value that answers a GET.
 
         Raises:
-            BadRequest: there is no such page, or a parameter is invalid.
+            BadRequest: there is no such page, it is a command, or a parameter is invalid.
             NodesClosed: the registry stops.
         """
         parts = path.strip("/").split("/")
@@ -215,6 +215,8 @@ class ClusterService:
                 if found is None:
                     raise BadRequest(f"[schema:1146]Table which ID = {table_id} does not exist.")
                 return found
+            case [name] if name in self.commands:
+                raise BadRequest(f"/{name} is a command: use POST", HTTPStatus.METHOD_NOT_ALLOWED)
             case _:
                 raise BadRequest(f"404 page not found: {path}", HTTPStatus.NOT_FOUND)
 

@@ -118,7 +118,7 @@ class Host:
         return self.status()
 
     def status(self) -> dict[str, Any]:
-        """Counters, a ts above everything written so far, and the failure, if any. ``Status`` on the client's side."""
+        """Counters, a ts above everything written so far, the failure, if any, and whether it writes. ``Status`` on the client's side."""
         ddls = self._ddl.done if self._ddl is not None else 0
         return {
             "transactions": sum(session.transactions for session in self._sessions) + len(self._probes),
@@ -128,6 +128,7 @@ class Host:
             # every record written so far, DDL binlogs too, is below a ts issued now
             "upto_ts": self._oracle.next(),
             "failure": self._failure,
+            "running": bool(self._threads) and not self._stop.is_set(),
         }
 
     def client(self) -> dict[str, int]:
@@ -227,6 +228,8 @@ class Status:
     upto_ts: int
     """A ts above everything written before the request."""
     failure: str
+    running: bool
+    """Whether it writes."""
 
 
 class WorkloadProcess(ServerProcess):

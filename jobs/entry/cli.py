@@ -174,7 +174,11 @@ class JobParser(argparse.ArgumentParser):
 
     def _unknown(self, flag: str, name: str) -> ConfigError:
         near = " or ".join(f"--{one}" for one in nearest(name, (option.lstrip("-") for option in self._option_string_actions)))
-        return ConfigError(f"unknown flag {flag}" + (f"; did you mean {near}?" if near else f"; {self.prog} --help lists its flags"))
+        if near:
+            return ConfigError(f"unknown flag {flag}; did you mean {near}?")
+        # a usage of its own is that of a parser with too many flags to list
+        own = ", ".join(action.option_strings[-1] for action in self._actions if action.option_strings) if self.usage is None else ""
+        return ConfigError(f"{self.prog} has no flag {flag}; " + (f"its flags: {own}" if own else f"{self.prog} --help lists its flags"))
 
 
 def parser(job: str, description: str, commands: Mapping[str, str] | None = None) -> JobParser:

@@ -269,6 +269,9 @@ def test_columns_of_one_table_over_its_ddls(scene: ChangeScene) -> None:
         r'DDL job (\d+) at commit_ts (\d+) .* changed shop.item.*ADD COLUMN.*option\("schemaCommitTs", "(\d+)"\)', str(failed.value)
     )
     assert found, str(failed.value)[:2000]
+    with pytest.raises(PySparkException, match=f'or end a batch before it with option."endingCommitTs", "{int(found[2]) - 1}"'):
+        scene.read(table="shop.item").collect()
+    assert scene.read(table="shop.item", endingCommitTs=str(int(found[2]) - 1)).count() == 1
     rows = scene.taken(scene.stream(table="shop.item", schemaCommitTs=found[3]), "fail")
     assert [(r["_change_type"], r["id"], r["size"]) for r in rows] == [
         ("insert", 1, None),

@@ -131,14 +131,16 @@ def test_stopping_ends_the_waits() -> None:
         ("PUT", "/registry/pumps/a", 400),
         ("PUT", "/registry/tidb/a", 404),
         ("POST", "/open", 404),
+        ("GET", "/stop", 405),
         ("DELETE", "/registry/pumps/a", 405),
     ],
 )
 def test_what_cannot_be_served_is_refused(method: str, target: str, expected: int) -> None:
     """Each with the status that says why."""
-    service = ClusterService(Oracle(), 7).start()
+    service = ClusterService(Oracle(), 7, commands={"stop": lambda query: {}}).start()
     try:
-        assert asked(service, method, target, b"{")[0] == expected
+        status, body = asked(service, method, target, b"{")
+        assert (status, b"use POST" in body) == (expected, target == "/stop")
     finally:
         service.stop()
 

@@ -61,7 +61,11 @@ def test_a_spark_option_needs_its_value(tmp_path: Path) -> None:
 def test_c_after_the_job_is_the_jobs(tmp_path: Path) -> None:
     """Spark's short form of --conf before the job, the real Drainer's worker-count after it; a Pump has no such flag, and needs no JVM to say so."""
     done = run("pump", "-c", "16", log=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", "error: unknown flag -c; spark-submit.sh pump --help lists its flags\n")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        2,
+        "",
+        "error: spark-submit.sh pump has no flag -c; spark-submit.sh pump --help lists its flags\n",
+    )
     assert "-c needs a value" in run("-c", log=tmp_path).stderr
 
 

@@ -108,7 +108,8 @@ def test_it_stays_up_and_its_workload_stops_and_goes_on(tmp_path: Path) -> None:
 
         stopped = re.sub(r'"upto_ts":\d+', "", in_shell(stop))
         assert counts() == stopped == re.sub(r'"upto_ts":\d+', "", in_shell(stop))
-        in_shell(go_on)
+        assert '"running":false' in stopped
+        assert '"running":true' in in_shell(go_on)
         in_shell(go_on)
         eventually(lambda: counts() != stopped, seconds=LONGEST, what="it writes again")
         (pumps,) = re.findall(r"^    (.* ctl pumps .*)$", job.out.read_text(), re.M)
@@ -190,6 +191,7 @@ def test_a_directory_that_it_may_not_use_is_left_alone(tmp_path: Path, taken: st
 def test_a_target_follows_the_cluster(tmp_path: Path) -> None:
     port = free_port()
     with started(tmp_path, f"--port={port}", "--target", until="ctl status -registry") as job:
+        assert "Three more lines follow when the target has the tables." in job.out.read_text().split(UP)[1].split("replicates")[0]
         lag, orders, status = re.findall(r"^    (mariadb .*|.* ctl status .*)$", job.out.read_text(), re.M)
         eventually(lambda: "new" in in_shell(orders), seconds=LONGEST, what="orders are at the target")
         assert re.search(r"\| +\d+\.\d+ \|", in_shell(lag))

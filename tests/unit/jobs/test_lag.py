@@ -46,7 +46,7 @@ def test_the_demo_says_the_lag_after_the_start_up_apart_from_that_during_it():
 
 
 def test_the_demo_says_both_counts_only_where_they_differ():
-    written = Status(transactions=2000, changes=5000, first_ddls=10, ddls=20, upto_ts=1, failure="")
+    written = Status(transactions=2000, changes=5000, first_ddls=10, ddls=20, upto_ts=1, failure="", running=True)
     assert counts_line(written, Progress(transactions=2000, row_events=5000, ddls=30)) == (
         "the upstream wrote 2,000 transactions, 5,000 row changes and 30 DDLs, and the Drainer applied as many"
     )

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -69,3 +70,22 @@ def test_the_archive_for_executors_holds_every_package(tmp_path: Path) -> None:
     assert {f"pyspark_tidb_binlog/{name}" for name in wanted} <= names
     assert all(name.startswith("pyspark_tidb_binlog/") and "__pycache__" not in name for name in names)
     assert [p.name for p in (tmp_path / "sub").iterdir()] == ["code.zip"]
+
+
+def test_its_python_finds_the_package_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A virtual environment that is copied to another checkout finds the code of that checkout."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for checkout in (first, second):
+        (checkout / "pyspark_tidb_binlog").mkdir(parents=True)
+        (checkout / "pyspark_tidb_binlog" / "__init__.py").touch()
+        (checkout / "requirements.txt").touch()
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(first / ".venv")], check=True)
+    (first / ".venv" / ".requirements.txt").touch()
+    for name, value in (("PROJECT", first), ("VENV", first / ".venv"), ("PYTHON", first / ".venv/bin/python")):
+        monkeypatch.setattr(setup, name, value)
+    setup.ensure_packages(dev=False)
+    shutil.copytree(first / ".venv", second / ".venv", symlinks=True)
+    for checkout in (first, second):
+        command = [str(checkout / ".venv/bin/python"), "-c", "import pyspark_tidb_binlog as p; print(p.__file__)"]
+        done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True, check=False)
+        assert (done.stdout.strip(), done.stderr) == (str(checkout / "pyspark_tidb_binlog" / "__init__.py"), "")
