@@ -15,6 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import Log, feed, schedule
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
@@ -420,6 +422,17 @@ def test_a_registry_that_listens_nowhere_is_said_by_load(scene: ChangeScene) -> 
     for reads in (scene.read, scene.stream):
         with pytest.raises(PySparkException, match=f"option pumps: no registry listens at 127.0.0.1:{port}: check the port"):
             reads(pumps=f"http://127.0.0.1:{port}", tidbStatus="")
+
+
+def test_a_registry_that_is_gone_when_a_stream_starts_is_said_without_a_chain(scene: ChangeScene) -> None:
+    registry = ClusterService(Oracle(), 7).start()
+    try:
+        stream = scene.stream(pumps=registry.url, tidbStatus="", startingCommitTs="-1", pumpPatience="1")
+    finally:
+        registry.stop()
+    with pytest.raises(PySparkException, match="does not answer .*Connection refused") as failed:
+        scene.taken(stream, "gone")
+    assert str(failed.value).count("Traceback") == 1, str(failed.value)
 
 
 def test_a_span_by_time(scene: ChangeScene) -> None:
