@@ -60,7 +60,7 @@ class SchemaEvolution(enum.StrEnum):
 
 
 class InvalidDates(enum.StrEnum):
-    """The value of an invalid date, such as 0000-00-00, in a typed column."""
+    """What a date that no calendar has, as 0000-00-00, becomes in a typed column."""
 
     NULL = "null"
     FAIL = "fail"

@@ -80,7 +80,7 @@ def change_reading(options: Mapping[str, str], shape: TableShape | None) -> Chan
 
 
 def require_known_host(pumps: str) -> None:
-    """Refuse Pumps, or a registry, with unknown host names: else a typing error is reported only after the patience for an outage.
+    """Refuse Pumps, or a registry, whose names nobody knows: a typing error would be reported only after the patience for an outage.
 
     Raises:
         NotUsableYet: no name in option ``pumps`` is found.
@@ -93,7 +93,7 @@ def require_known_host(pumps: str) -> None:
             return
     if names:
         found = f"this machine finds no host of the name {' or '.join(names)}"
-        raise NotUsableYet(f"option pumps: {found}: correct the name, or this machine's name resolution")
+        raise NotUsableYet(f"option pumps: {found}: correct it, or this machine's name resolution")
 
 
 def asked_shape(options: Mapping[str, str]) -> TableShape | None:

@@ -112,7 +112,9 @@ def shape_of(name: NamedTable, history: SchemaHistory, version: int, invalid_dat
             version = job.version
             break
     if table is None or table.info.is_view or table.info.is_sequence:
-        raise ConfigError(f"the DDL history has no table {name} at schema version {version} or later; {_what_became(name, history)}")
+        raise ConfigError(
+            f"there is no table {name} at schema version {version} or later in the DDL history; {_what_became(name, history)}"
+        )
     columns = table.info.target_columns()
     if both := sorted({c.name.lower() for c in columns} & {mark.name for mark in MARKS}):
         raise ConfigError(

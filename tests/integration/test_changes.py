@@ -329,7 +329,7 @@ def test_a_window_closes_while_the_table_is_idle(spark: SparkSession, scene: Cha
         ({"nonsense": "1"}, "has no option nonsense; it has .*tables"),
         ({"format": "json"}, "option format is 'json': give changes .* or protocol"),
         ({"table": "item"}, "option table is 'item': give"),
-        ({"table": "shop.none"}, "the DDL history has no table shop.none"),
+        ({"table": "shop.none"}, "there is no table shop.none"),
         ({"table": "shop.item", "tables": "a.b"}, "either table .* or tables"),
         ({"ops": "upsert"}, "option ops is 'upsert'"),
         ({"delivery": "raw"}, "changes are read from complete transactions"),
