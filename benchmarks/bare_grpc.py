@@ -1,4 +1,4 @@
-"""A bare grpcio server that answers WriteBinlog and stores nothing: what ``bench_pump`` compares with.
+"""A bare grpcio server that answers WriteBinlog and stores nothing, for comparison in ``bench_pump``.
 
     python -m benchmarks.bare_grpc [threads | aio]
 

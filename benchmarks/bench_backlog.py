@@ -3,9 +3,8 @@
     python benchmarks/bench_backlog.py [--case DIR] [--delivery sorted|raw] [--repeat 5]
 
 Measured from ``query.start()``, on a session warmed by one batch of the case ``txn``, to the commit of the checkpoint at the case's end.
-The bulk limit is the same final rows written by plain multi-row INSERTs on two connections. Memory is the largest sum over the JVM and
-the Python processes of the stream (proportional set size), less what this process already held for the recording; without Pumps and
-MariaDB.
+The bulk limit is the time to write the same final rows by plain multi-row INSERTs on two connections. Memory is the largest sum over the JVM and the
+stream's Python processes (proportional set size), without Pumps, MariaDB and this process's memory for the recording.
 """
 
 import argparse

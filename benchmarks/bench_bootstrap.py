@@ -2,9 +2,9 @@
 
     python -m benchmarks.bench_bootstrap [--rows 1000000] [--tables 2] [--connections 2]
 
-The upstream is a MariaDB that nobody writes to, which stands for a snapshot. The target's own rate is that of the same multi-row INSERTs, made
-beforehand and held in memory, sent by as many connections in transactions of as many rows, by processes that do nothing else. The ratio is the time of the copy
-divided by that of the target alone: 1.0 is the limit.
+The upstream is a MariaDB without writers, in the place of a snapshot. For the target's own rate, processes that do nothing else send the same multi-row
+INSERTs, prepared in memory, over the same number of connections and in transactions of the same size. The ratio is the time of the copy divided by the
+time of the target alone: 1.0 is the limit.
 """
 
 import argparse

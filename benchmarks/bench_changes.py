@@ -1,10 +1,10 @@
-"""Times binlogs to changes, as ``format("tidb_binlog")`` gives them, beside what a Drainer decodes of the same binlogs, on one core.
+"""Times the decoding of binlogs to changes (``format("tidb_binlog")``), and a Drainer's decoding of the same binlogs, on one core.
 
     python -m benchmarks.bench_changes [--case tests/golden/bench] [--repeat 3]
 
-Prints the medians and rates of: all tables with their images as VARIANT; one table with its own columns; and what both begin with, as a Drainer
-does, the row events and their images as Arrow columns. No Pump and no Spark: what these cost is ``bench`` and ``bench-pump``.
-CPU seconds are the ones to compare on a busy machine. Ends with exit code 1 if a goal is missed.
+Prints medians and rates of three pieces of work: all tables with their images as VARIANT; one table with its own columns; and the common first step, also
+a Drainer's, the row events and their images as Arrow columns. No Pump and no Spark run: ``bench`` and ``bench-pump`` measure those. On a busy machine,
+compare CPU seconds. Exit code 1 if a goal is missed.
 """
 
 import sys

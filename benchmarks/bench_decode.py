@@ -2,10 +2,9 @@
 
     python -m benchmarks.bench_decode [--case tests/golden/bench] [--repeat 5]
 
-Prints the medians of both, their ratio (goal: at most 10) and the share of rows that the reference decoder had to decode. The ratio is that of
-inserted rows to Arrow columns; row keys and the images of all events are timed too, and so are the row events of the binlogs, found in many
-transactions at a time and parsed a few at a time. CPU seconds are printed as well: they are the ones to
-compare on a busy machine.
+Prints the medians of both, their ratio (goal: at most 10), and the share of rows that the reference decoder had to decode. The ratio is for inserted rows
+as Arrow columns. Also timed: row keys, the images of all events, and the row events of the binlogs, for many transactions at a time and for a few. On a
+busy machine, compare the printed CPU seconds.
 """
 
 import sys

@@ -6,8 +6,8 @@ Prints p50 and p99 with their goals, the rate achieved, the largest lag of the D
 bounds the lag (Spark's own part of a batch, and one commit of the target), and for how long the machine stalled. Exit code 0 only if every
 goal is met.
 
-``--idle``: two Pumps that deliver as real ones do and write a fake binlog every 3 s, and nothing but one probe row per ``--every`` seconds:
-the lag of such a row with ``wake-idle-pumps`` off and on, and the fakes that were sent.
+``--idle``: two Pumps deliver like real Pumps and write a fake binlog every 3 s; the only load is one probe row per ``--every`` seconds. Prints the lag of
+the probe rows with ``wake-idle-pumps`` off and on, and the number of fakes.
 """
 
 import argparse

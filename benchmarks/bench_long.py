@@ -4,10 +4,10 @@
         [--redo-log 2G]
 
 Per delivery: the backlog ``bench`` and the long one in turn, ``--repeat`` times, and medians of both; measured as ``bench_backlog`` does.
-Memory is that of JVM and Python (proportional set size): the largest in each seventh of the long one's time, beside that of ``bench``.
-The target's redo log and buffer pool hold the whole long backlog, so that what is measured is not the server's own writing back of pages,
-which a single play ends before; with MariaDB's default (``--redo-log 96M``) the target's own bulk limit, printed beside, is lower for the
-long one too. Exit code 1 if the long backlog is slower than ``bench``. The target must hold each play as the recording's checksum says, else it ends.
+Memory is that of JVM and Python (proportional set size): the largest in each seventh of the long run, beside the largest of ``bench``. The target's redo
+log and buffer pool hold the whole long backlog. Else the long run would also measure the server's writing back of pages, which begins after a single play
+ends. With MariaDB's default (``--redo-log 96M``) the target's own bulk limit, also printed, is lower for the long backlog, too. Exit code 1 if the long
+backlog is slower than ``bench``. The benchmark ends with an error if the target's rows of a play do not have the recording's checksum.
 """
 
 import argparse
@@ -105,9 +105,9 @@ def long_backlog(spark: SparkSession, case: RecordedCase, plays: int, config: Dr
 
 
 def fill_buffer_pool(target: TargetConfig, config: DrainerConfig) -> None:
-    """Let the server take the memory of its buffer pool from the machine, which costs it as much time once as it has pages, and write all back.
+    """Make the server allocate the memory of its buffer pool, which costs time once for each page, and write all pages back.
 
-    A single play finds that memory where the one before it left it, the long backlog would not: a server that is in use has it.
+    A server in use has this memory. A single play reuses the memory of the play before; the long backlog could not.
     """
     with connect(target, config.apply) as session:
         rows = int(session.query("SELECT @@innodb_buffer_pool_size DIV 40000")[0][0])

@@ -9,7 +9,7 @@
 5. memory while the log grows; opening it again with its index and without
 6. a recorded case: load and every delivery, with the Pumps' own CPU seconds
 
-The load is ``pump_load`` (one process, one core), the reader ``pull_load``: neither is gRPC's, which would measure itself.
+The load is ``pump_load`` (one process, one core), the reader is ``pull_load``. gRPC's own clients are too slow: they would limit the result.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
     python -m benchmarks.bench_rows [OPERATIONS]
 
-Each workload is applied by each mode to tables that begin equal; the ratio is to one connection. ``seconds`` includes decoding and planning.
+Each mode applies each workload to equal tables; the ratio is to the mode with one connection. ``seconds`` includes decoding and planning.
 """
 
 import random

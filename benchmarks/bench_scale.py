@@ -2,11 +2,11 @@
 
     python -m benchmarks.bench_scale [--case DIR] [--repeat 1] [--lag-seconds 20] [--rate 200] [--layouts NAME ...]
 
-Layouts, each in a process of its own whose descendants have only its cores: ``1 core`` and ``2 cores``, which Spark, Pumps and target share,
-and ``1 + 1``, where Spark has one and Pumps and target the other. The backlog is the case ``bench``, dealt to 1, 2 or 4 Pumps and applied in 2
-or 4 parts, as ``bench_backlog`` does it on a local master: the second time in the session, and compared at the end. CPU is that of the
-processes by role, sampled with the stage of the batch. Lag is measured as ``bench_lag`` does. Then the constants of ``scale_model``, from
-the backlog with 2 Pumps and 2 parts on all cores, how far the model is from each measured point, and what it gives for larger machines.
+Each layout runs in a process of its own, whose descendants have only its cores. In ``1 core`` and ``2 cores``, Spark, Pumps and target share the cores; in
+``1 + 1``, Spark has one core, Pumps and target the other. The backlog is the case ``bench``, dealt to 1, 2 or 4 Pumps and applied in 2 or 4 parts, as in
+``bench_backlog``: the second run in the session counts, and the target is compared at the end. CPU is sampled by role of the process and stage of the
+batch. Lag is measured as in ``bench_lag``. At the end: the constants of ``scale_model`` (from the backlog with 2 Pumps and 2 parts on all cores), the
+model's distance from each measured point, and its forecast for larger machines.
 """
 
 import argparse

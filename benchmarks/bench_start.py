@@ -2,9 +2,9 @@
 
     python -m benchmarks.bench_start [--case DIR] [--delivery sorted|raw] [--repeat 3]
 
-Seconds since the process was started, as the target shows them: the first batch in it, everything in it, and, after a ``kill -9`` of the job
-at the tip, the first new binlog in it again. ``--delivery raw``: from Pumps of ours. Beside them, in the same run: a bare ``java -version``, a
-bare PySpark session that counts one row, and the target's own bulk limit (``bench_backlog``).
+Prints seconds since the start of the process, as the target shows them: until the first batch, until everything, and, after a ``kill -9`` of the job at
+the tip, until the first new binlog. ``--delivery raw`` uses our Pumps. For comparison, in the same run: a bare ``java -version``, a bare PySpark session
+that counts one row, and the target's own bulk limit (``bench_backlog``).
 """
 
 import argparse

@@ -1,8 +1,7 @@
-"""How long the machine itself withheld its cores while a benchmark ran, or slowed them: what no program on it could have avoided.
+"""Measures how long the machine withheld or slowed its cores during a benchmark: no program on the machine can avoid these stalls.
 
-On each core a process of the highest real-time priority sleeps for ``PAUSE``, notes by how much it wakes late, and now and then times a
-fixed loop. Where that priority is not granted (it needs root, or CAP_SYS_NICE), the benchmark's own load would make it late, so nothing is
-measured.
+On each core a process of the highest real-time priority sleeps for ``PAUSE``, records how late it wakes, and now and then times a fixed loop. Without that
+priority (it needs root, or CAP_SYS_NICE) nothing is measured, because the benchmark's own load would delay the process.
 """
 
 import contextlib
@@ -19,7 +18,7 @@ PAUSE = 0.005
 LATE = 0.010
 """Seconds by which a sleep may last longer."""
 _LOOP_EVERY, _LOOP = 40, range(10_000)
-"""Of how many sleeps one is followed by the loop, and its length: less than a millisecond in two hundred."""
+"""After how many sleeps the loop runs once, and its length: less than a millisecond in two hundred."""
 
 
 @dataclass(slots=True)

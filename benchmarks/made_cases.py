@@ -3,8 +3,8 @@
     play    the case's transactions once more, ``number`` spans later, each row with a handle of its own
     spread  the same transactions, dealt to so many Pumps
 
-Promises: the order of commit_ts is kept, within a play and between plays. What a play leaves in the target is what the recording leaves
-there, with ``KEYS * number`` added to every ``id``.
+Promises: the order of commit_ts is kept, within a play and between plays. A play leaves the same rows in the target as the recording, with
+``KEYS * number`` added to every ``id``.
 """
 
 import dataclasses

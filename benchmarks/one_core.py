@@ -1,4 +1,4 @@
-"""How the benchmarks of decoding begin, and how they time: a recorded case in memory, on one core, without a Pump and without Spark."""
+"""The common part of the decoding benchmarks: a recorded case in memory, timed on one core, without a Pump and without Spark."""
 
 import argparse
 import os

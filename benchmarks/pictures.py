@@ -2,11 +2,10 @@
 
     python -m benchmarks.pictures [--only demo|notebook] [--anyway]
 
-A short run warms the machine up, then the run that is drawn begins. A picture of a machine that others use would be untrue: nothing is drawn when the
-machine is not quiet before and during the run (``benchmarks.quiet``). ``--anyway`` draws all the same, into ``var/pictures``.
+A short run warms the machine up; the next run is drawn. Nothing is drawn if the machine is not quiet before and during the run (``benchmarks.quiet``):
+other load would falsify the picture. ``--anyway`` draws in any case, into ``var/pictures``.
 
-Promises: ``screen_of`` and ``terminal_picture`` are pure. What is drawn is what a terminal of ``COLUMNS`` shows when the demo has ended, and the
-figures that the notebook displays.
+Promises: ``screen_of`` and ``terminal_picture`` are pure. The pictures show a terminal of ``COLUMNS`` at the demo's end, and the figures of the notebook.
 """
 
 import argparse

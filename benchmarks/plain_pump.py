@@ -1,7 +1,7 @@
-"""A Pump that delivers as a real one does: ``python -m benchmarks.plain_pump FLAGS``, those of the job ``pump``.
+"""A Pump that delivers like a real Pump: ``python -m benchmarks.plain_pump FLAGS``, with the flags of the job ``pump``.
 
-It ignores what a puller asks for in metadata: delivery is sorted, one message for each binlog, its own metadata is empty and comes with the
-first message. It does not know ``WriteBinlogBatch``. Everything else is our Pump.
+This Pump ignores the metadata of a puller: delivery is sorted, with one message for each binlog. Its own metadata is empty and comes with the first
+message. It does not know ``WriteBinlogBatch``. Everything else is our Pump.
 """
 
 import dataclasses

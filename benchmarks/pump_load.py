@@ -1,7 +1,7 @@
 """A cheap load generator for WriteBinlog servers: N connections with one call in flight on each, from one process without gRPC.
 
-A Python gRPC client needs more time for a call than the server does, so it would measure itself. This one implements just enough HTTP/2:
-fixed header blocks, flow control, pings. It works the same against any server (``bench_pump`` runs it against a bare grpcio server too).
+A Python gRPC client needs more time for a call than the server, so a benchmark would measure the client. This generator implements just enough HTTP/2:
+fixed header blocks, flow control, pings. It works with any server; ``bench_pump`` also runs it against a bare grpcio server.
 
     python -m benchmarks.pump_load HOST:PORT --cluster-id 7 --clients 64 --size 200 --seconds 5 [--first-ts TS]
 

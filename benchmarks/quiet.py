@@ -1,4 +1,4 @@
-"""Whether the machine was quiet while something was measured: what other processes and the hypervisor took of its cores.
+"""Whether the machine was quiet during a measurement: the share of its cores that other processes and the hypervisor took.
 
 Promises: ``disturbance`` is pure; ``watched`` is the thin shell that reads ``/proc``.
 """

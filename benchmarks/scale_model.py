@@ -1,13 +1,13 @@
 """A model of a backlog's throughput from measured costs, and what it gives for other machines. Pure.
 
-A batch passes its stages one after another: read (with pairing), plan+delete, write. Reading takes as long as the slowest of what works in it at
-the same time, the other stages as long as Spark and the target together, because a part's task plans a piece, sends it and waits for the answer:
+A batch passes its stages one after another: read (with pairing), plan+delete, write. Reading takes the time of its slowest participant, because all work at
+the same time. The other stages take the sum of Spark's and the target's time, because a part's task plans a piece, sends it and waits for the answer:
 
     Spark     its CPU per row event, on as many cores as there are tasks: one per Pump (raw: per bucket) while reading, one per part afterwards
     target    its CPU per row event, on as many cores as there are connections: one per part
     Pumps     their CPU per row event, each Pump on a core of its own
 
-or, where all of them share the same cores, as long as all of their CPU takes there. A batch costs a constant time besides. Raw delivery pairs
+If all of them share the same cores, a stage takes the sum of their CPU on these cores. Each batch also costs a constant time. Raw delivery pairs
 while it reads, with one task per bucket.
 """
 

@@ -1,7 +1,7 @@
-"""What MkDocs makes the site of (``mkdocs.yml``, ``make site``): ``docs/index.md`` is its navigation, and files beside ``docs`` that pages link to are part of it.
+"""Prepares the pages for MkDocs (``mkdocs.yml``, ``make site``): ``docs/index.md`` is the navigation, and linked files beside ``docs`` join the site.
 
-Promises: pages stay as a code host shows them, with links that work there; only what MkDocs is given is changed. A page fails the strict build if ``docs/index.md``
-names neither the page nor another one of its folder.
+Promises: the files of the pages stay unchanged, with links that work on a code host; only MkDocs' input is changed. The strict build fails for a page if
+``docs/index.md`` names neither the page nor another page of its folder.
 """
 
 import re
@@ -24,7 +24,7 @@ _LISTS = (
     (re.compile(r"^((?![-*] |[|#>\s]|\d+\. ).*\n)(?=[-*] |\d+\. )", re.M), r"\1\n"),
     (re.compile(r"^ {2,3}(?=[-*] )", re.M), "    "),
 )
-"""Lists that code hosts read and Python's Markdown does not: right behind a paragraph, or in another list by two or three spaces."""
+"""Lists that code hosts understand and Python's Markdown does not: directly after a paragraph, or nested by two or three spaces."""
 
 
 def on_config(config: MkDocsConfig) -> None:

@@ -1,4 +1,4 @@
-"""The golden cases with the newest PySpark and Delta of the package index: what a port to the next Spark has to mend.
+"""Runs the golden cases with the newest PySpark and Delta of the package index, to show what a port to the next Spark must fix.
 
     make spark-next                                          # pip chooses both, newest first, as far as they go together
     make spark-next SPARK_NEXT="pyspark==4.3.0" CASES=bank   # without delta-spark: the jar of the Delta that this release names

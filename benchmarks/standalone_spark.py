@@ -1,7 +1,7 @@
-"""A standalone Spark cluster on this machine: a master and workers of so many cores each, as processes on loopback.
+"""A standalone Spark cluster on this machine: a master and workers with the given cores, as processes on loopback.
 
-Promises: executors get this project as a zip (``--py-files``), as on machines of a cluster: they see neither its directory nor the
-environment of the driver. Everything is written below one directory. All processes have ended at the end of the ``with`` block.
+Promises: as in a real cluster, executors get this project as a zip (``--py-files``), and do not see its directory or the driver's environment. All files
+are written below one directory. All processes have ended at the end of the ``with`` block.
 """
 
 import contextlib

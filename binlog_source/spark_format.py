@@ -3,8 +3,8 @@
     spark.readStream.format("tidb_binlog").option("pumps", "host:8250,host:8250").option("tidbStatus", "http://tidb:10080").load()
     spark.read.format("tidb_binlog").option("pumps", "pd://pd:2379").option("startingTimestamp", "2026-11-20T12:00:00").load()
 
-Rows of changes: ``changes.change_rows`` for all tables, ``changes.table_shape`` for one (docs/changes.md). Rows of the protocol:
-``stages.RAW``, with option ``packed`` ``stages.PACKED``.
+The schema of changes is in ``changes.change_rows`` for all tables, in ``changes.table_shape`` for one table (docs/changes.md). The schema of the protocol
+is ``stages.RAW``, with option ``packed`` ``stages.PACKED``.
 """
 
 from pyspark.sql.datasource import DataSource
@@ -31,7 +31,7 @@ class BinlogDataSource(DataSource):
     """``format("tidb_binlog")``."""
 
     _shape: TableShape | None = None
-    """Of the one table that is read: found once, so that the rows have the schema that was given to Spark, which pickles this object."""
+    """The columns of the one table that is read. They are read once: Spark pickles this object, and the rows must keep its schema."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,8 +1,7 @@
-"""Transactions as changes: explode -> a table for each row -> decode. Pure, but for the history that it asks.
+"""Transactions as changes: explode -> a table for each row -> decode. Pure, except for the history that it asks.
 
-Promises: rows of tables and operations that are not wanted are dropped before they are decoded. What a transaction becomes does not depend
-on which others it is given with, if those before it were given before. However much longer than their binlogs the rows are, a record batch
-has some ten megabytes, or one row.
+Promises: rows of unwanted tables and operations are dropped before they are decoded. The changes of a transaction do not depend on the transactions given
+with it, if earlier ones were given before. A record batch has about ten megabytes, or one row, even if rows are much longer than their binlogs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,13 +38,13 @@ _MOST_BYTES = 32 << 20
 
 
 class AskedHistory(Protocol):
-    """A DDL history that is asked for what is needed, and waits for it."""
+    """A DDL history that waits until it has what a caller asks for."""
 
     def job(self, job_id: int) -> Job:
         """The job of a DDL binlog."""
 
     def covering(self, versions: Iterable[int], tables: Mapping[int, int], options: ChangeOptions) -> SchemaHistory:
-        """The history with these schema versions, and these tables, by id with the newest version of their rows, as far as they are asked for."""
+        """The history with these schema versions and, if asked for, these tables; ``tables``: by id, the newest version of their rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,7 @@ class ChangeDecoder:
         return not database or self._as.options.tables.choose_database(database)
 
     def _require_shape(self, ddls: list[DdlBinlog], history: SchemaHistory, shape: TableShape) -> None:
-        """Refuse a DDL that changed the table, one among ``ddls`` or one before the first transaction."""
+        """Refuse a DDL that changed the table, among ``ddls`` or before the first transaction."""
         if self._as.options.evolution is not SchemaEvolution.FAIL:
             return
         if not self._begun:

@@ -1,4 +1,4 @@
-"""The options of ``format("tidb_binlog")`` when it gives changes, and what they leave for the reading of the Pumps. Pure.
+"""The options of ``format("tidb_binlog")`` for changes, and the options that follow from them for reading the Pumps. Pure.
 
 Promises: names are case-insensitive, as in Spark; an unknown option or an invalid value raises a ``ConfigError`` that names it.
 """
@@ -81,7 +81,7 @@ class ChangeOptions:
     """Spark partitions into which the span of a batch is cut, if it is long."""
 
     def names(self) -> tuple[NamedTable, ...]:
-        """The tables that are asked for, if each is named in full; none: it may be any."""
+        """The tables that are asked for, if each is named in full; none: any table may be."""
         return (self.table,) if self.table is not None else self.tables.names()
 
 
@@ -95,7 +95,7 @@ def is_protocol(options: Mapping[str, str]) -> bool:
     if asked not in (CHANGES, PROTOCOL):
         raise ConfigError(f"option format is {asked!r}: give {CHANGES} (the default) or {PROTOCOL}")
     if asked == PROTOCOL and recorded_folder(options) is not None:
-        raise ConfigError(f"a recorded case is read as changes: leave out option format, or option {RECORDED_OPTION}")
+        raise ConfigError(f"a recorded case is read as changes only: remove option format, or option {RECORDED_OPTION}")
     return asked == PROTOCOL
 
 

@@ -1,6 +1,6 @@
 """A partition of a batch of changes: a slice of its span of commit_ts, over all Pumps. Pure, but for Spark's class that it must be.
 
-Contract: as that of ``source.partition``; the slices of a batch together cover its span, and what a slice gives depends on it alone.
+Contract: as of ``source.partition``. The slices of a batch together cover its span; the rows of a slice depend on the slice alone.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """The readers of ``format("tidb_binlog")`` that give changes: a stream, and a batch of a span of timestamps. Spark shell.
 
-They read as those of the protocol do (``source.readers``), sorted delivery, and turn each batch's binlogs into changes on the executors
-(``span_changes``). Offsets are those of the source, so a batch that is read again gives the same rows.
+They read like the protocol's readers (``source.readers``), with sorted delivery. The executors turn each batch's binlogs into changes (``span_changes``).
+Offsets are the source's, so a batch that is read again gives the same rows.
 """
 
 import logging
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 def reading_of(options: Mapping[str, str]) -> dict[str, str]:
-    """``reading_options``; where the folder of a recorded case is read, with its span, which what is asked for can only cut.
+    """``reading_options``. For a recorded case, the span is the case's, or a part of it.
 
     Raises:
         ConfigError: an option is wrong, or the folder is no case.
@@ -152,7 +152,7 @@ def _reached(end_ts: int, now: Callable[[], int]) -> int:
     if physical_ms(end_ts) - physical_ms(present) > _SOON_SECONDS * 1000:
         raise ConfigError(
             f"endingCommitTs (endingTimestamp) is {end_ts} ({as_time(end_ts)}), and the upstream's time is {present} ({as_time(present)}): a batch reads "
-            "what is there. Leave the end out to read up to the present, or read a stream with the same end"
+            "only the past. Remove the end to read up to the present, or read a stream with the same end"
         )
     if present < end_ts:
         _log.info("waiting until the upstream's time is %s", as_time(end_ts))
@@ -163,7 +163,7 @@ def _reached(end_ts: int, now: Callable[[], int]) -> int:
 
 @contextmanager
 def told_plainly() -> Iterator[None]:
-    """Errors of the block name options in the place of the drainer's settings, and have no trace: Spark would show it above the reason."""
+    """Errors of the block name options instead of the drainer's settings, without a trace: Spark would show the trace above the reason."""
     try:
         yield
     except (ConfigError, PumpUnavailable) as error:
@@ -175,7 +175,7 @@ class ChangeStreamReader(BinlogStreamReader):
 
     def __init__(self, options: Mapping[str, str], shape: TableShape | None) -> None:
         if recorded_folder(options) is not None:
-            raise ConfigError(f"option {RECORDED_OPTION} has an end, so a stream cannot follow it: read it with spark.read")
+            raise ConfigError(f"option {RECORDED_OPTION} names a finished recording, which a stream cannot follow: use spark.read")
         super().__init__(reading_of(options))
         self._reading = change_reading(options, shape)
 
@@ -196,7 +196,7 @@ class ChangeStreamReader(BinlogStreamReader):
             return change_partitions(super().partitions(start, end), asked.read_partitions, heartbeat=asked.heartbeats)
 
     def _needed_after(self, after_ts: int) -> int:
-        """Everything behind the checkpoint, whatever start the options name: it counts for a query without a checkpoint only."""
+        """Everything after the checkpoint. The start in the options counts only for a query without a checkpoint."""
         return after_ts
 
     def _anew(self, resolved_ts: int | None) -> str:

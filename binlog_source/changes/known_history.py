@@ -1,10 +1,14 @@
-"""The DDL history in a process that turns binlogs into changes: read once, and again when something is not in it. IO through the feed.
+"""The DDL history in a process that turns binlogs into changes: read once, and again when a job, version or table is missing. IO through the feed.
 
-Promises: one ``KnownHistory`` per process and place, kept between batches. Whoever asks waits, for ``historyTimeout`` seconds while the
-status port does not answer, as long as it answers for the job of a DDL binlog, and for ``historyLag`` seconds, once per schema version, for rows of a version
-beyond the history: it may be an intermediate state of a DDL that is under way. Where that DDL has changed what the rows hold, they wait for its end.
-A table that no job made, as a restore of KV data makes one, is left out only where it is certain that it is not asked for: by then every job up to its
-rows' version is in the history, and the asked names are others'.
+Promises: one ``KnownHistory`` per process and place, kept between batches. How long a caller waits:
+
+  the status port does not answer      ``historyTimeout`` seconds
+  the job of a DDL binlog is missing   as long as the status port answers
+  rows have a version beyond           ``historyLag`` seconds, once per version: it may be an intermediate state of a running DDL; if that DDL has changed
+                                       what the rows hold, until it ends
+
+A table that no job made (a restore of KV data makes such tables) is left out only if the query certainly does not ask for it: every job up to the version
+of its rows is in the history, and each name asked for belongs to another table.
 """
 
 import contextlib
@@ -67,7 +71,7 @@ class KnownHistory:
         return max([int(history.version_at(ts)), *(int(history.jobs[job_id].version) for job_id in before)])
 
     def covering(self, versions: Iterable[int], tables: Mapping[int, int], options: ChangeOptions) -> SchemaHistory:
-        """The history with these schema versions, as far as they are those of finished jobs, and with these ``tables``, but for those not asked for.
+        """The history with these schema versions, if their jobs have finished, and with these ``tables``, except those not asked for.
 
         Args:
             versions: of the rows.
@@ -76,7 +80,7 @@ class KnownHistory:
 
         Raises:
             HistoryUnavailable: it could not be read for ``historyTimeout`` seconds.
-            SchemaMismatch: it lacks a table that may be one of those.
+            SchemaMismatch: it lacks a table that may be asked for.
         """
         with self._lock:
             versions = set(versions)
@@ -96,7 +100,7 @@ class KnownHistory:
         """Note those of ``tables`` that the history lacks, if none can be asked for."""
         names, newest = options.names(), max(tables.values())
         if names and not self._feed.is_recorded and settled_version(self._feed.snapshot()) < newest:
-            _log.warning("waiting for up to %g s: a table that the DDL history lacks may be one that is asked for", SYNC_SECONDS)
+            _log.warning("waiting for up to %g s: the DDL history lacks a table that the query may ask for", SYNC_SECONDS)
             self._poll(lambda h: set(tables) <= set(h.tracks) or settled_version(h) >= newest, SYNC_SECONDS)
         history = self._feed.snapshot()
         complete = settled_version(history) if self._feed.is_recorded else int(history.newest_version)
@@ -104,12 +108,12 @@ class KnownHistory:
             version = tables[table_id]
             if not names or version > complete or any(history.find(n.database, n.table, version) is None for n in names):
                 raise SchemaMismatch(
-                    f"there are changes of table id {table_id}, of schema version {version}, but the DDL history has no such table after "
+                    f"there are changes of table id {table_id}, of schema version {version}, but the DDL history has no table with this id after "
                     f"{self._feed.lag:g} s; check that tidbStatus is the history of the cluster whose Pumps are read, and that it reaches back to the "
                     "table's CREATE TABLE. A table that no DDL made (a restore of KV data) does not matter to a query that names its tables without wildcards"
                 )
             _log.warning(
-                "changes of table id %d, which no job of the DDL history made, are left out: another table has each name that is asked for",
+                "changes of table id %d are left out: no job of the DDL history made this table, and each name asked for belongs to another table",
                 table_id,
             )
             self._strangers[table_id] = version
@@ -132,7 +136,7 @@ class KnownHistory:
 
 
 def settled_version(history: SchemaHistory) -> int:
-    """The schema version up to which no job can be missing: a job is in the history ``SYNC_SECONDS`` after another one that got its version later. Pure."""
+    """The schema version up to which no job can be missing. A job is in the history ``SYNC_SECONDS`` after a job with a later version. Pure."""
     newest_ms = max((physical_ms(job.finished_ts) for job in history.ordered), default=0)
     return max((int(job.version) for job in history.ordered if physical_ms(job.finished_ts) + SYNC_SECONDS * 1000 <= newest_ms), default=0)
 

@@ -1,6 +1,6 @@
 """The transactions of several Pumps in the order of commit_ts, each once. Pure.
 
-A Prewrite that was sent again to another Pump is in two of them, and so may be its transaction: no two transactions have one commit_ts.
+A Prewrite that was sent again to another Pump is in two Pumps, and so may be its transaction. Two transactions never have the same commit_ts.
 
 Promises: what comes out has the schema of what comes in (``stages.RAW``, without control rows), in order; the pieces of a huge transaction stay together.
 Holds one batch of each Pump.
@@ -55,7 +55,7 @@ def _ts(rows: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 def _once(
     rows: pa.RecordBatch, of: np.ndarray[tuple[int], np.dtype[np.int64]], last_ts: int, owner: int
 ) -> tuple[pa.RecordBatch, np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """``rows`` in order, those of one commit_ts from one Pump only: from ``owner``, if it gave the first of ``last_ts`` before, else the first."""
+    """``rows`` in order, each commit_ts from one Pump only: the first Pump that gave it. For ``last_ts`` that is ``owner``."""
     ts = _ts(rows)
     order = np.lexsort((of, ts))
     ts, of = ts[order], of[order]

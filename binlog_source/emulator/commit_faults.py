@@ -1,4 +1,4 @@
-"""Fault injection: what a TiDB that dies, stalls or loses an answer leaves in its Pumps.
+"""Fault injection: writes to the Pumps what a TiDB leaves there when it dies, stalls or loses an answer.
 
     lost Commit    its record is never sent: the Pump has to ask the upstream
     late Commit    its record is sent after a delay; later commits overtake it

@@ -1,8 +1,7 @@
 """DDL jobs of the embedded upstream: what they change, the binlogs they write, their entries in the history.
 
-Promises: a job changes the tables, an ALTER state by state (``online``), and is *emitted*: its binlogs go through the Pumps like any
-transaction. ``emit=False`` leaves that to the caller, so that rows of the new version can precede the binlog. The history shows a job
-``history_lag`` seconds after it has finished.
+Promises: a job changes the tables, an ALTER state by state (``online``), and is *emitted*: its binlogs go through the Pumps like any transaction. With
+``emit=False`` the caller emits, so that rows of the new version can precede the binlog. The history shows a job ``history_lag`` seconds after its end.
 """
 
 from collections.abc import Callable, Sequence

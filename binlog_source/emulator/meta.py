@@ -1,7 +1,7 @@
 """TiDB's schema in the embedded upstream's MVCC store: the keys that a DDL writes, in the transaction of its binlog or of its schema state.
 
-Promises: pure; keys as ``schemas.meta_keys``, values as TiDB's JSON. What a change writes: the schema version, its diff, and the databases
-and tables that it makes, changes or removes (None).
+Promises: pure; keys as ``schemas.meta_keys``, values as TiDB's JSON. A change writes the schema version, its diff, and the databases and tables that it
+makes, changes or removes (None).
 """
 
 import json

@@ -1,6 +1,6 @@
 """The outcomes of transactions by primary key, and the values of TiDB's schema, as TiDB's ``/mvcc/hex`` reports them (rows.md 9.3).
 
-Promises: safe for many threads; commits and rollbacks are final, and removed only by ``collect``, which removes what TiKV's GC does.
+Promises: safe for many threads. Commits and rollbacks are final; only ``collect`` removes them, as TiKV's GC does.
 """
 
 import base64

@@ -5,10 +5,9 @@
     MODIFY without, RENAME                                                     | -> at once
     DROP COLUMN, DROP INDEX                                                    | public -> write-only -> delete-only -> delete-reorg -> none
 
-Each arrow is a schema version of its own. The steps before the bar can be rolled back; the steps at the bar of a multi-schema change are
-one schema version together, those after it follow one by one, and the job's own version is the last of all (TiDB
-``ddl/multi_schema_change.go``). Columns that are not public are at the end of the list (rows.md 8). Inserts and updates contain public,
-write-only and write-reorg columns, deletes only public ones.
+Each arrow is a schema version of its own. The steps before the bar can be rolled back. In a multi-schema change, the steps at the bar are one schema
+version together, the steps after the bar follow one by one, and the job's own version is the last (TiDB ``ddl/multi_schema_change.go``). Columns that are
+not public are at the end of the list (rows.md 8). Inserts and updates contain public, write-only and write-reorg columns; deletes contain public columns.
 
 Promises: pure: a step converts a table info to the next one.
 """

@@ -1,8 +1,7 @@
 """A server of this project that prints ``serving HOST:PORT``, as a separate process; the standalone registry as one.
 
-Promises: ``start`` returns when the server accepts calls, or raises ``PumpUnavailable`` with its stderr. ``kill`` is ``kill -9``.
-``start`` after ``kill`` or ``stop`` runs on the same data directory and the same port. The process ends with the one that started it, also if that
-is killed (if ``setpriv`` exists).
+Promises: ``start`` returns when the server accepts calls, or raises ``PumpUnavailable`` with its stderr. ``kill`` is ``kill -9``. ``start`` after ``kill``
+or ``stop`` uses the same data directory and the same port. The process ends with its parent, even if the parent is killed (if ``setpriv`` exists).
 """
 
 import os
@@ -26,9 +25,9 @@ _SERVING = "serving "
 
 
 def dies_with_parent(number: str) -> tuple[str, ...]:
-    """What to put before a command, so that the kernel sends this signal when the parent dies; nothing where that is not possible.
+    """The prefix of a command with which the kernel sends this signal when the parent dies; empty if ``setpriv`` does not exist.
 
-    The signal is sent when the parent thread ends, so it is usable only from the main thread.
+    The kernel sends the signal when the parent thread ends: use the prefix only in the main thread.
     """
     setpriv = shutil.which("setpriv")
     if setpriv is None or threading.current_thread() is not threading.main_thread():

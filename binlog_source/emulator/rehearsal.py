@@ -3,8 +3,8 @@
     schedule  RecordedCase -> one log per Pump, in the order to write; pure
     feed      logs -> Pumps, at once or at the recorded pace
 
-Promises: each Pump gets its own recording in its own order and ends past ``end_ts`` (a fake is appended if the recording stops earlier).
-The Pumps' own fake binlogs must be off until ``feed`` has ended: with the current ts they would promise that no recorded binlog follows.
+Promises: each Pump gets its own recording in its own order, and ends past ``end_ts``: if the recording stops earlier, a fake is appended.
+The Pumps' own fake binlogs must be off until ``feed`` has ended: their current ts would promise that no recorded binlog follows.
 """
 
 import heapq

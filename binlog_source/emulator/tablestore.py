@@ -19,7 +19,7 @@ Handle = Hashable
 
 
 class WriteConflict(ReplicationError):
-    """Another transaction has locked the row, or it is not as the caller expects; begin again."""
+    """Another transaction has locked the row, or the row is not as the caller expects: begin again."""
 
 
 @dataclass(slots=True)

@@ -1,12 +1,12 @@
-"""The embedded upstream: a small transactional table store that writes what TiDB writes to its Pumps, over real gRPC.
+"""The embedded upstream: a small transactional table store that writes TiDB's binlogs to its Pumps, over real gRPC.
 
     upstream = Upstream(PumpClient.fixed(["127.0.0.1:8250", "127.0.0.1:8251"], cluster_id=7))
     upstream.ddl.create_database("shop")
     upstream.ddl.create_table("shop", Table("item", (Column("id", "bigint"), Column("name", "varchar(20)")), ("id",)))
     txn = upstream.begin(); txn.insert("shop.item", {"id": 1, "name": "a"}); txn.commit()
 
-Promises: deterministic except for timestamps; safe for many threads (one thread per transaction). A row is locked when it is changed, and a
-second transaction that changes it gets ``WriteConflict`` at once. Unique keys other than the handle are not checked.
+Promises: deterministic except for timestamps; safe for many threads (one thread per transaction). A change locks its row: a second transaction that
+changes the row gets ``WriteConflict`` at once. Unique keys other than the handle are not checked.
 """
 
 from pathlib import Path

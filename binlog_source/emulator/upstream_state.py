@@ -1,4 +1,4 @@
-"""What transactions and DDLs of one embedded upstream share: its clock, its tables, the outcomes, the DDL history, the client of its Pumps.
+"""The state that transactions and DDLs of one embedded upstream share: clock, tables, outcomes, DDL history, and the client of its Pumps.
 
 Promises: ``store`` and ``history`` are read and changed under ``lock``; the rest is safe for many threads.
 """

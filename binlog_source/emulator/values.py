@@ -1,4 +1,4 @@
-"""Random values for every column type, and how a value is compared with its copy in a target.
+"""Random values for every column type, and the form in which a value is compared with its copy in a target.
 
 Promises: pure; the same random source gives the same values. A value is in the form that ``schemas.codec.rowwriter`` takes.
 """

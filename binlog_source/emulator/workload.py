@@ -1,7 +1,7 @@
 """A mixed, seeded workload for the embedded upstream, for demo, lag benchmark and tests.
 
-Tables with an integer, an unsigned, a composite and a string clustered key, with unique keys, with a non-clustered key and without any
-key; inserts, updates (of keys, too), deletes, transactions over several tables, rollbacks; occasionally a DDL.
+The tables have an integer, an unsigned, a composite or a string clustered key, unique keys, a non-clustered key, or no key. The workload writes inserts,
+updates (also of keys), deletes, transactions over several tables, rollbacks, and occasionally a DDL.
 
 Promises: the same seed and the same counts give the same content, whatever the timing: each ``WorkloadSession`` draws from its own
 generator and changes only its own rows, and DDLs run only between rounds, when every session is idle. No threads and no clock here.

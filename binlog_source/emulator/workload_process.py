@@ -2,9 +2,9 @@
 
     python -m pyspark_tidb_binlog.binlog_source.emulator.workload_process --data-dir DIR --cluster-id 7 [--rate 200] ...
 
-Promises: prints ``serving HOST:PORT`` before there is any Pump, so that Pumps can register there; ``open`` then finds them in the registry
-and creates the tables. Commands are POST requests of its HTTP service: ``open``, ``start``, ``stop``, ``status``, ``client``, ``tables``,
-``rows``, ``probes``; ``WorkloadProcess`` has a method for each. SIGTERM and Ctrl-C end it.
+Promises: prints ``serving HOST:PORT`` before any Pump exists, so that Pumps can register there. ``open`` then waits for the Pumps and creates the tables.
+Commands are POST requests of its HTTP service: ``open``, ``start``, ``stop``, ``status``, ``client``, ``tables``, ``rows``, ``probes``;
+``WorkloadProcess`` has a method for each. SIGTERM and Ctrl-C end the process.
 """
 
 import argparse

@@ -347,7 +347,7 @@ class _Check:
         for name in sorted(wanted):
             target = self._selection.routes.database(name)
             if self._selection.tables.keeps(name) and target.lower() not in there.databases:
-                why = "which every TiDB has without a DDL" if name.lower() == _FIRST else "which the upstream has at this point"
+                why = "which TiDB has from the start, without a DDL" if name.lower() == _FIRST else "which the upstream has at this point"
                 what = f"the target lacks the database {target}, {why}: the first table or row in it stops the stream"
                 yield hinders(self._where, what, f"CREATE DATABASE `{target}`, or name it in syncer.ignore-schemas")
 

@@ -1,6 +1,6 @@
 """Whether the target is an exact copy of an embedded upstream: every table, column and row, and nothing else.
 
-Promises: ``difference`` is pure; duplicate rows are counted, so that tables without a key are compared too.
+Promises: ``difference`` is pure. Duplicate rows are counted, so tables without a key are compared, too.
 """
 
 import json

@@ -33,9 +33,9 @@ def lags(probes: Probes, sightings: Sightings) -> list[float]:
 
 
 def start_up_end(probes: Probes, sightings: Sightings) -> int | None:
-    """When the stream had started up: a row was visible that was committed after the first row had become visible. None: it never had.
+    """When the start-up ended: at the first visible row that was committed after the first row became visible. None: it did not end.
 
-    What is committed before waits for the first batches, which are slow: the JVM and the Python workers are cold.
+    Rows committed earlier wait for the first batches, which are slow: the JVM and the Python workers are cold.
     """
     committed = dict(probes)
     return next((at for largest, at in sightings if committed.get(largest, 0) > sightings[0][1]), None)

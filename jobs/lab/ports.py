@@ -1,7 +1,7 @@
-"""TCP ports on loopback for a server that is about to start: a free one, or who holds the one that is wanted. Reserves nothing.
+"""TCP ports on loopback for a new server: finds a free port, or the process that holds a wanted port. Reserves nothing.
 
-Promises of ``free_port``: the port was free a moment ago and lies outside the range from which the kernel takes the ports of outgoing connections, so that
-no client takes it before the server does, or while the server restarts.
+Promises of ``free_port``: the port was free a moment ago, and is outside the kernel's range for outgoing connections. So no client takes the port before
+the server starts, or while it restarts.
 """
 
 import contextlib
@@ -36,10 +36,10 @@ def free_port() -> int:
 
 
 def require_free(port: int, instead: str) -> None:
-    """No server listens on ``port``; ``instead``: what a person can do, in words.
+    """Check that no server listens on ``port``; ``instead``: what to do otherwise, for the error.
 
     Raises:
-        NotUsableYet: one does; the error names its process, if this user may see it.
+        NotUsableYet: a server listens; the error names its process, if this user may see it.
     """
     try:
         with socket.socket() as probe:

@@ -1,6 +1,6 @@
-"""The recorded cases of a real TiDB, which ``rehearse`` replicates: in a checkout ``tests/golden`` has them, a wheel has none.
+"""The recorded cases of a real TiDB, which ``rehearse`` replicates. A checkout has them in ``tests/golden``; a wheel has none.
 
-Promises: reads names only, so that a case that is not there is known before Spark starts.
+Promises: reads names only, so a missing case is reported before Spark starts.
 """
 
 from collections.abc import Sequence
@@ -24,20 +24,20 @@ def case_of(wanted: Path) -> Path:
     recorded = _recorded()
     if not recorded:
         raise ConfigError(
-            f"{wanted} is no folder. An installation has no recorded cases: name the folder of one, such as tests/golden/{wanted.name} in the repository"
+            f"{wanted} is not a folder, and an installation has no recorded cases: give the folder of a case, such as tests/golden/{wanted.name} of the repository"
         )
     if len(wanted.parts) != 1 or wanted.name not in recorded:
         near = nearest(wanted.name, recorded)
         meant = f"did you mean {near[0]}? There are" if near else "there are"
-        raise ConfigError(f"{wanted} is no folder, and no case of {RECORDINGS}; {meant} {', '.join(recorded)}")
+        raise ConfigError(f"{wanted} is neither a folder nor a case of {RECORDINGS}; {meant} {', '.join(recorded)}")
     return recorded[wanted.name]
 
 
 def require_case(options: Sequence[str]) -> None:
-    """One of a job's options is a case.
+    """Check that one of a job's options is a case.
 
     Raises:
-        ConfigError: none of them can be; the error is about the one that was probably meant.
+        ConfigError: no option is a case; the error is about the likeliest option.
     """
     recorded = _recorded()
     words = [(before, word) for before, word in zip(("", *options), options, strict=False) if not word.startswith("-")]

@@ -22,7 +22,7 @@ from pyspark_tidb_binlog.schemas.errors import ReplicationError
 
 PUMPS = 2
 CALM = WorkloadConfig(rate=40, sessions=2, ddl_every=80, probe_interval=0)
-"""A workload beside which a person looks at the changes."""
+"""A slow workload, whose changes a person can follow."""
 FAKE_INTERVAL = 0.2
 """Seconds without a write after which a Pump here writes a fake binlog: an idle one must not hold the others back."""
 _POLL_SECONDS = 0.02

@@ -1,6 +1,6 @@
-"""Whether a target that is named for a rehearsal or a demo is the target of a stream, whose records may not be dropped. [db]
+"""Checks that the target of a rehearsal or a demo is not the target of a stream, whose records must not be dropped. [db]
 
-Promises: reads only; a lock that shows whether a Drainer runs is tried and given back at once.
+Promises: reads only. A lock shows whether a Drainer runs: it is tried and released at once.
 """
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
@@ -14,11 +14,11 @@ from pyspark_tidb_binlog.sinks.replay.mysql_replay import CLUSTER
 
 DEMO_CLUSTER = 7
 _OF_TRIALS = frozenset({DEMO_CLUSTER, CLUSTER})
-"""Of the demo, and what a ``replay`` records of itself."""
+"""The cluster ids of the demo and of a ``replay``."""
 
 
 def require_no_stream(target: TargetConfig, apply: ApplyConfig, cluster_id: int) -> None:
-    """Nobody else's records are in the checkpoint schema: what an earlier run for ``cluster_id`` has left is nobody's.
+    """Check that the checkpoint schema has no records of a stream. Records of an earlier run for ``cluster_id`` are allowed.
 
     Raises:
         ConfigError: another cluster is replicated to this target, or a Drainer writes there for this one.
@@ -33,8 +33,8 @@ def require_no_stream(target: TargetConfig, apply: ApplyConfig, cluster_id: int)
         else:
             return
     raise ConfigError(
-        f"the target {target.host}:{target.port} {why} ({schema}): name another target, where nothing is replicated to. (If that is only what another "
-        "rehearsal has left, drop that database by hand.)"
+        f"the target {target.host}:{target.port} {why} ({schema}): name a target without a stream. (If only an earlier "
+        "rehearsal wrote these records, drop that database by hand.)"
     )
 
 

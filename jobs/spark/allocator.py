@@ -1,10 +1,10 @@
 """The C library's memory in the job and in Spark's Python workers: blocks are reused within a task, and given back after it. [process]
 
-Arrow and numpy allocate blocks of megabytes all the time. With glibc's default threshold each of them is mapped anew, and the kernel first
-fills every page with zeros: a third of the time of some steps. Kept for good, they are memory that idle workers hold. The JVM stays at the
-default (``spark_session.FRUGAL``), because RocksDB in it does not free what would be reused.
+Arrow and numpy allocate blocks of megabytes all the time. With glibc's default threshold, the kernel maps each block anew and fills its pages with zeros:
+a third of the time of some steps. Blocks kept for good would be memory of idle workers. The JVM keeps the default (``spark_session.FRUGAL``), because
+RocksDB does not free reusable blocks.
 
-Promises: nothing happens where the C library is not glibc.
+Promises: with another C library than glibc, nothing happens.
 """
 
 import ctypes

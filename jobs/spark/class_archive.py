@@ -1,7 +1,7 @@
-"""The archive of Spark's classes that lets the JVM start in half the time. Needs neither Spark nor Python's packages to be imported.
+"""The archive of Spark's classes that lets the JVM start in half the time. Imports neither Spark nor any package.
 
-Promises: an archive is used only with the Java, the Spark and the jars, at the places, that it was made for: with any other a JVM says nothing
-and loads every class anew, having mapped the archive in vain.
+Promises: an archive is used only with its own Java, Spark and jars, at the same paths. With others a JVM would silently load every class anew, after it
+has mapped the archive for nothing.
 """
 
 import os
@@ -33,7 +33,7 @@ class ClassArchive:
         return self._stamp() == self.made_for() and self.file.exists()
 
     def tried(self) -> bool:
-        """Whether it fits, or this Java has made none: some lack the archive of their own classes that it is built on."""
+        """Whether the archive fits, or this Java could not make one: some lack the base archive of their own classes."""
         return self.fits() or self._stamp() == self.made_for() + _NONE
 
     def replaced_by(self, made: Path) -> None:

@@ -1,6 +1,6 @@
-"""The jars that Spark is given beside its own: Delta's, and those of its Kafka sink. Needs neither Spark nor Python's packages to be imported.
+"""The jars that Spark needs beside its own: Delta's, and those of its Kafka sink. Imports neither Spark nor any package.
 
-Promises: a place of jars counts only if nothing of this release's package is missing there.
+Promises: a directory of jars counts only if it has every jar of this release.
 """
 
 import re
@@ -25,9 +25,9 @@ class FetchedJars:
     excludes: str
     """Dependencies that Spark ships in its own versions, as Spark takes them."""
     wanted: tuple[str, ...]
-    """How the names of the jars begin that are kept."""
+    """The beginnings of the names of the kept jars."""
     named: re.Pattern[str]
-    """What says in the words of a user that they bring it themselves."""
+    """The part of a jar's or package's name by which a user's own copy is recognized."""
 
     def place(self) -> Path | None:
         """The directory of the jars on this machine, in the virtual environment or fetched; None: they are not here yet."""

@@ -1,8 +1,7 @@
 """``worker-python ARGUMENTS``: has ``jobs/spark/worker_forks.py`` run them in a fork of the job, and waits until that has ended.
 
-Promises: stdlib only, in an interpreter without site-packages: it starts in hundredths of a second. Arguments, environment, directory, stdin,
-stdout and stderr are passed on; the exit code is that of the fork. Where nothing takes the request, the arguments are run by Python itself,
-and never by both.
+Promises: stdlib only, in an interpreter without site-packages, which starts in hundredths of a second. The fork gets the arguments, environment,
+directory, stdin, stdout and stderr; its exit code is returned. If no process takes the request, this interpreter runs the arguments. They never run twice.
 """
 
 import contextlib
@@ -30,7 +29,7 @@ def ask(arguments: list[str]) -> int:
     """Have ``arguments`` run; returns the exit code.
 
     Raises:
-        NotTaken: there is nothing that would run them.
+        NotTaken: no process takes the request.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         try:

@@ -1,6 +1,6 @@
-"""What a job says when a disk of Spark's was full: Spark's and RocksDB's own words name no directory that a person knows.
+"""The message of a job when a disk of Spark was full: the messages of Spark and RocksDB name no directory of the settings.
 
-Promises: changes nothing; called after the failure, so what is free then may be more than what was.
+Promises: changes nothing. The check runs after the failure, so more space may be free than at the failure.
 """
 
 import os
@@ -35,8 +35,8 @@ class FullDisks:
         if said is None:
             return None
         return ReplicationError(
-            f"the disk is full ({said[0]}): {'; '.join(self._figures())}. Free space, or name other directories, and start again: the stream goes on from "
-            "the target's record, nothing is lost, and nothing is written twice"
+            f"the disk is full ({said[0]}): {'; '.join(self._figures())}. Free space, or set other directories, and start again: the stream resumes from "
+            "the target's record; nothing is lost or written twice"
         )
 
     def _figures(self) -> Iterator[str]:

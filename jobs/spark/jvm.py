@@ -1,8 +1,8 @@
 """Spark's JVM as a child of the job, started while the job imports its modules: as in ``spark-submit``, but with the job as the parent.
 
-Promises: only the job reacts to signals. The JVM ignores SIGINT, SIGTERM and SIGHUP from any sender, so that a stream can be stopped
-between two batches; it ends when its stdin closes, so never later than the job. The output of the JVM and of Spark's Python workers goes to
-the job's log; if the JVM does not start, into the error.
+Promises: only the job reacts to signals. The JVM ignores SIGINT, SIGTERM and SIGHUP from any sender, so that a stream can stop between two batches. The
+JVM ends when its stdin closes, so never later than the job. The output of the JVM and of Spark's Python workers goes to the job's log; if the JVM does
+not start, the output goes into the error.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
 """Gives back the JVM's memory after big batches. Spark shell.
 
-Promises: a JVM that has grown for a big batch is asked to collect once, after the first small batch behind it; so a backlog, which is big batch
-after big batch, costs one collection, and a stream without big batches none. Without that the JVM keeps its largest heap for hours, because
-small batches never fill it.
+Promises: after a big batch, the first small batch makes the JVM collect once. So a backlog of big batches costs one collection, and a stream without big
+batches none. Without the collection the JVM keeps its largest heap for hours, because small batches never fill it.
 """
 
 import logging

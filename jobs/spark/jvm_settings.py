@@ -1,7 +1,6 @@
-"""What Spark's JVM is started with: options and environment. Needs neither Spark nor Python's packages to be imported.
+"""The options and the environment of Spark's JVM. Imports neither Spark nor any package.
 
-Promises: a session that a program makes itself (``jobs/spark/spark_session.py``) and one that the command starts (``jobs/command.py``) get the
-same. Options that the caller gives win.
+Promises: a program's own session (``jobs/spark/spark_session.py``) and the command (``jobs/command.py``) get the same options. Options of the caller win.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""What ``jobs`` uses of the insides of PySpark, Spark and Delta, which no public API promises: to port ``jobs`` to another Spark, read this file. [spark]
+"""The private parts of PySpark, Spark and Delta that ``jobs`` uses. To port ``jobs`` to another Spark, read this file. [spark]
 
-Promises: no other file of ``jobs`` names a private part of them (``tests/test_layout.py``). Each docstring names the part, as of Spark 4.2.1 and Delta
-4.4.0. The insides that ``sinks`` uses are in ``sinks/engine/spark_jvm.py``. Importing this file imports no PySpark: the JVM starts before PySpark is imported.
+Promises: no other file of ``jobs`` names a private part (``tests/test_layout.py``). Each docstring names the part, as of Spark 4.2.1 and Delta 4.4.0.
+``sinks/engine/spark_jvm.py`` has the private parts that ``sinks`` uses. Importing this file imports no PySpark: the JVM starts first.
 """
 
 import logging

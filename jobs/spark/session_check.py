@@ -1,6 +1,6 @@
-"""Whether a session that a program made itself has what the stream needs, and which line to add where it has not. [spark]
+"""Checks that a program's own session has what the stream needs; the error names the line to add. [spark]
 
-Promises: what can be set in a session that exists is set (the state store), with a line in the log; what cannot (Delta's extension, its jar) is one
+Promises: settings that an existing session accepts (the state store) are set, with a line in the log. Missing Delta (its extension, its jar) is one
 error, before anything is opened. ``missing_delta`` is pure.
 """
 
@@ -37,7 +37,7 @@ def require_session(spark: SparkSession) -> None:
         if lines:
             said = "".join(f"\n    .config({name!r}, {value!r})" for name, value in lines)
             raise ConfigError(
-                f"this Spark session has no Delta, in which the checkpoints are kept ({document('installed')}). Make it with "
+                f"this Spark session has no Delta, which stores the checkpoints ({document('installed')}). Make the session with "
                 f"configured(SparkSession.builder) from pyspark_tidb_binlog, or add before getOrCreate(), in a process that has no session yet:{said}"
             )
         require_delta(version)
@@ -51,8 +51,8 @@ def require_kafka_sink(spark: SparkSession) -> None:
     """Raise ConfigError if ``spark`` has no Kafka sink."""
     if not has_kafka_sink(spark):
         raise ConfigError(
-            f"this Spark session has no Kafka sink, which spark.kafka-options ask for ({document('installed')}). The command brings it; "
-            f"in a program of your own add before getOrCreate(), in a process that has no session yet:\n    .config('spark.jars.packages', {KAFKA_PACKAGE!r})"
+            f"this Spark session has no Kafka sink, which spark.kafka-options need ({document('installed')}). Use the command, which adds the sink; "
+            f"or in your own program add before getOrCreate(), in a process that has no session yet:\n    .config('spark.jars.packages', {KAFKA_PACKAGE!r})"
         )
 
 

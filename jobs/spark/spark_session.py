@@ -1,8 +1,8 @@
 """The SparkSession of every job, with settings tuned for small, frequent micro-batches. [spark]
 
 Promises: a setting given on the command line of ``spark-submit`` or in ``extra`` wins over ours; ``session_settings`` is pure.
-Works both inside ``spark-submit`` (a gateway exists) and from a plain interpreter (tests, benchmarks, notebooks), which starts its own JVM: what
-that and Spark's Python processes print goes to the log, so that the console has the program's own lines only.
+Works inside ``spark-submit`` (a gateway exists) and in a plain interpreter (tests, benchmarks, notebooks), which starts its own JVM. The output of that
+JVM and of Spark's Python processes goes to the log; the console has only the program's own lines.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ def build_session(app_name: str, *, master: str | None = None, delta: bool = Tru
 
 
 def configured(builder: SparkSession.Builder, *, delta: bool = True) -> SparkSession.Builder:
-    """``builder`` with what the source and the stream need, before the process has its first session; what it was given stays.
+    """``builder`` with the settings that the source and the stream need. Given settings stay. Call it before the process has its first session.
 
     That is RocksDB for state, Delta (unless ``delta`` is false), and on a local master this interpreter for Spark's Python workers, whatever
     ``python3`` is on ``PATH``; ``PYSPARK_PYTHON`` wins.
@@ -92,7 +92,7 @@ def configured(builder: SparkSession.Builder, *, delta: bool = True) -> SparkSes
 
 
 def additions(given: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """What is set beside ``given``: of ``wanted`` what is not there yet; lists get what they lack. Pure."""
+    """The settings to add to ``given``: those of ``wanted`` that are missing, and missing entries of lists. Pure."""
     lists = {name: f"{given[name]}{_LISTS[name]}{value}" for name, value in wanted.items() if name in _LISTS and given.get(name)}
     missing = {name: value for name, value in wanted.items() if not given.get(name)}
     return missing | {name: text for name, text in lists.items() if wanted[name] not in given[name]}
@@ -103,13 +103,13 @@ _LISTS = {"spark.driver.extraClassPath": ":", "spark.jars": ",", "spark.jars.pac
 
 
 def _require_java_to_start() -> None:
-    """PySpark itself only says that the JVM exited before it sent its port number."""
+    """Check Java first: PySpark itself reports only that the JVM exited before it sent its port number."""
     if not pyspark_insides.has_jvm() and not pyspark_insides.is_reached():
         require_java(*java_of(os.environ))
 
 
 def _spark_home() -> Path:
-    """As PySpark takes it to start the JVM: behind all links, unless ``SPARK_HOME`` names it."""
+    """The Spark whose JVM PySpark starts: with links resolved, unless ``SPARK_HOME`` names it."""
     return Path(os.environ.get("SPARK_HOME") or os.path.realpath(pyspark.__path__[0]))
 
 
@@ -180,9 +180,9 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
 
 @contextlib.contextmanager
 def _workers_as_forks(master: str) -> Iterator[None]:
-    """Have the JVM and the context that are started meanwhile take forks for Spark's Python processes, where ``PYSPARK_PYTHON`` is this interpreter.
+    """In the block, a new JVM and context use forks as Spark's Python processes, if ``PYSPARK_PYTHON`` is this interpreter.
 
-    The environment is then as before: other programs that this one starts have workers of their own.
+    The environment is restored afterwards: other programs that this process starts have workers of their own.
     """
     before = {name: os.environ.get(name) for name in FORKED_BY}
     forks: WorkerForks | None = None

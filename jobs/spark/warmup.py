@@ -1,6 +1,6 @@
-"""Run once by ``jobs/setup.py``: uses each feature of Spark that jobs need, so that the JVM can archive the classes it loads. [spark]
+"""Uses each feature of Spark that jobs need, so that the JVM can archive the loaded classes; ``jobs/setup.py`` runs it once. [spark]
 
-Promises: leaves nothing behind except what the JVM is told to write. Its success also shows that Spark, Delta and Python workers run.
+Promises: leaves nothing behind, except the archive that the JVM writes. Its success also shows that Spark, Delta and Python workers run.
 """
 
 import sys

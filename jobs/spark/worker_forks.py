@@ -1,16 +1,15 @@
-"""Spark's Python processes as forks, on a local master: what they import is imported once, and its memory is shared. [spark]
+"""Spark's Python processes as forks, on a local master: their imports happen once, and share memory. [spark]
 
-A stream needs five of them before its first batch: Spark looks for data sources, creates the source, runs it on the driver, plans its reads
-and starts workers, each in an interpreter of its own that imports PySpark, Arrow and this project for half a second.
+A stream needs five processes before its first batch: Spark looks for data sources, creates the source, runs it on the driver, plans its reads and
+starts workers. As interpreters of their own, each would import PySpark, Arrow and this project for half a second.
 
     job:     WorkerForks() -> starts the JVM -> imports PRELOADED -> fork() -> goes on
     program: WorkerForks() -> begin() -> starts the JVM -> goes on; a new process imports PRELOADED meanwhile
     JVM:     jobs/spark/worker-python -m pyspark.daemon … -> fork_client.py -> the process that forks -> a fork that runs the module
 
-Promises: the process that forks has one thread, keeps no descriptor of the job but its stdin, stdout and stderr, and ends with the job, also
-by ``kill -9``. A fork gets the arguments, environment, directory and streams that Spark gave; it ignores the signals that Spark's JVM ignores.
-It ends without what an interpreter does last: threads are not joined, ``atexit`` is not called. Where nothing forks, Spark's processes are
-plain interpreters.
+Promises: the forking process has one thread, keeps no descriptor of the job except stdin, stdout and stderr, and ends with the job, also after
+``kill -9``. A fork gets Spark's arguments, environment, directory and streams, and ignores the signals that Spark's JVM ignores. A fork ends at once:
+threads are not joined, ``atexit`` is not called. Without a forking process, Spark's processes are plain interpreters.
 """
 
 import atexit
@@ -149,7 +148,7 @@ def _serve_alone(listener: socket.socket, place: Path) -> None:
 
 
 def _only(*kept: int) -> None:
-    """Close the descriptors of the job: the end of a pipe that stays open here would hide from the JVM that the job has ended."""
+    """Close the descriptors of the job: with a pipe's end still open here, the JVM would not see that the job has ended."""
     last = 3
     for descriptor in sorted(kept):
         os.closerange(last, descriptor)

@@ -1,16 +1,16 @@
 """The parent of Spark's Python workers (``spark.python.daemon.module``): PySpark's own, with everything imported, and SIGINT and SIGTERM
 blocked. [spark]
 
-PySpark's workers collect garbage after every task, which takes 40 ms if what they have imported is looked through each time, and a small
-batch has four tasks. What is imported here is not looked through again. After each task, memory that is free goes back to the system: the
-workers of the next step need it (``jobs/spark/allocator.py``).
+PySpark's workers collect garbage after every task. With the imported modules included, a collection takes 40 ms, and a small batch has four tasks. So the
+collector skips the modules imported here. After each task, free memory goes back to the system, for the workers of the next step
+(``jobs/spark/allocator.py``).
 
-The JVM writes a task to its worker in small pieces, over TCP without TCP_NODELAY: a second piece leaves when the first is acknowledged, which
-a receiver that has nothing to say puts off by 40 ms. So a worker acknowledges the beginning of a task at once, and sends its own small pieces
+The JVM writes a task to its worker in small pieces, over TCP without TCP_NODELAY: the second piece leaves when the first is acknowledged. A receiver
+without data to send delays the acknowledgement by 40 ms. So a worker acknowledges the beginning of a task at once, and sends its own small pieces
 without waiting.
 
-systemd sends SIGTERM to every process of a unit. A worker that ended then would fail the batch that the job, which receives the signal too,
-is about to finish. Workers still end when Spark closes their input, which also happens when the JVM dies.
+systemd sends SIGTERM to every process of a unit, also to the job, which then finishes its batch. If a worker ended on SIGTERM, that batch would fail.
+Workers still end when Spark closes their input, also when the JVM dies.
 """
 
 import gc
@@ -36,7 +36,7 @@ def run_task(infile: BufferedReader, outfile: BufferedWriter) -> None:
 
 
 def hurry(descriptor: int) -> None:
-    """Have a TCP connection acknowledge at once what it has received, and send at once what is written. Others are left as they are."""
+    """Make a TCP connection acknowledge received data at once, and send written data at once. Other connections stay unchanged."""
     with socket.socket(fileno=os.dup(descriptor)) as connection:
         if connection.family in (socket.AF_INET, socket.AF_INET6):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

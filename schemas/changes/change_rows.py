@@ -1,7 +1,7 @@
 """Changes of all tables as rows: ``database, table, op, …, key, before, after, ddl, pump``, the images as VARIANT. Pure.
 
-``key`` holds the columns of the primary key as they were before the change (of an insert: after it); ``_tidb_rowid`` for a table without,
-``_tidb_handle`` where the key has a generated column, which images lack.
+``key`` has the columns of the primary key before the change (of an insert: after it). Without a primary key it has ``_tidb_rowid``. With a generated
+column in the key, which images lack, it has ``_tidb_handle``.
 
 Promises: in the order of commit_ts and ``seq``, a DDL before the rows that follow it.
 """
@@ -103,10 +103,10 @@ def change_rows(
 
 
 def unfit(table: str, commit_ts: Ints, error: object) -> SchemaMismatch:
-    """The error about cells that are no values of their columns."""
+    """The error about cells that are not values of their columns."""
     return SchemaMismatch(
-        f"{table}, commit_ts {int(commit_ts[0])} to {int(commit_ts[-1])}: a value that the table's definition does not allow: {error}; check that tidbStatus is "
-        "the history of the cluster whose Pumps are read; to go on without these rows, begin anew behind them (startingCommitTs), or leave the table out (tables)"
+        f"{table}, commit_ts {int(commit_ts[0])} to {int(commit_ts[-1])}: a value does not fit the table's definition: {error}; check that tidbStatus is "
+        "the history of the cluster whose Pumps are read; to skip these rows, start a new query behind them (startingCommitTs), or exclude the table (tables)"
     )
 
 

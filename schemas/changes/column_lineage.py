@@ -1,7 +1,7 @@
-"""What becomes of a table's columns over its DDLs, by id. Pure.
+"""Follows a table's columns over its DDLs, by id. Pure.
 
-TiDB keeps a column's id when it is renamed, and when the table itself gets another id: by TRUNCATE, PARTITION BY or REMOVE PARTITIONING. A change of type that converts the
-data gives the column another id, and with CHANGE COLUMN also another name.
+A column keeps its id when it is renamed, and when the table gets another id (TRUNCATE, PARTITION BY, REMOVE PARTITIONING). A change of type that converts
+the data gives the column another id; CHANGE COLUMN also gives it another name.
 """
 
 from collections.abc import Mapping

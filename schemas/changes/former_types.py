@@ -1,10 +1,10 @@
-"""Cells of a column whose type was changed, under the type that it had, a whole column at a time. Pure.
+"""Cells of a column after a change of type, as values of the former type, a whole column at a time. Pure.
 
     numbers, BIT                 each other's, where the value is exactly the same; BIT(1), a boolean, is a number's only
     dates                        DATE and DATETIME each other's; an instant (TIMESTAMP) is nothing else's
     text                         everything's, but for BIT and TIMESTAMP, if it is written as TiDB writes the value
 
-Promises: the value that was given, or an error. No two texts become one value: a text that is read as something else is the text of that value.
+Promises: each cell keeps its value, or there is an error. Two texts never become one value: a text is converted only if it is TiDB's text of the value.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def as_former(wanted: ColumnInfo, kind: pa.DataType, column: ColumnInfo, cells: 
     """
     given, former = _family(column), _family(wanted)
     if given is not former and frozenset((given, former)) not in _ALIKE:
-        raise pa.ArrowInvalid(f"values of {given.name} are none of {former.name}")
+        raise pa.ArrowInvalid(f"values of {given.name} are not values of {former.name}")
     if is_date(wanted) and is_date(column) and pa.types.is_string(kind):
         return _with_digits(cells, column, wanted)
     if is_date(column) and not is_date(wanted):
@@ -69,8 +69,8 @@ def fitted(cells: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Typed cells as another type, each with the same value.
 
     Raises:
-        ArrowInvalid: a value does not fit, or is a text that is written otherwise than its value; dates and numbers, instants and local times, and
-            texts and booleans never do.
+        ArrowInvalid: a value does not fit, or a text is not TiDB's text of its value. Never fit: dates and numbers, instants and local times, texts and
+            booleans.
     """
     given = cells.type
     to_text, of_text = pa.types.is_string(wanted), pa.types.is_string(given)
@@ -85,9 +85,9 @@ def fitted(cells: pa.Array, wanted: pa.DataType) -> pa.Array:
     found = cells.cast(wanted)
     # Arrow itself lets a float overflow, a decimal be rounded and a time of day be cut off.
     if not of_text and not found.cast(given).equals(cells):
-        raise pa.ArrowInvalid(f"{wanted} cannot hold each of them exactly")
+        raise pa.ArrowInvalid(f"{wanted} cannot hold every value exactly")
     if of_text and _is_number(wanted) and not _texts(found).equals(cells):
-        raise pa.ArrowInvalid(f"not each of them is written as {wanted} is")
+        raise pa.ArrowInvalid(f"some texts are not written as {wanted} is")
     return found
 
 

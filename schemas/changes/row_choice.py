@@ -1,9 +1,9 @@
 """Which row changes of some transactions are given, and with which table each is decoded. Pure.
 
-The rule is the one by which DDLs and rows are applied to a target: a row that committed after a DDL's binlog has the table after that DDL,
-also if its writer did not know it yet; a row whose schema version contains a DDL of its table has it before that DDL's binlog, too. So the
-table of a row is that of the higher one of two versions: its own, and that of the DDL binlogs with a lower commit_ts. Rows of a table
-that is dropped by then are left out, as they are there.
+The rule is the same as for a target. A row committed after a DDL's binlog has the table after that DDL, even if its writer did not know the DDL yet. A row
+whose schema version contains a DDL of its table has the table after that DDL, even before the DDL's binlog. So the table of a row is the table at the
+higher of two versions: the row's own version, and the version of the DDL binlogs with a lower commit_ts. Rows of a table dropped at that version are left
+out, as at a target.
 
 Promises: the table of a row depends on the row, the DDL binlogs before it and the jobs up to its version, not on what is read with it.
 """
@@ -88,7 +88,7 @@ def chosen_rows(
 
 
 def output_bounds(count: int, tables: Sequence[RowsOfTable], most_bytes: int) -> Ints:
-    """Where ``count`` events are cut, from 0 to ``count``, so that what ``tables``, chosen of them, become has about ``most_bytes`` in each piece."""
+    """The cuts of ``count`` events, from 0 to ``count``. The decoded rows of ``tables`` in each piece have about ``most_bytes``."""
     sizes = np.zeros(count, np.int64)
     for group in tables:
         images = np.where(group.ops == Op.UPDATE, 2, 1)
@@ -112,7 +112,7 @@ def within(tables: Sequence[RowsOfTable], begin: int, end: int) -> Iterator[Rows
 
 
 def _image_bytes(info: TableInfo) -> int:
-    """What an image has beside what is in its row: names, offsets, numbers as wide as they can be, and defaults of what the row lacks."""
+    """The bytes of an image beside its row's bytes: names, offsets, full-width numbers, and defaults of missing columns."""
     return sum(_CELL_BYTES + len(c.name) + len(str(c.origin_default or "")) for c in info.target_columns())
 
 

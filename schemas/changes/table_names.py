@@ -95,6 +95,6 @@ def _bare(part: str) -> str:
 
 
 def _pattern(part: str) -> str:
-    """What names are compared with: in back quotes every sign stands for itself, and a bracket does so everywhere."""
+    """The pattern for ``fnmatch``: every character in back quotes, and a bracket anywhere, matches only itself."""
     literal = part.strip().startswith("`")
     return "".join(f"[{sign}]" if sign == "[" or (literal and sign in "*?") else sign for sign in _bare(part).lower())

@@ -30,7 +30,7 @@ def table_rows(shape: TableShape, history: SchemaHistory, events: pa.RecordBatch
     """The changes among ``events`` (``ROW_EVENT``), of which ``tables`` were chosen, by ``history``.
 
     Raises:
-        SchemaMismatch: a cell does not fit its column, or is no date and invalidDates is fail.
+        SchemaMismatch: a cell does not fit its column, or is an invalid date while invalidDates is fail.
     """
     pieces, places = [], []
     commit_ts, seqs = events.column("commit_ts").to_numpy(), events.column("seq").to_numpy()
@@ -91,8 +91,8 @@ def _cells(shape: TableShape, wanted: ColumnInfo, column: ColumnInfo, cells: pa.
     if found.odd is not None and is_date(wanted) and shape.invalid_dates is InvalidDates.FAIL:
         place = int(np.argmax(found.odd.is_valid().to_numpy(zero_copy_only=False)))
         raise SchemaMismatch(
-            f"{shape.name}, commit_ts {int(commit_ts[place])}: column {column.name} holds {found.odd[place].as_py()!r}, which is no date that "
-            "Spark has; set invalidDates=null, or string to get all dates as text"
+            f"{shape.name}, commit_ts {int(commit_ts[place])}: column {column.name} holds {found.odd[place].as_py()!r}, which is not a date of "
+            "Spark; set invalidDates=null, or invalidDates=string to get all dates as text"
         )
     if found.values.type == kind and wanted.tp == column.tp and wanted.is_binary == column.is_binary:
         return found.values
@@ -102,5 +102,5 @@ def _cells(shape: TableShape, wanted: ColumnInfo, column: ColumnInfo, cells: pa.
         raise SchemaMismatch(
             f"{shape.name}, commit_ts {int(commit_ts[0])} to {int(commit_ts[-1])}: column {wanted.name} is {kind} as of schema version "
             f"{shape.version}, but {column.name} is {found.values.type} in these rows, and not all values fit: {error}; start again with "
-            f"schemaCommitTs where the table has the types that you want; if no one definition fits all of them: {document('changes')}, One table"
+            f"schemaCommitTs at a ts where the table has the wanted types; if no definition fits all values, see {document('changes')}, One table"
         ) from error

@@ -1,7 +1,7 @@
-"""The columns under which the changes of one table are given: those of its definition at one schema version, with Spark's types. Pure.
+"""The columns of one table's changes: the columns of its definition at one schema version, with Spark's types. Pure.
 
-Promises: fixed for the life of a query. Cells of other definitions are put under these columns by column id, also where a change of type gave
-the column another one and over a TRUNCATE, and by name in another table and where the id is gone; what another definition lacks is null.
+Promises: the columns are fixed for the life of a query. Cells of other definitions are matched by column id, also after a TRUNCATE or a change of type,
+which gives another id. In another table, or if the id is gone, they are matched by name. A column that another definition lacks is null.
 """
 
 from collections.abc import Mapping
@@ -71,9 +71,9 @@ class TableShape:
         return {new: old for old, new in later.ids.items()} if later.table_id == self.table_id else None
 
     def changed_by(self, job: Job, history: SchemaHistory) -> bool:
-        """Whether a job that was not agreed to changes what these columns say: columns, which table has the name, or rows without a row change.
+        """Whether a job that the options did not accept changes the columns, the table of this name, or rows without a row change.
 
-        The columns may be those behind it: a query that was down, or failed because of it, is started again without a word about it.
+        A query may have the columns after the job: if it was down, or failed because of the job, it restarts without an error.
         """
         if job.version <= self.agreed:
             return False
@@ -87,7 +87,7 @@ class TableShape:
         return another or job.type in _EMPTYING or any(not self.fits(table.info) for table in (*before, *after))
 
     def _is_made_by(self, job: Job, after: list[TableAt]) -> bool:
-        """Whether the columns are those with which a job gives the table its name, as of one that was not there at the start."""
+        """Whether the columns are those of the job that gave a table this name: the table did not exist at the start."""
         return job.version <= self.version and [t.table_id for t in after] == [self.table_id]
 
     def fits(self, info: TableInfo) -> bool:
@@ -117,7 +117,9 @@ def shape_of(name: NamedTable, history: SchemaHistory, version: int, invalid_dat
         )
     columns = table.info.target_columns()
     if both := sorted({c.name.lower() for c in columns} & {mark.name for mark in MARKS}):
-        raise ConfigError(f"table {name} has a column {', '.join(both)}, as changes have: read it with option tables instead of table")
+        raise ConfigError(
+            f"table {name} has a column {', '.join(both)}, which is also a column of changes: use option tables instead of table"
+        )
     return TableShape(NamedTable(table.schema, table.name), table.table_id, max(version, int(table.version)), columns, invalid_dates)
 
 
@@ -130,7 +132,7 @@ def _what_became(name: NamedTable, history: SchemaHistory) -> str:
                 continue
             made = history.jobs_of_table(i, 0, job.version - 1)
             return (
-                f"DDL job {job.id} took it away at {job.finished_ts} ({as_time(job.finished_ts)}): {job.query[:300]} -- start again when it has been created "
+                f"DDL job {job.id} removed the table at {job.finished_ts} ({as_time(job.finished_ts)}): {job.query[:300]} -- start again when it has been created "
                 f'again; for its changes until then set option("schemaCommitTs", "{made[-1].finished_ts if made else 0}"), when it had its last columns'
             )
     live = (history.table_at(i, history.newest_version) for i in history.tracks)

@@ -8,7 +8,7 @@
     TIME, ENUM, SET, JSON       string
     text, binary strings        string, binary; bytes that are not UTF-8 become U+FFFD in a string
 
-Promises: no value is changed but by what the table says; NULL stays NULL.
+Promises: values change only as this table says; NULL stays NULL.
 """
 
 import enum

@@ -1,10 +1,10 @@
 """Rows as values of Spark's VARIANT, a whole column at a time. Pure.
 
-The encoding is that of the Parquet format's ``VariantEncoding``: a row is an object, whose fields are the table's columns. What a column
-becomes keeps its value exactly: integers are 64 bits long (unsigned ones above that decimals), DECIMAL is a decimal up to 38 digits and
-a string above, binary strings are binary, a date that no calendar has stays a string, a JSON column is nested.
+The encoding is the Parquet format's ``VariantEncoding``: a row is an object, whose fields are the table's columns. Every value is kept exactly: integers
+have 64 bits (larger unsigned integers are decimals), DECIMAL is a decimal up to 38 digits and a string above, binary strings are binary, an invalid date
+stays a string, a JSON column is nested.
 
-Promises: equal rows of one table version give equal bytes, whatever rows are encoded with them. No Python loop per row or cell, but for JSON.
+Promises: equal rows of one table version give equal bytes, whatever rows are encoded with them. No Python loop per row or cell, except for JSON.
 """
 
 import json
@@ -34,7 +34,7 @@ _WIDE = 4
 """Bytes of an offset, whatever the size: a row's bytes do not depend on its neighbours."""
 _MOST_INT64 = (1 << 63) - 1
 _NAMES_KEPT, _SETS_KEPT = 10_000, 256
-"""What depends on names alone is kept for so many names, and sets of names: documents of one table have the same keys, by and large."""
+"""The number of names, and sets of names, whose encodings are cached: documents of one table mostly have the same keys."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ def test_columns_have_the_types_that_a_data_engineer_expects(spark: SparkSession
     )  # fmt: skip
     zero = read("times").where("id = 4").selectExpr("d IS NULL", "dt IS NULL", "dt6 IS NULL", "ts IS NULL", "t").collect()
     assert [tuple(row) for row in zero] == [(True, True, True, True, "00:00:00")]
-    with pytest.raises(PySparkException, match="column d holds '0000-00-00', which is no date.*invalidDates=null"):
+    with pytest.raises(PySparkException, match="column d holds '0000-00-00', which is not a date.*invalidDates=null"):
         read("times", invalidDates="fail").collect()
 
 
@@ -385,7 +385,7 @@ def test_a_recorded_case_gives_what_its_pumps_give(spark: SparkSession, tmp_path
     [
         ({"recorded": str(GOLDEN)}, "golden is not a recorded case: it has no case.json"),
         ({"recorded": "/nowhere", "table": "a.b"}, "/nowhere is not a recorded case: it has no case.json"),
-        ({"recorded": str(GOLDEN / "bank"), "format": "protocol"}, "a recorded case is read as changes: leave out option format"),
+        ({"recorded": str(GOLDEN / "bank"), "format": "protocol"}, "a recorded case is read as changes only: remove option format"),
     ],
 )
 def test_what_is_no_case_is_refused_by_load(spark: SparkSession, options: dict[str, str], words: str) -> None:
@@ -396,7 +396,7 @@ def test_what_is_no_case_is_refused_by_load(spark: SparkSession, options: dict[s
 def test_a_stream_of_a_recorded_case_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     stream = spark.readStream.format("tidb_binlog").option("recorded", str(GOLDEN / "bank")).load()
     query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start
-    with pytest.raises(PySparkException, match="option recorded has an end, so a stream cannot follow it: read it with spark.read"):
+    with pytest.raises(PySparkException, match="option recorded names a finished recording, which a stream cannot follow: use spark.read"):
         query().awaitTermination(WAIT)
 
 

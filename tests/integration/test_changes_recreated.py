@@ -72,7 +72,7 @@ def test_fail_ends_the_query_as_it_runs_and_goes_on_with_the_new_table(scene: Ch
     with pytest.raises(PySparkException) as failed:
         scene.taken(scene.stream(table="shop.item", schemaCommitTs=ts))
     ts = goes_on(failed.value, "DROP TABLE")
-    with pytest.raises(PySparkException, match=r"(?i)no table shop\.item .*took it away .*DROP TABLE.*created again"):
+    with pytest.raises(PySparkException, match=r"(?i)no table shop\.item .*removed the table .*DROP TABLE.*created again"):
         scene.taken(scene.stream(table="shop.item", schemaCommitTs=ts))
     scene.upstream.ddl.create_table("shop", OTHER_COLUMNS)
     insert(scene, id=5, name="d", n=1 << 40, born="2026-01-02 03:04:05")

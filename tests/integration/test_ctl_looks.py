@@ -159,7 +159,7 @@ def test_findings_without_a_jvm_are_those_that_spark_reads(
     spark: "SparkSession", settings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["findings", "-config", str(settings)]) == 1
-    assert f"there is no Delta table {tmp_path / 'delta-findings'}, nor {tmp_path / 'delta'};" in capsys.readouterr().out
+    assert f"there is no Delta table {tmp_path / 'delta-findings'} and no {tmp_path / 'delta'};" in capsys.readouterr().out
     (tmp_path / "delta").mkdir()
     assert main(["findings", "-config", str(settings)]) == 0
     assert capsys.readouterr().out == "no findings\n"

@@ -205,7 +205,7 @@ def test_where_there_can_be_no_socket_jobs_start_without_forks(tmp_path: Path) -
     deep.mkdir()
     command = [str(ROOT / "spark-submit.sh"), "--master", "local[2]", "drainer", "--config", "/no/such.toml"]
     done = subprocess.run(command, env=os.environ | {"TMPDIR": str(deep)}, timeout=60, capture_output=True, text=True)
-    assert done.returncode == 2 and "interpreters of their own" in done.stderr
+    assert done.returncode == 2 and "plain interpreters, not as forks" in done.stderr
     assert list(deep.glob("tbs-forks-*")) == []
 
 

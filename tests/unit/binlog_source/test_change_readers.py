@@ -73,5 +73,5 @@ def test_a_batch_waits_for_an_end_that_is_near_and_refuses_one_that_is_not(
         ChangeReader({**options, "startingCommitTs": "0"} | ({"endingCommitTs": str(end)} if end else {}), None).partitions()
     present = NOW + tso(2100)
     assert listed == [(NOW, NOW - 5), (present, NOW + tso(1500)), (present, present)], "Pumps are listed when the end has come"
-    with pytest.raises(ConfigError, match=r"endingTimestamp\) is .* \(2099-01-01.*the upstream's time is .*Leave the end out"):
+    with pytest.raises(ConfigError, match=r"endingTimestamp\) is .* \(2099-01-01.*the upstream's time is .*Remove the end"):
         ChangeReader({**options, "startingCommitTs": "0", "endingTimestamp": "2099-01-01"}, None).partitions()

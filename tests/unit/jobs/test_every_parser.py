@@ -120,10 +120,10 @@ def test_every_switch_takes_a_value(command: tuple[str, ...], monkeypatch: pytes
 def test_a_case_is_looked_for_before_spark_is_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     require_case(["--to", "mysql://h:1", "--drop", "types"])
     require_case(["--help"])
-    with pytest.raises(ConfigError, match="tpes is no folder.* did you mean types"):
+    with pytest.raises(ConfigError, match="tpes is neither a folder.* did you mean types"):
         require_case(["--to", "mysql://h:1", "tpes"])
     monkeypatch.setattr(recorded_cases, "RECORDINGS", tmp_path)
-    with pytest.raises(ConfigError, match="types is no folder. An installation has no recorded cases"):
+    with pytest.raises(ConfigError, match="types is not a folder, and an installation has no recorded cases"):
         require_case(["types"])
     require_case([str(tmp_path)])
 

@@ -136,7 +136,7 @@ def test_a_table_that_is_gone_is_an_error_that_names_what_took_it_away(kind: Job
         job(10, JobType.CREATE_TABLE, table(1, "item")), job(11, JobType.ADD_COLUMN, table(1, "item", COLUMNS)), job(12, 1), gone
     )
     with pytest.raises(
-        ConfigError, match=r'DDL job 13 took it away at 130 .*: the statement -- .*created again; .*"schemaCommitTs", "110"'
+        ConfigError, match=r'DDL job 13 removed the table at 130 .*: the statement -- .*created again; .*"schemaCommitTs", "110"'
     ):
         shape_of(ITEM, known, 13, InvalidDates.NULL)
     assert [c.name for c in shape_of(ITEM, known, known.version_at(110), InvalidDates.NULL).columns] == ["id", "a", "b"]

@@ -75,7 +75,7 @@ def test_whether_it_is_the_cluster_whose_binlogs_come() -> None:
         raise PumpUnavailable("no port answers")
 
     assert unverified(tidb, 7, away) == "no port answers"
-    assert unverified(tidb, 7, dict) == "no TiDB server is told by the side of the stream"
+    assert unverified(tidb, 7, dict) == "the side of the stream reports no TiDB server"
     old = ToldTidb({"tidb_servers_info": ApplyError("no such table", 1146, "", "tidb:4000")})
     assert unverified(old, 7, lambda: {"uuid-0": "a:1"}) == "no such table"
     with pytest.raises(PumpUnavailable, match=r"is the file /tmp/history\.json"):
