@@ -115,15 +115,15 @@ def demo(seconds: int) -> dict[str, bytes]:
 
 
 def notebook(seconds: int) -> dict[str, bytes]:
-    """``changes.png`` and ``lag.png``: figures that the notebook displays. A second run has the session of the first."""
+    """``lag.png``: the last figure that the notebook displays. A second run has the session of the first."""
     os.environ |= {"MPLBACKEND": "agg", "TIDB_BINLOG_NOTEBOOK_SECONDS": str(seconds)}
     shown: list[Any] = []
     names: dict[str, Any] = {"__name__": "notebook", "display": shown.append}
     for cell in cells_of(SOURCE.read_text()):
         if not (cell.is_markdown or cell.is_command):
             exec(compile(cell.text, str(SOURCE), "exec"), names)
-    _, changes, lag = (one for one in shown if hasattr(one, "savefig"))
-    return {"changes.png": _png(changes), "lag.png": _png(lag)}
+    *_, lag = (one for one in shown if hasattr(one, "savefig"))
+    return {"lag.png": _png(lag)}
 
 
 def _png(figure: Any) -> bytes:
