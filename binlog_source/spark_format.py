@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.binlog_source.changes.change_readers import (
     ChangeStreamReader,
     asked_shape,
     reading_of,
-    require_known_host,
+    require_reachable,
     told_plainly,
 )
 from pyspark_tidb_binlog.binlog_source.source.options import source_of, stream_options_of
@@ -43,7 +43,7 @@ class BinlogDataSource(DataSource):
         """The schema of the rows."""
         if is_protocol(self.options):
             return ddl_of(PACKED if stream_options_of(self.options).packed else RAW)
-        require_known_host(self.options.get("pumps", ""))
+        require_reachable(self.options.get("pumps", ""))
         shape = self._found_shape()
         # what is wrong with an option is an error of load(), not of the first action
         source_of(reading_of(self.options))

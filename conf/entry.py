@@ -14,6 +14,8 @@ COMMAND = f"./{PROGRAM}" if IN_CHECKOUT else PROGRAM
 """What a person types."""
 PACKAGE = HOME / "pyspark_tidb_binlog" if IN_CHECKOUT else HOME
 """The directory of the package; in a checkout it holds links (docs/adr/0008)."""
+PLAYGROUND_PORT = 8260
+"""Of a playground's registry: below those that the kernel gives to clients."""
 CODE = PACKAGE.parent
 """What has to be on Python's path."""
 

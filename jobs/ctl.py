@@ -26,7 +26,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
-from pyspark_tidb_binlog.conf.entry import PROGRAM
+from pyspark_tidb_binlog.conf.entry import PLAYGROUND_PORT, PROGRAM
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.check.node_report import NodeReport, ddl_lines, finding_lines
 from pyspark_tidb_binlog.jobs.entry.cli import (
@@ -67,7 +67,6 @@ _SET_OFFLINE = (
 )
 _STOPPED = "The Drainer is registered as paused: it was stopped. If it will never start again, run ctl update-drainer -node-id {node_id} -state offline"
 _PD = "127.0.0.1:2379"
-_PLAYGROUND = "http://127.0.0.1:8260"
 _FINDING_COLUMNS = ("kind", "table", "commit_ts", "key", "wanted", "found", "words", "recorded_at")
 
 Run = Callable[[argparse.Namespace], int]
@@ -172,7 +171,7 @@ def _registry(given: argparse.Namespace) -> Iterator[Registry]:
             if given.registry or given.pd_urls != _PD:
                 raise
             raise PumpUnavailable(
-                f"{error}. -pd-urls names another PD, -registry a standalone registry (a playground's: {_PLAYGROUND})"
+                f"{error}. -pd-urls names another PD, -registry a standalone registry (a playground's: http://127.0.0.1:{PLAYGROUND_PORT})"
             ) from error
 
 

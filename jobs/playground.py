@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.binlog_source.cluster import registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.emulator.workload import ORDERS
 from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
-from pyspark_tidb_binlog.conf.entry import COMMAND, HOME
+from pyspark_tidb_binlog.conf.entry import COMMAND, HOME, PLAYGROUND_PORT
 from pyspark_tidb_binlog.conf.load import load_drainer
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.entry.cli import add_progress, add_switch, parser
@@ -33,8 +33,6 @@ from pyspark_tidb_binlog.jobs.lab.ports import free_port, require_free
 from pyspark_tidb_binlog.jobs.lab.small_cluster import CALM, PUMPS, settings_for, upstream
 from pyspark_tidb_binlog.schemas.errors import NotUsableYet
 
-PORT = 8260
-"""Of the registry: below those that the kernel gives to clients."""
 PYTHON = f"""\
 from pyspark_tidb_binlog import build_session
 spark = build_session("playground")
@@ -58,7 +56,9 @@ def main(argv: Sequence[str]) -> int:
     options = parser(
         "playground", "A small cluster that stays up: a registry, two Pumps, a workload. It prints what to paste; Ctrl-C ends it."
     )
-    options.add_argument("--port", type=int, default=PORT, metavar="PORT", help=f"of the registry on 127.0.0.1 (default: {PORT})")
+    options.add_argument(
+        "--port", type=int, default=PLAYGROUND_PORT, metavar="PORT", help=f"of the registry on 127.0.0.1 (default: {PLAYGROUND_PORT})"
+    )
     add_switch(options, "--target", what="also run the drainer, into a private MariaDB; starts Spark")
     add_progress(options, "with --target, a live panel")
     arguments = options.parsed(argv)

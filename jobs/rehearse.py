@@ -18,13 +18,14 @@ from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterSer
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed, schedule
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
-from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SourceConfig, TargetConfig
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.demo import ENDS_AT_A_FINDING
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_progress, add_settings, add_switch, drainer_config, parser, target_of
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PUMP, PumpProcess
 from pyspark_tidb_binlog.jobs.lab.recorded_cases import case_of
+from pyspark_tidb_binlog.jobs.lab.small_cluster import privately
 from pyspark_tidb_binlog.jobs.lab.target_use import require_no_stream
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
@@ -75,7 +76,7 @@ def staged(case: RecordedCase, work_dir: Path, module: str = PUMP) -> Iterator[R
 
 def settings_for(stage: RehearsalUpstream, config: DrainerConfig, target: TargetConfig, work_dir: Path) -> DrainerConfig:
     """The Drainer's settings for a rehearsal: what the case and its upstream determine, the rest from ``config``."""
-    source: SourceConfig = dataclasses.replace(
+    source = dataclasses.replace(
         config.source,
         pumps=stage.service.url,
         tidb_status=str(stage.case.history),
@@ -85,15 +86,7 @@ def settings_for(stage: RehearsalUpstream, config: DrainerConfig, target: Target
         # the upstream's clock is not that of the recording: a fake would promise what is still to be written
         wake_idle_pumps="0",
     )
-    return dataclasses.replace(
-        config,
-        source=source,
-        target=target,
-        pd_urls="",
-        addr="127.0.0.1:0",
-        checkpoint_dir=str(work_dir / "spark"),
-        delta_dir=str(work_dir / "delta"),
-    )
+    return privately(config, source, target, work_dir)
 
 
 def prepare_target(target: TargetConfig, config: DrainerConfig, databases: Sequence[str], *, drop: bool) -> None:

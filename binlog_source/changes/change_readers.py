@@ -81,7 +81,7 @@ def change_reading(options: Mapping[str, str], shape: TableShape | None) -> Chan
     return ChangeReading(source_of(reading), stream_options_of(reading), DecodedAs(asked, shape))
 
 
-def require_known_host(pumps: str) -> None:
+def require_reachable(pumps: str) -> None:
     """Refuse Pumps whose names nobody knows, and a registry at whose port nothing listens: a typing error would be reported only after the patience
     for an outage.
 

@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryCl
 from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
 from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
 from pyspark_tidb_binlog.conf.load import load_drainer
-from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PUMP, PumpProcess
 from pyspark_tidb_binlog.jobs.lab.target_use import DEMO_CLUSTER
@@ -78,6 +78,11 @@ def settings_for(workload: WorkloadProcess, config: DrainerConfig, target: Targe
     source = dataclasses.replace(
         config.source, pumps=workload.url, cluster_id=DEMO_CLUSTER, starting_commit_ts=begin, tidb_status=workload.url
     )
+    return privately(config, source, target, work_dir)
+
+
+def privately(config: DrainerConfig, source: SourceConfig, target: TargetConfig, work_dir: Path) -> DrainerConfig:
+    """``config`` from ``source`` to ``target`` without PD, on any port, with what it records in ``work_dir``."""
     return dataclasses.replace(
         config,
         source=source,

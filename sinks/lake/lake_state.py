@@ -72,10 +72,6 @@ class LakeState:
         """The DDL jobs that the ledger holds."""
         return AppliedJobs(self.schema_version, self.early)
 
-    def follows(self, other: "LakeState") -> bool:
-        """Whether its commit came after that of ``other``."""
-        return (self.epoch, self.number) > (other.epoch, other.number)
-
     def to_json(self) -> str:
         """As it is kept."""
         return json.dumps({"layout": _LAYOUT, **asdict(self), "early": sorted(self.early)}, separators=(",", ":"))

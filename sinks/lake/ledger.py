@@ -14,7 +14,7 @@ import logging
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +60,6 @@ class WrittenPart:
     stats: str
     written_ms: int
 
-    def to_row(self) -> dict[str, Any]:
-        """As an executor returns it."""
-        return asdict(self)
-
 
 class Ledger:
     """A handle on the table at one version. One thread at a time."""
@@ -72,8 +68,6 @@ class Ledger:
         """``lake``: path or URI of the lake. Nothing is read before ``load``."""
         self.uri = f"{lake.rstrip('/')}/changes"
         self._table: DeltaTable | None = None
-        self.state: LakeState | None = None
-        """That of the version that is known; None: there is no table, or nothing was loaded."""
 
     def load(self) -> LakeState | None:
         """Go to the newest version; None: there is no table.
@@ -86,12 +80,11 @@ class Ledger:
                 self._table = DeltaTable(self.uri)
             else:
                 self._table.update_incremental()
-            self.state = self._newest_state(self._table)
+            return self._newest_state(self._table)
         except TableNotFoundError:
             return None
         except _FAULTS as error:
             raise ApplyError(f"the ledger {self.uri} cannot be read: {error}") from error
-        return self.state
 
     def create(self, state: LakeState) -> None:
         """Make the table.
@@ -105,7 +98,6 @@ class Ledger:
             if self.load() is None:
                 raise ApplyError(f"the ledger {self.uri} cannot be created: {error}") from error
             raise CommitUnclear(str(error)) from error
-        self.state = state
 
     def commit(self, state: LakeState, rows: Sequence[pa.RecordBatch] = (), parts: Sequence[WrittenPart] = ()) -> None:
         """One version: ``rows`` (``LEDGER``), or ``parts`` that executors have written, and ``state``.
@@ -127,7 +119,6 @@ class Ledger:
             raise CommitUnclear(str(error)) from error
         if table.version() != version + 1:
             raise CommitUnclear(f"the handle is at version {table.version()} after a commit of {version + 1}")
-        self.state = state
 
     @property
     def version(self) -> int:

@@ -5,6 +5,7 @@ An executor holds some ten megabytes of decoded rows, and a row group of a file.
 """
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import pyarrow as pa
 
@@ -42,7 +43,7 @@ def parts_of(events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], la
                 yield from ledger_rows(without(rows, "commit_ts", skipped_ts), tables, span[1], doubled)
 
         for part in written_part(lake, changes()):
-            yield pa.RecordBatch.from_pylist([part.to_row()], schema=_PARTS)
+            yield pa.RecordBatch.from_pylist([asdict(part)], schema=_PARTS)
         failpoints.point("after-part-write")
 
     found = events.overlapping(span).mapInArrow(run, ddl_of(_PARTS)).toArrow()

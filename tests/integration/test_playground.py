@@ -16,8 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pyspark_tidb_binlog.conf.entry import PLAYGROUND_PORT
 from pyspark_tidb_binlog.jobs.lab.ports import free_port
-from pyspark_tidb_binlog.jobs.playground import PORT, PYTHON
+from pyspark_tidb_binlog.jobs.playground import PYTHON
 from tests.support.eventually import eventually
 from tests.support.job_scene import LONGEST, Job, to_group, to_process
 
@@ -72,7 +73,7 @@ def test_what_the_pages_say_works_as_printed(tmp_path: Path) -> None:
     _, start, python, _ = blocks("README.md")
     first, *tutorial = blocks("docs/playground.md")
     assert first == start
-    assert python == PYTHON % {"url": f"http://127.0.0.1:{PORT}"} and len(python.splitlines()) <= 10
+    assert python == PYTHON % {"url": f"http://127.0.0.1:{PLAYGROUND_PORT}"} and len(python.splitlines()) <= 10
     (command, *options) = start.split()
     assert (ROOT / command).samefile(ROOT / "spark-submit.sh")
     with started(tmp_path, *options[1:]) as job:

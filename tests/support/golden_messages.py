@@ -1,7 +1,8 @@
 """What a real Drainer made of a golden case (tests/golden/README.md), and what ours makes of it."""
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 
 import google_crc32c
@@ -12,10 +13,12 @@ from pyspark_tidb_binlog.schemas.explode import explode
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.stages import TRANSACTION
 from pyspark_tidb_binlog.sinks.engine.batch import merge, rows_between, summarise
-from pyspark_tidb_binlog.sinks.engine.choice import chosen
+from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
+from pyspark_tidb_binlog.sinks.engine.choice import chosen, decided
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, plan_steps
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
+from pyspark_tidb_binlog.sinks.sink import Sink
 from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, name_of
 from pyspark_tidb_binlog.sinks.translate.translation import Translation
 from tests.support.golden_case import GOLDEN, GoldenCase, load_case
@@ -49,6 +52,34 @@ def case_steps(case: str) -> tuple[GoldenCase, pa.Table, tuple[RowsStep | DdlSte
     ends = (*rows.column("commit_ts").to_pylist(), *(d.commit_ts for d in found.ddls), found.info["end_ts"])
     span = (found.info["start_ts"], max(ends))
     return found, rows, plan_steps(span, found.ddls, summary.tables, found.history, AppliedJobs(min(j.version for j in jobs) - 1))
+
+
+def spans_of(case: str, count: int) -> list[tuple[int, int]]:
+    """The case's time in about so many batches."""
+    found, rows, _ = case_steps(case)
+    times = sorted({*rows.column("commit_ts").to_pylist(), *(d.commit_ts for d in found.ddls)})
+    ends = [found.info["start_ts"], *times[:: len(times) // count], times[-1]]
+    return list(zip(ends, ends[1:], strict=False))
+
+
+def replicate(sink: Sink, case: str, spans: Sequence[tuple[int, int]], upto: int = 1 << 62, selection: Selection = SYSTEM) -> None:
+    """A life of a stream: everything up to ``upto`` that is not in the target yet, a batch for each of ``spans``; the sink stays open."""
+    found, rows, _ = case_steps(case)
+    first = min(j.version for d in found.ddls if (j := found.history.job(d.job_id))) - 1
+    opened = sink.open(lambda _, commit_ts: found.info["start_ts"] if commit_ts is None else commit_ts, lambda: found.history)
+    applied = opened.applied if sink.commit_ts != found.info["start_ts"] else replace(opened.applied, version=first)
+    for begin, end in spans:
+        if end <= sink.commit_ts or end > upto:
+            continue
+        after = max(begin, sink.commit_ts)
+        here = rows_between(rows, after, end)
+        touched = merge(summarise(here, [d.commit_ts for d in found.ddls])).tables
+        for step in plan_steps((after, end), found.ddls, touched, found.history, applied):
+            if isinstance(step, DdlStep):
+                sink.apply_ddl(decided(step, found.history, selection), found.history, frozenset())
+            else:
+                sink.apply(rows_between(here, step.after_ts, step.upto_ts), chosen(step, selection), StageClock())
+            applied = step.applied
 
 
 def ours(case: str, form: BinlogFormat) -> list[bytes]:

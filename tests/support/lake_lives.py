@@ -9,17 +9,13 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import LeaseHeld, LeaseLost
-from pyspark_tidb_binlog.sinks.engine.batch import merge, rows_between, summarise
-from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
-from pyspark_tidb_binlog.sinks.engine.choice import chosen, decided
-from pyspark_tidb_binlog.sinks.engine.segments import DdlStep, plan_steps
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
-from tests.support.golden_messages import SYSTEM, case_steps
+from tests.support import golden_messages
+from tests.support.golden_messages import spans_of
 
 CASE = "txn"
 _SERVER = multiprocessing.get_context("forkserver")
@@ -28,36 +24,13 @@ LOST, HELD = 41, 42
 """Exit codes."""
 
 
-def spans(steps: int, case: str = CASE) -> list[tuple[int, int]]:
-    """The case's time in about so many batches."""
-    found, rows, _ = case_steps(case)
-    times = sorted({*rows.column("commit_ts").to_pylist(), *(d.commit_ts for d in found.ddls)})
-    ends = [found.info["start_ts"], *times[:: len(times) // steps], times[-1]]
-    return list(zip(ends, ends[1:], strict=False))
-
-
 def sink_of(lake: Path, lease_timeout: float = 1.0) -> LakeSink:
     return LakeSink(LakeSettings(str(lake), 1, lease_timeout=lease_timeout))
 
 
 def replicate(sink: LakeSink, steps: int = 6, upto: int = 1 << 62, case: str = CASE) -> None:
-    """What is not in the lake yet; the sink stays open."""
-    found, rows, _ = case_steps(case)
-    first = min(j.version for d in found.ddls if (j := found.history.job(d.job_id))) - 1
-    opened = sink.open(lambda _, commit_ts: found.info["start_ts"] if commit_ts is None else commit_ts, lambda: found.history)
-    applied = opened.applied if sink.commit_ts != found.info["start_ts"] else replace(opened.applied, version=first)
-    for begin, end in spans(steps, case):
-        if end <= sink.commit_ts or end > upto:
-            continue
-        after = max(begin, sink.commit_ts)
-        here = rows_between(rows, after, end)
-        touched = merge(summarise(here, [d.commit_ts for d in found.ddls])).tables
-        for step in plan_steps((after, end), found.ddls, touched, found.history, applied):
-            if isinstance(step, DdlStep):
-                sink.apply_ddl(decided(step, found.history, SYSTEM), found.history, frozenset())
-            else:
-                sink.apply(rows_between(here, step.after_ts, step.upto_ts), chosen(step, SYSTEM), StageClock())
-            applied = step.applied
+    """What is not in the lake yet, in about ``steps`` batches; the sink stays open."""
+    golden_messages.replicate(sink, case, spans_of(case, steps), upto)
 
 
 @contextmanager

@@ -29,7 +29,8 @@ from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ledger_rows
 from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
 from tests.support.eventually import eventually
 from tests.support.golden_case import GOLDEN, load_case
-from tests.support.lake_lives import CASE, HELD, LOST, life, replicate, sink_of, spans
+from tests.support.golden_messages import spans_of
+from tests.support.lake_lives import CASE, HELD, LOST, life, replicate, sink_of
 from tests.support.lake_rows import ledger_of, net_rows
 from tests.support.recorded_tables import comparable, recorded_rows
 
@@ -79,7 +80,7 @@ def test_a_writer_that_is_killed_at_every_step_leaves_the_same(point: str, whole
             break
         deaths += 1
     assert (code, ledger_of(tmp_path)) == (0, whole)
-    assert deaths >= len(spans(6)) - 2
+    assert deaths >= len(spans_of(CASE, 6)) - 2
 
 
 def test_a_writer_that_was_suspended_within_a_commit_writes_nothing_once_it_wakes(whole: list[dict[str, Any]], tmp_path: Path) -> None:

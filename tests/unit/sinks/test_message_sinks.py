@@ -14,9 +14,9 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, LeaseHeld
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.proto import secondary_binlog_pb2 as slave
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
-from pyspark_tidb_binlog.sinks.engine.batch import merge, rows_between, summarise
+from pyspark_tidb_binlog.sinks.engine.batch import rows_between
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
-from pyspark_tidb_binlog.sinks.engine.choice import chosen, decided
+from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.segments import DdlEvent, DdlStep, plan_steps
 from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import kafka_sink
@@ -28,7 +28,7 @@ from pyspark_tidb_binlog.sinks.translate.log_end import end_of
 from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings, MessageSink
 from tests.support.ddl_jobs import column, database, history, job, table
 from tests.support.fakes.memory_topic import MemoryTopic
-from tests.support.golden_messages import SYSTEM, case_steps, from_drainer
+from tests.support.golden_messages import SYSTEM, case_steps, from_drainer, replicate, spans_of
 
 CASE = "txn"
 STEPS = 8
@@ -85,31 +85,13 @@ def deadly(monkeypatch: pytest.MonkeyPatch) -> Deadly:
 
 
 def spans() -> list[tuple[int, int]]:
-    found, rows, _ = case_steps(CASE)
-    times = sorted({*rows.column("commit_ts").to_pylist(), *(d.commit_ts for d in found.ddls)})
-    ends = [found.info["start_ts"], *times[:: len(times) // STEPS], times[-1]]
-    return list(zip(ends, ends[1:], strict=False))
+    return spans_of(CASE, STEPS)
 
 
 def run(sink: MessageSink, upto: int = 1 << 62, selection: Selection = SYSTEM) -> None:
     """One life of a stream: everything that is not in the target yet."""
-    found, rows, _ = case_steps(CASE)
-    first = min(j.version for d in found.ddls if (j := found.history.job(d.job_id))) - 1
     try:
-        opened = sink.open(lambda _, commit_ts: found.info["start_ts"] if commit_ts is None else commit_ts, lambda: found.history)
-        applied = opened.applied if opened.progress.known else replace(opened.applied, version=first)
-        for begin, end in spans():
-            if end <= sink.commit_ts or end > upto:
-                continue
-            after = max(begin, sink.commit_ts)
-            here = rows_between(rows, after, end)
-            touched = merge(summarise(here, [d.commit_ts for d in found.ddls])).tables
-            for step in plan_steps((after, end), found.ddls, touched, found.history, applied):
-                if isinstance(step, DdlStep):
-                    sink.apply_ddl(decided(step, found.history, selection), found.history, frozenset())
-                else:
-                    sink.apply(rows_between(here, step.after_ts, step.upto_ts), chosen(step, selection), StageClock())
-                applied = step.applied
+        replicate(sink, CASE, spans(), upto, selection)
     finally:
         sink.close()
 
