@@ -115,7 +115,7 @@ def drained(spark: SparkSession, flags: Sequence[str], environ: Mapping[str, str
     ten seconds of CPU. What ends it is raised as itself; ``flags`` and ``environ`` are those of the command (``drainer_process.py``).
     """
     root = logging.getLogger()
-    level = root.level
+    level, formats = root.level, [(handler, handler.formatter) for handler in root.handlers]
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environ.items():
             patch.setenv(name, value)
@@ -125,3 +125,5 @@ def drained(spark: SparkSession, flags: Sequence[str], environ: Mapping[str, str
             assert drainer.main(flags) == 0
         finally:
             root.setLevel(level)
+            for handler, format in formats:
+                handler.setFormatter(format)
