@@ -24,6 +24,7 @@ from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
 from pyspark_tidb_binlog.sinks.translate.translation import Message, Translation
 from tests.support.crashed_site import CLUSTER, CrashedSite, ddl_record, inserted, records, step_of, table_of
+from tests.support.killed_fork import in_a_life_that_is_killed
 from tests.support.plan_samples import INT_PK, VERSION, Events, column, index, table, text
 from tests.support.private_mysql import MYSQLD
 
@@ -108,33 +109,47 @@ def test_a_real_ones_log_that_ends_at_the_checkpoint_is_complete(site: CrashedSi
 ADD = ddl_record(110, "y", "ALTER TABLE y ADD COLUMN extra INT")
 
 
-@pytest.mark.parametrize("after", ["after-rows-commit:1", "after-relayed-ddl:1"])
-def test_a_recovery_that_was_interrupted_leaves_the_stream_in_safe_mode_and_the_log_where_it_is(
-    site: CrashedSite, after: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("die", ["after-rows-commit:1", "before-relayed-ddl:1", "after-relayed-ddl:1", "after-relayed-ddl-record:1"])
+def test_a_recovery_that_was_killed_leaves_the_stream_in_safe_mode_and_the_log_where_it_is(site: CrashedSite, die: str) -> None:
     """All of the log may be in the target, not only what the recovery had come to."""
     site.checkpoint(90)
     rows = [inserted(100, "c1", (1, None, 1)), inserted(120, "x", (1, "a", 1))]
     first, second = records(rows)
     site.log([first, ADD, second])
     site.query("INSERT INTO d.c1 VALUES (1, NULL, 1); INSERT INTO d.x VALUES (1, 'a', 1); ALTER TABLE d.y ADD COLUMN extra INT")
-    die_at(monkeypatch, after)
-    with pytest.raises(Killed):
-        site.recover()
-    monkeypatch.undo()
+    in_a_life_that_is_killed(site.recover, die)
     sink, behind = site.relayed()
     try:
         opened = sink.open(lambda _, found: found or 0, SchemaHistory).progress
         assert behind._safe.until_ts >= 120
         assert [commit_ts_of(r.payload) for r in walk(site.log_dir)] == [100, 110, 120]
-        for upto_ts in (109, 130):
+        for upto_ts in (109, 130) if opened.commit_ts < 109 else (130,):
             here = rows_between(table_of(rows), sink.commit_ts, upto_ts)
             done = sink.apply(here, step_of(sink.commit_ts, upto_ts, here.num_rows), StageClock())
             assert done.findings == ()
     finally:
         sink.close()
-    assert opened.commit_ts in (90, 109)
+    assert opened.commit_ts in (90, 109, 110)
     assert site.query("SELECT * FROM d.x") == [(1, "a", 1)] and site.query("SELECT * FROM d.c1") == [(1, None, 1)]
+
+
+def test_killed_after_the_record_of_a_step_was_put_off(site: CrashedSite) -> None:
+    """The target records less than the killed stream had passed. Nothing was applied in between, so the next one begins there."""
+    first, second = inserted(100, "x", (1, "a", 1)), inserted(130, "x", (2, "b", 2))
+
+    def streamed(*ends: int) -> None:
+        _, sink = site.relayed()
+        sink.open(lambda _, found: 90 if found is None else found, SchemaHistory)
+        sink.defer(lambda recorded, upto: None)
+        for upto_ts in ends:
+            here = rows_between(table_of([first, second]), sink.commit_ts, upto_ts)
+            sink.apply(here, step_of(sink.commit_ts, upto_ts, here.num_rows), StageClock())
+        sink.close()
+
+    in_a_life_that_is_killed(lambda: streamed(101, 105, 120), "after-record-put-off:1")
+    assert '"commitTS":110' in site.recorded(), "the first two steps after a start are saved at once, of those without rows"
+    streamed(140)
+    assert site.query("SELECT * FROM d.x ORDER BY a") == [(1, "a", 1), (2, "b", 2)]
 
 
 # DDLs in such a log.

@@ -17,8 +17,8 @@ from tests.support.ddl_target import CONFIG, MARKS, apply, assert_columns, ddl_s
 from tests.support.golden_case import GOLDEN, ddl_steps, load_case
 from tests.support.killed_fork import in_a_life_that_is_killed
 
-WORKER = {"source-read": 2, "pair-state": 3}
-"""Point and the pass that kills: a worker that reads, and one that keeps the pairing state."""
+WORKER = {"source-read": 2, "pair-state": 3, "before-delta": 1, "after-delta": 1}
+"""Point and the pass that kills: a worker that reads, one that keeps the pairing state, and before and after the batch's row in Delta."""
 SIX = {"source-read": 3, "pair-state": 9, "before-downstream-commit": 9, "after-ddl-intent": 12, "after-ddl": 20, "after-spark-commit": 3}
 """Besides them: an open transaction, a DDL not run, a DDL run, a batch that Spark has recorded."""
 
