@@ -147,7 +147,7 @@ def test_killed_after_the_record_of_a_step_was_put_off(site: CrashedSite) -> Non
         sink.close()
 
     in_a_life_that_is_killed(lambda: streamed(101, 105, 120), "after-record-put-off:1")
-    assert '"commitTS":110' in site.recorded(), "the first two steps after a start are saved at once, of those without rows"
+    assert '"commitTS":105,' in site.recorded()
     streamed(140)
     assert site.query("SELECT * FROM d.x ORDER BY a") == [(1, "a", 1), (2, "b", 2)]
 
