@@ -35,6 +35,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("packages", nargs="*", default=["pyspark", "delta-spark"], help="what pip installs")
     given = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="spark-next-", ignore_cleanup_errors=True) as place:
+        Path(place).chmod(0o711)  # started by root, MariaDB runs as another user
         project = copied(Path(place) / "project")
         broken = 0
         try:

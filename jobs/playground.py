@@ -1,10 +1,10 @@
-"""``./spark-submit.sh playground``: a small cluster that stays up, to try things on; with ``--target`` [spark] also the drainer, into a private MariaDB.
+"""``./spark-submit.sh playground``: a small cluster that stays up, to try things on; with ``--target`` or ``--lake`` [spark] also the drainer.
 
 The registry has a fixed address and the cluster a fixed id, so that lines copied from a page work unchanged. Two requests to the registry stop and
 restart the workload.
 
-Promises: Ctrl-C, SIGTERM or SIGHUP ends the playground, which leaves no process and no directory. A start removes the remains of a killed
-playground. Without ``--target`` no JVM starts.
+Promises: Ctrl-C, SIGTERM or SIGHUP ends the playground, which leaves no process and no directory but a lake. A start removes the remains of a killed
+playground. Without ``--target`` and ``--lake`` no JVM starts.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from pyspark_tidb_binlog.jobs.entry.cli import add_progress, add_switch, parser
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.ports import free_port, require_free
-from pyspark_tidb_binlog.jobs.lab.small_cluster import CALM, PUMPS, settings_for, upstream
+from pyspark_tidb_binlog.jobs.lab.small_cluster import CALM, PUMPS, into_lake, settings_for, upstream
 from pyspark_tidb_binlog.schemas.errors import NotUsableYet
 
 PYTHON = f"""\
@@ -46,6 +46,17 @@ query.awaitTermination(10)
 query.stop()
 """
 """What a person pastes, as README.md has it; ``url``: the registry's."""
+LAKE = f"""\
+from datetime import UTC, datetime, timedelta
+from pyspark_tidb_binlog import build_session
+from pyspark_tidb_binlog.lake import Lake
+spark = build_session("lake")
+lake = Lake(spark, "%(dir)s")
+lake.table("{ORDERS}").groupBy("status").count().show()
+lake.at(datetime.now(UTC) - timedelta(seconds=20)).table("{ORDERS}").groupBy("status").count().show()
+lake.changes("{ORDERS}").where("op = 'update'").selectExpr("commit_time", "before:status::string", "after:status::string").show(5)
+"""
+"""What a person pastes to read a lake, as docs/playground.md has it; ``dir``: the lake."""
 LAG = """\
 SELECT UNIX_TIMESTAMP(NOW(3)) - (CAST(JSON_EXTRACT(checkPoint, '$.commitTS') AS UNSIGNED) >> 18) / 1000 AS lag_seconds FROM tidb_binlog.checkpoint"""
 _LOOK_SECONDS = 1.0
@@ -60,8 +71,12 @@ def main(argv: Sequence[str]) -> int:
         "--port", type=int, default=PLAYGROUND_PORT, metavar="PORT", help=f"of the registry on 127.0.0.1 (default: {PLAYGROUND_PORT})"
     )
     add_switch(options, "--target", what="also run the drainer, into a private MariaDB; starts Spark")
-    add_progress(options, "with --target, a live panel")
+    options.add_argument("--lake", type=Path, metavar="DIR", help="also run the drainer, into a lake in DIR, which stays; starts Spark")
+    add_progress(options, "with --target or --lake, a live panel")
     arguments = options.parsed(argv)
+    if arguments.target and arguments.lake:
+        options.error("--target and --lake: the playground has one drainer; give one of them")
+    lake = into_lake(load_drainer(), arguments.lake) if arguments.lake else None
     stop = stop_on_signals()
     port = arguments.port or free_port()
     require_free(
@@ -73,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
         place = stack.enter_context(_place(port))
         say(f"starts a registry on 127.0.0.1:{port}, and {PUMPS} Pumps")
         workload = stack.enter_context(upstream(place, CALM, addr=f"127.0.0.1:{port}"))
-        settings = None
+        settings = settings_for(workload, lake, lake.target, place) if lake is not None else None
         if arguments.target:
             say("starts a private MariaDB")
             settings = settings_for(workload, load_drainer(), stack.enter_context(PrivateMariaDB()).target(), place)
@@ -109,8 +124,8 @@ def _replicating(
     told = False
     while True:
         if not told and replication.reached(tables_ts):
-            say("replicates into the private MariaDB")
-            _print(_target_lines(settings))
+            say(f"replicates into {settings.files.dir or 'the private MariaDB'}")
+            _print(_lake_lines(settings) if settings.files.dir else _target_lines(settings))
             told = True
         yield
         replication.check()
@@ -161,7 +176,7 @@ def _lines(url: str, *, to_a_target: bool) -> Iterator[str]:
     )
     yield "Ctrl-C ends it and leaves nothing behind."
     if to_a_target:
-        yield "Three more lines follow when the target has the tables."
+        yield "More lines follow when the target has the tables."
 
 
 def _target_lines(settings: DrainerConfig) -> Iterator[str]:
@@ -173,6 +188,13 @@ def _target_lines(settings: DrainerConfig) -> Iterator[str]:
         f'{client} -e "SELECT status, COUNT(*), SUM(total) FROM {ORDERS} GROUP BY status"\n'
         f"{COMMAND} ctl status -registry {settings.source.pumps}\n"
     )
+
+
+def _lake_lines(settings: DrainerConfig) -> Iterator[str]:
+    yield "In Python, in another terminal:"
+    yield LAKE % {"dir": settings.files.dir}
+    yield "What the lake has, and what the drainer does:"
+    yield f"{COMMAND} lake tables {settings.files.dir}\n{COMMAND} ctl status -registry {settings.source.pumps}\n"
 
 
 def _print(parts: Iterator[str]) -> None:

@@ -18,6 +18,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterSer
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed, schedule
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
+from pyspark_tidb_binlog.conf.entry import COMMAND
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.demo import ENDS_AT_A_FINDING
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_progress, add_settings, add_switch, drainer_config, parser, target_of
@@ -25,7 +26,7 @@ from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PUMP, PumpProcess
 from pyspark_tidb_binlog.jobs.lab.recorded_cases import case_of
-from pyspark_tidb_binlog.jobs.lab.small_cluster import privately
+from pyspark_tidb_binlog.jobs.lab.small_cluster import into_lake, privately
 from pyspark_tidb_binlog.jobs.lab.target_use import require_no_stream
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
@@ -35,6 +36,8 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.mysql.session import connect
+
+_LAKE = "lake:"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,7 +126,9 @@ def main(argv: Sequence[str]) -> int:
         metavar="CASE",
         help="folder of the case (case.json, pump-N.binlogs.gz, ddl_history.json.gz); in a checkout also the name of a case in tests/golden",
     )
-    options.add_argument("--to", metavar="URL", default="", help="mysql://user:password@host:port (default: a private MariaDB)")
+    options.add_argument(
+        "--to", metavar="URL", default="", help="mysql://user:password@host:port, or lake:DIR, a new directory (default: a private MariaDB)"
+    )
     add_switch(options, "--drop", what="first drop the case's databases and the checkpoints from the target")
     options.add_argument(
         "--pace", type=float, default=0.0, metavar="X", help="0 = all at once (default), 1 = as recorded, 2 = half as fast"
@@ -140,16 +145,19 @@ def main(argv: Sequence[str]) -> int:
     stop = stop_on_signals()
     with contextlib.ExitStack() as stack:
         work_dir = arguments.work_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rehearse-")))
-        target = target_of(arguments.to) if arguments.to else stack.enter_context(PrivateMariaDB()).target()
-        require_no_stream(target, config.apply, case.cluster_id)
-        prepare_target(target, config, case.databases, drop=arguments.drop)
+        if arguments.to.startswith(_LAKE):
+            target, config = config.target, into_lake(config, Path(arguments.to.removeprefix(_LAKE)))
+        else:
+            target = target_of(arguments.to) if arguments.to else stack.enter_context(PrivateMariaDB()).target()
+            require_no_stream(target, config.apply, case.cluster_id)
+            prepare_target(target, config, case.databases, drop=arguments.drop)
         spark = build_session(f"tidb-binlog rehearse {case.directory.name}")
         stage = stack.enter_context(staged(case, work_dir))
         feeder = Feeder(lambda: feed(case, stage.addresses, arguments.pace, logs=schedule(case, move_back_seed=arguments.move_back)))
         settings = settings_for(stage, config, target, work_dir)
         replication = Replication(spark, settings)
         reporter = reporter_of(replication.progress, arguments, f"rehearse {case.directory.name}")
-        return _run(stack, replication, feeder, stop, case, target, reporter)
+        return _run(stack, replication, feeder, stop, case, settings, reporter)
 
 
 def _run(
@@ -158,19 +166,23 @@ def _run(
     feeder: "Feeder",
     stop: threading.Event,
     case: RecordedCase,
-    target: TargetConfig,
+    settings: DrainerConfig,
     reporter: Reporter,
 ) -> int:
+    lake, target = settings.files.dir if settings.apply.db_type == "lake" else "", settings.target
     feeder.start()
     stack.enter_context(replication)
     stack.enter_context(reporter)
-    reporter.say(f"rehearsing {case.directory.name}, delivery {replication.delivery}, into {target.host}:{target.port}")
+    reporter.say(f"rehearsing {case.directory.name}, delivery {replication.delivery}, into {lake or f'{target.host}:{target.port}'}")
     while not replication.reached(case.end_ts):
         feeder.check()
         if stop.wait(0.02):
             reporter.say("stopped before the case's end")
             return EXIT_FAILED
     reporter.finish()
+    if lake:
+        reporter.conclude(f"{case.directory.name} {replication.delivery} is in {lake}; see its tables with {COMMAND} lake tables {lake}")
+        return 0
     outcome = compare(case.directory, target)
     if outcome is None:
         return 0

@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SourceConf
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PUMP, PumpProcess
 from pyspark_tidb_binlog.jobs.lab.target_use import DEMO_CLUSTER
-from pyspark_tidb_binlog.schemas.errors import ReplicationError
+from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
 
 PUMPS = 2
 CALM = WorkloadConfig(rate=40, sessions=2, ddl_every=80, probe_interval=0)
@@ -92,6 +92,18 @@ def privately(config: DrainerConfig, source: SourceConfig, target: TargetConfig,
         checkpoint_dir=str(work_dir / "spark"),
         delta_dir=str(work_dir / "delta"),
     )
+
+
+def into_lake(config: DrainerConfig, directory: Path) -> DrainerConfig:
+    """``config`` with a new lake in ``directory`` as the target.
+
+    Raises:
+        ConfigError: a lake is there: another upstream's schema versions and timestamps would follow its own.
+    """
+    if (directory / "changes").exists():
+        raise ConfigError(f"{directory} is the lake of an earlier run, whose upstream is gone: name another directory, or remove this one")
+    apply = dataclasses.replace(config.apply, db_type="lake")
+    return dataclasses.replace(config, apply=apply, files=dataclasses.replace(config.files, dir=str(directory.absolute())))
 
 
 @contextlib.contextmanager
