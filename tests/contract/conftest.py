@@ -25,7 +25,7 @@ def pd_site(etcd: EtcdProcess) -> Iterator[PdSite]:
         yield site
 
 
-@pytest.fixture(params=["standalone", "pd", "standalone-tls", "pd-tls"])
+@pytest.fixture(params=["standalone", "pd", pytest.param("standalone-tls", marks=pytest.mark.slow), "pd-tls"])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     """A server of each kind; ``…-tls`` asks its clients for certificates."""
     kind, _, secure = request.param.partition("-")

@@ -27,7 +27,7 @@ from tests.support.golden_case import GOLDEN, load_case
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 PACES = [float(pace) for pace in os.environ.get("TIDB_BINLOG_PACES", "0.02").split(",")]
-LOOKS, STATES = 300, 15
+LOOKS, STATES = 300, 10
 
 LOOK = (
     "SELECT 'checking', id, balance, '' FROM g_bank.checking UNION ALL SELECT 'savings', id, balance, '' FROM g_bank.savings "
@@ -57,7 +57,7 @@ class Looker(threading.Thread):
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             self._wait_for_tables(cursor.execute)
             # Looks without a pause take the stream's second core.
-            while not self._ended.wait(0.01):
+            while not self._ended.wait(0.02):
                 cursor.execute("START TRANSACTION")
                 cursor.execute(LOOK)
                 rows = cursor.fetchall()
@@ -91,7 +91,7 @@ def check(sights: dict[tuple[int, Rows], int], changes: list[Change]) -> None:
 def test_every_look_is_a_state_that_was(spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path, pace: float, delivery: str) -> None:
     case = load(GOLDEN / "bank")
     changes = bank_changes(case, load_case("bank").history)
-    with Arena(case, mariadb, tmp_path, delivery, Cut(step_bytes=4_000, max_bytes=40_000)) as arena:
+    with Arena(case, mariadb, tmp_path, delivery, Cut(step_bytes=8_000, max_bytes=100_000)) as arena:
         prepare_target(mariadb.target(), arena.settings(), case.databases, drop=True)
         feeder = threading.Thread(target=arena.write, kwargs={"pace": pace})
         feeder.start()

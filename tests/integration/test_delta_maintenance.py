@@ -11,7 +11,7 @@ from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, DeltaTable
 from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
-from pyspark_tidb_binlog.sinks.delta.maintenance import DeltaMaintenance, Retention
+from pyspark_tidb_binlog.sinks.delta.maintenance import DeltaMaintenance, Operation, Retention
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 TARGET = "target-1"
-COMMITS = 4
+COMMITS = 3
 QUICK = Retention(retention=1.0, commits=1, pause=0.0, settle=0.0)
 LONGEST = 600.0
 """A commit may take so long on a loaded machine."""
@@ -61,7 +61,7 @@ def test_files_stay_bounded_and_every_batch_is_there_once(spark: "SparkSession",
         .writeStream.format("memory")
         .queryName("delta_reader")
         .option("checkpointLocation", str(tmp_path / "reader"))
-        .trigger(processingTime="500 milliseconds")
+        .trigger(processingTime="2 seconds")
         .start()
     )
     maintenance = DeltaMaintenance(spark, (relative, beside, str(tmp_path / "never made")), QUICK)
@@ -70,15 +70,15 @@ def test_files_stay_bounded_and_every_batch_is_there_once(spark: "SparkSession",
     for batch_id in range(1, COMMITS):
         writer.record(row(batch_id))
         writer.flush(LONGEST)
-        if batch_id == COMMITS / 2:
+        if batch_id == 1:
             maintenance.look()
     writer.close(LONGEST)
     reader.processAllAvailable()
     seen = sorted(r.batch_id for r in spark.sql("SELECT batch_id FROM delta_reader").collect())
     reader.stop()
-    maintenance.look()
+    maintenance._do(Operation.OPTIMIZE)
     time.sleep(QUICK.retention + 0.1)
-    maintenance.look()
+    maintenance._do(Operation.VACUUM)
     for each in (path, beside) if with_findings else (path,):
         left = list(Path(each).glob("*.parquet"))
         assert len(left) == 1, "OPTIMIZE has joined them and VACUUM removed what it joined"
@@ -120,8 +120,8 @@ def test_delta_removes_its_old_log_files(spark: "SparkSession", tmp_path: Path) 
     log = Path(path) / "_delta_log"
     table = DeltaTable(spark, path, "query", TARGET)
     table.append([row(0)])
-    DeltaMaintenance(spark, (path,), QUICK).look()
-    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '2')")
+    said = ", ".join(f"'{name}' = '{value}'" for name, value in (QUICK.properties | {"delta.checkpointInterval": "2"}).items())
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({said})")
     for batch_id in range(1, 5):
         table.append([row(batch_id)])
         if batch_id == 2:

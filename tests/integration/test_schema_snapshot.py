@@ -23,7 +23,6 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import prepare_target
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.errors import ConfigError, HistoryUnavailable, SchemaMismatch
-from tests.support.drainer_process import drainer_of
 from tests.support.pump_writes import CLUSTER, fake, send
 from tests.support.spark_queries import replicated
 
@@ -189,36 +188,22 @@ def cut(world: World) -> None:
 def test_lives_after_a_death(
     world: World, spark: SparkSession, fresh_mariadb: PrivateMariaDB, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """``kill -9``: the next life begins with the snapshot that was kept, whatever GC has collected."""
+    """The next life begins with the snapshot that was kept while the one before ran, whatever GC has collected."""
     ts = world.before()
     world.fill(fresh_mariadb)
-    more = {
-        "initial-commit-ts": ts,
-        "tidb-status": world.service.url,
-        "syncer.load-schema-snapshot": "true",
-        "spark.on-finding": "stop",
-        "checkpoint-dir": tmp_path / "spark",
-    }
-
-    def known(last: int) -> bool:
-        with (
-            contextlib.suppress(Exception),  # the table is not there yet
-            contextlib.closing(fresh_mariadb.connect()) as connection,
-            connection.cursor() as cursor,
-        ):
-            cursor.execute("SELECT JSON_VALUE(checkPoint, '$.commitTS') FROM tidb_binlog.checkpoint")
-            return any(int(commit_ts) >= last for (commit_ts,) in cursor.fetchall())
-        return False
-
-    with drainer_of(world.pumps, CLUSTER, "sorted", fresh_mariadb, tmp_path, more) as drainer:
-        first = world.put(*OLD)
-        world.settle()
-        drainer.until(lambda: known(first), pause=0.1)
-        drainer.kill()
+    first = world.put(*OLD)
+    world.settle()
+    kept, killed = tmp_path / "spark.snapshot", tmp_path / "as-a-kill-leaves-it"
+    config = settings(world, fresh_mariadb, tmp_path, ts, load_schema_snapshot=True)
+    with Replication(spark, config) as replication:
+        assert replicated(replication, first)
+        shutil.copytree(kept, killed)
+    shutil.rmtree(kept)
+    killed.rename(kept)
     last = world.after()
     world.upstream.mvcc.collect(world.upstream.oracle.next())
     caplog.set_level("INFO")
-    with Replication(spark, settings(world, fresh_mariadb, tmp_path, ts, load_schema_snapshot=True)) as replication:
+    with Replication(spark, config) as replication:
         assert replicated(replication, last)
     assert "begins with the kept snapshot" in caplog.text
     world.assert_equal(fresh_mariadb)

@@ -32,7 +32,7 @@ from tests.support.stream_reader import next_offset
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
-@pytest.mark.parametrize("delivery", ["sorted", "raw"])
+@pytest.mark.parametrize("delivery", [pytest.param("sorted", marks=pytest.mark.slow), "raw"])
 def test_a_recorded_case_over_batches_and_a_restart(spark: SparkSession, tmp_path: Path, delivery: str) -> None:
     case = load(GOLDEN / "online")
     pumps = [EmbeddedPump(config_of(tmp_path, number, cluster_id=case.cluster_id)).start() for number in (1, 2)]

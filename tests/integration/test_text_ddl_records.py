@@ -2,13 +2,14 @@
 
 import datetime
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import DdlRefused, RetryableApplyError
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.sinks.mysql.ddl import plain_text
@@ -35,20 +36,37 @@ PLAIN = {
 }
 """With the indexes that the table has afterwards."""
 UNNAMED = {"ALTER TABLE `a` ADD INDEX (`id`)": {"PRIMARY", "id"}}
+WAITING = [
+    *(pytest.param(*case, marks=pytest.mark.slow if place else ()) for place, case in enumerate(PLAIN.items())),
+    *UNNAMED.items(),
+]
+"""Each waits for a second: in ``make test`` one that would fail a second time, and one that would be done twice."""
 
 
 @pytest.fixture
-def tables(pair: Pair) -> Pair:
-    pair.query(
+def shared(mariadb: PrivateMariaDB) -> Iterator[Pair]:
+    """The run's server, where a statement waits for a second at most. Who has it die takes ``pair``."""
+    made = Pair(mariadb)
+    ((waits,),) = made.query("SELECT @@GLOBAL.innodb_lock_wait_timeout")
+    made.query("SET GLOBAL innodb_lock_wait_timeout = 1")
+    yield made
+    made.query(f"SET GLOBAL innodb_lock_wait_timeout = {waits}")
+    for name in ("d", "gone", "tidb_binlog"):
+        made.query(f"DROP DATABASE IF EXISTS {name}")
+
+
+@pytest.fixture
+def tables(shared: Pair) -> Pair:
+    shared.query("CREATE DATABASE d")
+    shared.query(
         "CREATE TABLE d.p (id INT PRIMARY KEY) PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (100), PARTITION p1 VALUES LESS THAN (200))"
     )
     for name, row in (("q", 2), ("a", 1), ("b", 2)):
-        pair.query(f"CREATE TABLE d.{name} (id INT PRIMARY KEY)")
-        pair.query(f"INSERT INTO d.{name} VALUES ({row})")
-    pair.query("INSERT INTO d.p VALUES (1)")
-    pair.query("CREATE TABLE d.keyless (id INT NOT NULL)")
-    pair.query("SET GLOBAL innodb_lock_wait_timeout = 1")
-    return pair
+        shared.query(f"CREATE TABLE d.{name} (id INT PRIMARY KEY)")
+        shared.query(f"INSERT INTO d.{name} VALUES ({row})")
+    shared.query("INSERT INTO d.p VALUES (1)")
+    shared.query("CREATE TABLE d.keyless (id INT NOT NULL)")
+    return shared
 
 
 def behind(monkeypatch: pytest.MonkeyPatch, words: str, happens: Callable[[Session], None]) -> list[str]:
@@ -114,7 +132,7 @@ def test_a_ddl_that_a_second_time_undoes_itself_waits_for_its_record(tables: Pai
     assert tables.query(f"SELECT id FROM d.{'p' if statement is EXCHANGE else 'a'}") == [(2,)]
 
 
-@pytest.mark.parametrize(("statement", "left"), [*PLAIN.items(), *UNNAMED.items()])
+@pytest.mark.parametrize(("statement", "left"), WAITING)
 def test_a_ddl_is_executed_once_though_its_record_waits(
     tables: Pair, monkeypatch: pytest.MonkeyPatch, statement: str, left: set[str]
 ) -> None:
@@ -206,11 +224,11 @@ def lost_once_it_is_so(pair: Pair, monkeypatch: pytest.MonkeyPatch, module: Any)
     behind(monkeypatch, "ALTER TABLE", killed(pair))
 
 
-def test_what_a_lost_server_said_of_a_ddl_of_a_replay_is_asked_again(tables: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    lost_once_it_is_so(tables, monkeypatch, mysql_replay)
-    tables.query("CREATE TABLE d.k (id INT PRIMARY KEY)")
-    done = replayed(tables, ddl("ALTER TABLE `k` ADD COLUMN `u` INT"), inserts_into("k", 20, 7))
-    assert tables.query("SELECT * FROM d.k") == [(7, 7)]
+def test_what_a_lost_server_said_of_a_ddl_of_a_replay_is_asked_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost_once_it_is_so(pair, monkeypatch, mysql_replay)
+    pair.query("CREATE TABLE d.k (id INT PRIMARY KEY)")
+    done = replayed(pair, ddl("ALTER TABLE `k` ADD COLUMN `u` INT"), inserts_into("k", 20, 7))
+    assert pair.query("SELECT * FROM d.k") == [(7, 7)]
     assert not done.left_out
 
 
@@ -228,15 +246,14 @@ def test_what_a_lost_server_said_of_a_ddl_of_the_relay_log_is_asked_again(
 
 
 @pytest.mark.parametrize("table", ["checkpoint", "spark_progress"])
-def test_a_swap_of_the_relay_log_is_executed_once(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, table: str) -> None:
-    site = CrashedSite(pair.server, tmp_path)
-    pair.query("CREATE TABLE d.y2 LIKE d.y")
-    pair.query("SET GLOBAL innodb_lock_wait_timeout = 1")
+def test_a_swap_of_the_relay_log_is_executed_once(shared: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, table: str) -> None:
+    site = CrashedSite(shared.server, tmp_path)
+    shared.query("CREATE TABLE d.y2 LIKE d.y")
     site.checkpoint(5)
     first, last = records([inserted(10, "y", (1, "y", 1)), inserted(30, "y", (9, "new", 9))])
     swap = "RENAME TABLE y TO tmp, y2 TO y, tmp TO y2"
     site.log([first, ddl_record(15, "c1", "ALTER TABLE c1 ADD INDEX i (n)"), ddl_record(20, "y", swap), last])
-    sent = behind(monkeypatch, "RENAME", locked(pair, table))
+    sent = behind(monkeypatch, "RENAME", locked(shared, table))
     assert site.recover().commit_ts == 30
     assert len(sent) == 1
     assert (site.query("SELECT id FROM d.y"), site.query("SELECT id FROM d.y2")) == ([(9,)], [(1,)])

@@ -51,7 +51,12 @@ def test_large_messages_down(server, channel):
 
 
 @pytest.mark.parametrize(
-    "options", [[], [("grpc.http2.bdp_probe", 0)], [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024)]]
+    "options",
+    [
+        [],
+        pytest.param([("grpc.http2.bdp_probe", 0)], marks=pytest.mark.slow),
+        [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024)],
+    ],
 )
 def test_no_real_client_widens_its_windows_too_often(server, monkeypatch, options):
     """C-core widens windows by five bytes for each message that it waits for, and with a small lookahead for each message that comes."""

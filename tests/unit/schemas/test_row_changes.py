@@ -159,7 +159,7 @@ def test_what_is_not_written_as_usual_gives_what_a_parser_gives(name: str) -> No
     assert isinstance(found, str) or len(changes_of(transactions)[1]) < len(payloads)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=pytest.mark.slow if seed >= 50 else ()) for seed in range(150)])
 def test_damaged_bytes_give_what_a_parser_gives(seed: int) -> None:
     draw = random.Random(seed)
     damaged = bytearray(usual(1, seed)[0] or b"")
