@@ -250,6 +250,7 @@ def test_a_topic_that_does_not_exist(
 ) -> None:
     """The brokers make it where they do so; where they do not, the error says what to do."""
     assert opened().end() == 0
+    monkeypatch.setattr(spark_topic, "ASK_SECONDS", 1)
     monkeypatch.setattr(topic_settings, "_UNKNOWN_SECONDS", 0.0)
     monkeypatch.setattr("pyspark_tidb_binlog.sinks.kafka.kafka_wire.metadata_request", without_creating)
     monkeypatch.setattr("pyspark_tidb_binlog.sinks.kafka.java_options._OURS_TO_ASK", {"allow.auto.create.topics": "false"})
@@ -413,8 +414,8 @@ def test_a_send_that_was_begun_is_not_tried_again(
     ("case", "delivery"),
     [
         ("keys", "sorted"),
-        ("types", "raw"),
-        # the sink gets the same transactions in both deliveries
+        # the sink gets the same transactions in both deliveries, and makes the messages of every type that ``tests/unit/sinks/test_relay_log.py`` compares
+        pytest.param("types", "raw", marks=pytest.mark.slow),
         pytest.param("keys", "raw", marks=pytest.mark.slow),
         pytest.param("types", "sorted", marks=pytest.mark.slow),
     ],

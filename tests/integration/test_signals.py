@@ -15,6 +15,13 @@ from tests.support.job_scene import LONGEST, Job, Scene, Send, ended_in_order, s
 pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.grpc]
 
 
+@pytest.fixture(scope="module")
+def one_scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """Of tests that each end a life of one drainer. Without DDLs a batch is one transaction of the target."""
+    with PrivateMariaDB() as target, scene_in(tmp_path_factory.mktemp("scene"), target, ddl_every=0) as scene:
+        yield scene
+
+
 @pytest.fixture
 def scene(tmp_path: Path, fresh_mariadb: PrivateMariaDB) -> Iterator[Scene]:
     with scene_in(tmp_path, fresh_mariadb) as scene:
@@ -32,19 +39,19 @@ def scene(tmp_path: Path, fresh_mariadb: PrivateMariaDB) -> Iterator[Scene]:
         pytest.param(to_everyone, signal.SIGINT, marks=pytest.mark.slow),
     ],
 )
-def test_a_stream_ends_between_two_batches(scene: Scene, send: Send, number: signal.Signals) -> None:
-    job = streaming(scene)
+def test_a_stream_ends_between_two_batches(one_scene: Scene, send: Send, number: signal.Signals) -> None:
+    job = streaming(one_scene)
     send(job, number)
-    assert ended_in_order(job, scene)["batches"]
+    assert ended_in_order(job, one_scene)["batches"]
 
 
 @pytest.mark.parametrize("send", [to_everyone, pytest.param(to_process, marks=pytest.mark.slow)])
-def test_a_start_is_given_up(scene: Scene, send: Send) -> None:
-    job = scene.drainer()
+def test_a_start_is_given_up(one_scene: Scene, send: Send) -> None:
+    job = one_scene.drainer()
     eventually(lambda: job.runs("java"), seconds=LONGEST, what="a JVM", pause=0.05)
     send(job, signal.SIGTERM)
     assert (job.wait(), job.err.read_text()) == (0, ""), job.said()
-    assert scene.registered() in ({}, {"drainer": "paused"})
+    assert one_scene.registered() in ({}, {"drainer": "paused"})
     job.leaves_nothing()
 
 
@@ -72,15 +79,14 @@ def test_a_batch_that_takes_its_time_is_finished(scene: Scene) -> None:
     assert ended_in_order(job, scene)["resolved_ts"] != standing
 
 
-def test_a_batch_that_takes_for_ever_is_left(tmp_path: Path, fresh_mariadb: PrivateMariaDB) -> None:
-    """Without DDLs a batch is one transaction of the target: what is left has moved no checkpoint."""
-    with scene_in(tmp_path, fresh_mariadb, ddl_every=0) as scene:
-        job = streaming(scene)
-        with held_up(scene):
-            job.look()
-            to_group(job, signal.SIGINT)
-            assert job.wait() == 0, job.said()
-        ended_in_order(job, scene)
+def test_a_batch_that_takes_for_ever_is_left(one_scene: Scene) -> None:
+    """What is left has moved no checkpoint."""
+    job = streaming(one_scene)
+    with held_up(one_scene):
+        job.look()
+        to_group(job, signal.SIGINT)
+        assert job.wait() == 0, job.said()
+    ended_in_order(job, one_scene)
 
 
 @pytest.mark.slow
