@@ -28,17 +28,10 @@ def scene(tmp_path: Path, fresh_mariadb: PrivateMariaDB) -> Iterator[Scene]:
         yield scene
 
 
-@pytest.mark.parametrize(
-    ("send", "number"),
-    [
-        (to_everyone, signal.SIGTERM),
-        pytest.param(to_group, signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param(to_process, signal.SIGTERM, marks=pytest.mark.slow),
-        pytest.param(to_process, signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param(to_group, signal.SIGTERM, marks=pytest.mark.slow),
-        pytest.param(to_everyone, signal.SIGINT, marks=pytest.mark.slow),
-    ],
-)
+# In `make test` the stream that is left ends by a signal to every process, and streams in the tests' session end between two batches.
+@pytest.mark.slow
+@pytest.mark.parametrize("send", [to_everyone, to_group, to_process])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stream_ends_between_two_batches(one_scene: Scene, send: Send, number: signal.Signals) -> None:
     job = streaming(one_scene)
     send(job, number)
@@ -84,7 +77,7 @@ def test_a_batch_that_takes_for_ever_is_left(one_scene: Scene) -> None:
     job = streaming(one_scene)
     with held_up(one_scene):
         job.look()
-        to_group(job, signal.SIGINT)
+        to_everyone(job, signal.SIGTERM)
         assert job.wait() == 0, job.said()
     ended_in_order(job, one_scene)
 
@@ -103,7 +96,7 @@ def test_a_target_that_is_away_holds_nobody(scene: Scene) -> None:
     job.leaves_nothing()
 
 
-# In `make test` a demo gets two signals, which is a drainer with more around it, and tests/unit/jobs/test_signals.py sends them to processes.
+# In `make test` a playground with a target gets two signals, which is a drainer with more around it, and tests/unit/jobs/test_signals.py sends them to processes.
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_second_signal_ends_at_once(scene: Scene, number: signal.Signals) -> None:
@@ -125,7 +118,8 @@ def test_a_pump_pauses(tmp_path: Path) -> None:
         assert (job.wait(), job.err.read_text()) == (0, ""), job.said()
 
 
-@pytest.mark.parametrize("numbers", [pytest.param([signal.SIGTERM], marks=pytest.mark.slow), [signal.SIGINT, signal.SIGINT]])
+@pytest.mark.slow
+@pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
 def test_a_demo_leaves_no_server_behind(tmp_path: Path, numbers: list[signal.Signals]) -> None:
     job = Job(tmp_path, "demo", "--seconds=600", "--rate=20", "--progress=json")
     with contextlib.ExitStack() as stack:
