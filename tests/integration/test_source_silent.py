@@ -190,18 +190,18 @@ def test_a_binlog_may_take_longer_than_a_pump_may_be_silent(pump: EmbeddedPump, 
     """It is delivered in pieces, and after a broken connection again from the first: it could never be read within a time for all of it."""
     value = binlog_pb2.PrewriteValue(schema_version=1)
     rows = value.mutations.add(table_id=1)
-    for _ in range(24):
+    for _ in range(12):
         rows.inserted_rows.append(bytes(1 << 20))
         rows.sequence.append(0)
     store = pump.service.store
     store.write([prewrite(21, value.SerializeToString()), commit(21, 24), fake(30)])
     end = store.catch_up().at
-    network.pause = 0.004
+    network.pause = 0.006
     endpoint, terms = Endpoint("p1", network.address, 7), ReadTerms(60.0, lambda gc_ts: None)
     runs = (
         read_raw(endpoint, Position(0, 0), Position(*end), 0, terms) if delivery is Delivery.RAW else read_sorted(endpoint, 10, 30, terms)
     )
-    assert sum(run.size for run in runs) > 24 << 20
+    assert sum(run.size for run in runs) > 12 << 20
 
 
 def test_a_message_that_takes_longer_is_waited_for_longer() -> None:
