@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -130,10 +131,20 @@ def test_it_stays_up_and_its_workload_stops_and_goes_on(tmp_path: Path) -> None:
             rf"error: cannot listen on 127.0.0.1:{port}: process \d+ \(.*\) listens there; .* --port N takes another port\n",
             again.err.read_text(),
         )
-        ends_and_leaves_nothing(job, signal.SIGINT, port)
+        ends_and_leaves_nothing(job, signal.SIGTERM, port)
+
+
+def lose_upstream(job: Job, port: int) -> None:
+    (upstream,) = [process for process in job.look() if any("workload_process" in part for part in process.cmdline())]
+    upstream.kill()
+    assert job.wait() == 1, job.said()
+    assert f"error: the workload at http://127.0.0.1:{port} does not answer" in job.err.read_text()
+    job.leaves_nothing()
+    assert not left_behind(port)
 
 
 def test_a_start_after_one_that_was_killed_is_as_any_other(tmp_path: Path) -> None:
+    """Without its upstream it ends with an error."""
     port = free_port()
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
@@ -145,7 +156,17 @@ def test_a_start_after_one_that_was_killed_is_as_any_other(tmp_path: Path) -> No
         job.leaves_nothing()
     assert left_behind(port)
     with started(second, f"--port={port}") as job:
-        ends_and_leaves_nothing(job, signal.SIGTERM, port)
+        lose_upstream(job, port)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.mysql
+@pytest.mark.mariadb
+def test_a_target_without_its_upstream_ends_with_an_error(tmp_path: Path) -> None:
+    port = free_port()
+    with started(tmp_path, f"--port={port}", "--target", until="ctl status -registry") as job:
+        lose_upstream(job, port)
 
 
 @pytest.mark.parametrize("taken", ["link", "held"])
@@ -170,7 +191,7 @@ def test_a_directory_that_it_may_not_use_is_left_alone(tmp_path: Path, taken: st
 @pytest.mark.spark
 @pytest.mark.mysql
 @pytest.mark.mariadb
-def test_a_target_follows_the_cluster_and_without_its_upstream_it_ends_with_an_error(tmp_path: Path) -> None:
+def test_a_target_follows_the_cluster_and_the_second_signal_ends_all_at_once(tmp_path: Path) -> None:
     port = free_port()
     with started(tmp_path, f"--port={port}", "--target", until="ctl status -registry") as job:
         assert "Three more lines follow when the target has the tables." in job.out.read_text().split(UP)[1].split("replicates")[0]
@@ -179,9 +200,10 @@ def test_a_target_follows_the_cluster_and_without_its_upstream_it_ends_with_an_e
         assert re.search(r"\| +\d+\.\d+ \|", in_shell(lag))
         assert f"--socket={place_of(port)}/" in lag, "a start after kill -9 removes the target's files, too"
         assert "is in the target" in in_shell(status)
-        (upstream,) = [process for process in job.look() if any("workload_process" in part for part in process.cmdline())]
-        upstream.kill()
-        assert job.wait() == 1, job.said()
-        assert f"error: the workload at http://127.0.0.1:{port} does not answer" in job.err.read_text()
+        assert job.runs("java") and job.runs("mariadbd")
+        for _ in range(2):
+            to_group(job, signal.SIGINT)
+            time.sleep(0.5)  # two signals at the same moment are one
+        assert job.wait() == 128 + signal.SIGINT, job.said()
         job.leaves_nothing()
-    assert not left_behind(port)
+    shutil.rmtree(place_of(port), ignore_errors=True)  # for which it may have had no time
