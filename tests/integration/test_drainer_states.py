@@ -1,13 +1,17 @@
-"""Pause, resume and close of a running drainer, as an operator asks for them: by ``ctl`` over HTTP, with a JVM, Pumps and a target."""
+"""Pause, resume and close of a running drainer, as an operator asks for them: by ``ctl`` over HTTP, with Pumps and a target."""
 
 import contextlib
 import json
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import pytest
+from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
@@ -20,7 +24,8 @@ from pyspark_tidb_binlog.schemas.http_client import fetch
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from tests.support.eventually import eventually
 from tests.support.fakes.push_gateway import PushGateway
-from tests.support.job_scene import LONGEST, Job, Scene, at_work, ended_in_order, scene_in, streaming, to_process
+from tests.support.job_scene import LONGEST, Scene, at_work, ended_in_order, scene_in, stands_in_order, streaming, to_process
+from tests.support.spark_queries import drained
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.grpc]
 
@@ -38,6 +43,50 @@ def gateway() -> Iterator[PushGateway]:
     made.server.stop(0)
 
 
+class Life(Protocol):
+    """A life of the drainer, in a process or in the tests' session."""
+
+    def over(self) -> bool: ...
+
+    def said(self) -> str: ...
+
+
+L = TypeVar("L", bound=Life)
+
+
+class InSession:
+    """A drainer in the tests' session; ``more``: further flags."""
+
+    def __init__(self, spark: SparkSession, scene: Scene, *more: str) -> None:
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(1)
+        self._life = self._pool.submit(drained, spark, ["--progress=json", *scene.flags(), *more], {}, self._stop)
+
+    def over(self) -> bool:
+        return self._life.done()
+
+    def said(self) -> str:
+        return repr(self._life)
+
+    def end(self) -> None:
+        """What a signal does. What ended it before is raised as itself."""
+        self._stop.set()
+        self._life.result(LONGEST)
+
+
+@pytest.fixture
+def in_session(spark: SparkSession, scene: Scene, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., InSession]]:
+    """Starts a drainer, whose lines ``capsys`` has."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*more: str) -> InSession:
+            made = InSession(spark, scene, *more)
+            stack.callback(made.end)
+            return made
+
+        yield start
+
+
 def control(scene: Scene, *command: str) -> None:
     assert ctl.main([*command, "-node-id", "drainer", "-registry", scene.workload.url]) == 0
 
@@ -53,9 +102,9 @@ def upstream_now(scene: Scene) -> int:
         return registry.tso()
 
 
-def until(job: Job, condition: Callable[[], bool], what: str) -> None:
-    eventually(lambda: job.process.poll() is not None or condition(), seconds=LONGEST, what=what, seen=job.said, pause=0.05)
-    assert job.process.poll() is None, job.said()
+def until(life: Life, condition: Callable[[], bool], what: str) -> None:
+    eventually(lambda: life.over() or condition(), seconds=LONGEST, what=what, seen=life.said, pause=0.05)
+    assert not life.over(), life.said()
 
 
 def progress(scene: Scene) -> dict[str, object]:
@@ -63,26 +112,26 @@ def progress(scene: Scene) -> dict[str, object]:
     return found
 
 
-def paused(scene: Scene, job: Job) -> Job:
+def paused(scene: Scene, life: L) -> L:
     control(scene, "pause-drainer")
-    until(job, lambda: scene.registered() == {"drainer": "paused"}, "it is paused")
-    return job
+    until(life, lambda: scene.registered() == {"drainer": "paused"}, "it is paused")
+    return life
 
 
-def resumed(scene: Scene, job: Job) -> Job:
+def resumed(scene: Scene, life: L) -> L:
     """It catches up with what it has missed."""
     missed = upstream_now(scene)
     control(scene, "resume-drainer")
-    until(job, lambda: scene.standing() > missed, "it has caught up")
-    until(job, lambda: scene.registered() == {"drainer": "online"}, "it is online")
-    return job
+    until(life, lambda: scene.standing() > missed, "it has caught up")
+    until(life, lambda: scene.registered() == {"drainer": "online"}, "it is online")
+    return life
 
 
-def complete(scene: Scene, job: Job) -> Job:
+def complete(scene: Scene, life: L) -> L:
     """The upstream ends, and the drainer has everything."""
     upto = scene.workload.end().upto_ts
-    until(job, lambda: scene.standing() >= upto, "it has everything")
-    return job
+    until(life, lambda: scene.standing() >= upto, "it has everything")
+    return life
 
 
 def as_upstream(scene: Scene, summary: dict[str, object]) -> None:
@@ -126,14 +175,17 @@ def rival_is_refused(scene: Scene) -> None:
 
 @pytest.mark.shows("metrics-addr", "metrics-interval", "pump metrics-addr", "pump metrics-interval", "drainer PUT /state/{nodeID}/resume")
 def test_a_pause_waits_for_a_ddl_then_stands_still_and_a_resume_catches_up(
-    scene: Scene, gateway: PushGateway, capsys: pytest.CaptureFixture[str]
+    scene: Scene, gateway: PushGateway, in_session: Callable[..., InSession], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Paused it keeps its lease, and a signal ends it as paused."""
+    """Paused it keeps its lease, and ends as paused."""
     # tables that the workload creates later may be missing at the target, or dropped there at any moment
     lasting = scene.workload.tables()
-    job = streaming(scene, f"-metrics-addr={gateway.address}", "-metrics-interval=1", "--lease-timeout=3")
-    metrics = fetch(f"http://{address(scene)}/metrics", 10).text
-    assert 'binlog_drainer_pump_position{nodeID="' in metrics and 'binlog_drainer_read_binlog_size_count{nodeID="' in metrics, metrics
+    scene.workload.begin()
+    job = in_session(f"-metrics-addr={gateway.address}", "-metrics-interval=1", "--lease-timeout=3")
+    until(job, lambda: bool(scene.registered()) and bool(progress(scene)["transactions"]), "it has applied transactions")
+    for name in ("pump_position", "read_binlog_size_count"):
+        shown = f'binlog_drainer_{name}{{nodeID="'
+        until(job, lambda shown=shown: shown in fetch(f"http://{address(scene)}/metrics", 10).text, shown)  # type: ignore[misc]
     with held(scene, *reads_of(lasting)):
         until(job, lambda: progress(scene)["holding"] == "ddl" and in_a_statement(scene), "a DDL is under way")
         control(scene, "pause-drainer")
@@ -153,9 +205,10 @@ def test_a_pause_waits_for_a_ddl_then_stands_still_and_a_resume_catches_up(
     assert (pushed.method, pushed.path) == ("PUT", "/metrics/job/binlog/instance/drainer")
     assert b'\nbinlog_drainer_pump_position{nodeID="' in pushed.body, "metrics are pushed while it is paused, too"
     paused(scene, complete(scene, resumed(scene, job)))
-    job.look()
-    to_process(job, signal.SIGTERM)
-    as_upstream(scene, ended_in_order(job, scene, "paused"))
+    job.end()
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])["summary"]
+    stands_in_order(summary, scene, "paused")
+    as_upstream(scene, summary)
 
 
 @pytest.mark.slow
@@ -166,7 +219,7 @@ def test_a_paused_one_that_was_killed_goes_on_with_a_start(scene: Scene) -> None
     time.sleep(3.0)
     rival = scene.drainer("--lease-timeout=1", "--node-id=rival", f"--checkpoint-dir={scene.work_dir / 'other'}")
     assert rival.wait() == 1 and "already has a running Drainer on this target: drainer 'drainer'" in rival.err.read_text(), rival.said()
-    assert scene.standing() == standing and job.process.poll() is None
+    assert scene.standing() == standing and not job.over()
     job.end()
     assert scene.registered() == {"drainer": "paused"}
     again = scene.drainer()

@@ -98,8 +98,8 @@ def opened(client: Callable[..., Topic], kafka: PrivateKafka, name: str, closing
 def ours(kafka: PrivateKafka, name: str, closing: contextlib.ExitStack) -> Callable[..., BrokerTopic]:
     """Makes clients of this project's own."""
 
-    def make(**settings: Any) -> BrokerTopic:
-        made = BrokerTopic(BrokerSettings(kafka.address, name, **settings))
+    def make(pause: Callable[[float], None] = time.sleep, **settings: Any) -> BrokerTopic:
+        made = BrokerTopic(BrokerSettings(kafka.address, name, **settings), pause)
         closing.callback(made.close)
         return made
 
@@ -213,8 +213,8 @@ def test_another_program_that_sends_is_noticed(opened: Callable[..., Topic], our
         topic.send([b"c"])
 
 
-# Spark waits in its task, too: ``test_a_broker_that_goes_away_amid_a_send_of_spark``.
-@pytest.mark.parametrize("client", ["own", pytest.param("spark", marks=pytest.mark.slow)], indirect=True)
+# In `make test` both clients wait in ``test_a_broker_that_goes_away_amid_a_send_of_spark``.
+@pytest.mark.slow
 def test_a_broker_that_is_away_is_waited_for(kafka: PrivateKafka, name: str, opened: Callable[..., Topic]) -> None:
     pauses: list[object] = []
 
@@ -250,6 +250,7 @@ def test_a_topic_that_does_not_exist(
 ) -> None:
     """The brokers make it where they do so; where they do not, the error says what to do."""
     assert opened().end() == 0
+    monkeypatch.setattr(spark_topic, "ASK_SECONDS", 1)
     monkeypatch.setattr(topic_settings, "_UNKNOWN_SECONDS", 0.0)
     monkeypatch.setattr("pyspark_tidb_binlog.sinks.kafka.kafka_wire.metadata_request", without_creating)
     monkeypatch.setattr("pyspark_tidb_binlog.sinks.kafka.java_options._OURS_TO_ASK", {"allow.auto.create.topics": "false"})
@@ -347,9 +348,15 @@ def test_a_message_that_is_larger_than_what_is_sent_at_once(
 
 @pytest.mark.spark
 def test_a_broker_that_goes_away_amid_a_send_of_spark(
-    kafka: PrivateKafka, name: str, by_spark: Callable[..., SparkTopic], monkeypatch: pytest.MonkeyPatch
+    kafka: PrivateKafka,
+    name: str,
+    by_spark: Callable[..., SparkTopic],
+    ours: Callable[..., BrokerTopic],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The task waits for it, and the messages are there once; where it is away for longer, nothing is sent again, and the error names both ends."""
+    """The task waits for it, and the messages are there once; where it is away for longer, nothing is sent again, and the error names both ends.
+    Our own client waits before its send.
+    """
     topic = by_spark()
     topic.send([b"a"])
     write = topic._write
@@ -365,6 +372,15 @@ def test_a_broker_that_goes_away_amid_a_send_of_spark(
     topic.send([b"b", b"c"])
     assert messages(kafka, name) == [b"a", b"b", b"c"]
 
+    pauses: list[str] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(str(own.waiting_for))
+        if not kafka.running:
+            kafka.start()
+
+    own = ours(pause)
+    own.end()
     short = by_spark(options={"request.timeout.ms": "1000"}, retry_seconds=0)
     short.end()
     write_short = short._write
@@ -377,9 +393,11 @@ def test_a_broker_that_goes_away_amid_a_send_of_spark(
     with pytest.raises(
         ApplyError, match=r"a send of 1 messages failed, after which the topic should end at offset 4, before at 3: .*Timeout"
     ):
-        short.send([b"d"])
-    kafka.start()
-    assert messages(kafka, name) == [b"a", b"b", b"c"]
+        short.send([b"lost"])
+    pauses.clear()
+    own.send([b"d"])
+    assert kafka.address in pauses[0] and own.waiting_for is None
+    assert messages(kafka, name) == [b"a", b"b", b"c", b"d"]
 
 
 @pytest.mark.spark
@@ -413,8 +431,8 @@ def test_a_send_that_was_begun_is_not_tried_again(
     ("case", "delivery"),
     [
         ("keys", "sorted"),
-        ("types", "raw"),
-        # the sink gets the same transactions in both deliveries
+        # the sink gets the same transactions in both deliveries, and makes the messages of every type that ``tests/unit/sinks/test_relay_log.py`` compares
+        pytest.param("types", "raw", marks=pytest.mark.slow),
         pytest.param("keys", "raw", marks=pytest.mark.slow),
         pytest.param("types", "sorted", marks=pytest.mark.slow),
     ],

@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost, RetryableApplyError, Stopped
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
-from pyspark_tidb_binlog.sinks.mysql import lease, parallel, progress
+from pyspark_tidb_binlog.sinks.mysql import lease, lease_guard, parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table, forget_later, load_applied
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, GUARD, LeaseGuard, alone
@@ -46,6 +46,11 @@ HISTORY = history(
     job(2, 3, table(10, "t"), query="CREATE TABLE `t` (`id` INT PRIMARY KEY)", schema_name="leased"),
     job(3, 11, table(11, "t"), query="TRUNCATE TABLE `t`", schema_name="leased", table_id=10),
 )
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_guard, "_SLICE", 1)
 
 
 @pytest.fixture
@@ -241,10 +246,10 @@ def test_a_stopped_process_loses_the_lease_and_says_so_when_it_wakes(
 
 
 def test_a_holder_comes_back_after_the_server_restarted(fresh_mariadb: PrivateMariaDB) -> None:
-    config = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=8.0)
+    config = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=4.0)
 
     def guard(name: str) -> LeaseGuard:
-        return LeaseGuard(lambda: connect(fresh_mariadb.target(), config), 1, SCHEMA, LeaseHolder(name), 8.0, RetryPolicy(60))
+        return LeaseGuard(lambda: connect(fresh_mariadb.target(), config), 1, SCHEMA, LeaseHolder(name), 4.0, RetryPolicy(60))
 
     first = guard("one")
     held = first.take()

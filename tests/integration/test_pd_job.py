@@ -25,7 +25,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from tests.support.certificates import Authority, table_of
-from tests.support.drainer_process import Drainer, arguments_of, command_of, environ_of
+from tests.support.drainer_process import arguments_of
 from tests.support.fakes.etcd import EtcdProcess
 from tests.support.fakes.pd import FakePd
 from tests.support.golden_case import GOLDEN, compared
@@ -98,7 +98,7 @@ def test_a_real_drainers_file_is_enough(
     spark: SparkSession,
     mariadb: PrivateMariaDB,
 ) -> None:
-    """With TLS the command runs; without it, its ``main`` in this session."""
+    """It is read by the command's ``main``, in this session; ``test_tls_job.py`` runs the command itself over TLS."""
     for _ in feed(case, [pump.address for pump in pumps], tls=tls):
         pass
     to = mariadb.target()
@@ -112,11 +112,7 @@ def test_a_real_drainers_file_is_enough(
     )
     flags = {"config": file, "initial-commit-ts": case.start_ts, "spark.ending-commit-ts": case.end_ts, "spark.wake-idle-pumps": 0}
     password = {"MYSQL_PSWD": to.password}
-    if tls:
-        with Drainer(command_of(flags), environ_of(None, tmp_path / "job.log") | password, tmp_path / "out.txt") as drainer:
-            assert drainer.wait() == 0, drainer.output()
-    else:
-        drained(spark, arguments_of(flags), password)
+    drained(spark, arguments_of(flags), password)
     assert compared(case.directory, to) == ""
     registry = PdRegistry(pd.urls, tls)
     with contextlib.closing(registry):
@@ -124,14 +120,11 @@ def test_a_real_drainers_file_is_enough(
         assert [node.state.value for node in registry.listing(PUMPS).nodes] == ["online"] * len(pumps)
     secured = [f"-ssl-ca={tls.ca}", f"-ssl-cert={tls.cert}", f"-ssl-key={tls.key}"] if tls else []
     assert ctl.main(["drainers", f"-pd-urls={pd.urls}", *secured]) == 0
+    changes_need_no_more(spark, case, pd, tls)
 
 
-def test_changes_need_no_more(
-    spark: SparkSession, case: RecordedCase, pd: FakePd, pumps: list[PumpProcess], tls: TlsSettings | None
-) -> None:
+def changes_need_no_more(spark: SparkSession, case: RecordedCase, pd: FakePd, tls: TlsSettings | None) -> None:
     """The executors find the DDL history through PD, too."""
-    for _ in feed(case, [pump.address for pump in pumps], tls=tls):
-        pass
     secured = {"sslCa": tls.ca, "sslCert": tls.cert, "sslKey": tls.key, "certAllowedCn": "node"} if tls else {}
     span = {"startingCommitTs": str(case.start_ts), "endingCommitTs": str(case.end_ts)}
     urls = pd.urls.replace("https://", "").replace("http://", "")

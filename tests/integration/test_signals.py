@@ -15,36 +15,36 @@ from tests.support.job_scene import LONGEST, Job, Scene, Send, ended_in_order, s
 pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.grpc]
 
 
+@pytest.fixture(scope="module")
+def one_scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """Of tests that each end a life of one drainer. Without DDLs a batch is one transaction of the target."""
+    with PrivateMariaDB() as target, scene_in(tmp_path_factory.mktemp("scene"), target, ddl_every=0) as scene:
+        yield scene
+
+
 @pytest.fixture
 def scene(tmp_path: Path, fresh_mariadb: PrivateMariaDB) -> Iterator[Scene]:
     with scene_in(tmp_path, fresh_mariadb) as scene:
         yield scene
 
 
-@pytest.mark.parametrize(
-    ("send", "number"),
-    [
-        (to_everyone, signal.SIGTERM),
-        pytest.param(to_group, signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param(to_process, signal.SIGTERM, marks=pytest.mark.slow),
-        pytest.param(to_process, signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param(to_group, signal.SIGTERM, marks=pytest.mark.slow),
-        pytest.param(to_everyone, signal.SIGINT, marks=pytest.mark.slow),
-    ],
-)
-def test_a_stream_ends_between_two_batches(scene: Scene, send: Send, number: signal.Signals) -> None:
-    job = streaming(scene)
+# In `make test` the stream that is left ends by a signal to every process, and streams in the tests' session end between two batches.
+@pytest.mark.slow
+@pytest.mark.parametrize("send", [to_everyone, to_group, to_process])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stream_ends_between_two_batches(one_scene: Scene, send: Send, number: signal.Signals) -> None:
+    job = streaming(one_scene)
     send(job, number)
-    assert ended_in_order(job, scene)["batches"]
+    assert ended_in_order(job, one_scene)["batches"]
 
 
 @pytest.mark.parametrize("send", [to_everyone, pytest.param(to_process, marks=pytest.mark.slow)])
-def test_a_start_is_given_up(scene: Scene, send: Send) -> None:
-    job = scene.drainer()
+def test_a_start_is_given_up(one_scene: Scene, send: Send) -> None:
+    job = one_scene.drainer()
     eventually(lambda: job.runs("java"), seconds=LONGEST, what="a JVM", pause=0.05)
     send(job, signal.SIGTERM)
     assert (job.wait(), job.err.read_text()) == (0, ""), job.said()
-    assert scene.registered() in ({}, {"drainer": "paused"})
+    assert one_scene.registered() in ({}, {"drainer": "paused"})
     job.leaves_nothing()
 
 
@@ -72,15 +72,14 @@ def test_a_batch_that_takes_its_time_is_finished(scene: Scene) -> None:
     assert ended_in_order(job, scene)["resolved_ts"] != standing
 
 
-def test_a_batch_that_takes_for_ever_is_left(tmp_path: Path, fresh_mariadb: PrivateMariaDB) -> None:
-    """Without DDLs a batch is one transaction of the target: what is left has moved no checkpoint."""
-    with scene_in(tmp_path, fresh_mariadb, ddl_every=0) as scene:
-        job = streaming(scene)
-        with held_up(scene):
-            job.look()
-            to_group(job, signal.SIGINT)
-            assert job.wait() == 0, job.said()
-        ended_in_order(job, scene)
+def test_a_batch_that_takes_for_ever_is_left(one_scene: Scene) -> None:
+    """What is left has moved no checkpoint."""
+    job = streaming(one_scene)
+    with held_up(one_scene):
+        job.look()
+        to_everyone(job, signal.SIGTERM)
+        assert job.wait() == 0, job.said()
+    ended_in_order(job, one_scene)
 
 
 @pytest.mark.slow
@@ -97,7 +96,7 @@ def test_a_target_that_is_away_holds_nobody(scene: Scene) -> None:
     job.leaves_nothing()
 
 
-# In `make test` a demo gets two signals, which is a drainer with more around it, and tests/unit/jobs/test_signals.py sends them to processes.
+# In `make test` a playground with a target gets two signals, which is a drainer with more around it, and tests/unit/jobs/test_signals.py sends them to processes.
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_second_signal_ends_at_once(scene: Scene, number: signal.Signals) -> None:
@@ -119,7 +118,8 @@ def test_a_pump_pauses(tmp_path: Path) -> None:
         assert (job.wait(), job.err.read_text()) == (0, ""), job.said()
 
 
-@pytest.mark.parametrize("numbers", [pytest.param([signal.SIGTERM], marks=pytest.mark.slow), [signal.SIGINT, signal.SIGINT]])
+@pytest.mark.slow
+@pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
 def test_a_demo_leaves_no_server_behind(tmp_path: Path, numbers: list[signal.Signals]) -> None:
     job = Job(tmp_path, "demo", "--seconds=600", "--rate=20", "--progress=json")
     with contextlib.ExitStack() as stack:

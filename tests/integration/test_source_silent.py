@@ -75,8 +75,8 @@ class Network:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.tails.SILENT_SECONDS", 1.0)
-    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.span_read.SILENT_SECONDS", 1.0)
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.tails.SILENT_SECONDS", 0.5)
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.span_read.SILENT_SECONDS", 0.5)
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_a_pump_that_has_nothing_to_say_stays(pump: EmbeddedPump, network: Netwo
     tails, start = Tails(True), BinlogOffset(Delivery.RAW, 10, 10, {"p1": PumpMark(Position(0, 0))})
     tails.follow({"p1": Endpoint("p1", network.address, 7)}, 10)
     assert until(tails, start, 20, 5)
-    assert not until(tails, start, 0, 3)
+    assert not until(tails, start, 0, 1.5)
     pump.service.store.write([fake(30)])
     assert until(tails, start, 30, 5), "it was asked again, and nothing came of it"
     tails.stop()
@@ -190,18 +190,18 @@ def test_a_binlog_may_take_longer_than_a_pump_may_be_silent(pump: EmbeddedPump, 
     """It is delivered in pieces, and after a broken connection again from the first: it could never be read within a time for all of it."""
     value = binlog_pb2.PrewriteValue(schema_version=1)
     rows = value.mutations.add(table_id=1)
-    for _ in range(24):
+    for _ in range(12):
         rows.inserted_rows.append(bytes(1 << 20))
         rows.sequence.append(0)
     store = pump.service.store
     store.write([prewrite(21, value.SerializeToString()), commit(21, 24), fake(30)])
     end = store.catch_up().at
-    network.pause = 0.008
+    network.pause = 0.006
     endpoint, terms = Endpoint("p1", network.address, 7), ReadTerms(60.0, lambda gc_ts: None)
     runs = (
         read_raw(endpoint, Position(0, 0), Position(*end), 0, terms) if delivery is Delivery.RAW else read_sorted(endpoint, 10, 30, terms)
     )
-    assert sum(run.size for run in runs) > 24 << 20
+    assert sum(run.size for run in runs) > 12 << 20
 
 
 def test_a_message_that_takes_longer_is_waited_for_longer() -> None:
@@ -210,18 +210,18 @@ def test_a_message_that_takes_longer_is_waited_for_longer() -> None:
 
     def log(request: Asked) -> Iterator[bytes]:
         asked.append(request.offset)
-        time.sleep(3)
+        time.sleep(1.5)
         yield message(2, 20, 20)
 
     with ScriptedPump(log) as real:
         runs = read_sorted(Endpoint("p1", real.address, 7), 10, 20, ReadTerms(60.0, lambda gc_ts: None))
         assert [ts for run in runs for ts in run.commit_ts.tolist()] == [20]
-    assert len(asked) == 3
+    assert len(asked) >= 3
 
 
 def test_a_tail_waits_longer_too() -> None:
     def log(_: Asked) -> Iterator[bytes]:
-        time.sleep(3)
+        time.sleep(1.5)
         yield message(2, 20, 20)
 
     with ScriptedPump(log) as real:

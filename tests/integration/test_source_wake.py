@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.pump.handlers import Handlers
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
-from pyspark_tidb_binlog.binlog_source.source import waker
+from pyspark_tidb_binlog.binlog_source.source import readers, waker
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
 from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
@@ -25,8 +25,10 @@ from tests.support.stream_reader import commits_between, next_offset
 
 pytestmark = pytest.mark.grpc
 
+WAIT = 0.1
+"""Seconds that a call of ``latestOffset`` waits in vain, and the interval at which Pumps are woken."""
 LOOKS = 6
-"""Calls of ``latestOffset`` that wait in vain, 0.2 s each: several times the interval at which Pumps are woken."""
+"""So many calls wait for several of these intervals."""
 
 
 class Cluster:
@@ -40,7 +42,8 @@ class Cluster:
         self.readers: list[BinlogStreamReader] = []
 
     def reader(self, **more: Any) -> BinlogStreamReader:
-        config = SourceConfig(self.service.url, delivery=str(self.delivery), starting_commit_ts=self.begin, **more)
+        settings = {"wake_idle_pumps": f"{WAIT}s"} | more
+        config = SourceConfig(self.service.url, delivery=str(self.delivery), starting_commit_ts=self.begin, **settings)
         self.readers.append(BinlogStreamReader(options_of(config, StreamOptions())))
         return self.readers[-1]
 
@@ -72,6 +75,7 @@ def cluster(
 ) -> Iterator[Cluster]:
     # on a machine that stands still for a second a fake would be sent again
     monkeypatch.setattr(waker, "_SEND_SECONDS", 60.0)
+    monkeypatch.setattr(readers, "_WAIT_SECONDS", WAIT)
     if request.param == "of a real Pump":
         own = Handlers._pull
         monkeypatch.setattr(Handlers, "_pull", lambda handlers, call: own(handlers, PlainCall(call)))

@@ -180,7 +180,8 @@ def test_a_program_of_ones_own_reads_binlogs_with_nothing_activated(installed: E
     write_binlog(pump, 0, fake(40), timeout=30)
     (elsewhere / "app.py").write_text(APP)
     options = ["pumps=" + pump, "clusterId=0", "startingCommitTs=0", "delivery=sorted", *PROTOCOL]
-    done = said([installed.python, "app.py", *options], elsewhere, SPARK_LOCAL_IP="127.0.0.1")
+    short_lived = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    done = said([installed.python, "app.py", *options], elsewhere, SPARK_LOCAL_IP="127.0.0.1", JAVA_TOOL_OPTIONS=short_lived)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert [line for line in lines if line.startswith("got")] == ["got 10 15", "got 20 25"]

@@ -174,22 +174,25 @@ def test_without_forks_it_is_a_plain_interpreter(tmp_path: Path) -> None:
         assert (done.stdout, done.returncode) == ("['-c']\n", 3)
 
 
-@pytest.mark.parametrize("when", ["before it forks", "after it has ended"])
-def test_a_request_that_is_not_taken_is_run_by_an_interpreter(when: str, tmp_path: Path) -> None:
+def test_a_request_that_is_not_taken_is_run_by_an_interpreter(tmp_path: Path) -> None:
+    """Before it forks, and after it has ended."""
     done = job(
-        f"""
+        """
         import signal, threading
+        def not_taken():
+            print(run("-c", "import sys; print('pyspark.worker' in sys.modules); sys.exit(4)"), flush=True)
+
         with contextlib.closing(WorkerForks()) as second:
-            if {when == "after it has ended"}:
-                second.fork()
-                second.close()
-            else:
-                threading.Timer(0.5, second.close).start()
-            print(run("-c", "import sys; print('pyspark.worker' in sys.modules); sys.exit(4)"))
+            threading.Timer(0.5, second.close).start()
+            not_taken()
+        with contextlib.closing(WorkerForks()) as third:
+            third.fork()
+            third.close()
+            not_taken()
         """,
         tmp_path,
     )
-    assert "returncode=4" in done.stdout and "False" in done.stdout
+    assert [("returncode=4" in line, "False" in line) for line in done.stdout.splitlines()] == [(True, True)] * 2
 
 
 @pytest.mark.parametrize(

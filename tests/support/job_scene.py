@@ -77,6 +77,10 @@ class Job:
         self.process.kill()
         self.process.wait()
 
+    def over(self) -> bool:
+        """Whether its process has ended."""
+        return self.process.poll() is not None
+
     def wait(self) -> int:
         self.look()
         return self.process.wait(LONGEST)
@@ -205,7 +209,12 @@ def ended_in_order(job: Job, scene: Scene, state: str = "paused") -> dict[str, o
     assert (job.wait(), job.err.read_text()) == (0, ""), job.said()
     summary = job.lines()[-1]["summary"]
     assert isinstance(summary, dict)
-    assert scene.registered() == {"drainer": state}
-    assert scene.recorded() == scene.standing() == summary["resolved_ts"]
+    stands_in_order(summary, scene, state)
     job.leaves_nothing()
     return summary
+
+
+def stands_in_order(summary: dict[str, object], scene: Scene, state: str) -> None:
+    """The drainer is registered in ``state``; Delta and ``summary`` say what the target says."""
+    assert scene.registered() == {"drainer": state}
+    assert scene.recorded() == scene.standing() == summary["resolved_ts"]

@@ -110,9 +110,10 @@ def replicated(replication: Replication, end_ts: int, batches: int = 1 << 30) ->
     return replication.reached(end_ts)
 
 
-def drained(spark: SparkSession, flags: Sequence[str], environ: Mapping[str, str]) -> None:
+def drained(spark: SparkSession, flags: Sequence[str], environ: Mapping[str, str], stop: threading.Event | None = None) -> None:
     """A life of the drainer up to ``spark.ending-commit-ts``: the command's own ``main``, in this session instead of a JVM of its own, which takes
-    ten seconds of CPU. What ends it is raised as itself; ``flags`` and ``environ`` are those of the command (``drainer_process.py``).
+    ten seconds of CPU. What ends it is raised as itself; ``flags`` and ``environ`` are those of the command (``drainer_process.py``). ``stop``: set
+    instead of a signal.
     """
     root = logging.getLogger()
     level, formats = root.level, [(handler, handler.formatter) for handler in root.handlers]
@@ -120,7 +121,7 @@ def drained(spark: SparkSession, flags: Sequence[str], environ: Mapping[str, str
         for name, value in environ.items():
             patch.setenv(name, value)
         patch.setattr(drainer, "build_session", lambda name: spark)
-        patch.setattr(drainer, "stop_on_signals", threading.Event)
+        patch.setattr(drainer, "stop_on_signals", lambda: stop or threading.Event())
         try:
             assert drainer.main(flags) == 0
         finally:
