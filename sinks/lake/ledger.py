@@ -166,6 +166,28 @@ def written_part(lake: str, batches: Iterator[pa.RecordBatch]) -> Iterator[Writt
         )
 
 
+def scanned(uri: str, columns: Sequence[str], where: str) -> pa.RecordBatchReader | None:
+    """The rows of a table of a lake, in any order; None: there is no such table. Files whose statistics exclude ``where`` are not read.
+
+    Raises:
+        ApplyError: it cannot be read.
+    """
+    try:
+        rows = pa.RecordBatchReader.from_stream(DeltaTable(uri).scan(list(columns), where))
+        return rows.cast(pa.schema([pa.field(f.name, _plain(f.type)) for f in rows.schema]))
+    except TableNotFoundError:
+        return None
+    except _FAULTS as error:
+        raise ApplyError(f"{uri} cannot be read: {error}") from error
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """A type whose views on texts are texts: few functions of Arrow take views."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _plain(f.type), f.nullable) for f in kind])
+    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind, kind)
+
+
 def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
     """``batches`` by about ``_RUN_BYTES``. One stream took delta-rs 3 GiB of memory for rows of 100 kB (docs/adr/0012)."""
     held: list[pa.RecordBatch] = []
