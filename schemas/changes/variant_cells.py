@@ -151,7 +151,7 @@ class _Field:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _AlikeRows:
     """Rows with the same fields."""
 
     places: Ints
@@ -174,7 +174,7 @@ class _Group:
         return _Field(self.rows, starts, ends, self.rows.data[starts])
 
 
-def _groups(values: pa.BinaryArray, metadata: pa.BinaryArray) -> Iterator[_Group]:
+def _groups(values: pa.BinaryArray, metadata: pa.BinaryArray) -> Iterator[_AlikeRows]:
     """The rows by the names of their fields and the order of these."""
     encoded = metadata.dictionary_encode()
     dictionary = encoded.indices.to_numpy(zero_copy_only=False)
@@ -184,7 +184,7 @@ def _groups(values: pa.BinaryArray, metadata: pa.BinaryArray) -> Iterator[_Group
         same = pc.starts_with(values, prefix).to_numpy(zero_copy_only=False) & left
         left &= ~same
         for places, named in _by_names(np.flatnonzero(same), dictionary, encoded.dictionary, len(ids)):
-            yield _group(places, values, metadata, len(prefix), tuple(named[i] for i in ids))
+            yield _alike_rows(places, values, metadata, len(prefix), tuple(named[i] for i in ids))
 
 
 def _by_names(places: Ints, dictionary: Ints, dictionaries: pa.BinaryArray, count: int) -> Iterator[tuple[Ints, tuple[str, ...]]]:
@@ -197,7 +197,7 @@ def _by_names(places: Ints, dictionary: Ints, dictionaries: pa.BinaryArray, coun
         yield places if len(kinds) == 1 else places[np.isin(own, members)], _names(*head)
 
 
-def _group(places: Ints, values: pa.BinaryArray, metadata: pa.BinaryArray, begin: int, names: tuple[str, ...]) -> _Group:
+def _alike_rows(places: Ints, values: pa.BinaryArray, metadata: pa.BinaryArray, begin: int, names: tuple[str, ...]) -> _AlikeRows:
     if len(places) < len(values):
         at = pa.array(places)
         values, metadata = values.take(at), metadata.take(at)
@@ -208,7 +208,7 @@ def _group(places: Ints, values: pa.BinaryArray, metadata: pa.BinaryArray, begin
     ends = rows.take(base - width, np.dtype((np.void, width))).view("<u4").reshape(-1, len(names) + 1)
     if ends[:, 0].any() or not (ends[:, 1:] > ends[:, :-1]).all() or not (base + ends[:, -1] == rows.bounds[1:]).all():
         raise _foreign("a row's offsets do not ascend to its end")
-    return _Group(places, rows, metadata, names, base, ends)
+    return _AlikeRows(places, rows, metadata, names, base, ends)
 
 
 def _prefix(row: bytes) -> tuple[bytes, list[int]]:
@@ -242,7 +242,7 @@ def _names(width: int, ends: bytes, names: bytes) -> tuple[str, ...]:
     return tuple(names[begin:end].decode("utf-8", "surrogatepass") for begin, end in pairwise(bounds))
 
 
-def _cells(group: _Group, column: ColumnInfo, invalid_dates: InvalidDates) -> pa.Array:
+def _cells(group: _AlikeRows, column: ColumnInfo, invalid_dates: InvalidDates) -> pa.Array:
     """One column of a group."""
     wanted, found = type_of(column), group.field(column.name)
     is_json = kind_of(column) is CellKind.JSON
