@@ -17,8 +17,7 @@ from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.schemas.changes.table_names import NamedTable
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
-
-MIRRORED, STALE, DROPPED = "mirrored", "stale", "dropped"
+from pyspark_tidb_binlog.sinks.lake.snapshots import DROPPED, MIRRORED, Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class TablePlace:
     database: str
     table: str
     path: str
-    version: int
+    version: int | None
     upto_ts: int
     schema_version: int
     state: str
@@ -44,20 +43,12 @@ class TablePlace:
 COLUMNS = tuple(TablePlace.__dataclass_fields__)
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerDdl:
-    """A DDL in the ledger."""
-
-    commit_ts: int
-    table_id: int
-    schema_version: int
-
-
 class Published:
     """All that was published, in its order."""
 
-    def __init__(self, rows: pa.Table) -> None:
-        """``rows``: ``COLUMNS`` of the table ``snapshots``."""
+    def __init__(self, rows: pa.Table, newest: Moment) -> None:
+        """``rows``: ``COLUMNS`` of the table ``snapshots``. ``newest``: how far mirrors have followed the ledger."""
+        self._followed = newest
         self._rows = rows.select(COLUMNS).sort_by([("resolved_ts", "ascending"), ("number", "ascending")])
         self._ts = self._rows["resolved_ts"].to_numpy()
 
@@ -66,11 +57,6 @@ class Published:
         """The first moment; None: there is none."""
         return int(self._ts[0]) if len(self._ts) else None
 
-    @property
-    def newest_ts(self) -> int | None:
-        """The newest moment."""
-        return int(self._ts[-1]) if len(self._ts) else None
-
     def at(self, ts: int) -> dict[int, TablePlace]:
         """By table id, what holds at ``ts``."""
         count = int(np.searchsorted(self._ts, ts, side="right"))
@@ -78,20 +64,22 @@ class Published:
         last = count - 1 - np.unique(ids, return_index=True)[1]
         return {row["table_id"]: TablePlace(**row) for row in self._rows.take(pa.array(np.sort(last))).to_pylist()}
 
-    def newest_moment(self, ledger_ts: int, ddls: Iterable[LedgerDdl]) -> int:
-        """How far the tables can be known: to where the ledger goes, but not past a DDL that no mirror has followed.
+    def newest_moment(self, ledger_ts: int, ddls: Iterable[tuple[int, int]]) -> int:
+        """How far tables are known: as far as the ledger goes, but not past a DDL that mirrors have not followed.
 
-        ``ddls``: at least those from the last published moment on.
+        ``ddls``: commit_ts and job id of the ledger's DDLs, at least from ``followed_ts`` on.
         """
-        places = self.at(ledger_ts)
-        followed_ts = max((place.resolved_ts for place in places.values()), default=0)
+        ahead = [ts for ts, job in ddls if ts > self.followed_ts or (ts == self.followed_ts and job not in self._followed.jobs)]
+        return min([ledger_ts, *(ts - 1 for ts in ahead)])
 
-        def is_followed(ddl: LedgerDdl) -> bool:
-            place = places.get(ddl.table_id)
-            at_its_place = place is not None and place.resolved_ts >= ddl.commit_ts and place.schema_version >= ddl.schema_version
-            return ddl.commit_ts < followed_ts or at_its_place
+    @property
+    def followed_ts(self) -> int:
+        """Up to which commit_ts all changes are in the mirrors."""
+        return self._followed.resolved_ts
 
-        return min([ledger_ts, *(ddl.commit_ts - 1 for ddl in ddls if not is_followed(ddl))])
+    def complete_ts(self, place: TablePlace, ts: int) -> int:
+        """Up to which commit_ts the version of ``place``, which holds at ``ts``, has all changes of its table."""
+        return max(place.upto_ts, self.followed_ts) if ts >= self.followed_ts else place.upto_ts
 
     def table_at(self, name: str, ts: int) -> TablePlace:
         """The table of this name, which can be read at ``ts``.

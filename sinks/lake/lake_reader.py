@@ -20,9 +20,10 @@ from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time, moment_of, ts_at
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
-from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, LedgerDdl, Published, TablePlace, readable
+from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published, TablePlace, readable
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, scanned
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, identity, net_changes
+from pyspark_tidb_binlog.sinks.lake.snapshots import Snapshots
 
 _GONE, _FOUND = "_tidb_gone", "_tidb_found_"
 _ORDER = [(name, "ascending") for name in ("commit_ts", "seq", "schema_version")]
@@ -99,7 +100,7 @@ class LakeAt:
         return reader.load(f"{self._directory}/{path}")
 
     def _info(self, place: TablePlace) -> TableInfo:
-        where = f"table_id = {place.table_id} AND resolved_ts = {place.resolved_ts} AND number = {place.number}"
+        where = f"number = {place.number}"
         found = scanned(f"{self._directory}/snapshots", ["info"], where)
         assert found is not None
         (info,) = found.read_all()["info"].to_pylist()
@@ -107,7 +108,8 @@ class LakeAt:
 
     def _changed(self, place: TablePlace, info: TableInfo, mirror: StructType) -> DataFrame | None:
         """The rows that the ledger changed since the mirror's version: whether they are gone, their identity in the mirror, and themselves."""
-        where = f"table_id = {place.table_id} AND commit_ts > {place.upto_ts} AND commit_ts <= {self._commit_ts} AND op <> 'ddl'"
+        since_ts = self._published.complete_ts(place, self._commit_ts)
+        where = f"table_id = {place.table_id} AND commit_ts > {since_ts} AND commit_ts <= {self._commit_ts} AND op <> 'ddl'"
         found = [StructField(f"{_FOUND}{number}", mirror[name].dataType) for number, name in enumerate(identity(info))]
         schema = StructType([StructField(_GONE, BooleanType()), *found, *(StructField(f.name, f.dataType) for f in mirror)])
         rows = self._few(where)
@@ -183,15 +185,16 @@ def _newest(directory: str) -> tuple[Published, int]:
     state = Ledger(directory).load()
     if state is None:
         raise ConfigError(f"{directory} is no lake: there is no ledger in {directory}/changes; give the directory of syncer.to.dir")
+    newest = Snapshots(directory).load()
     rows = scanned(f"{directory}/snapshots", COLUMNS, f"resolved_ts <= {state.commit_ts or 0}")
-    published = Published(rows.read_all()) if rows is not None else None
-    if published is None or published.newest_ts is None:
+    published = Published(rows.read_all(), newest) if rows is not None and newest is not None else None
+    if published is None or published.first_ts is None:
         raise ConfigError(
             f"no table of the lake {directory} was published yet: wait for the drainer's first snapshot; the ledger is in {directory}/changes"
         )
-    ddls = scanned(f"{directory}/changes", tuple(LedgerDdl.__dataclass_fields__), f"op = 'ddl' AND commit_ts >= {published.newest_ts}")
-    assert ddls is not None
-    return published, published.newest_moment(state.commit_ts or 0, [LedgerDdl(**row) for row in ddls.read_all().to_pylist()])
+    ddls = scanned(f"{directory}/changes", ("commit_ts", "job_id"), f"op = 'ddl' AND commit_ts >= {published.followed_ts}")
+    found = [(row["commit_ts"], row["job_id"]) for row in ddls.read_all().to_pylist()] if ddls is not None else []
+    return published, published.newest_moment(state.commit_ts or 0, found)
 
 
 def _marked(rows: pa.Table, info: TableInfo, names: list[str]) -> pa.Table | None:

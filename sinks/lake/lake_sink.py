@@ -76,9 +76,7 @@ class LakeSettings:
 class LakeSink(Sink):
     """One stream into one lake."""
 
-    def __init__(
-        self, settings: LakeSettings, pause: Callable[[float], None] = time.sleep, spark: "SparkSession | None" = None
-    ) -> None:
+    def __init__(self, settings: LakeSettings, pause: Callable[[float], None] = time.sleep, spark: "SparkSession | None" = None) -> None:
         """Nothing is read or written before ``open``. ``pause``: waits for so many seconds, or raises to end the wait. ``spark``: of ``Mirrors``."""
         self._settings = settings
         self._pause = pause

@@ -130,7 +130,9 @@ class Ledger:
         """The rows of (after_ts, upto], as the loaded version has them, and upto: as far as files of ``most_bytes`` reach, at most ``upto_ts``."""
         table = self._held
         files = pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes", "min.commit_ts", "max.commit_ts"]).to_pylist()
-        files = sorted((f for f in files if f["max.commit_ts"] > after_ts and f["min.commit_ts"] <= upto_ts), key=lambda f: f["max.commit_ts"])
+        files = sorted(
+            (f for f in files if f["max.commit_ts"] > after_ts and f["min.commit_ts"] <= upto_ts), key=lambda f: f["max.commit_ts"]
+        )
         for file, taken in zip(files, accumulate(f["size_bytes"] for f in files), strict=True):
             if taken >= most_bytes:
                 upto_ts = min(upto_ts, file["max.commit_ts"])

@@ -42,9 +42,7 @@ class ColumnChange:
         former = {c.after: c.before for c in changes if isinstance(c, RenameColumn)}
         new = {c.column.name for c in changes if isinstance(c, AddColumn)}
         there = {c.name: c for c in before.target_columns()}
-        return cls(
-            before, after, tuple(None if c.name in new else there.get(former.get(c.name, c.name)) for c in after.target_columns())
-        )
+        return cls(before, after, tuple(None if c.name in new else there.get(former.get(c.name, c.name)) for c in after.target_columns()))
 
     @property
     def none(self) -> bool:
@@ -240,7 +238,9 @@ def _of_list(info: TableInfo, place: int) -> str:
     rows = []
     for values in info.partitions[place].in_values:
         pairs = zip(terms, values, columns, strict=True)
-        rows.append(" AND ".join(f"{t} IS NULL" if v.upper() == "NULL" else f"coalesce({t} = {_literal(v, c)}, FALSE)" for t, v, c in pairs))
+        rows.append(
+            " AND ".join(f"{t} IS NULL" if v.upper() == "NULL" else f"coalesce({t} = {_literal(v, c)}, FALSE)" for t, v, c in pairs)
+        )
     if not rows or any("DEFAULT" in v.upper() for values in info.partitions[place].in_values for v in values):
         raise Unfollowed(f"partition {info.partitions[place].name} of table {info.name} has a default")
     return " OR ".join(f"({row})" for row in rows)

@@ -84,7 +84,9 @@ class MirrorTable:
         if (newest := table.version()) != version:
             later = table.history(newest - version)
             for commit in (c for c in later if APP not in c and c["operation"] not in _OF_SPARK):
-                _log.warning("another program has committed version %d (%s) of %s; it is undone", commit["version"], commit["operation"], uri)
+                _log.warning(
+                    "another program has committed version %d (%s) of %s; it is undone", commit["version"], commit["operation"], uri
+                )
             table.restore(version, commit_properties=stamp.commit)
         return cls(uri, table)
 

@@ -414,7 +414,9 @@ class _Round:
         taken = self._as_named(None, came, int(job.version))
         if parent.state != MIRRORED or plain is None or plain.state != MIRRORED:
             for table in (parent, taken):
-                self.tables[table.table_id] = self._aside(table, f"a partition was exchanged with a table that is not mirrored ({job.query[:200]})")
+                self.tables[table.table_id] = self._aside(
+                    table, f"a partition was exchanged with a table that is not mirrored ({job.query[:200]})"
+                )
             return
         before, other = parent.info, plain
 

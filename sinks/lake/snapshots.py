@@ -137,6 +137,17 @@ class Snapshots:
             else:
                 return
 
+    def load(self) -> Moment | None:
+        """The newest moment, for a reader; None: there is no table.
+
+        Raises:
+            ApplyError: it is not a lake's.
+        """
+        try:
+            return self._newest(DeltaTable(self.uri))
+        except TableNotFoundError:
+            return None
+
     def tables(self) -> dict[int, MirrorState]:
         """The newest map: by table id."""
         assert self._table is not None
