@@ -127,8 +127,10 @@ class Ledger:
             raise CommitUnclear(f"the handle is at version {table.version()} after a commit of {version + 1}")
 
     def rows(self, after_ts: int, upto_ts: int, columns: Sequence[str], most_bytes: int = 1 << 62) -> tuple[int, pa.Table]:
-        """The rows of (after_ts, upto], as the loaded version has them, and upto: as far as files of ``most_bytes`` reach, at most ``upto_ts``."""
+        """The rows of (after_ts, upto], as the newest version has them, and upto: as far as files of ``most_bytes`` reach, at most ``upto_ts``."""
         table = self._held
+        # The state that ``load`` gives may be of a later commit than the version that it went to.
+        table.update_incremental()
         files = pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes", "min.commit_ts", "max.commit_ts"]).to_pylist()
         files = sorted(
             (f for f in files if f["max.commit_ts"] > after_ts and f["min.commit_ts"] <= upto_ts), key=lambda f: f["max.commit_ts"]
