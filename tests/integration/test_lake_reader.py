@@ -11,10 +11,11 @@ from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.lake import Lake
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.changes.typed_cells import is_date
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 from pyspark_tidb_binlog.sinks.lake import lake_reader
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
-from tests.support.bank_states import TOTAL
+from tests.support.bank_states import TOTAL, bank_changes, states_at
 from tests.support.golden_case import GOLDEN, load_case
 from tests.support.golden_messages import replicate, spans_of
 from tests.support.recorded_tables import comparable, recorded_rows
@@ -31,13 +32,12 @@ def live(lake: Path, case: str, upto: int, interval: float | None) -> None:
         sink.close()
 
 
-def half_mirrored(lake: Path, case: str) -> int:
-    """A lake with a whole case in the ledger and a part of it in the mirrors; returns up to where these go."""
-    ends = [end for _, end in spans_of(case, 12)]
-    half = ends[len(ends) // 2]
-    live(lake, case, half, 0)
+def partly_mirrored(lake: Path, case: str) -> None:
+    """A lake with a whole case in the ledger, and in the mirrors all DDLs, but not all rows."""
+    made = load_case(case).ddls[-1].commit_ts
+    ends = [end for _, end in spans_of(case, 12) if end > made]
+    live(lake, case, ends[len(ends) // 2], 0)
     live(lake, case, 1 << 62, None)
-    return half
 
 
 def rows_of(table: DataFrame, info: TableInfo) -> list[tuple[Any, ...]]:
@@ -72,9 +72,8 @@ def test_tables_are_what_the_upstream_had(
     case: str, few: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lake_reader, "_FEW_BYTES", few)
-    history, half = load_case(case).history, half_mirrored(tmp_path, case)
-    lake = Lake(spark, tmp_path)
-    assert lake.snapshots().agg({"resolved_ts": "max"}).first() == (half,)
+    partly_mirrored(tmp_path, case)
+    history, lake = load_case(case).history, Lake(spark, tmp_path)
     for database, name in load(GOLDEN / case).tables:
         table = history.find(database, name, int(history.newest_version))
         assert table is not None
@@ -82,12 +81,52 @@ def test_tables_are_what_the_upstream_had(
 
 
 def test_all_tables_are_of_one_moment(spark: SparkSession, tmp_path: Path) -> None:
-    """The recorded bank moves money between its tables: at every moment they hold the same total."""
-    half = half_mirrored(tmp_path, "bank")
+    """The recorded bank, which moves money between its tables: each moment is one that the upstream had."""
+    partly_mirrored(tmp_path, "bank")
+    lake, changes = Lake(spark, tmp_path), bank_changes(load(GOLDEN / "bank"), load_case("bank").history)
+    times = sorted({change.commit_ts for change in changes})
+    moments = [*times[:: len(times) // 4], lake.commit_ts]
+    for then, wanted in zip([*map(lake.at, moments[:-1]), lake], states_at(changes, moments), strict=True):
+        rows = {name: then.table(f"g_bank.{name}").select("id", "balance").collect() for name in ("checking", "savings")}
+        assert {(name, row["id"]): row["balance"] for name, found in rows.items() for row in found} == wanted, then
+    assert sum(wanted.values()) == TOTAL
+    then = lake.at(times[len(times) // 2])
+    rows_then = then.changes("g_bank.checking")
+    assert (
+        rows_then.where(f"commit_ts > {then.commit_ts} or `table` <> 'checking'").count() == 0 < rows_then.count() < lake.changes().count()
+    )
+    assert {row["table"] for row in lake.tables().where("state = 'mirrored'").collect()} == {"checking", "savings"}
+    assert lake.snapshots().where("state = 'mirrored'").count() > 2
+
+
+def test_what_cannot_be_read_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is no lake: there is no ledger in"):
+        Lake(spark, tmp_path)
+    made = [ddl.commit_ts for ddl in load_case("types").ddls]
+    live(tmp_path, "types", made[3], None)
+    with pytest.raises(ConfigError, match="no table of the lake .* was published yet"):
+        Lake(spark, tmp_path)
+    live(tmp_path, "types", made[3], 0)
+    live(tmp_path, "types", 1 << 62, None)
     lake = Lake(spark, tmp_path)
-    filled = load_case("bank").ddls[-1].commit_ts
-    moments = [end for _, end in spans_of("bank", 12) if end > filled]
-    for ts in moments[:3] + moments[-3:]:
-        then = lake.at(ts)
-        total = then.table("g_bank.checking").select("balance").unionAll(then.table("g_bank.savings").select("balance"))
-        assert total.agg({"balance": "sum"}).first() == (TOTAL,), (ts, half)
+    assert lake.commit_ts == made[next(n for n, ts in enumerate(made) if ts > lake.at(lake.commit_ts)._published.followed_ts)] - 1
+    for name, words in {
+        "g_types.ints": "",
+        "g_types.int": "did you mean g_types.ints?",
+        "g_types.enums": "there is no table g_types.enums at .*; lake.tables",
+        "ints": "give db.table",
+    }.items():
+        if words:
+            with pytest.raises(ConfigError, match=words):
+                lake.table(name)
+        else:
+            assert lake.table(name).columns[0] == "id"
+    with pytest.raises(ConfigError, match="has no tables before"):
+        lake.at("2026-01-01T00:00:00")
+    with pytest.raises(ConfigError, match=r"is not known; lake.refresh\(\) reads on"):
+        lake.at(datetime.datetime(2999, 1, 1))
+    with pytest.raises(ConfigError, match="option at is 'soon'"):
+        lake.at("soon")
+    live(tmp_path, "types", 1 << 62, 0)
+    lake.refresh()
+    assert lake.table("g_types.enums").count() > 0
