@@ -6,6 +6,8 @@
     lake.table("shop.orders")                                       # at the newest moment, the same one for all tables of this Lake
     lake.at("2026-11-20T12:00:00").table("shop.orders")             # at any moment since the lake began
     lake.changes("shop.orders"); lake.snapshots(); lake.tables()
+
+Promises: nothing is written; docs/lake.md has the rest.
 """
 
 from pyspark_tidb_binlog.sinks.lake.lake_reader import Lake, LakeAt

@@ -1,6 +1,7 @@
 """A lake's tables as DataFrames: what the upstream had, at the newest moment and at earlier ones."""
 
 import datetime
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
+from pyspark_tidb_binlog.jobs import lake as command
 from pyspark_tidb_binlog.lake import Lake
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.changes.typed_cells import is_date
@@ -130,3 +132,35 @@ def test_what_cannot_be_read_is_an_error(spark: SparkSession, tmp_path: Path) ->
     live(tmp_path, "types", 1 << 62, 0)
     lake.refresh()
     assert lake.table("g_types.enums").count() > 0
+
+
+def test_the_command_prints_tables_and_rows(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    live(tmp_path, "txn", 1 << 62, 0)
+
+    def said(*argv: str) -> str:
+        assert command.main([*argv, "--dir", str(tmp_path)]) == 0
+        return capsys.readouterr().out
+
+    lake = Lake(spark, tmp_path)
+    first, tables = said("tables").splitlines()[0], said("tables")
+    assert first == f"at {lake.time:%Y-%m-%d %H:%M:%S}.{lake.time.microsecond // 1000:03} UTC ({lake.commit_ts})"
+    assert re.search(r"\|g_txn +\|a +\|\d+ +\|mirrored\|NULL\|", tables)
+    assert re.search(r"\|\d+\|[\d .:-]+\|\d+ +\|g_txn +\|a ", said("snapshots"))
+    assert "|id |k" in said("show", "g_txn.a", "--limit", "2") and "only showing top 2 rows" in said("show", "g_txn.a", "--limit", "2")
+    made = load_case("txn").ddls[-1].commit_ts
+    assert said("show", "g_txn.b", "--at", str(made)).count("|") == 2 * 4, "a header, and no row"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["table"], "lake has no command 'table'; did you mean tables?"),
+        (["show"], "show needs a table"),
+        (["tables", "shop.orders"], "show needs a table"),
+        (["tables"], "--dir names no lake"),
+        (["tables", "--dir", "x", "--limit", "-1"], "--limit is -1"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(argv: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        command.main(argv)

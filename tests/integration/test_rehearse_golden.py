@@ -112,7 +112,9 @@ def test_the_target_of_a_stream_is_refused_whatever_may_be_dropped(mariadb: Priv
         cursor.execute("CREATE TABLE tidb_binlog.checkpoint (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT)")
         cursor.execute(f"INSERT INTO tidb_binlog.checkpoint VALUES ({case.cluster_id}, '{{}}'), (18446744073709551615, '{{}}')")
         connection.commit()
-        with pytest.raises(ConfigError, match="holds the checkpoint of cluster 18446744073709551615 .*name a target without a stream") as caught:
+        with pytest.raises(
+            ConfigError, match="holds the checkpoint of cluster 18446744073709551615 .*name a target without a stream"
+        ) as caught:
             main(argv)
         assert "--drop" not in str(caught.value)
         cursor.execute(f"DELETE FROM tidb_binlog.checkpoint WHERE clusterID <> {case.cluster_id}")
