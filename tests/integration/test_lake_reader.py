@@ -148,7 +148,7 @@ def test_the_command_prints_tables_and_rows(spark: SparkSession, tmp_path: Path,
     assert re.search(r"\|\d+\|[\d .:-]+\|\d+ +\|g_txn +\|a ", said("snapshots"))
     assert "|id |k" in said("show", "g_txn.a", "--limit", "2") and "only showing top 2 rows" in said("show", "g_txn.a", "--limit", "2")
     made = load_case("txn").ddls[-1].commit_ts
-    assert said("show", "g_txn.b", "--at", str(made)).count("|") == 2 * 4, "a header, and no row"
+    assert said("show", "g_txn.b", "--at", str(made)).count("|") == 4, "a header, and no row"
 
 
 @pytest.mark.parametrize(
