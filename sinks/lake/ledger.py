@@ -170,7 +170,8 @@ class Ledger:
         """That of the newest commit that has one: another program may have compacted the table."""
         for limit in (_FIRST_LOOK, None):
             for commit in table.history(limit):
-                if APP in commit:
+                # The history may be newer than what is loaded.
+                if APP in commit and commit["version"] <= table.version():
                     try:
                         return LakeState.from_json(commit[APP])
                     except (ValueError, TypeError, KeyError) as error:

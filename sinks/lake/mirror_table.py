@@ -61,9 +61,11 @@ class MirrorTable:
 
     @classmethod
     def created(cls, uri: str, schema: pa.Schema, stamp: Stamp) -> "MirrorTable":
-        """The table without rows, whatever an attempt that died has left there."""
+        """The table without rows, whatever an attempt that died has left there: it may have followed later DDLs."""
         try:
             table = DeltaTable(uri)
+            if table.version():
+                table.restore(0, commit_properties=stamp.commit)
         except TableNotFoundError:
             if "://" not in uri:
                 Path(uri).mkdir(parents=True, exist_ok=True)
@@ -73,8 +75,6 @@ class MirrorTable:
         if "columnMapping" not in (table.protocol().reader_features or ()):
             # Else Spark refuses the table.
             table.alter.add_feature(TableFeatures.ColumnMapping, allow_protocol_versions_increase=True, commit_properties=stamp.commit)
-        if table.get_add_actions().num_rows:
-            table.delete(commit_properties=stamp.commit)
         return cls(uri, table)
 
     @classmethod

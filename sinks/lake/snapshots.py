@@ -192,7 +192,7 @@ class Snapshots:
     def _newest(self, table: DeltaTable) -> Moment:
         for limit in (10, None):
             for commit in table.history(limit):
-                if APP in commit:
+                if APP in commit and commit["version"] <= table.version():
                     return Moment.from_json(commit[APP])
         raise ApplyError(f"{self.uri} is a Delta table whose log holds no record of moments: it is not a lake's, or its log was removed")
 

@@ -81,7 +81,7 @@ def _is_real(date: str) -> bool:
 def _text(column: ColumnInfo, value: Any) -> Any:
     if kind_of(column) is not CellKind.JSON or value is None:
         return value
-    return json.dumps((value if isinstance(value, VariantVal) else VariantVal(value["value"], value["metadata"])).toPython(), default=float)
+    return json.dumps((value if isinstance(value, VariantVal) else VariantVal(value["value"], value["metadata"])).toPython(), default=int)
 
 
 def totals(lake: Path, read: Read = by_delta) -> Iterator[int]:
