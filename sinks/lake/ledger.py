@@ -129,7 +129,7 @@ class Ledger:
     def rows(self, after_ts: int, upto_ts: int, columns: Sequence[str], most_bytes: int = 1 << 62) -> tuple[int, pa.Table]:
         """The rows of (after_ts, upto], as the newest version has them, and upto: as far as files of ``most_bytes`` reach, at most ``upto_ts``."""
         table = self._held
-        # The state that ``load`` gives may be of a later commit than the version that it went to.
+        # The history that ``load`` reads may go beyond the version of the handle, and then numbers its commits wrongly: the state may be newer.
         table.update_incremental()
         files = pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes", "min.commit_ts", "max.commit_ts"]).to_pylist()
         files = sorted(
@@ -170,8 +170,7 @@ class Ledger:
         """That of the newest commit that has one: another program may have compacted the table."""
         for limit in (_FIRST_LOOK, None):
             for commit in table.history(limit):
-                # The history may be newer than what is loaded.
-                if APP in commit and commit["version"] <= table.version():
+                if APP in commit:
                     try:
                         return LakeState.from_json(commit[APP])
                     except (ValueError, TypeError, KeyError) as error:
