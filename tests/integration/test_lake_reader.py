@@ -134,6 +134,7 @@ def test_what_cannot_be_read_is_an_error(spark: SparkSession, tmp_path: Path) ->
     assert lake.table("g_types.enums").count() > 0
 
 
+@pytest.mark.shows("lake")
 def test_the_command_prints_tables_and_rows(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     live(tmp_path, "txn", 1 << 62, 0)
 
