@@ -84,9 +84,13 @@ class Ledger:
         try:
             if self._table is None:
                 self._table = DeltaTable(self.uri)
-            else:
+            while True:
                 self._table.update_incremental()
-            return self._newest_state(self._table)
+                version, state = self._table.version(), self._newest_state(self._table)
+                self._table.update_incremental()
+                # The history may be newer than what was loaded.
+                if self._table.version() == version:
+                    return state
         except TableNotFoundError:
             return None
         except _FAULTS as error:

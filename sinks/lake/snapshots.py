@@ -126,7 +126,6 @@ class Snapshots:
             except DeltaError:
                 self._table = DeltaTable(self.uri)
         for attempt in range(_RACES):
-            self._table.update_incremental()
             self.moment = self._newest(self._table)
             try:
                 self._commit(replace(self.moment, epoch=epoch), [])
@@ -177,7 +176,6 @@ class Snapshots:
                 self.moment = fresh
             except (DeltaError, OSError) as error:
                 known = self.moment
-                self._table.update_incremental()
                 self.moment = self._newest(self._table)
                 if self.moment == fresh and self._table.version() > version:
                     return
@@ -190,9 +188,19 @@ class Snapshots:
         raise ApplyError(f"other programs have committed to {self.uri} {_RACES} times while a moment was to be published; end them")
 
     def _newest(self, table: DeltaTable) -> Moment:
+        """That of the newest version, to which ``table`` goes."""
+        while True:
+            table.update_incremental()
+            version, found = table.version(), self._last_of(table)
+            table.update_incremental()
+            # The history may be newer than what was loaded.
+            if table.version() == version:
+                return found
+
+    def _last_of(self, table: DeltaTable) -> Moment:
         for limit in (10, None):
             for commit in table.history(limit):
-                if APP in commit and commit["version"] <= table.version():
+                if APP in commit:
                     return Moment.from_json(commit[APP])
         raise ApplyError(f"{self.uri} is a Delta table whose log holds no record of moments: it is not a lake's, or its log was removed")
 
