@@ -193,6 +193,7 @@ class ApplyConfig:
         "syncer.to.checkpoint.schema",
     )
     lease_timeout: float = ours(30.0, "seconds of silence, 1 to 3600, after which another Drainer may take over")
+    mirror_interval: float = ours(30.0, "seconds between moments at which a lake's tables are published; 0 = as soon as there are changes")
     ignore_schemas: tuple[str, ...] = setting(
         ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql"),
         "databases that are not replicated; wins over replicate-do-*",
@@ -256,6 +257,7 @@ class ApplyConfig:
         strange = [ts for ts in self.ignore_txn_commit_ts if not -(1 << 63) <= ts < 1 << 63]
         require(not strange, f"syncer.ignore-txn-commit-ts: {strange} are not numbers of 64 bits")
         require(1 <= self.lease_timeout <= 3600, "spark.lease-timeout must be 1 to 3600 seconds")
+        require(self.mirror_interval >= 0, "spark.mirror-interval must not be negative")
         require(self.ddl_policy in ("stop", "skip", "quarantine"), f"spark.ddl-policy: {self.ddl_policy!r} is not stop, skip or quarantine")
         require(not (why := refusals(self.sql_mode)), f"syncer.sql-mode must not contain {'; nor '.join(why)}")
         require(self.on_finding in ("record", "stop"), f"spark.on-finding: {self.on_finding!r} is not record or stop")

@@ -67,6 +67,12 @@ JOBS = {
         _SPARK,
         spark=True,
     ),
+    "lake": Offered(
+        "the tables of a lake (lake tables | snapshots | show DB.TABLE [--at T] [--limit N] --dir DIR)",
+        "drainer,lake",
+        (*_SPARK, "deltalake"),
+        spark=True,
+    ),
     "playground": Offered(
         "a small cluster that stays up, to try things on (--target: also the drainer, into a private MariaDB)",
         "demo",

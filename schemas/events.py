@@ -1,6 +1,6 @@
 """The basic types of binlogs: timestamps, record types and operations.
 
-Promises: values only; no IO, no imports from this project.
+Promises: values only; no IO, of this project only the errors are imported.
 Source of the numbers: tipb ``proto/binlog/binlog.proto``.
 """
 
@@ -8,10 +8,14 @@ import datetime
 import enum
 from typing import NewType
 
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+
 SchemaVersion = NewType("SchemaVersion", int)
 """TiDB's schema version: the ordering key of DDL jobs and the ``schema_version`` of rows."""
 
 TSO_LOGICAL_BITS = 18
+_LAST_MS = 32_503_680_000_000
+"""The year 3000: a ts is 64 bits long."""
 
 
 class BinlogType(enum.IntEnum):
@@ -64,3 +68,20 @@ def moment_of(ts: int) -> datetime.datetime:
 def as_time(ts: int) -> str:
     """A TSO as UTC text for people: ``2026-11-20 12:34:56.789``."""
     return moment_of(ts).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def ts_at(option: str, text: str, *, last: bool) -> int:
+    """The ts that ends before the time in ``text`` (ISO 8601, UTC unless it names an offset), or with its millisecond if ``last``.
+
+    Raises:
+        ConfigError: it is no time.
+    """
+    try:
+        moment = datetime.datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise ConfigError(f"option {option} is {text!r}: give a time as 2026-11-20T12:34:56 (UTC) or 2026-11-20T12:34:56+08:00") from error
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
+    ms = (moment - datetime.datetime.fromtimestamp(0, datetime.UTC)) // datetime.timedelta(milliseconds=1)
+    if not 0 <= ms < _LAST_MS:
+        raise ConfigError(f"option {option} is {text!r}: give a time from 1970 on, and before the year 3000")
+    return tso(ms + 1) - 1 if last else max(tso(ms) - 1, 0)

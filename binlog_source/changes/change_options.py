@@ -3,7 +3,6 @@
 Promises: names are case-insensitive, as in Spark; an unknown option or an invalid value raises a ``ConfigError`` that names it.
 """
 
-import datetime
 import enum
 import math
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.schemas.changes.table_names import NamedTable, NamedTables
 from pyspark_tidb_binlog.schemas.changes.typed_cells import InvalidDates
 from pyspark_tidb_binlog.schemas.errors import ConfigError
-from pyspark_tidb_binlog.schemas.events import Delivery, tso
+from pyspark_tidb_binlog.schemas.events import Delivery, ts_at
 
 CHANGES = "changes"
 OPS = ("insert", "update", "delete", "ddl")
@@ -37,8 +36,6 @@ _NAMES = (
     "endingTimestamp",
 )
 _OF_CLUSTER = ("pumps", "clusterId", "tidbStatus", "compressor", "sslCa", "sslCert", "sslKey", "certAllowedCn")
-_LAST_MS = 32_503_680_000_000
-"""The year 3000: a ts is 64 bits long."""
 _OF_SETTINGS = {
     "spark.gone-pumps": "option gonePumps",
     "spark.fail-on-data-loss = false": "option failOnDataLoss = false",
@@ -183,23 +180,6 @@ def in_options(message: str) -> str:
     for setting, option in _OF_SETTINGS.items():
         message = message.replace(setting, option)
     return message
-
-
-def ts_at(option: str, text: str, *, last: bool) -> int:
-    """The ts that ends before the time in ``text`` (ISO 8601, UTC unless it names an offset), or with its millisecond if ``last``.
-
-    Raises:
-        ConfigError: it is no time.
-    """
-    try:
-        moment = datetime.datetime.fromisoformat(text.strip())
-    except ValueError as error:
-        raise ConfigError(f"option {option} is {text!r}: give a time as 2026-11-20T12:34:56 (UTC) or 2026-11-20T12:34:56+08:00") from error
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
-    ms = (moment - datetime.datetime.fromtimestamp(0, datetime.UTC)) // datetime.timedelta(milliseconds=1)
-    if not 0 <= ms < _LAST_MS:
-        raise ConfigError(f"option {option} is {text!r}: give a time from 1970 on, and before the year 3000")
-    return tso(ms + 1) - 1 if last else max(tso(ms) - 1, 0)
 
 
 def _lowered(options: Mapping[str, str]) -> dict[str, str]:

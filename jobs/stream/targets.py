@@ -48,13 +48,13 @@ def sink_of(
     if config.apply.db_type == "file":
         return file_sink(FileTarget(_directory(config), config.files.retention_time), _message_settings(config, cluster_id))
     if config.apply.db_type == "lake":
-        return _lake(config, cluster_id, pause)
+        return _lake(config, cluster_id, pause, spark)
     if config.apply.db_type == "kafka":
         return kafka_sink(_topic(config, cluster_id, pause, spark), _message_settings(config, cluster_id))
     raise ConfigError(f"syncer.db-type = {config.apply.db_type!r} is not a known target")
 
 
-def _lake(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None]) -> Sink:
+def _lake(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None], spark: "SparkSession | None") -> Sink:
     """The lake in ``syncer.to.dir``."""
     apply = config.apply
     if not config.files.dir:
@@ -69,8 +69,10 @@ def _lake(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None]
             f'syncer.db-type = "lake": {error}. Install the wheel\'s extra lake, or: pip install "deltalake>=1.6.6,<1.7"'
         ) from error
     ignored, routes = frozenset(apply.ignore_txn_commit_ts), Selection.of(apply).routes
-    settings = LakeSettings(config.files.dir, cluster_id, apply.drainer, apply.lease_timeout, apply.sync_ddl, ignored, routes)
-    return LakeSink(settings, pause)
+    settings = LakeSettings(
+        config.files.dir, cluster_id, apply.drainer, apply.lease_timeout, apply.sync_ddl, ignored, routes, apply.mirror_interval
+    )
+    return LakeSink(settings, pause, spark)
 
 
 def _topic(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None], spark: "SparkSession | None") -> Topic:

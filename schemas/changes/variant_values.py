@@ -27,10 +27,10 @@ VARIANT = pa.struct(
 )
 """The Arrow type that Spark takes for VARIANT."""
 
-_OBJECT, _ARRAY = 2, 3
-_INT8, _DOUBLE, _DECIMAL16, _DATE, _TIMESTAMP, _DATETIME, _FLOAT, _BINARY, _STRING = 6, 7, 10, 11, 12, 13, 14, 15, 16
-_NULL, _TRUE, _FALSE = b"\x00", b"\x04", b"\x08"
-_WIDE = 4
+OBJECT, _ARRAY = 2, 3
+INT8, DOUBLE, DECIMAL16, DATE, TIMESTAMP, DATETIME, FLOAT, BINARY, STRING = 6, 7, 10, 11, 12, 13, 14, 15, 16
+NULL, TRUE, FALSE = b"\x00", b"\x04", b"\x08"
+WIDE = 4
 """Bytes of an offset, whatever the size: a row's bytes do not depend on its neighbours."""
 _MOST_INT64 = (1 << 63) - 1
 _NAMES_KEPT, _SETS_KEPT = 10_000, 256
@@ -106,7 +106,7 @@ def _collated(name: str) -> bytes:
 
 def _objects(cells: Sequence[pa.BinaryArray], ids: Sequence[int], count: int) -> pa.BinaryArray:
     """Objects with these fields, in the order of their names."""
-    prefix = _header_of_object(tuple(ids))
+    prefix = header_of_object(tuple(ids))
     sizes = [pc.binary_length(column).to_numpy(zero_copy_only=False) for column in cells]
     ends = np.zeros((count, len(cells) + 1), np.uint32)
     for place, size in enumerate(sizes):
@@ -117,10 +117,10 @@ def _objects(cells: Sequence[pa.BinaryArray], ids: Sequence[int], count: int) ->
 
 
 @lru_cache(_SETS_KEPT)
-def _header_of_object(ids: tuple[int, ...]) -> bytes:
+def header_of_object(ids: tuple[int, ...]) -> bytes:
     """Header, number of fields and their ids."""
     large, width = len(ids) > 0xFF, _id_width(max(ids, default=0))
-    header = (large << 4 | (width - 1) << 2 | (_WIDE - 1)) << 2 | _OBJECT
+    header = (large << 4 | (width - 1) << 2 | (WIDE - 1)) << 2 | OBJECT
     number = len(ids).to_bytes(4 if large else 1, "little")
     return bytes([header]) + number + b"".join(i.to_bytes(width, "little") for i in ids)
 
@@ -154,31 +154,31 @@ def _cells(column: TypedCells) -> pa.BinaryArray:
     """A column as encoded values."""
     found = _primitives(column.values)
     if column.odd is not None:
-        found = pc.if_else(column.odd.is_valid(), _sized(column.odd, _STRING), found)
+        found = pc.if_else(column.odd.is_valid(), _sized(column.odd, STRING), found)
     return found
 
 
 def _primitives(values: pa.Array) -> pa.BinaryArray:
     kind = values.type
     if pa.types.is_boolean(kind):
-        made = pc.if_else(values, pa.scalar(_TRUE), pa.scalar(_FALSE))
+        made = pc.if_else(values, pa.scalar(TRUE), pa.scalar(FALSE))
     elif pa.types.is_integer(kind):
-        made = _numbers(_INT8, values.fill_null(0).cast(pa.int64()).to_numpy(zero_copy_only=False).astype("<i8"))
+        made = _numbers(INT8, values.fill_null(0).cast(pa.int64()).to_numpy(zero_copy_only=False).astype("<i8"))
     elif pa.types.is_decimal(kind):
         made = _decimals(values)
     elif kind == pa.float32():
-        made = _numbers(_FLOAT, values.fill_null(0).to_numpy(zero_copy_only=False).astype("<f4"))
+        made = _numbers(FLOAT, values.fill_null(0).to_numpy(zero_copy_only=False).astype("<f4"))
     elif kind == pa.float64():
-        made = _numbers(_DOUBLE, values.fill_null(0).to_numpy(zero_copy_only=False).astype("<f8"))
+        made = _numbers(DOUBLE, values.fill_null(0).to_numpy(zero_copy_only=False).astype("<f8"))
     elif pa.types.is_date(kind):
-        made = _numbers(_DATE, values.view(pa.int32()).fill_null(0).to_numpy(zero_copy_only=False).astype("<i4"))
+        made = _numbers(DATE, values.view(pa.int32()).fill_null(0).to_numpy(zero_copy_only=False).astype("<i4"))
     elif pa.types.is_timestamp(kind):
         made = _numbers(
-            _TIMESTAMP if kind.tz else _DATETIME, values.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False).astype("<i8")
+            TIMESTAMP if kind.tz else DATETIME, values.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False).astype("<i8")
         )
     else:
-        made = _sized(values, _BINARY if pa.types.is_binary(kind) else _STRING)
-    return pc.if_else(values.is_null(), pa.scalar(_NULL), made) if values.null_count else made
+        made = _sized(values, BINARY if pa.types.is_binary(kind) else STRING)
+    return pc.if_else(values.is_null(), pa.scalar(NULL), made) if values.null_count else made
 
 
 def _numbers(kind: int, values: npt.NDArray[Any]) -> pa.BinaryArray:
@@ -196,13 +196,13 @@ def _decimals(values: pa.Array) -> pa.BinaryArray:
     filled = values.fill_null(0) if values.null_count else values
     halves = np.frombuffer(filled.buffers()[1], np.int64)[2 * filled.offset : 2 * (filled.offset + count)].reshape(-1, 2)
     made = np.empty((count, 18), np.uint8)
-    made[:, 0], made[:, 1] = _DECIMAL16 << 2, kind.scale
+    made[:, 0], made[:, 1] = DECIMAL16 << 2, kind.scale
     made[:, 2:] = halves.view(np.uint8).reshape(-1, 16)
     found = _fixed(made)
     if kind.scale == 0:
         small = halves[:, 1] == halves[:, 0] >> 63
         if small.any():
-            found = pc.if_else(pa.array(small), _numbers(_INT8, halves[:, 0].astype("<i8")), found)
+            found = pc.if_else(pa.array(small), _numbers(INT8, halves[:, 0].astype("<i8")), found)
     return found
 
 
@@ -215,7 +215,7 @@ def _sized(values: pa.Array, kind: int) -> pa.BinaryArray:
 
 def _json_cells(texts: pa.Array, names: list[dict[str, int]]) -> pa.BinaryArray:
     """JSON documents, whose keys are added to the ``names`` of their rows."""
-    return pa.array([_NULL if t is None else _document(t, own) for t, own in zip(texts.to_pylist(), names, strict=True)], pa.binary())
+    return pa.array([NULL if t is None else _document(t, own) for t, own in zip(texts.to_pylist(), names, strict=True)], pa.binary())
 
 
 def _document(text: str, names: dict[str, int]) -> bytes:
@@ -232,24 +232,24 @@ def _nested(value: Any, names: dict[str, int]) -> bytes:
         case str():
             return _word(value)
         case None:
-            return _NULL
+            return NULL
         case bool():
-            return _TRUE if value else _FALSE
+            return TRUE if value else FALSE
         case int() if -_MOST_INT64 - 1 <= value <= _MOST_INT64:
-            return struct.pack("<Bq", _INT8 << 2, value)
+            return struct.pack("<Bq", INT8 << 2, value)
         case int() if abs(value) < 10**38:
-            return bytes([_DECIMAL16 << 2, 0]) + value.to_bytes(16, "little", signed=True)
+            return bytes([DECIMAL16 << 2, 0]) + value.to_bytes(16, "little", signed=True)
         case int() | float():
-            return struct.pack("<Bd", _DOUBLE << 2, float(value))
+            return struct.pack("<Bd", DOUBLE << 2, float(value))
         case list():
             large = len(value) > 0xFF
-            header = (large << 2 | (_WIDE - 1)) << 2 | _ARRAY
+            header = (large << 2 | (WIDE - 1)) << 2 | _ARRAY
             prefix = bytes([header]) + len(value).to_bytes(4 if large else 1, "little")
             return prefix + _joined([_nested(part, names) for part in value])
         case _:
             keys = sorted(value, key=_collated)
             parts = [_nested(value[key], names) for key in keys]
-            return _header_of_object(tuple([names.setdefault(key, len(names)) for key in keys])) + _joined(parts)
+            return header_of_object(tuple([names.setdefault(key, len(names)) for key in keys])) + _joined(parts)
 
 
 def _joined(parts: Sequence[bytes]) -> bytes:
@@ -258,4 +258,4 @@ def _joined(parts: Sequence[bytes]) -> bytes:
 
 def _word(text: str) -> bytes:
     content = text.encode("utf-8", "replace")
-    return struct.pack("<BI", _STRING << 2, len(content)) + content
+    return struct.pack("<BI", STRING << 2, len(content)) + content

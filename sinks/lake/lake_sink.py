@@ -1,4 +1,5 @@
-"""The lake as a target (``db-type = "lake"``): every change and DDL of the stream, a row each, in one Delta table (``ledger_rows``).
+"""The lake as a target (``db-type = "lake"``): every change and DDL of the stream, a row each, in one Delta table (``ledger_rows``), which the
+``mirrors`` follow.
 
 Promises: those of the contract. A step is one commit, which holds its rows and the record of its end, so no span is ever unfinished. A reader needs
 no TiDB: each DDL's row has the whole job.
@@ -17,6 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -33,10 +35,14 @@ from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState, LakeWriter
 from pyspark_tidb_binlog.sinks.lake.ledger import CommitUnclear, Ledger, WrittenPart
 from pyspark_tidb_binlog.sinks.lake.ledger_parts import parts_of
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ddl_row, ledger_rows
+from pyspark_tidb_binlog.sinks.lake.mirrors import Mirrors
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
 from pyspark_tidb_binlog.sinks.translate.binlog_format import name_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 
@@ -63,16 +69,20 @@ class LakeSettings:
     ignored_ts: frozenset[int] = frozenset()
     """``ignore-txn-commit-ts``."""
     routes: Routes = Routes()
+    mirror_interval: float | None = None
+    """Seconds between moments of the mirrors; 0: as soon as there is something. None: no mirrors."""
 
 
 class LakeSink(Sink):
     """One stream into one lake."""
 
-    def __init__(self, settings: LakeSettings, pause: Callable[[float], None] = time.sleep) -> None:
-        """Nothing is read or written before ``open``. ``pause``: waits for so many seconds, or raises to end the wait."""
+    def __init__(self, settings: LakeSettings, pause: Callable[[float], None] = time.sleep, spark: "SparkSession | None" = None) -> None:
+        """Nothing is read or written before ``open``. ``pause``: waits for so many seconds, or raises to end the wait. ``spark``: of ``Mirrors``."""
         self._settings = settings
         self._pause = pause
         self._ledger = Ledger(settings.directory)
+        every = settings.mirror_interval
+        self._mirrors = Mirrors(settings.directory, every, settings.routes, spark) if every is not None else None
         self._late = LateRecord()
         self._lock = threading.Lock()
         """Held while the ledger is used."""
@@ -98,6 +108,8 @@ class LakeSink(Sink):
             self._commit(start, applied)
         self._commit_ts = start
         self._late.found(start, applied)
+        if self._mirrors is not None:
+            self._mirrors.start(self._state.epoch)
         return Opened(TargetProgress(start, True, applied.version, None, known=found.commit_ts is not None), applied, frozenset())
 
     def defer(self, note: Note) -> None:
@@ -132,7 +144,7 @@ class LakeSink(Sink):
                 raise ApplyError(f"cannot record DDL job {step.job.id} at {step.commit_ts}: the lake stands at {self._commit_ts}")
             unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT) or step.skip_ts in self._settings.ignored_ts
             rows = [] if unwanted or not self._settings.sync_ddl else [ddl_row(step, self._name(step, history))]
-            self._step(step.commit_ts, step.applied, rows)
+            self._step(step.commit_ts, step.applied, rows, changes=len(rows))
         self._commit_ts = max(self._commit_ts, step.commit_ts)
         return DdlResult()
 
@@ -141,7 +153,9 @@ class LakeSink(Sink):
         return ()
 
     def close(self) -> None:
-        """End the epoch (``Sink.close``)."""
+        """Publish the last moment, and end the epoch (``Sink.close``)."""
+        if self._mirrors is not None:
+            self._mirrors.close()
         self._ended.set()
         if self._beat is not None:
             self._beat.join()
@@ -184,7 +198,7 @@ class LakeSink(Sink):
 
     def _write(self, step: RowsStep, count: int, rows: Sequence[pa.RecordBatch] = (), parts: Sequence[WrittenPart] = ()) -> Written:
         if count or not self._late.put_off(step):
-            self._step(step.upto_ts, step.applied, rows, parts)
+            self._step(step.upto_ts, step.applied, rows, parts, changes=count)
         self._commit_ts = step.upto_ts
         return Written(count)
 
@@ -195,9 +209,18 @@ class LakeSink(Sink):
 
     # The ledger.
 
-    def _step(self, commit_ts: int, applied: AppliedJobs, rows: Sequence[pa.RecordBatch] = (), parts: Sequence[WrittenPart] = ()) -> None:
+    def _step(
+        self,
+        commit_ts: int,
+        applied: AppliedJobs,
+        rows: Sequence[pa.RecordBatch] = (),
+        parts: Sequence[WrittenPart] = (),
+        changes: int = 0,
+    ) -> None:
         failpoints.point("before-downstream-commit")
         self._commit(commit_ts, applied, rows, parts)
+        if self._mirrors is not None and changes:
+            self._mirrors.note(changes)
         failpoints.point("after-downstream-commit")
 
     def _commit(

@@ -15,14 +15,20 @@ import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+from deltalake.fs import DeltaStorageHandler
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.schema import Field, Schema, VariantType
 from deltalake.transaction import AddAction, RemoveAction
+from pyarrow import parquet
+from pyarrow.fs import PyFileSystem
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState
@@ -78,9 +84,13 @@ class Ledger:
         try:
             if self._table is None:
                 self._table = DeltaTable(self.uri)
-            else:
+            while True:
                 self._table.update_incremental()
-            return self._newest_state(self._table)
+                version, state = self._table.version(), self._newest_state(self._table)
+                self._table.update_incremental()
+                # The history may be newer than what was loaded.
+                if self._table.version() == version:
+                    return state
         except TableNotFoundError:
             return None
         except _FAULTS as error:
@@ -119,6 +129,29 @@ class Ledger:
             raise CommitUnclear(str(error)) from error
         if table.version() != version + 1:
             raise CommitUnclear(f"the handle is at version {table.version()} after a commit of {version + 1}")
+
+    def rows(self, after_ts: int, upto_ts: int, columns: Sequence[str], most_bytes: int = 1 << 62) -> tuple[int, pa.Table]:
+        """The rows of (after_ts, upto], as the newest version has them, and upto: as far as files of ``most_bytes`` reach, at most ``upto_ts``."""
+        table = self._held
+        # The history that ``load`` reads may go beyond the version of the handle, and then numbers its commits wrongly: the state may be newer.
+        table.update_incremental()
+        files = pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes", "min.commit_ts", "max.commit_ts"]).to_pylist()
+        files = sorted(
+            (f for f in files if f["max.commit_ts"] > after_ts and f["min.commit_ts"] <= upto_ts), key=lambda f: f["max.commit_ts"]
+        )
+        for file, taken in zip(files, accumulate(f["size_bytes"] for f in files), strict=True):
+            if taken >= most_bytes:
+                upto_ts = min(upto_ts, file["max.commit_ts"])
+                break
+        store = PyFileSystem(DeltaStorageHandler.from_table(table._table))
+        inside = (pc.field("commit_ts") > after_ts) & (pc.field("commit_ts") <= upto_ts)
+        schema = pa.schema([LEDGER.field(name) for name in columns])
+        found = [
+            parquet.read_table(unquote(f["path"]), columns=list(columns), filesystem=store, filters=inside, partitioning=None).cast(schema)
+            for f in files
+            if f["min.commit_ts"] <= upto_ts
+        ]
+        return upto_ts, pa.concat_tables(found) if found else schema.empty_table()
 
     @property
     def version(self) -> int:
@@ -164,6 +197,28 @@ def written_part(lake: str, batches: Iterator[pa.RecordBatch]) -> Iterator[Writt
         yield WrittenPart(
             f"{inside}/{action['path']}", action["size_bytes"], action["num_records"], _stats_of(action), action["modification_time"]
         )
+
+
+def scanned(uri: str, columns: Sequence[str], where: str) -> pa.RecordBatchReader | None:
+    """The rows of a table of a lake, in any order; None: there is no such table. Files whose statistics exclude ``where`` are not read.
+
+    Raises:
+        ApplyError: it cannot be read.
+    """
+    try:
+        rows = pa.RecordBatchReader.from_stream(DeltaTable(uri).scan(list(columns), where))
+        return rows.cast(pa.schema([pa.field(f.name, _plain(f.type)) for f in rows.schema]))
+    except TableNotFoundError:
+        return None
+    except _FAULTS as error:
+        raise ApplyError(f"{uri} cannot be read: {error}") from error
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """A type whose views on texts are texts: few functions of Arrow take views."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _plain(f.type), f.nullable) for f in kind])
+    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind, kind)
 
 
 def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:

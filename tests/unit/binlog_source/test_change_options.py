@@ -8,14 +8,13 @@ from pyspark_tidb_binlog.binlog_source.changes.change_options import (
     change_options_of,
     is_protocol,
     reading_options,
-    ts_at,
 )
 from pyspark_tidb_binlog.binlog_source.source.options import options_of, source_of
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.changes.table_names import NamedTable, NamedTables
 from pyspark_tidb_binlog.schemas.changes.typed_cells import InvalidDates
 from pyspark_tidb_binlog.schemas.errors import ConfigError
-from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.schemas.events import ts_at, tso
 
 
 def test_changes_are_the_default_and_the_drainers_options_say_protocol() -> None:

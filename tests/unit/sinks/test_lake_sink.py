@@ -25,6 +25,7 @@ from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.lake_state import LakeWriter
+from pyspark_tidb_binlog.sinks.lake.ledger import Ledger
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ledger_rows
 from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
 from tests.support.eventually import eventually
@@ -329,3 +330,18 @@ def test_a_writer_of_another_machine_may_live() -> None:
         os._exit(0)
     os.waitpid(child, 0)
     assert replace(here, pid=child).is_gone
+
+
+def test_rows_reach_as_far_as_the_newest_state(tmp_path: Path) -> None:
+    """delta-rs gives the newest commits, also those behind the version of the handle: a follower that asked in between missed their rows for ever."""
+    sinks = [sink_of(tmp_path), sink_of(tmp_path)]
+    replicate(sinks[0], upto=spans_of(CASE, 6)[2][1])
+    follower = Ledger(str(tmp_path))
+    before = follower.load()
+    sinks[0].close()
+    replicate(sinks[1])
+    assert follower._table is not None
+    state = follower._newest_state(follower._table)
+    assert before is not None and before.commit_ts is not None and state.commit_ts is not None and state.commit_ts > before.commit_ts
+    _, rows = follower.rows(0, state.commit_ts, ("commit_ts",))
+    assert sorted(rows["commit_ts"].to_pylist()) == sorted(row["commit_ts"] for row in ledger_of(tmp_path))

@@ -1,0 +1,224 @@
+"""The tables of a lake as DataFrames, all as they were at one moment. [spark]
+
+A table is its mirror, at the version that was published last up to the moment, without the rows that the ledger changed since, and with
+their last images. A handful of changes is read and decoded in this process; more are by executors.
+
+Promises: nothing is written. All DataFrames of one ``LakeAt`` are of the same moment, whenever they are made or run.
+"""
+
+import datetime
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, StructField, StructType
+
+from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.events import as_time, moment_of, ts_at
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published, TablePlace, readable
+from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, scanned
+from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, identity, net_changes
+from pyspark_tidb_binlog.sinks.lake.snapshots import Snapshots
+
+_GONE, _FOUND = "_tidb_gone", "_tidb_found_"
+_ORDER = [(name, "ascending") for name in ("commit_ts", "seq", "schema_version")]
+_READ = tuple(dict.fromkeys((*NEEDED, "schema_version")))
+_FEW_BYTES = 64 << 20
+"""Changes that are decoded in this process."""
+
+
+class LakeAt:
+    """The tables as they were at one moment."""
+
+    def __init__(self, spark: SparkSession, directory: str, published: Published, commit_ts: int) -> None:
+        """``commit_ts``: the moment. ``Lake`` makes it."""
+        self._spark = spark
+        self._directory = directory
+        self._published = published
+        self._commit_ts = commit_ts
+
+    @property
+    def commit_ts(self) -> int:
+        """The moment: every transaction up to this commit_ts, and none above."""
+        return self._commit_ts
+
+    @property
+    def time(self) -> datetime.datetime:
+        """The moment's time, in UTC."""
+        return moment_of(self._commit_ts)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._directory!r} at {self._commit_ts}, {as_time(self._commit_ts)})"
+
+    def tables(self) -> DataFrame:
+        """The tables that there are: ``database``, ``table``, ``table_id``, ``state``, ``why``."""
+        rows = [(t.database, t.table, t.table_id, t.state, t.why) for t in readable(self._published.at(self._commit_ts))]
+        return self._spark.createDataFrame(rows, "database string, table string, table_id bigint, state string, why string")
+
+    def table(self, name: str) -> DataFrame:
+        """The table ``name`` (``shop.orders``), with the types of docs/changes.md; a JSON column is a VARIANT.
+
+        Raises:
+            ConfigError: there is no such table at the moment, or it was set aside then.
+        """
+        place = self._published.table_at(name, self._commit_ts)
+        info = self._info(place)
+        mirror = self._delta(place.path, place.version)
+        columns = [_quoted(c.name) for c in info.target_columns()]
+        changed = self._changed(place, info, mirror.schema)
+        if changed is None:
+            return mirror.select(columns)
+        names = identity(info)
+        ids = changed.select([F.col(f"{_FOUND}{number}").alias(name) for number, name in enumerate(names)])
+        fresh = changed.where(f"not {_GONE}")
+        return mirror.join(F.broadcast(ids), list(names), "left_anti").select(columns).unionByName(fresh.select(columns))
+
+    def changes(self, name: str = "") -> DataFrame:
+        """The ledger up to the moment, of all tables or of one: docs/lake.md has the columns. Rows are in any order.
+
+        Of one table: what was committed under its name, and under the names that the table of this name had before.
+
+        Raises:
+            ConfigError: there is no such table at the moment.
+        """
+        changes = self._delta("changes").where(f"commit_ts <= {self._commit_ts}")
+        if not name:
+            return changes
+        place = self._published.called(name, self._commit_ts)
+        same_name = (F.lower("database") == place.database.lower()) & (F.lower("table") == place.table.lower())
+        return changes.where((F.col("table_id") == place.table_id) | same_name)
+
+    def _delta(self, path: str, version: int | None = None) -> DataFrame:
+        reader = self._spark.read.format("delta")
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        return reader.load(f"{self._directory}/{path}")
+
+    def _info(self, place: TablePlace) -> TableInfo:
+        where = f"number = {place.number}"
+        found = scanned(f"{self._directory}/snapshots", ["info"], where)
+        assert found is not None
+        (info,) = found.read_all()["info"].to_pylist()
+        return TableInfo.from_json(json.loads(info))
+
+    def _changed(self, place: TablePlace, info: TableInfo, mirror: StructType) -> DataFrame | None:
+        """The rows that the ledger changed since the mirror's version: whether they are gone, their identity in the mirror, and themselves."""
+        since_ts = self._published.complete_ts(place, self._commit_ts)
+        where = f"table_id = {place.table_id} AND commit_ts > {since_ts} AND commit_ts <= {self._commit_ts} AND op <> 'ddl'"
+        found = [StructField(f"{_FOUND}{number}", mirror[name].dataType) for number, name in enumerate(identity(info))]
+        schema = StructType([StructField(_GONE, BooleanType()), *found, *(StructField(f.name, f.dataType) for f in mirror)])
+        rows = self._few(where)
+        if rows is not None:
+            changed = _marked(rows, info, schema.names)
+            return self._spark.createDataFrame(changed, schema) if changed is not None else None
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            mine = list(batches)
+            changed = _marked(pa.Table.from_batches(mine), info, schema.names) if mine else None
+            yield from changed.to_batches() if changed is not None else ()
+
+        return self._delta("changes").where(where).select(*_READ).repartition("row_key").mapInArrow(run, schema)
+
+    def _few(self, where: str) -> pa.Table | None:
+        """The rows of the ledger; None: there are too many of them for this process."""
+        reader = scanned(f"{self._directory}/changes", _READ, where)
+        assert reader is not None
+        batches, size = [], 0
+        for batch in reader:
+            batches.append(batch)
+            size += batch.nbytes
+            if size > _FEW_BYTES:
+                return None
+        return pa.Table.from_batches(batches, reader.schema)
+
+
+class Lake(LakeAt):
+    """A lake, at the newest moment that it had when this was made, or ``refresh`` was called.
+
+    lake = Lake(spark, "/data/lake")
+    lake.table("shop.orders").count()
+    lake.at("2026-11-20T12:00:00").table("shop.orders").show()
+    """
+
+    def __init__(self, spark: SparkSession, directory: str | Path) -> None:
+        """``directory``: path or URI of the lake (``syncer.to.dir``).
+
+        Raises:
+            ConfigError: it is no lake, or nothing was published yet.
+        """
+        place = str(directory).rstrip("/")
+        super().__init__(spark, place, *_newest(place))
+
+    def refresh(self) -> None:
+        """Go to the moment that is the newest now. DataFrames that were made before stay at theirs."""
+        self._published, self._commit_ts = _newest(self._directory)
+
+    def at(self, when: str | int | datetime.datetime) -> LakeAt:
+        """The tables as they were at ``when``: a time (ISO text or datetime; UTC if it names no offset), with its millisecond, or a TSO.
+
+        Raises:
+            ConfigError: it is before the first moment that was published, or above this lake's moment.
+        """
+        ts, first = _ts_of(when), self._published.first_ts
+        if first is None or ts < first:
+            raise ConfigError(f"the lake {self._directory} has no tables before {as_time(first or 0)} ({first}), so none at {when}")
+        if ts > self._commit_ts:
+            raise ConfigError(
+                f"the lake {self._directory} was read up to {as_time(self._commit_ts)} ({self._commit_ts}), so {when} is not known; lake.refresh() "
+                "reads on"
+            )
+        return LakeAt(self._spark, self._directory, self._published, ts)
+
+    def snapshots(self) -> DataFrame:
+        """What was published, in its order: of each table that changed, its version at ``resolved_ts``."""
+        rows = self._delta("snapshots").where(f"resolved_ts <= {self._commit_ts}")
+        return rows.orderBy("resolved_ts", "number").drop("info", "number")
+
+
+def _newest(directory: str) -> tuple[Published, int]:
+    """What was published, and the newest moment that can be known."""
+    state = Ledger(directory).load()
+    if state is None:
+        raise ConfigError(f"{directory} is no lake: there is no ledger in {directory}/changes; give the directory of syncer.to.dir")
+    newest = Snapshots(directory).load()
+    rows = scanned(f"{directory}/snapshots", COLUMNS, f"resolved_ts <= {state.commit_ts or 0}")
+    published = Published(rows.read_all(), newest) if rows is not None and newest is not None else None
+    if published is None or published.first_ts is None:
+        raise ConfigError(
+            f"no table of the lake {directory} was published yet: wait for the drainer's first snapshot; the ledger is in {directory}/changes"
+        )
+    ddls = scanned(f"{directory}/changes", ("commit_ts", "job_id"), f"op = 'ddl' AND commit_ts >= {published.followed_ts}")
+    found = [(row["commit_ts"], row["job_id"]) for row in ddls.read_all().to_pylist()] if ddls is not None else []
+    return published, published.newest_moment(state.commit_ts or 0, found)
+
+
+def _marked(rows: pa.Table, info: TableInfo, names: list[str]) -> pa.Table | None:
+    """What became of ``rows`` (``_READ``), as Spark takes it; None: nothing."""
+    net = net_changes(rows.sort_by(_ORDER), info) if rows.num_rows else None
+    if net is None:
+        return None
+    images = [_for_spark(column.combine_chunks()) for column in net.rows.columns]
+    return pa.Table.from_arrays([net.gone, *net.found_by.columns, *images], names=names)
+
+
+def _for_spark(cells: pa.Array) -> pa.Array:
+    """A VARIANT in the order of fields in which Spark takes it."""
+    if not pa.types.is_struct(cells.type):
+        return cells
+    parts = [cells.field(field.name).fill_null(b"") for field in VARIANT]
+    return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=cells.is_null())
+
+
+def _ts_of(when: str | int | datetime.datetime) -> int:
+    if isinstance(when, datetime.datetime):
+        return ts_at("at", when.isoformat(), last=True)
+    return int(when) if isinstance(when, int) or when.strip().isdigit() else ts_at("at", when, last=True)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,189 @@
+"""One mirror: a table of the upstream as a Delta table, written by delta-rs. [deltalake]
+
+Promises: each write is one version, committed by compare-and-swap on the version that this handle knows. A version counts for nothing until
+``snapshots`` names it: ``at`` puts any other newest version aside by RESTORE.
+
+Column mapping lets Spark rename and drop columns as metadata (``alter``). delta-rs reads and merges such tables, but cannot change their columns:
+``rewritten`` writes another directory.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, TableFeatures, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.schema import Field, Schema, VariantType
+
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.sinks.lake.ledger import APP
+from pyspark_tidb_binlog.sinks.lake.net_changes import NetChanges
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+FAULTS = (DeltaError, OSError)
+"""What delta-rs raises: for a lost race, too."""
+_SETTINGS = {"delta.columnMapping.mode": "name"}
+_GONE = "_gone"
+_RUN_BYTES = 64 << 20
+"""Of rows in memory that are written at a time."""
+_MOST_FILES = 64
+"""Live files at which a mirror is compacted: each merge adds some."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What each commit to a mirror records."""
+
+    upto_ts: int
+    epoch: int
+
+    @property
+    def commit(self) -> CommitProperties:
+        """As delta-rs takes it: never tried again on another version."""
+        text = json.dumps({"upto_ts": self.upto_ts, "epoch": self.epoch})
+        return CommitProperties({APP: text}, max_commit_retries=0, app_transactions=[Transaction(APP, self.upto_ts)])
+
+
+class MirrorTable:
+    """A handle on one version. One thread at a time."""
+
+    def __init__(self, uri: str, table: DeltaTable) -> None:
+        self.uri = uri
+        self._table = table
+
+    @classmethod
+    def created(cls, uri: str, schema: pa.Schema, stamp: Stamp) -> "MirrorTable":
+        """The table without rows, whatever an attempt that died has left there: it may have followed later DDLs."""
+        try:
+            table = DeltaTable(uri)
+            if table.version():
+                table.restore(0, commit_properties=stamp.commit)
+        except TableNotFoundError:
+            if "://" not in uri:
+                Path(uri).mkdir(parents=True, exist_ok=True)
+            fields = {f.name: f for f in Schema.from_arrow(pa.schema([f for f in schema if not pa.types.is_struct(f.type)])).fields}
+            columns = [fields.get(f.name) or Field(f.name, VariantType()) for f in schema]
+            table = DeltaTable.create(uri, Schema(columns), mode="error", configuration=_SETTINGS, commit_properties=stamp.commit)
+        if "columnMapping" not in (table.protocol().reader_features or ()):
+            # Else Spark refuses the table.
+            table.alter.add_feature(TableFeatures.ColumnMapping, allow_protocol_versions_increase=True, commit_properties=stamp.commit)
+        return cls(uri, table)
+
+    @classmethod
+    def at(cls, uri: str, version: int, stamp: Stamp) -> "MirrorTable":
+        """The table as it was at ``version``; later versions are put aside."""
+        table = DeltaTable(uri)
+        if (newest := table.version()) != version:
+            later = table.history(newest - version)
+            for commit in (c for c in later if APP not in c and c["operation"] not in _OF_SPARK):
+                _log.warning(
+                    "another program has committed version %d (%s) of %s; it is undone", commit["version"], commit["operation"], uri
+                )
+            table.restore(version, commit_properties=stamp.commit)
+        return cls(uri, table)
+
+    @property
+    def version(self) -> int:
+        """The version that is known."""
+        return int(self._table.version())
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return [field.name for field in self._table.schema().fields]
+
+    def merge(self, net: NetChanges, stamp: Stamp) -> None:
+        """Make the rows what ``net`` says."""
+        if net.fresh:
+            write_deltalake(self._table, net.rows, mode="append", commit_properties=stamp.commit)
+        else:
+            source = net.rows.append_column(_GONE, net.gone)
+            for place, name in enumerate(net.found_by.column_names):
+                source = source.append_column(_by(place), net.found_by[name])
+            found = " AND ".join(f"t.{quoted(n)} = s.{quoted(_by(p))}" for p, n in enumerate(net.found_by.column_names))
+            cells = {quoted(name): f"s.{quoted(name)}" for name in net.rows.column_names}
+            merging = self._table.merge(source, found, "s", "t", commit_properties=stamp.commit)
+            merging = merging.when_matched_delete(f"s.{_GONE}").when_matched_update(cells)
+            merging.when_not_matched_insert(cells, f"NOT s.{_GONE}").execute()
+        failpoints.point("after-mirror-merge")
+
+    def append(self, rows: pa.Table, stamp: Stamp) -> None:
+        """Add rows."""
+        write_deltalake(self._table, rows, mode="append", commit_properties=stamp.commit)
+
+    def delete(self, predicate: str, stamp: Stamp) -> None:
+        """Remove the rows of which a condition in SQL holds."""
+        self._table.delete(predicate, commit_properties=stamp.commit)
+        failpoints.point("after-mirror-ddl")
+
+    def alter(self, changes: Sequence[str], spark: "SparkSession") -> None:
+        """Change columns as metadata: ``RENAME COLUMN a TO b`` …, by Spark."""
+        for change in changes:
+            spark.sql(f"ALTER TABLE delta.{quoted(self.uri)} {change}")
+            failpoints.point("after-mirror-ddl")
+        self._table.update_incremental()
+
+    def rewritten(self, uri: str, schema: pa.Schema, turned: Callable[[pa.RecordBatch], pa.RecordBatch], stamp: Stamp) -> "MirrorTable":
+        """Another table with the rows as ``turned`` makes them, of ``schema``."""
+        made, held = self.created(uri, schema, stamp), list[pa.RecordBatch]()
+        # Not as one stream: delta-rs cannot read while it writes.
+        for batch in self.read():
+            held.append(turned(batch))
+            if sum(one.nbytes for one in held) >= _RUN_BYTES:
+                made.append(pa.Table.from_batches(held, schema), stamp)
+                held = []
+        if held:
+            made.append(pa.Table.from_batches(held, schema), stamp)
+        failpoints.point("after-mirror-ddl")
+        return made
+
+    def read(self, where: str = "TRUE") -> Iterator[pa.RecordBatch]:
+        """The rows of which a condition in SQL holds."""
+        for batch in QueryBuilder().register("t", self._table).execute(f"SELECT * FROM t WHERE {where}"):
+            found = pa.record_batch(batch)
+            arrays = [_plain(cells) for cells in found.columns]
+            yield pa.RecordBatch.from_arrays(arrays, names=found.schema.names)
+
+    def is_true_of_some(self, select: str) -> bool:
+        """Whether a query on the table ``t`` has a row."""
+        return any(len(batch) for batch in QueryBuilder().register("t", self._table).execute(select))
+
+    def tidy(self, stamp: Stamp) -> None:
+        """Few files again, if there are many."""
+        if self._table.get_add_actions().num_rows > _MOST_FILES:
+            self._table.optimize.compact(commit_properties=stamp.commit)
+
+
+_OF_SPARK = frozenset({"RENAME COLUMN", "DROP COLUMNS", "ADD COLUMNS"})
+"""What ``alter`` commits; Spark takes no words for it."""
+
+
+def quoted(name: str) -> str:
+    """A name in Spark's SQL and in that of delta-rs."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _by(place: int) -> str:
+    return f"_by_{place}"
+
+
+def _plain(cells: pa.Array) -> pa.Array:
+    """Without the views that a query gives."""
+    kind = cells.type
+    if kind == pa.string_view():
+        return cells.cast(pa.string())
+    if kind == pa.binary_view():
+        return cells.cast(pa.binary())
+    if pa.types.is_struct(kind):
+        parts = [_plain(cells.field(place)).fill_null(b"") for place in range(kind.num_fields)]
+        fields = [pa.field(kind.field(place).name, part.type, nullable=False) for place, part in enumerate(parts)]
+        return pa.StructArray.from_arrays(parts, fields=fields, mask=cells.is_null())
+    return cells

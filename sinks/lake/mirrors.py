@@ -1,0 +1,456 @@
+"""The mirrors of a lake: each upstream table as a Delta table, which follows the ledger.
+
+Promises: at a published moment every mirror that is not stale equals its table, and all of them are at the same time of the upstream. A crash at any
+point costs a repetition: a mirror's version counts once ``snapshots`` names it. An error of one table marks that table as stale; the others go on. The
+ledger, and with it the stream, never waits.
+
+A round reads the ledger's rows since the last moment, merges each table's net changes, follows the DDLs between them, and publishes all of it in one
+commit. Between two rows of a table in ``snapshots`` there is never a DDL of that table: a DDL adds the row before and the row after itself.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID, Job, JobType
+from pyspark_tidb_binlog.schemas.errors import LeaseLost
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.sinks.lake.ledger import Ledger
+from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnChange, Unfollowed, rows_of_partitions
+from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, MirrorTable, Stamp
+from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, hidden_column, mirror_schema, net_changes
+from pyspark_tidb_binlog.sinks.lake.snapshots import DROPPED, MIRRORED, STALE, MirrorState, Snapshots
+from pyspark_tidb_binlog.sinks.routing.routes import Routes
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+_MUCH = 100_000
+"""Row changes after which a moment is published before its time."""
+_ROUND_BYTES = 64 << 20
+"""Of the ledger's files, which are compressed, in one round."""
+_AT_ONCE = 2
+"""Merges at a time."""
+_HANDLES = 2_000
+_RETRY_SECONDS = 5.0
+_READ = (*NEEDED, "job_id", "early", "job", "schema_version")
+_KEEPS_ROWS = frozenset({JobType.ALTER_PARTITIONING, JobType.REMOVE_PARTITIONING, JobType.REORGANIZE_PARTITION})
+"""Jobs that distribute a table's rows in another way."""
+_MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES, JobType.TRUNCATE_TABLE})
+_RESTORES = frozenset({JobType.RECOVER_TABLE, JobType.RECOVER_SCHEMA})
+_EMPTIES = frozenset({JobType.DROP_PARTITION, JobType.TRUNCATE_PARTITION})
+_NOT_FROM_THE_BEGINNING = "the ledger does not hold the table's rows from its beginning"
+
+
+class Mirrors:
+    """Follows the ledger in a thread of its own."""
+
+    def __init__(self, lake: str, interval: float, routes: Routes = Routes(), spark: "SparkSession | None" = None) -> None:
+        """``interval``: seconds between moments; 0: as soon as there is something. ``spark`` renames and drops columns; without it they are written again."""
+        self._lake = lake.rstrip("/")
+        self._interval, self._routes, self._spark = interval, routes, spark
+        self._ledger, self._snapshots = Ledger(lake), Snapshots(lake)
+        self._wake = threading.Condition()
+        self._changes, self._ending = 0, False
+        self._thread: threading.Thread | None = None
+        self._epoch = 0
+        self._handles: dict[str, MirrorTable] = {}
+        self._failed: set[int] = set()
+        """Tables whose last attempt has failed."""
+        self._tables: dict[int, MirrorState] | None = None
+        self._history = SchemaHistory()
+
+    def start(self, epoch: int) -> None:
+        """Follow the ledger as the writer of ``epoch``."""
+        self._epoch = epoch
+        self._thread = threading.Thread(target=self._follow, name="lake-mirrors", daemon=True)
+        self._thread.start()
+
+    def note(self, changes: int) -> None:
+        """So many row changes, or a DDL, came to the ledger."""
+        with self._wake:
+            self._changes += changes
+            self._wake.notify()
+
+    def close(self) -> None:
+        """Publish what the ledger holds, and end."""
+        with self._wake:
+            self._ending = True
+            self._wake.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _follow(self) -> None:
+        begun = 0.0
+        while True:
+            with self._wake:
+                due = begun + self._interval
+                while not self._ending and (not self._changes or (self._changes < _MUCH and time.monotonic() < due)):
+                    self._wake.wait(max(0.0, due - time.monotonic()) if self._changes else None)
+                self._changes, ending, begun = 0, self._ending, time.monotonic()
+            try:
+                self.catch_up()
+            except LeaseLost as error:
+                _log.warning("%s", error)
+                return
+            except Exception:
+                # The stream goes on; whatever it was, the next round begins with what is published.
+                _log.exception("the mirrors of %s could not be brought up to date; they are tried again", self._lake)
+                self.forget()
+                with self._wake:
+                    self._changes += 1
+                    self._wake.wait_for(lambda: self._ending, _RETRY_SECONDS)
+            if ending:
+                return
+
+    def forget(self) -> None:
+        """Begin the next round with what is published."""
+        self._tables = None
+        self._handles.clear()
+
+    def catch_up(self) -> None:
+        """Rounds until the mirrors are where the ledger is."""
+        if self._tables is None:
+            self._load()
+        state = self._ledger.load()
+        while state is not None and state.commit_ts is not None:
+            done = self._snapshots.moment
+            upto_ts, rows = self._ledger.rows(done.resolved_ts - 1, state.commit_ts, _READ, _ROUND_BYTES)
+            rows = _since(rows, done.resolved_ts, done.jobs)
+            if rows.num_rows:
+                self._one(rows, upto_ts)
+            if upto_ts >= state.commit_ts:
+                return
+            if not rows.num_rows:
+                return
+
+    def _one(self, rows: pa.Table, upto_ts: int) -> None:
+        """A round; it is repeated if a table fails for the first time."""
+        while True:
+            assert self._tables is not None
+            one = _Round(self, dict(self._tables), self._history, rows, upto_ts)
+            try:
+                one.run()
+            except _Again:
+                self.forget()
+                self._load()
+                continue
+            jobs = one.jobs_at(upto_ts)
+            if self._snapshots.moment.resolved_ts == upto_ts:
+                jobs |= set(self._snapshots.moment.jobs)
+            self._snapshots.publish(upto_ts, sorted(jobs), one.published)
+            self._tables, self._history = one.tables, one.history
+            self._failed.clear()
+            return
+
+    def _load(self) -> None:
+        """What is published, and the DDLs up to there."""
+        if self._snapshots.moment.epoch != self._epoch:
+            self._snapshots.take(self._epoch)
+        self._tables = self._snapshots.tables()
+        done, jobs = self._snapshots.moment, []
+        if self._ledger.load() is not None and done.resolved_ts:
+            _, rows = self._ledger.rows(0, done.resolved_ts, ("op", "commit_ts", "job_id", "job"))
+            for row in rows.filter(pc.equal(rows["op"], "ddl")).to_pylist():
+                if row["commit_ts"] < done.resolved_ts or row["job_id"] in done.jobs:
+                    jobs.append(Job.from_json(json.loads(row["job"])))
+        self._history = SchemaHistory.of(jobs)
+
+    # For a round.
+
+    def mirror(self, table: MirrorState, stamp: Stamp) -> MirrorTable:
+        """The handle on a mirror, at its version."""
+        found = self._handles.get(table.path)
+        if found is None or found.version != table.version:
+            assert table.version is not None
+            found = MirrorTable.at(self.uri(table.path), table.version, stamp)
+            self.keep(table.path, found)
+        return found
+
+    def keep(self, path: str, table: MirrorTable) -> None:
+        """Remember a handle."""
+        if len(self._handles) >= _HANDLES:
+            self._handles.clear()
+        self._handles[path] = table
+
+    def uri(self, path: str) -> str:
+        """Where a mirror is."""
+        return f"{self._lake}/{path}"
+
+    def stamp(self, upto_ts: int) -> Stamp:
+        """What a commit of a mirror records."""
+        return Stamp(upto_ts, self._epoch)
+
+    def fails_again(self, table_id: int) -> bool:
+        """Whether a table has failed before; the next time it has."""
+        again = table_id in self._failed
+        self._failed.add(table_id)
+        return again
+
+    def named(self, table: TableAt) -> tuple[str, str]:
+        """Database and table as the lake has them."""
+        to = self._routes.target(table.schema, table.name)
+        return to.schema, to.name
+
+    @property
+    def spark(self) -> "SparkSession | None":
+        """By which columns are renamed and dropped."""
+        return self._spark
+
+
+class _Again(Exception):
+    """A table has failed, for the first time."""
+
+
+class _Round:
+    """The rows of a span on their way into the mirrors."""
+
+    def __init__(self, mirrors: Mirrors, tables: dict[int, MirrorState], history: SchemaHistory, rows: pa.Table, upto_ts: int) -> None:
+        self._mirrors, self.tables, self.history, self._upto_ts = mirrors, tables, history, upto_ts
+        self.published: list[tuple[int, MirrorState]] = []
+        self._of_start = dict(tables)
+        """By table id: the newest row that is published or will be."""
+        is_ddl = pc.equal(rows["op"], "ddl")
+        order = [(name, "ascending") for name in ("commit_ts", "seq", "schema_version")]
+        self._ddls = rows.filter(is_ddl).sort_by(order).to_pylist()
+        changes = rows.filter(pc.invert(is_ddl)).select(NEEDED)
+        changes = changes.sort_by([("table_id", "ascending"), ("commit_ts", "ascending"), ("seq", "ascending")]).combine_chunks()
+        ids, begins = np.unique(changes["table_id"].to_numpy(), return_index=True)
+        ends = [*begins[1:], changes.num_rows][: len(ids)]
+        self._waiting = {int(i): changes.slice(b, e - b) for i, b, e in zip(ids, begins, ends, strict=True)}
+        """By table id: the row changes that are not merged yet, in order."""
+        self._lock = threading.Lock()
+
+    def jobs_at(self, ts: int) -> set[int]:
+        """The DDL jobs at a commit_ts."""
+        return {row["job_id"] for row in self._ddls if row["commit_ts"] == ts}
+
+    def run(self) -> None:
+        """Bring all mirrors to the end."""
+        for row in self._ddls:
+            self._ddl(Job.from_json(json.loads(row["job"])), row["commit_ts"], early=row["early"])
+        with ThreadPoolExecutor(_AT_ONCE, "lake-merge") as pool:
+            for _ in pool.map(lambda i: self._merge(i, self._upto_ts), list(self._waiting)):
+                pass
+        for table_id in sorted(self.tables):
+            self._row(table_id, self._upto_ts)
+
+    def _row(self, table_id: int, ts: int) -> None:
+        """A row of what a table is at ``ts``, if that is not what the last row says."""
+        now = self.tables[table_id]
+        if now != self._of_start.get(table_id):
+            self.published.append((ts, now))
+            self._of_start[table_id] = now
+
+    # Rows.
+
+    def _merge(self, table_id: int, upto_ts: int) -> None:
+        """Merge the waiting rows of a table up to ``upto_ts``."""
+        waiting = self._waiting[table_id]
+        count = int(np.searchsorted(waiting["commit_ts"].to_numpy(), upto_ts, "right"))
+        rows, left = waiting.slice(0, count), waiting.slice(count)
+        with self._lock:
+            self._waiting[table_id] = left
+            table = self.tables.get(table_id)
+            if table is None and count:
+                first = rows.slice(0, 1).to_pylist()[0]
+                at = self.history.table_at(table_id, self.history.newest_version)
+                table = MirrorState(table_id, first["database"], first["table"], info=at.info if at else None)
+                self.tables[table_id] = self._aside(table, _NOT_FROM_THE_BEGINNING)
+        if not count or table is None or table.state != MIRRORED:
+            return
+
+        def merged(table: MirrorState) -> MirrorState:
+            assert table.info is not None
+            net = net_changes(rows, table.info)
+            if net is None:
+                return table
+            stamp = self._mirrors.stamp(upto_ts)
+            mirror = self._mirrors.mirror(table, stamp)
+            mirror.merge(net, stamp)
+            mirror.tidy(stamp)
+            return replace(table, version=mirror.version, upto_ts=upto_ts)
+
+        self._changed(table, merged)
+
+    def _changed(self, table: MirrorState, change: Callable[[MirrorState], MirrorState]) -> None:
+        """Do something to a mirror; if that fails twice, or can never be done, set the table aside."""
+        try:
+            found = change(table)
+        except Unfollowed as error:
+            found = self._aside(table, str(error))
+        except Exception as error:
+            if isinstance(error, FAULTS) and not self._mirrors.fails_again(table.table_id):
+                _log.warning("mirror %s of %s.%s: %s; it is tried again", table.path, table.database, table.table, error)
+                raise _Again from error
+            found = self._aside(table, f"{type(error).__name__}: {str(error)[:300]}")
+        with self._lock:
+            self.tables[table.table_id] = found
+
+    def _aside(self, table: MirrorState, why: str) -> MirrorState:
+        _log.warning("table %s.%s (id %d) is not mirrored any more: %s", table.database, table.table, table.table_id, why)
+        return replace(table, state=STALE, why=why)
+
+    # DDLs.
+
+    def _ddl(self, job: Job, ts: int, *, early: bool) -> None:
+        self.history = self.history.merged([job])
+        ids: Iterable[int] = self.history.tables_of_job(job)
+        if job.type == JobType.FLASHBACK_CLUSTER:
+            ids = [i for i, t in self.tables.items() if t.state == MIRRORED]
+        if job.type in (JobType.EXCHANGE_PARTITION, *NEW_TABLE_ID):
+            ids = {*ids, job.table_id} | ({job.table_info.id} if job.table_info is not None else set())
+        ids = sorted(ids)
+        before_ts = ts if early else ts - 1
+        for table_id in ids:
+            if table_id in self._waiting:
+                self._merge(table_id, before_ts)
+            if table_id in self.tables:
+                self._row(table_id, before_ts)
+        if job.type == JobType.EXCHANGE_PARTITION:
+            self._exchange(job, ts)
+        else:
+            for table_id in ids:
+                self._follow(table_id, job, ts)
+        for table_id in ids:
+            if table_id in self.tables:
+                self._row(table_id, ts)
+
+    def _follow(self, table_id: int, job: Job, ts: int) -> None:
+        """What a job makes of one table."""
+        after = self.history.table_at(table_id, self.history.newest_version)
+        known = self.tables.get(table_id)
+        if after is None:
+            if known is not None:
+                self.tables[table_id] = replace(known, state=DROPPED, schema_version=int(job.version))
+            return
+        if after.info.is_view or after.info.is_sequence:
+            return
+        now = self._as_named(known, after, int(job.version))
+        before = self.tables.get(job.table_id)
+        if known is None and job.type in _MAKES:
+            self._changed(now, lambda table: self._made(table, ts))
+        elif known is None and job.type in NEW_TABLE_ID and before is not None and before.path and before.info is not None:
+            # The rows, where they are, under another id.
+            moved = replace(now, path=before.path, version=before.version, upto_ts=before.upto_ts, info=before.info, why=before.why)
+            self._changed(moved, lambda table: self._altered(table, after.info, job, ts))
+        elif known is None:
+            self.tables[table_id] = self._aside(now, _NOT_FROM_THE_BEGINNING)
+        elif known.state == DROPPED and job.type in _RESTORES and known.path and known.why is None:
+            self.tables[table_id] = replace(now, state=MIRRORED)
+        elif known.state != MIRRORED:
+            self.tables[table_id] = replace(now, state=STALE, why=known.why or _NOT_FROM_THE_BEGINNING, info=known.info)
+        else:
+            self._changed(replace(now, info=known.info), lambda table: self._altered(table, after.info, job, ts))
+
+    def _as_named(self, known: MirrorState | None, after: TableAt, version: int) -> MirrorState:
+        database, name = self._mirrors.named(after)
+        if known is None:
+            return MirrorState(after.table_id, database, name, info=after.info, schema_version=version)
+        return replace(known, database=database, table=name, info=after.info, schema_version=max(version, known.schema_version))
+
+    def _made(self, table: MirrorState, ts: int, batches: Iterable[pa.RecordBatch] = ()) -> MirrorState:
+        """A new mirror."""
+        assert table.info is not None
+        path, schema, stamp = f"tables/{table.table_id}", mirror_schema(table.info), self._mirrors.stamp(ts)
+        mirror = MirrorTable.created(self._mirrors.uri(path), schema, stamp)
+        if rows := list(batches):
+            mirror.append(pa.Table.from_batches(rows, schema), stamp)
+        self._mirrors.keep(path, mirror)
+        return replace(table, path=path, version=mirror.version, upto_ts=ts)
+
+    def _altered(self, table: MirrorState, after: TableInfo, job: Job, ts: int) -> MirrorState:
+        """A mirror after a job of its table; ``table`` has the definition before."""
+        before, stamp = table.info, self._mirrors.stamp(ts)
+        assert before is not None
+        if job.type == JobType.FLASHBACK_CLUSTER:
+            raise Unfollowed("FLASHBACK CLUSTER changed its rows without row changes")
+        if job.type in _KEEPS_ROWS and hidden_column(before) is not None:
+            raise Unfollowed(f"{job.type_name} gave its rows, which have no clustered key, other _tidb_rowids")
+        done = replace(table, info=after, upto_ts=ts)
+        if job.type in _EMPTIES:
+            mirror = self._mirrors.mirror(table, stamp)
+            mirror.delete(rows_of_partitions(before, _emptied(before, after)), stamp)
+            return replace(done, version=mirror.version)
+        change = ColumnChange.of(before, after, job.query)
+        if change.none:
+            return replace(done, upto_ts=table.upto_ts)
+        mirror, metadata = self._mirrors.mirror(table, stamp), change.metadata
+        if metadata is not None and self._mirrors.spark is not None:
+            mirror.alter(metadata, self._mirrors.spark)
+            return replace(done, version=mirror.version)
+        path = f"tables/{table.table_id}-{int(job.version)}"
+        made = mirror.rewritten(self._mirrors.uri(path), mirror_schema(after), change.turned, stamp)
+        self._mirrors.keep(path, made)
+        return replace(done, path=path, version=made.version)
+
+    def _exchange(self, job: Job, ts: int) -> None:
+        """A partition and a plain table exchange their rows, and the plain table takes the partition's id."""
+        parent = self.tables.get(job.table_info.id) if job.table_info is not None else None
+        plain, stamp = self.tables.get(job.table_id), self._mirrors.stamp(ts)
+        if plain is not None:
+            self.tables[plain.table_id] = replace(plain, state=DROPPED, schema_version=int(job.version))
+        newest = self.history.newest_version
+        ids = [i for i in self.history.tables_of_job(job) if i != job.table_id and (parent is None or i != parent.table_id)]
+        came = next((t for i in ids if (t := self.history.table_at(i, newest)) is not None), None)
+        after = self.history.table_at(parent.table_id, newest) if parent is not None else None
+        if parent is None or after is None or parent.info is None or came is None:
+            why = _NOT_FROM_THE_BEGINNING
+            if parent is not None and parent.state == MIRRORED:
+                self.tables[parent.table_id] = self._aside(parent, f"{why}: of the table that it has exchanged a partition with")
+            return
+        taken = self._as_named(None, came, int(job.version))
+        if parent.state != MIRRORED or plain is None or plain.state != MIRRORED:
+            for table in (parent, taken):
+                self.tables[table.table_id] = self._aside(
+                    table, f"a partition was exchanged with a table that is not mirrored ({job.query[:200]})"
+                )
+            return
+        before, other = parent.info, plain
+
+        def exchanged(table: MirrorState) -> MirrorState:
+            where = rows_of_partitions(before, _emptied(before, after.info))
+            mirror = self._mirrors.mirror(table, stamp)
+            rows = list(mirror.read(where))
+            self.tables[taken.table_id] = self._made(taken, ts, _under(mirror_schema(came.info), rows))
+            brought = _under(mirror_schema(before), self._mirrors.mirror(other, stamp).read())
+            mirror.delete(where, stamp)
+            mirror.append(pa.Table.from_batches(brought, mirror_schema(before)), stamp)
+            if (hidden := hidden_column(before)) is not None and mirror.is_true_of_some(
+                f"SELECT {hidden.name} FROM t GROUP BY {hidden.name} HAVING count(*) > 1"
+            ):
+                raise Unfollowed("EXCHANGE PARTITION left two rows with one _tidb_rowid")
+            return replace(table, info=after.info, version=mirror.version, upto_ts=ts, schema_version=int(job.version))
+
+        self._changed(parent, exchanged)
+        if taken.table_id not in self.tables:
+            self.tables[taken.table_id] = self._aside(taken, self.tables[parent.table_id].why or "")
+
+
+def _since(rows: pa.Table, resolved_ts: int, jobs: Iterable[int]) -> pa.Table:
+    """The rows that a moment does not have."""
+    new = pc.and_(pc.equal(rows["op"], "ddl"), pc.invert(pc.is_in(rows["job_id"], pa.array(list(jobs), pa.int64()))))
+    return rows.filter(pc.or_(pc.greater(rows["commit_ts"], resolved_ts), pc.fill_null(new, False)))
+
+
+def _emptied(before: TableInfo, after: TableInfo) -> list[str]:
+    """The partitions that are gone or have another id."""
+    there = {p.id for p in after.partitions}
+    return [p.name for p in before.partitions if p.id not in there]
+
+
+def _under(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Rows under the columns, in the same places, of another table."""
+    return [pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches]

@@ -1,0 +1,109 @@
+"""The net effect of the ledger's rows of one table between two of its DDLs, per row. Pure.
+
+    insert 7, update 7, delete 8, insert 9, delete 9   ->   7: its last image is written;  8: gone
+
+A mirror finds a row by its *identity*: the clustered key's columns of the image before, exactly as they were. A table without a clustered key has the
+hidden column ``_tidb_rowid``; one whose key has generated columns, which images lack, has ``_tidb_handle``, the key's bytes.
+
+Promises: whole columns at a time. A row that comes twice does no harm.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
+from pyspark_tidb_binlog.schemas.changes.change_rows import HANDLE, ROWID
+from pyspark_tidb_binlog.schemas.changes.typed_cells import type_of
+from pyspark_tidb_binlog.schemas.changes.variant_cells import cells_of
+from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
+from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
+
+NEEDED = ("database", "table", "op", "commit_ts", "seq", "before", "after", "table_id", "row_key")
+"""The columns of the ledger that say what became of rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetChanges:
+    """What a span leaves, a row each."""
+
+    rows: pa.Table
+    """The last images, as ``mirror_schema``; only nulls where the row is gone."""
+    found_by: pa.Table
+    """The identity of each row in the mirror: the columns of ``identity``."""
+    gone: pa.Array
+    fresh: bool
+    """Whether none of the rows was in the mirror before."""
+
+
+def hidden_column(info: TableInfo) -> pa.Field | None:
+    """The column of a mirror that is none of the table's; None: it has none."""
+    columns = info.handle_columns()
+    if not columns:
+        return pa.field(ROWID, pa.int64())
+    there = {c.id for c in info.target_columns()}
+    return None if all(c.id in there for c in columns) else pa.field(HANDLE, pa.binary())
+
+
+def identity(info: TableInfo) -> tuple[str, ...]:
+    """The names of the columns by which a mirror finds a row."""
+    hidden = hidden_column(info)
+    return (hidden.name,) if hidden is not None else tuple(c.name for c in info.handle_columns())
+
+
+def mirror_schema(info: TableInfo) -> pa.Schema:
+    """The columns of a mirror."""
+    hidden = hidden_column(info)
+    return pa.schema([*([hidden] if hidden is not None else []), *(field_of(c) for c in info.target_columns())])
+
+
+def field_of(column: ColumnInfo) -> pa.Field:
+    """A column of a mirror: ``type_of``, and VARIANT for JSON."""
+    if kind_of(column) is CellKind.JSON:
+        return LEDGER.field("after").with_name(column.name)
+    return pa.field(column.name, type_of(column))
+
+
+def net_changes(rows: pa.Table, info: TableInfo) -> NetChanges | None:
+    """The net effect of ``rows`` (``NEEDED``, of one table, in their order), whose images are of ``info``; None: nothing.
+
+    Raises:
+        SchemaMismatch: a key has a date that no calendar has.
+    """
+    codes = pc.dictionary_encode(rows["row_key"].combine_chunks()).indices.to_numpy(zero_copy_only=False)
+    _, first = np.unique(codes, return_index=True)
+    last = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
+    order = np.argsort(last, kind="stable")
+    first, last = first[order], last[order]
+    before, after = rows["before"].combine_chunks(), rows["after"].combine_chunks()
+    was = before.is_valid().to_numpy(zero_copy_only=False)[first]
+    remains = after.is_valid().to_numpy(zero_copy_only=False)[last]
+    first, last, was, remains = (part[was | remains] for part in (first, last, was, remains))
+    if not len(first):
+        return None
+    columns, hidden = info.target_columns(), hidden_column(info)
+    images = cells_of(after.take(pa.array(last)), columns)
+    schema, names = mirror_schema(info), identity(info)
+    if hidden is not None:
+        keys = rows["row_key"].combine_chunks().take(pa.array(first))
+        ids = [_numbers(keys) if hidden.name == ROWID else keys]
+        images = [*ids, *images]
+    else:
+        both = pa.concat_arrays([before, after])
+        ids = cells_of(both.take(pa.array(np.where(was, first, len(before) + last))), info.handle_columns())
+        _require_found(ids, names, rows)
+    cells = [cell.cast(field.type) if cell.type != field.type else cell for cell, field in zip(images, schema, strict=True)]
+    return NetChanges(pa.Table.from_arrays(cells, schema=schema), pa.table(ids, names=list(names)), pa.array(~remains), not was.any())
+
+
+def _numbers(keys: pa.BinaryArray) -> pa.Array:
+    return pa.array(np.frombuffer(b"".join(keys.to_pylist()), ">i8").astype(np.int64))
+
+
+def _require_found(ids: list[pa.Array], names: tuple[str, ...], rows: pa.Table) -> None:
+    for cells, name in zip(ids, names, strict=True):
+        if cells.null_count:
+            raise SchemaMismatch(f"rows at commit_ts {rows['commit_ts'][0]} have a date in the key column {name} that no calendar has")

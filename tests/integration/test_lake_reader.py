@@ -1,0 +1,167 @@
+"""A lake's tables as DataFrames: what the upstream had, at the newest moment and at earlier ones."""
+
+import datetime
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
+from pyspark_tidb_binlog.jobs import lake as command
+from pyspark_tidb_binlog.lake import Lake
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
+from pyspark_tidb_binlog.schemas.changes.typed_cells import is_date
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
+from pyspark_tidb_binlog.sinks.lake import lake_reader
+from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
+from tests.support.bank_states import TOTAL, bank_changes, states_at
+from tests.support.golden_case import GOLDEN, load_case
+from tests.support.golden_messages import replicate, spans_of
+from tests.support.recorded_tables import comparable, recorded_rows
+
+pytestmark = [pytest.mark.spark]
+
+
+def live(lake: Path, case: str, upto: int, interval: float | None) -> None:
+    """A life of a case's stream; ``interval`` None: mirrors stay as they are."""
+    sink = LakeSink(LakeSettings(str(lake), 1, mirror_interval=interval))
+    try:
+        replicate(sink, case, spans_of(case, 12), upto)
+    finally:
+        sink.close()
+
+
+def partly_mirrored(lake: Path, case: str) -> None:
+    """A lake with a whole case in the ledger, and in the mirrors all DDLs, but not all rows."""
+    made = load_case(case).ddls[-1].commit_ts
+    ends = [end for _, end in spans_of(case, 12) if end > made]
+    live(lake, case, ends[len(ends) // 2], 0)
+    live(lake, case, 1 << 62, None)
+
+
+def rows_of(table: DataFrame, info: TableInfo) -> list[tuple[Any, ...]]:
+    columns = info.target_columns()
+    assert table.columns == [c.name for c in columns]
+    json = [c.name for c in columns if kind_of(c) is CellKind.JSON]
+    made = table.selectExpr(
+        *(
+            f"to_json(`{c}`) as `{c}`" if c in json else f"cast(`{c}` as string) as `{c}`" if kind_of(i) is CellKind.DATETIME else f"`{c}`"
+            for c, i in zip(table.columns, columns, strict=True)
+        )
+    )
+    return sorted((tuple(comparable(c, cell) for c, cell in zip(columns, row, strict=True)) for row in made.collect()), key=repr)
+
+
+def recorded(case: str, name: str, info: TableInfo) -> list[tuple[Any, ...]]:
+    """The recorded rows, with nulls for dates that no calendar has."""
+
+    def known(column: ColumnInfo, cell: Any) -> Any:
+        day = cell[0] if isinstance(cell, tuple) else cell
+        try:
+            return cell if not is_date(column) or day is None or datetime.datetime.fromisoformat(day) else None
+        except ValueError:
+            return None
+
+    rows = recorded_rows(GOLDEN / case, name, info)
+    return sorted((tuple(map(known, info.target_columns(), row)) for row in rows), key=repr)
+
+
+@pytest.mark.parametrize(("case", "few"), [("keys", 0), ("types", 1 << 30)], ids=["keys-executors", "types-here"])
+def test_tables_are_what_the_upstream_had(
+    case: str, few: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lake_reader, "_FEW_BYTES", few)
+    partly_mirrored(tmp_path, case)
+    history, lake = load_case(case).history, Lake(spark, tmp_path)
+    for database, name in load(GOLDEN / case).tables:
+        table = history.find(database, name, int(history.newest_version))
+        assert table is not None
+        assert rows_of(lake.table(f"{database}.{name}"), table.info) == recorded(case, f"{database}.{name}", table.info), name
+
+
+def test_all_tables_are_of_one_moment(spark: SparkSession, tmp_path: Path) -> None:
+    """The recorded bank, which moves money between its tables: each moment is one that the upstream had."""
+    partly_mirrored(tmp_path, "bank")
+    lake, changes = Lake(spark, tmp_path), bank_changes(load(GOLDEN / "bank"), load_case("bank").history)
+    times = sorted({change.commit_ts for change in changes})
+    moments = [*times[:: len(times) // 4], lake.commit_ts]
+    for then, wanted in zip([*map(lake.at, moments[:-1]), lake], states_at(changes, moments), strict=True):
+        rows = {name: then.table(f"g_bank.{name}").select("id", "balance").collect() for name in ("checking", "savings")}
+        assert {(name, row["id"]): row["balance"] for name, found in rows.items() for row in found} == wanted, then
+    assert sum(wanted.values()) == TOTAL
+    then = lake.at(times[len(times) // 2])
+    rows_then = then.changes("g_bank.checking")
+    assert (
+        rows_then.where(f"commit_ts > {then.commit_ts} or `table` <> 'checking'").count() == 0 < rows_then.count() < lake.changes().count()
+    )
+    assert {row["table"] for row in lake.tables().where("state = 'mirrored'").collect()} == {"checking", "savings"}
+    assert lake.snapshots().where("state = 'mirrored'").count() > 2
+
+
+def test_what_cannot_be_read_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is no lake: there is no ledger in"):
+        Lake(spark, tmp_path)
+    made = [ddl.commit_ts for ddl in load_case("types").ddls]
+    live(tmp_path, "types", made[3], None)
+    with pytest.raises(ConfigError, match="no table of the lake .* was published yet"):
+        Lake(spark, tmp_path)
+    live(tmp_path, "types", made[3], 0)
+    live(tmp_path, "types", 1 << 62, None)
+    lake = Lake(spark, tmp_path)
+    assert lake.commit_ts == made[next(n for n, ts in enumerate(made) if ts > lake.at(lake.commit_ts)._published.followed_ts)] - 1
+    for name, words in {
+        "g_types.ints": "",
+        "g_types.int": "did you mean g_types.ints?",
+        "g_types.enums": "there is no table g_types.enums at .*; lake.tables",
+        "ints": "give db.table",
+    }.items():
+        if words:
+            with pytest.raises(ConfigError, match=words):
+                lake.table(name)
+        else:
+            assert lake.table(name).columns[0] == "id"
+    with pytest.raises(ConfigError, match="has no tables before"):
+        lake.at("2026-01-01T00:00:00")
+    with pytest.raises(ConfigError, match=r"is not known; lake.refresh\(\) reads on"):
+        lake.at(datetime.datetime(2999, 1, 1))
+    with pytest.raises(ConfigError, match="option at is 'soon'"):
+        lake.at("soon")
+    live(tmp_path, "types", 1 << 62, 0)
+    lake.refresh()
+    assert lake.table("g_types.enums").count() > 0
+
+
+@pytest.mark.shows("lake")
+def test_the_command_prints_tables_and_rows(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    live(tmp_path, "txn", 1 << 62, 0)
+
+    def said(*argv: str) -> str:
+        assert command.main([*argv, "--dir", str(tmp_path)]) == 0
+        return capsys.readouterr().out
+
+    lake = Lake(spark, tmp_path)
+    first, tables = said("tables").splitlines()[0], said("tables")
+    assert first == f"at {lake.time:%Y-%m-%d %H:%M:%S}.{lake.time.microsecond // 1000:03} UTC ({lake.commit_ts})"
+    assert re.search(r"\|g_txn +\|a +\|\d+ +\|mirrored\|NULL\|", tables)
+    assert re.search(r"\|\d+\|[\d .:-]+\|\d+ +\|g_txn +\|a ", said("snapshots"))
+    assert "|id |k" in said("show", "g_txn.a", "--limit", "2") and "only showing top 2 rows" in said("show", "g_txn.a", "--limit", "2")
+    made = load_case("txn").ddls[-1].commit_ts
+    assert said("show", "g_txn.b", "--at", str(made)).count("|") == 4, "a header, and no row"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["table"], "lake has no command 'table'; did you mean tables?"),
+        (["show"], "show needs a table"),
+        (["tables", "shop.orders"], "show needs a table"),
+        (["tables"], "--dir names no lake"),
+        (["tables", "--dir", "x", "--limit", "-1"], "--limit is -1"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(argv: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        command.main(argv)
