@@ -165,6 +165,10 @@ bench-scale: setup ## 1, 2, 4 Pumps, 1 and 2 cores, 2 and 4 parts on a standalon
 bench-lag: setup ## lag of a row under 500 transactions a second, both deliveries
 	$(VENV)/python -m benchmarks.bench_lag
 
+.PHONY: bench-lake
+bench-lake: setup ## the lake beside the MySQL sink: row events per second, lag under 500 transactions a second, live files (BENCH_ARGS=)
+	$(VENV)/python -m benchmarks.bench_lake $(BENCH_ARGS)
+
 .PHONY: bench-lag-idle
 bench-lag-idle: setup ## lag of single rows over Pumps like real ones, without and with waking them
 	$(VENV)/python -m benchmarks.bench_lag --idle

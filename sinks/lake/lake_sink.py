@@ -32,10 +32,11 @@ from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.late_record import LateRecord, Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
 from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState, LakeWriter
-from pyspark_tidb_binlog.sinks.lake.ledger import CommitUnclear, Ledger, WrittenPart
+from pyspark_tidb_binlog.sinks.lake.ledger import CommitUnclear, Ledger, LiveFile, WrittenPart
 from pyspark_tidb_binlog.sinks.lake.ledger_parts import parts_of
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ddl_row, ledger_rows
 from pyspark_tidb_binlog.sinks.lake.mirrors import Mirrors
+from pyspark_tidb_binlog.sinks.lake.upkeep import Upkeep
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
@@ -86,6 +87,9 @@ class LakeSink(Sink):
         self._late = LateRecord()
         self._lock = threading.Lock()
         """Held while the ledger is used."""
+        self._writing = threading.Lock()
+        """Held by a step from before its first file to behind its commit."""
+        self._upkeep = Upkeep(Ledger(settings.directory), self._swap, self._settled)
         self._state = LakeState("", settings.cluster_id)
         """What the ledger records."""
         self._committed_at = 0.0
@@ -99,6 +103,7 @@ class LakeSink(Sink):
         self._take()
         self._beat = threading.Thread(target=self._beats, name="lake-lease", daemon=True)
         self._beat.start()
+        self._upkeep.start()
         found = self._state
         start = begin(found.target, found.commit_ts)
         if found.commit_ts is not None and start < found.commit_ts:
@@ -129,7 +134,7 @@ class LakeSink(Sink):
         """The executors write files, and the driver commits them together (``Sink.apply_parts``)."""
         if not self._is_next(step):
             return Written()
-        with clock.timed(Stage.APPLY, "write"):
+        with clock.timed(Stage.APPLY, "write"), self._writing:
             failpoints.point("before-deletes")
             parts = parts_of(events, step, skipped_ts, self._settings.directory)
             done = self._write(step, sum(p.rows for p in parts), parts=parts)
@@ -159,6 +164,7 @@ class LakeSink(Sink):
         self._ended.set()
         if self._beat is not None:
             self._beat.join()
+        self._upkeep.end()
         if self._lost is None:
             try:
                 begun = self._state.commit_ts is not None
@@ -242,15 +248,28 @@ class LakeSink(Sink):
                 early=applied.early,
             )
             self._commit_state(fresh, rows, parts)
+            self._upkeep.committed(len(parts))
             if commit_ts is not None:
                 self._late.saved(commit_ts, applied)
 
-    def _commit_state(self, fresh: LakeState, rows: Sequence[pa.RecordBatch], parts: Sequence[WrittenPart]) -> None:
+    def _swap(self, parts: Sequence[WrittenPart], gone: Sequence[LiveFile]) -> None:
+        """Commit a compaction, between two steps. It carries the state, as each commit does."""
+        with self._lock:
+            self._require_held()
+            self._commit_state(replace(self._state, number=self._state.number + 1), (), parts, gone)
+
+    def _settled(self) -> None:
+        with self._writing, self._lock:
+            self._require_held()
+
+    def _commit_state(
+        self, fresh: LakeState, rows: Sequence[pa.RecordBatch] = (), parts: Sequence[WrittenPart] = (), gone: Sequence[LiveFile] = ()
+    ) -> None:
         """``fresh`` follows the state of this sink, whatever other programs have committed meanwhile."""
         for _ in range(_RACES):
             version = self._ledger.version
             try:
-                self._ledger.commit(fresh, rows, parts)
+                self._ledger.commit(fresh, rows, parts, gone)
             except CommitUnclear as error:
                 found = self._ledger.load()
                 if found != fresh:
@@ -327,7 +346,8 @@ class LakeSink(Sink):
             if self._lost is not None or time.monotonic() - self._committed_at < every or not self._lock.acquire(blocking=False):
                 continue
             try:
-                self._commit_state(replace(self._state, number=self._state.number + 1), (), ())
+                self._commit_state(replace(self._state, number=self._state.number + 1))
+                self._upkeep.committed(0)
             except ApplyError as error:
                 _log.warning("the lease on %s could not be shown: %s", self._ledger.uri, error)
             finally:

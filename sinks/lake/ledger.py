@@ -1,4 +1,4 @@
-"""The ledger: one append-only Delta table, ``changes``, written by delta-rs. The only file that knows delta-rs. [deltalake]
+"""The ledger: one append-only Delta table, ``changes``, written by delta-rs. The files of a lake that know delta-rs are ``ledger``, ``mirror_table`` and ``snapshots``. [deltalake]
 
 Promises: a commit is compare-and-swap. It succeeds only as the next version after the one that this handle knows, with its rows and its
 ``LakeState``; whatever another process has committed in between makes it fail with ``CommitUnclear``. Files that were written for a commit that
@@ -6,14 +6,19 @@ failed belong to nothing, and VACUUM removes them.
 
     DIR/changes/_delta_log            the log; ``commitInfo.tidb_binlog`` is the state
     DIR/changes/part-….parquet        rows of small steps
-    DIR/changes/parts/<uuid>/part-…   rows of a big step, written by an executor
+    DIR/changes/parts/<uuid>/part-…   rows of a big step, written by an executor, or of many steps, by a compaction
+    DIR/changes/runs/<uuid>/part-…    rows of many steps, sorted by table and place; full, so that no compaction takes them again
+
+The log is cleaned by ``shorten_log`` alone: it runs while the newest commits are the sink's own, so the state is never among what it removes.
 """
 
 import json
 import logging
 import shutil
+import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -22,13 +27,13 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
-from deltalake.fs import DeltaStorageHandler
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
 from deltalake.schema import Field, Schema, VariantType
 from deltalake.transaction import AddAction, RemoveAction
-from pyarrow import parquet
-from pyarrow.fs import PyFileSystem
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState
@@ -38,22 +43,51 @@ _log = logging.getLogger(__name__)
 
 APP = "tidb_binlog"
 """The one application of a ledger's transactions, and the name of the state in a commit."""
+KEPT_HOURS = 3
+"""How long a file stays that no version needs, for those who read an older one, and for a commit that is to come."""
+LOG_VERSIONS = 2_000
+"""Versions that the log keeps. Readers go by commit_ts, and on a local disk each commit lists all of the log: 2 ms per 1,000 files."""
+LOG_SECONDS = 60.0
+"""How long a version stays in the log in any case: a reader that has listed the log reads it."""
 _SETTINGS = {
     "delta.appendOnly": "true",
     "delta.dataSkippingStatsColumns": ",".join(MEASURED),
-    # Readers go by commit_ts: what the log itself was yesterday is of no use, and each listing passes over all of it.
-    "delta.logRetentionDuration": "interval 1 days",
-    "delta.enableExpiredLogCleanup": "true",
+    "delta.deletedFileRetentionDuration": f"interval {KEPT_HOURS} hours",
+    # Another program that cleaned the log could remove the newest state.
+    "delta.enableExpiredLogCleanup": "false",
 }
 _RUN_BYTES = 64 << 20
 """Of rows in memory that become a file: what an executor holds."""
+_BATCH_ROWS = 1 << 14
 _FIRST_LOOK = 10
 _WRITER = WriterProperties(compression="SNAPPY")
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+_FULL = "runs"
+_IN_ORDER = [(name, "ascending") for name in ("table_id", "commit_ts", "seq", "schema_version")]
 _FAULTS = (DeltaError, OSError)
 
 
 class CommitUnclear(Exception):
     """Nothing was committed, because another commit came first or for the reason that is named; or it was, and the answer was lost."""
+
+
+class Superseded(Exception):
+    """Another program has removed files that a compaction was to replace."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A file of a version."""
+
+    path: str
+    size: int
+    first_ts: int
+    """The smallest commit_ts; 0 if it has no statistics."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether no compaction takes it."""
+        return self.path.startswith(f"{_FULL}/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +106,8 @@ class Ledger:
 
     def __init__(self, lake: str) -> None:
         """``lake``: path or URI of the lake. Nothing is read before ``load``."""
-        self.uri = f"{lake.rstrip('/')}/changes"
+        self._lake = lake.rstrip("/")
+        self.uri = f"{self._lake}/changes"
         self._table: DeltaTable | None = None
 
     def load(self) -> LakeState | None:
@@ -109,22 +144,37 @@ class Ledger:
                 raise ApplyError(f"the ledger {self.uri} cannot be created: {error}") from error
             raise CommitUnclear(str(error)) from error
 
-    def commit(self, state: LakeState, rows: Sequence[pa.RecordBatch] = (), parts: Sequence[WrittenPart] = ()) -> None:
-        """One version: ``rows`` (``LEDGER``), or ``parts`` that executors have written, and ``state``.
+    def commit(
+        self, state: LakeState, rows: Sequence[pa.RecordBatch] = (), parts: Sequence[WrittenPart] = (), gone: Sequence[LiveFile] = ()
+    ) -> None:
+        """One version: ``rows`` (``LEDGER``), or ``parts`` that were written before, and ``state``; with ``gone``, whose rows are those of ``parts``.
 
         Raises:
             CommitUnclear: ``load`` shows what there is.
+            Superseded: ``gone`` are not all there. Nothing was committed.
         """
         table = self._held
         version = table.version()
+        if gone and not {f.path for f in gone} <= {f.path for f in self.files()}:
+            raise Superseded(f"version {version} does not have all its files")
         try:
-            if parts:
-                actions: list[AddAction | RemoveAction] = [AddAction(p.path, p.size, {}, p.written_ms, True, p.stats) for p in parts]
-                table.create_write_transaction(actions, "append", table.schema(), commit_properties=_commit_of(state))
+            if parts or gone:
+                actions: list[AddAction | RemoveAction] = [AddAction(p.path, p.size, {}, p.written_ms, not gone, p.stats) for p in parts]
+                actions += [RemoveAction(f.path, False, int(time.time() * 1000), f.size, {}) for f in gone]
+                table.create_write_transaction(
+                    actions, "append", table.schema(), commit_properties=_commit_of(state), post_commithook_properties=_NO_HOOKS
+                )
                 table.load_as_version(version + 1)
             else:
                 data = pa.Table.from_batches(rows, schema=LEDGER)
-                write_deltalake(table, data, mode="append", writer_properties=_WRITER, commit_properties=_commit_of(state))
+                write_deltalake(
+                    table,
+                    data,
+                    mode="append",
+                    writer_properties=_WRITER,
+                    commit_properties=_commit_of(state),
+                    post_commithook_properties=_NO_HOOKS,
+                )
         except _FAULTS as error:
             raise CommitUnclear(str(error)) from error
         if table.version() != version + 1:
@@ -143,11 +193,11 @@ class Ledger:
             if taken >= most_bytes:
                 upto_ts = min(upto_ts, file["max.commit_ts"])
                 break
-        store = PyFileSystem(DeltaStorageHandler.from_table(table._table))
+        store = self._store
         inside = (pc.field("commit_ts") > after_ts) & (pc.field("commit_ts") <= upto_ts)
         schema = pa.schema([LEDGER.field(name) for name in columns])
         found = [
-            parquet.read_table(unquote(f["path"]), columns=list(columns), filesystem=store, filters=inside, partitioning=None).cast(schema)
+            pq.read_table(unquote(f["path"]), columns=list(columns), filesystem=store, filters=inside, partitioning=None).cast(schema)
             for f in files
             if f["min.commit_ts"] <= upto_ts
         ]
@@ -163,6 +213,85 @@ class Ledger:
         if "://" not in self.uri:
             for part in parts:
                 shutil.rmtree(Path(self.uri, part.path).parent / "_delta_log", ignore_errors=True)
+
+    # Upkeep: by a handle of its own.
+
+    def files(self) -> list[LiveFile]:
+        """Those of the version that is known."""
+        actions = pa.table(self._held.get_add_actions(flatten=True))
+        firsts = actions["min.commit_ts"] if "min.commit_ts" in actions.column_names else pa.nulls(len(actions))
+        rows = zip(*(c.to_pylist() for c in (actions["path"], actions["size_bytes"], firsts)), strict=True)
+        return [LiveFile(path, size, first or 0) for path, size, first in rows]
+
+    def rewritten(self, files: Sequence[LiveFile], given_up: Callable[[], bool]) -> list[WrittenPart]:
+        """The rows of ``files`` in new files that no commit knows yet. It holds some ``_RUN_BYTES`` of rows twice.
+
+        Raises:
+            ApplyError: a file cannot be read or written.
+        """
+        store, parts, held = self._store, list[WrittenPart](), list[pa.Table]()
+        try:
+            for file in files:
+                if given_up():
+                    break
+                held.append(pq.read_table(file.path, filesystem=store, partitioning=None).cast(LEDGER))
+                if sum(table.nbytes for table in held) >= _RUN_BYTES:
+                    parts += _sorted_part(self._lake, held, _FULL)
+                    held = []
+            return parts + (_sorted_part(self._lake, held, "parts") if held else [])
+        except (*_FAULTS, pa.ArrowException) as error:
+            raise ApplyError(f"the files of {self.uri} cannot be rewritten: {error}") from error
+
+    def checkpoint(self) -> None:
+        """Let readers begin at the version that is known.
+
+        Raises:
+            ApplyError: it cannot be written.
+        """
+        try:
+            self._held.create_checkpoint()
+        except _FAULTS as error:
+            raise ApplyError(f"the log of {self.uri} has no new checkpoint: {error}") from error
+
+    def shorten_log(self) -> None:
+        """Remove versions from the log but for the ``LOG_VERSIONS`` newest and those of ``LOG_SECONDS``; to be called behind ``checkpoint``.
+
+        Raises:
+            ApplyError: one cannot be removed.
+        """
+        before = time.time() - LOG_SECONDS
+        try:
+            for entry in self._store.get_file_info(pafs.FileSelector("_delta_log")):
+                number = entry.base_name[:20]
+                if number.isdecimal() and int(number) <= self.version - LOG_VERSIONS and entry.mtime_ns < before * 1e9:
+                    self._store.delete_file(entry.path)
+        except OSError as error:
+            raise ApplyError(f"the log of {self.uri} cannot be shortened: {error}") from error
+
+    def sweep(self, settled: Callable[[], None]) -> None:
+        """Remove files that no version has needed for ``KEPT_HOURS``. What a suspended process took for such is looked at again:
+        ``settled`` returns when commits that were under way are done.
+
+        Raises:
+            ApplyError: one cannot be removed.
+        """
+        try:
+            old = set(self._held.vacuum(KEPT_HOURS, dry_run=True, enforce_retention_duration=False, full=True))
+            settled()
+            self._held.update_incremental()
+            for path in sorted(old - {file.path for file in self.files()}):
+                self._store.delete_file(path)
+                if "://" not in self.uri:
+                    for directory in Path(path).parents[:-1]:
+                        with suppress(OSError):
+                            Path(self.uri, directory).rmdir()
+        except _FAULTS as error:
+            raise ApplyError(f"old files of {self.uri} cannot be removed: {error}") from error
+
+    @property
+    def _store(self) -> pafs.FileSystem:
+        """The files of the table, wherever they are."""
+        return pafs.PyFileSystem(DeltaStorageHandler.from_table(self._held._table))
 
     @property
     def _held(self) -> DeltaTable:
@@ -187,9 +316,9 @@ class Ledger:
         )
 
 
-def written_part(lake: str, batches: Iterator[pa.RecordBatch]) -> Iterator[WrittenPart]:
-    """Write ``batches`` (``LEDGER``) as files of the ledger that no commit knows yet; on an executor."""
-    inside, table = f"parts/{uuid.uuid4()}", None
+def written_part(lake: str, batches: Iterator[pa.RecordBatch], kind: str = "parts") -> Iterator[WrittenPart]:
+    """Write ``batches`` (``LEDGER``) as files of the ledger that no commit knows yet; on an executor, or by a compaction."""
+    inside, table = f"{kind}/{uuid.uuid4()}", None
     for run in _runs(batches):
         table = table or _created(_made(f"{lake.rstrip('/')}/changes/{inside}"))
         write_deltalake(table, pa.Table.from_batches(run, schema=LEDGER), mode="append", writer_properties=_WRITER)
@@ -219,6 +348,11 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(f.name, _plain(f.type), f.nullable) for f in kind])
     return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind, kind)
+
+
+def _sorted_part(lake: str, tables: Sequence[pa.Table], kind: str) -> list[WrittenPart]:
+    rows = pa.concat_tables(tables).sort_by(_IN_ORDER)
+    return list(written_part(lake, iter(rows.to_batches(max_chunksize=_BATCH_ROWS)), kind))
 
 
 def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:

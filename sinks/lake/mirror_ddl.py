@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, digits_of, kind_of, missing_value
 from pyspark_tidb_binlog.schemas.changes.former_types import fitted
 from pyspark_tidb_binlog.schemas.changes.typed_cells import is_date, type_of, typed
-from pyspark_tidb_binlog.schemas.changes.variant_values import VariantColumn, rows_as_variants
-from pyspark_tidb_binlog.schemas.table_changes import AddColumn, ModifyColumn, RenameColumn, diff
+from pyspark_tidb_binlog.schemas.table_changes import AddColumn, RenameColumn, diff
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, PartitionType, TableInfo
 from pyspark_tidb_binlog.sinks.lake.net_changes import field_of, hidden_column, mirror_schema
 

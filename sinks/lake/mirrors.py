@@ -57,7 +57,7 @@ _NOT_FROM_THE_BEGINNING = "the ledger does not hold the table's rows from its be
 class Mirrors:
     """Follows the ledger in a thread of its own."""
 
-    def __init__(self, lake: str, interval: float, routes: Routes = Routes(), spark: "SparkSession | None" = None) -> None:
+    def __init__(self, lake: str, interval: float, routes: Routes, spark: "SparkSession | None" = None) -> None:
         """``interval``: seconds between moments; 0: as soon as there is something. ``spark`` renames and drops columns; without it they are written again."""
         self._lake = lake.rstrip("/")
         self._interval, self._routes, self._spark = interval, routes, spark

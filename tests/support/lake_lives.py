@@ -10,11 +10,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import LeaseHeld, LeaseLost
+from pyspark_tidb_binlog.sinks.engine.batch_report import Written
+from pyspark_tidb_binlog.sinks.lake import ledger, upkeep
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from tests.support import golden_messages
+from tests.support.eventually import eventually
 from tests.support.golden_messages import spans_of
 
 CASE = "txn"
@@ -24,8 +28,37 @@ LOST, HELD = 41, 42
 """Exit codes."""
 
 
+<<<<<<< ours
+BUSY_UPKEEP = {
+    (upkeep, "MOST_OPEN"): 4,
+    (upkeep, "LOOK_EVERY"): 1,
+    (upkeep, "CHECKPOINT_EVERY"): 3,
+    (ledger, "LOG_VERSIONS"): 4,
+    (ledger, "LOG_SECONDS"): 0.5,
+}
+"""Limits with which the few steps of a case are compacted many times."""
+
+
+class TidySink(LakeSink):
+    """Waits behind each step until nothing is to be compacted."""
+
+    def apply(self, *given: Any) -> Written:
+        done = super().apply(*given)
+        eventually(lambda: self.lost or not self.is_due())
+        return done
+
+    def is_due(self) -> bool:
+        with self._lock:
+            return bool(upkeep.due(self._ledger.files()))
+
+
 def sink_of(lake: Path, lease_timeout: float = 1.0) -> LakeSink:
-    return LakeSink(LakeSettings(str(lake), 1, lease_timeout=lease_timeout))
+    kind = TidySink if upkeep.MOST_OPEN == BUSY_UPKEEP[upkeep, "MOST_OPEN"] else LakeSink
+    return kind(LakeSettings(str(lake), 1, lease_timeout=lease_timeout))
+=======
+def sink_of(lake: Path, lease_timeout: float = 1.0, mirrors: bool = False) -> LakeSink:
+    return LakeSink(LakeSettings(str(lake), 1, lease_timeout=lease_timeout, mirror_interval=0.0 if mirrors else None))
+>>>>>>> theirs
 
 
 def replicate(sink: LakeSink, steps: int = 6, upto: int = 1 << 62, case: str = CASE) -> None:
@@ -34,11 +67,22 @@ def replicate(sink: LakeSink, steps: int = 6, upto: int = 1 << 62, case: str = C
 
 
 @contextmanager
-def life(lake: Path, die: str = "", stop: str = "", lease_timeout: float = 1.0, again: bool = False) -> Iterator["_Life"]:
+def life(
+<<<<<<< ours
+    lake: Path, die: str = "", stop: str = "", lease_timeout: float = 1.0, again: bool = False, busy: bool = False
+) -> Iterator["_Life"]:
     """A life that has begun. ``die``: as ``conf.failpoints`` reads it. ``stop``: likewise, but the process is suspended there. ``again``: another one
+    follows in the same process whenever the lease is another's. ``busy``: with ``BUSY_UPKEEP``.
+    """
+    process = _SERVER.Process(target=_live, args=(lake, die, stop, lease_timeout, again, busy))
+=======
+    lake: Path, die: str = "", stop: str = "", lease_timeout: float = 1.0, again: bool = False, mirrored: str = ""
+) -> Iterator["_Life"]:
+    """A life that has begun. ``mirrored``: the case, if its tables are to be mirrored. ``die``: as ``conf.failpoints`` reads it. ``stop``: likewise, but the process is suspended there. ``again``: another one
     follows in the same process whenever the lease is another's.
     """
-    process = _SERVER.Process(target=_live, args=(lake, die, stop, lease_timeout, again))
+    process = _SERVER.Process(target=_live, args=(lake, die, stop, lease_timeout, again, mirrored))
+>>>>>>> theirs
     process.start()
     try:
         yield _Life(process)
@@ -65,16 +109,22 @@ class _Life:
         os.kill(self._process.pid, signal.SIGCONT)
 
 
-def _live(lake: Path, die: str, stop: str, lease_timeout: float, again: bool) -> None:
+<<<<<<< ours
+def _live(lake: Path, die: str, stop: str, lease_timeout: float, again: bool, busy: bool) -> None:
+    for (module, name), value in BUSY_UPKEEP.items() if busy else ():
+        setattr(module, name, value)
+=======
+def _live(lake: Path, die: str, stop: str, lease_timeout: float, again: bool, mirrored: str) -> None:
+>>>>>>> theirs
     os.environ[failpoints.DIE] = die
     os.environ.pop(failpoints.DIE_LOG, None)
     if stop:
         os.environ[failpoints.DIE] = stop
         failpoints._die = lambda: os.kill(os.getpid(), signal.SIGSTOP)
     while True:
-        sink = sink_of(lake, lease_timeout)
+        sink = sink_of(lake, lease_timeout, bool(mirrored))
         try:
-            replicate(sink)
+            replicate(sink, case=mirrored or CASE)
         except (LeaseLost, LeaseHeld) as error:
             if not again:
                 os._exit(LOST if isinstance(error, LeaseLost) else HELD)

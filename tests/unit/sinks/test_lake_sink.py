@@ -5,11 +5,14 @@ import json
 import os
 import shutil
 import signal
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -23,16 +26,18 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine import late_record
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
+from pyspark_tidb_binlog.sinks.lake import upkeep
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.lake_state import LakeWriter
-from pyspark_tidb_binlog.sinks.lake.ledger import Ledger
-from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ledger_rows
+from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, LiveFile
+from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER, Doubled, ledger_rows
+from pyspark_tidb_binlog.sinks.lake.upkeep import due
 from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
 from tests.support.eventually import eventually
 from tests.support.golden_case import GOLDEN, load_case
 from tests.support.golden_messages import spans_of
-from tests.support.lake_lives import CASE, HELD, LOST, life, replicate, sink_of
-from tests.support.lake_rows import ledger_of, net_rows
+from tests.support.lake_lives import BUSY_UPKEEP, CASE, HELD, LOST, life, replicate, sink_of
+from tests.support.lake_rows import ledger_of, net_rows, place
 from tests.support.recorded_tables import comparable, recorded_rows
 
 
@@ -54,8 +59,20 @@ def empty(sink: LakeSink, upto_ts: int) -> None:
     sink.apply(ROW_EVENT.empty_table(), step(sink.commit_ts, upto_ts), StageClock())
 
 
+OPENED: list[LakeSink] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """No thread of a sink outlives its test."""
+    yield
+    while OPENED:
+        OPENED.pop().close()
+
+
 def opened(lake: Path, lease_timeout: float = 1.0) -> LakeSink:
     sink = sink_of(lake, lease_timeout)
+    OPENED.append(sink)
     sink.open(lambda _, commit_ts: 5 if commit_ts is None else commit_ts, lambda: history(job(7, 3, table(10, "t"), version=7)))
     return sink
 
@@ -73,15 +90,183 @@ def test_the_ledger_holds_each_change_and_leaves_the_recorded_tables(whole: list
 @pytest.mark.parametrize("point", ["before-downstream-commit:2", "after-downstream-commit:1"])
 def test_a_writer_that_is_killed_at_every_step_leaves_the_same(point: str, whole: list[dict[str, Any]], tmp_path: Path) -> None:
     """Each life dies before its second commit, or behind its first one: so each step is a death."""
-    deaths = 0
-    while True:
-        with life(tmp_path, point) as one:
+    deaths = deaths_of(tmp_path, point)
+    assert ledger_of(tmp_path) == whole
+    assert deaths >= len(spans_of(CASE, 6)) - 2
+
+
+def deaths_of(lake: Path, point: str, busy: bool = False) -> int:
+    """Lives that end at ``point``, until one does not."""
+    for deaths in range(60):
+        with life(lake, point, busy=busy) as one:
             code = one.ended()
         if code != -signal.SIGKILL:
-            break
-        deaths += 1
-    assert (code, ledger_of(tmp_path)) == (0, whole)
-    assert deaths >= len(spans_of(CASE, 6)) - 2
+            assert code == 0
+            return deaths
+    raise AssertionError("no life ends")
+
+
+@pytest.mark.parametrize(
+    "point", ["before-compaction-commit:2", "after-compaction-commit:1", "before-log-checkpoint:2", "after-log-checkpoint:2"]
+)
+def test_a_writer_that_is_killed_at_every_step_of_the_upkeep_leaves_the_same(
+    point: str, whole: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    assert deaths_of(tmp_path, point, busy=True) >= 2
+    assert ledger_of(tmp_path) == whole
+    assert log_versions(tmp_path)[0] > 0
+
+
+@pytest.mark.parametrize("point", ["before-compaction-commit:1", "before-log-checkpoint:2", "after-log-checkpoint:2"])
+def test_a_writer_that_was_suspended_within_its_upkeep_changes_nothing_once_it_wakes(
+    point: str, whole: list[dict[str, Any]], tmp_path: Path, busy_upkeep: None
+) -> None:
+    """It may write an old checkpoint of the log."""
+    with life(tmp_path, stop=point, busy=True) as first:
+        eventually(first.is_stopped)
+        sink = sink_of(tmp_path)
+        replicate(sink)
+        first.wake()
+        assert first.ended() == LOST
+        assert sink.lost is None
+        sink.close()
+    assert ledger_of(tmp_path) == whole
+
+
+def test_writers_that_take_the_lease_from_each_other_compact_it_and_leave_the_same(whole: list[dict[str, Any]], tmp_path: Path) -> None:
+    with (
+        life(tmp_path, lease_timeout=0.02, again=True, busy=True) as one,
+        life(tmp_path, lease_timeout=0.02, again=True, busy=True) as other,
+    ):
+        assert (one.ended(), other.ended()) == (0, 0)
+    assert ledger_of(tmp_path) == whole
+
+
+def test_files_that_another_program_has_compacted_meanwhile_are_not_swapped(
+    whole: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy_upkeep: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At each commit of a compaction another program has been there: before its look at the files, and between the look and the commit."""
+    sink = sink_of(tmp_path)
+    real, passes = sink._ledger.commit, itertools.count()
+
+    def compact() -> None:
+        DeltaTable(tmp_path / "changes").optimize.compact()
+
+    def commit(state: Any, rows: Any = (), parts: Any = (), gone: Any = ()) -> None:
+        if gone and next(passes) % 2:
+            compact()
+            sink._ledger.load()
+        elif gone:
+            look = sink._ledger.files
+            monkeypatch.setattr(sink._ledger, "files", lambda: (look(), compact())[0])
+            try:
+                real(state, rows, parts, gone)
+            finally:
+                monkeypatch.setattr(sink._ledger, "files", look)
+        real(state, rows, parts, gone)
+
+    monkeypatch.setattr(sink._ledger, "commit", commit)
+    replicate(sink)
+    sink.close()
+    assert next(passes) > 2
+    assert "is given up: version" in caplog.text
+    assert ledger_of(tmp_path) == whole
+
+
+def test_what_no_version_needs_goes_and_what_a_version_got_meanwhile_stays(
+    whole: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy_upkeep: None
+) -> None:
+    """A process that was suspended takes a file for an old one of no version, though a commit has it by now."""
+    from pyspark_tidb_binlog.sinks.lake import ledger
+
+    sink = sink_of(tmp_path)
+    replicate(sink)
+    changes = tmp_path / "changes"
+    (died,) = ledger.written_part(str(tmp_path), iter(a_batch(tmp_path)))
+    (late,) = ledger.written_part(str(tmp_path), iter(a_batch(tmp_path)))
+    before = {path for path in changes.rglob("*.parquet") if "_delta_log" not in path.parts}
+    for path in changes.rglob("*"):
+        os.utime(path, (time.time() - 36_000,) * 2)
+    monkeypatch.setattr(ledger, "KEPT_HOURS", 0)
+    here = ledger.Ledger(str(tmp_path))
+    here.load()
+    here.sweep(lambda: sink._swap([late], []))
+    sink.close()
+    live = {changes / path for path in (f.path for f in fresh_files(tmp_path))}
+    assert changes / died.path in before and changes / late.path in live
+    assert {path for path in changes.rglob("*.parquet") if "_delta_log" not in path.parts} == live < before
+    assert {path for path in changes.rglob("*") if path.is_dir() and not any(path.iterdir())} == set()
+    assert not [*changes.glob("parts/*/_delta_log"), *changes.glob("runs/*/_delta_log")]
+
+
+def test_a_compaction_is_no_change_and_carries_the_state(whole: list[dict[str, Any]], tmp_path: Path, busy_upkeep: None) -> None:
+    sink = sink_of(tmp_path)
+    replicate(sink)
+    compactions = 0
+    for path in (tmp_path / "changes" / "_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in path.read_text().splitlines()]
+        changed = {a[kind]["dataChange"] for a in actions for kind in ("add", "remove") if kind in a}
+        compactions += any("remove" in a for a in actions)
+        assert len(changed) <= 1 and changed != {any("remove" in a for a in actions)}
+        assert all("tidb_binlog" in a["commitInfo"] for a in actions if "commitInfo" in a)
+    assert compactions
+    files = [pa.parquet.read_table(tmp_path / "changes" / f.path).to_pylist() for f in fresh_files(tmp_path)]
+    assert len(files) < BUSY_UPKEEP[upkeep, "MOST_OPEN"] < len(whole)
+    for rows in files:
+        assert rows == sorted(rows, key=lambda row: (row["table_id"], *place(row)))
+    sink.close()
+    assert opened(tmp_path).commit_ts == sink.commit_ts
+
+
+def test_another_program_does_not_clean_the_log_of_the_state(tmp_path: Path) -> None:
+    """A stream that was stopped for long, and a program that commits so often that the log has a new checkpoint."""
+    sink = opened(tmp_path)
+    empty(sink, 10)
+    sink.close()
+    for number in range(202):
+        DeltaTable(tmp_path / "changes").alter.set_table_description(f"a person's {number}")
+        for path in (tmp_path / "changes" / "_delta_log").iterdir():
+            os.utime(path, (time.time() - 100 * 86_400,) * 2)
+    assert opened(tmp_path).commit_ts == 10
+    assert len(list((tmp_path / "changes" / "_delta_log").glob("*.checkpoint.parquet"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "chosen"),
+    [
+        ([1] * 3, 0),
+        ([1] * 4, 4),
+        ([100, 50, 1, 1], 2),
+        ([100, 50, 30, 1], 2),
+        ([100, 2, 1, 1], 3),
+        ([4, 2, 1, 1], 4),
+    ],
+)
+def test_which_files_are_compacted(sizes: list[int], chosen: int, busy_upkeep: None) -> None:
+    """At least the newest two, and older ones that are no larger than all newer ones together; never one that is full."""
+    files = [LiveFile(f"part-{ts}", size, ts) for ts, size in enumerate(sizes)]
+    full = [LiveFile(f"runs/{ts}", 1, ts) for ts in range(9)]
+    assert due([*full, *reversed(files)]) == files[len(files) - chosen :]
+
+
+def a_batch(lake: Path) -> list[pa.RecordBatch]:
+    return pa.table(DeltaTable(lake / "changes").scan()).slice(0, 1).cast(LEDGER).to_batches()
+
+
+def fresh_files(lake: Path) -> list[LiveFile]:
+    found = Ledger(str(lake))
+    found.load()
+    return found.files()
+
+
+def log_versions(lake: Path) -> list[int]:
+    return sorted(int(path.stem) for path in (lake / "changes" / "_delta_log").glob("*.json"))
+
+
+@pytest.fixture
+def busy_upkeep(monkeypatch: pytest.MonkeyPatch) -> None:
+    for (module, name), value in BUSY_UPKEEP.items():
+        monkeypatch.setattr(module, name, value)
 
 
 def test_a_writer_that_was_suspended_within_a_commit_writes_nothing_once_it_wakes(whole: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -280,10 +465,10 @@ def test_null_of_a_json_column_is_told_from_jsons_null(tmp_path: Path) -> None:
     for name, rows in left.items():
         info = history.find(*name.split("."), history.newest_version).info  # type: ignore[union-attr]
         columns = info.target_columns()
-        for place, column_ in enumerate(columns):
+        for number, column_ in enumerate(columns):
             if column_.tp != ColumnType.JSON:
                 continue
-            wanted = [row[place] for row in recorded_rows(GOLDEN / "types", name, info)]
+            wanted = [row[number] for row in recorded_rows(GOLDEN / "types", name, info)]
             got = [row[column_.name] if column_.name in row else "no field" for row in rows]
             assert got.count("no field") == wanted.count(None) and got.count(None) == wanted.count("null")
             seen |= {"NULL"} if None in wanted else set()

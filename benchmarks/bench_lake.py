@@ -1,0 +1,228 @@
+"""The lake beside the MySQL sink: ``python -m benchmarks.bench_lake [--repeat 3] [--minutes 2] [--rate 500] [--only backlog|lag]``.
+
+Backlog: the case ``bench`` from two Pumps into an empty MariaDB and into an empty lake, in turns, on one session. Measured as ``bench_backlog`` does.
+Prints row events a second of both, and their ratio with its goal.
+
+Lag: the workload at ``--rate`` transactions a second and one probe row per 100 ms. Lag is the time from a probe's commit upstream until a reader that
+follows the lake's log has read the row. Prints p50 and p99 of all and of each minute, with the live files, the versions in the log and the time of a
+step, so that an hour shows whether its end is as quick as its begin. Exit code 0 only if every goal is met.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql.types import VariantVal
+
+from benchmarks.bench_backlog import ROOT, be_frugal, memory_samples
+from benchmarks.bench_backlog import one as mysql_run
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed
+from pyspark_tidb_binlog.binlog_source.emulator.workload import PROBE, WorkloadConfig
+from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, FileConfig, SourceConfig, TargetConfig
+from pyspark_tidb_binlog.jobs import rehearse
+from pyspark_tidb_binlog.jobs.demo import catch_up
+from pyspark_tidb_binlog.jobs.lab import small_cluster
+from pyspark_tidb_binlog.jobs.lab.lag import Probes, lags, percentile
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
+
+RATIO_GOAL = 0.8
+LAG_GOALS = (0.5, 3.0)
+"""p50 and p99, in seconds."""
+DRIFT_GOAL = 1.5
+"""How many times the first minute's p50 the last one's may be."""
+EVENTS = 279_016
+"""Row events of the case ``bench``."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure both."""
+    options = argparse.ArgumentParser(description="The lake beside the MySQL sink.", allow_abbrev=False)
+    options.add_argument("--repeat", type=int, default=3, help="backlogs of each sink")
+    options.add_argument("--minutes", type=float, default=2.0, help="how long to measure the lag")
+    options.add_argument("--warm", type=float, default=15.0, help="seconds of the same load before measuring")
+    options.add_argument("--rate", type=float, default=500.0, help="transactions a second")
+    options.add_argument("--delivery", choices=("sorted", "raw"), default="sorted")
+    options.add_argument("--only", choices=("backlog", "lag"), help="one of the two")
+    given = options.parse_args(argv)
+    spark, reached = build_session("bench lake", master="local[2]"), True
+    if given.only != "lag":
+        reached &= compare_backlogs(spark, given.delivery, given.repeat)
+    if given.only != "backlog":
+        load_ = WorkloadConfig(rate=given.rate, sessions=16, gather=0.02, ddl_every=0)
+        reached &= measure_lag(spark, given.delivery, load_, given.warm, given.minutes)
+    spark.stop()
+    return 0 if reached else 1
+
+
+def _settings(delivery: str, lake: Path | None = None) -> DrainerConfig:
+    apply = ApplyConfig(on_finding="stop") if lake is None else ApplyConfig(on_finding="stop", db_type="lake")
+    return DrainerConfig(apply=apply, source=SourceConfig(delivery=delivery), files=FileConfig(dir=str(lake or "")))
+
+
+def compare_backlogs(spark: SparkSession, delivery: str, repeat: int) -> bool:
+    """Both sinks in turns; returns whether the ledger is quick enough."""
+    cases = ROOT / "tests" / "golden"
+    case, warm_up = load(cases / "bench"), load(cases / "txn")
+    mysql, lake = list[float](), list[float]()
+    with PrivateMariaDB() as server:
+        mysql_run(spark, warm_up, _settings(delivery), server.target())
+        lake_run(spark, warm_up, delivery)
+        for number in range(repeat):
+            mysql.append(mysql_run(spark, case, _settings(delivery), server.target()).seconds)
+            seconds, files, peak = lake_run(spark, case, delivery)
+            lake.append(seconds)
+            print(
+                f"run {number + 1}: MySQL sink {mysql[-1]:.2f} s, ledger {seconds:.2f} s with {files} live files, peak {peak:,.0f} MiB",
+                flush=True,
+            )
+    theirs, ours = (EVENTS / statistics.median(seconds) for seconds in (mysql, lake))
+    print(
+        f"{delivery}: ledger {ours:,.0f} row events/s, MySQL sink {theirs:,.0f}/s; ratio {ours / theirs:.2f} (goal: at least {RATIO_GOAL})",
+        flush=True,
+    )
+    return ours >= RATIO_GOAL * theirs
+
+
+def lake_run(spark: SparkSession, case: RecordedCase, delivery: str) -> tuple[float, int, float]:
+    """Load the case into fresh Pumps, then replicate it into a new lake: seconds, live files, MiB."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch, rehearse.staged(case, Path(scratch)) as stage:
+        for _ in feed(case, stage.addresses):
+            pass
+        lake = Path(scratch) / "lake"
+        replication = Replication(spark, rehearse.settings_for(stage, _settings(delivery, lake), TargetConfig(), Path(scratch)))
+        with memory_samples() as samples, replication:
+            while not replication.reached(case.end_ts):
+                time.sleep(0.005)
+            seconds = time.monotonic() - replication.started_at
+        return seconds, live_files(lake), max((mib for _, mib in samples), default=0.0)
+
+
+def live_files(lake: Path) -> int:
+    """Files of the ledger's newest version."""
+    return len(DeltaTable(lake / "changes").file_uris())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sample:
+    """The ledger at one time."""
+
+    at_ns: int
+    files: int
+    versions: int
+
+
+class LakeWatch:
+    """Follows the lake's log as a reader does and notes the largest id of the probe table, from its own thread."""
+
+    def __init__(self, lake: Path) -> None:
+        """The lake may appear later."""
+        self._changes = lake / "changes"
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lake watch", daemon=True)
+        self.sightings: list[tuple[int, int]] = []
+        """(largest id visible, monotonic nanoseconds), only where the id grew."""
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator["LakeWatch"]:
+        """For the duration of the block."""
+        self._thread.start()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            self._thread.join()
+
+    def sample(self) -> Sample:
+        """How large the table is."""
+        versions = sum(1 for _ in (self._changes / "_delta_log").glob("*.json"))
+        return Sample(time.monotonic_ns(), live_files(self._changes.parent), versions)
+
+    def _run(self) -> None:
+        version = 0
+        while not self._stop.wait(0.005):
+            with contextlib.suppress(FileNotFoundError):
+                while True:
+                    actions = (self._changes / "_delta_log" / f"{version:020}.json").read_text().splitlines()
+                    added = [a["add"] for a in map(json.loads, actions) if a.get("add", {}).get("dataChange")]
+                    self._look([self._changes / add["path"] for add in added])
+                    version += 1
+
+    def _look(self, files: Sequence[Path]) -> None:
+        database, table = PROBE.split(".")
+        seen = self.sightings[-1][0] if self.sightings else 0
+        newest = seen
+        for file in files:
+            wanted = [("database", "=", database), ("table", "=", table), ("op", "=", "insert")]
+            for image in pq.read_table(file, columns=["after"], filters=wanted, partitioning=None)["after"].to_pylist():
+                newest = max(newest, VariantVal(image["value"], image["metadata"]).toPython()["id"])
+        if newest > seen:
+            self.sightings.append((newest, time.monotonic_ns()))
+
+
+def measure_lag(spark: SparkSession, delivery: str, load_: WorkloadConfig, warm: float, minutes: float) -> bool:
+    """Commit upstream until visible in the lake; returns whether the goals were met."""
+    with contextlib.ExitStack() as stack:
+        work_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lag-", ignore_cleanup_errors=True)))
+        workload = stack.enter_context(small_cluster.upstream(work_dir, load_))
+        config = small_cluster.settings_for(workload, _settings(delivery, work_dir / "lake"), TargetConfig(), work_dir)
+        opened = workload.open(small_cluster.PUMPS)
+        with Replication(spark, config) as replication, LakeWatch(work_dir / "lake").watching() as watch:
+            catch_up(replication, opened.upto_ts)
+            workload.begin()
+            _watched(replication, warm)
+            before, begun, seen = workload.status(), time.monotonic(), len(workload.probes())
+            samples = [watch.sample()]
+            while (left := 60.0 * minutes - (time.monotonic() - begun)) > 0:
+                _watched(replication, min(60.0, left))
+                samples.append(watch.sample())
+            rate = (workload.status().transactions - before.transactions) / (time.monotonic() - begun)
+            catch_up(replication, workload.end().upto_ts)
+            steps = [sum(report.seconds.values()) for report in replication.reports]
+        probes = workload.probes(seen)
+    by_minute = [lags(within(probes, begin.at_ns, end.at_ns), watch.sightings) for begin, end in zip(samples, samples[1:], strict=False)]
+    for number, (sample, found) in enumerate(zip(samples[1:], by_minute, strict=True), 1):
+        print(
+            f"  minute {number}: p50 {percentile(found, 0.5):.2f} s, p99 {percentile(found, 0.99):.2f} s; {sample.files} live files, "
+            f"{sample.versions} versions in the log"
+        )
+    measured = [one for found in by_minute for one in found]
+    p50, p99 = (percentile(measured, share) for share in (0.5, 0.99))
+    first, last = (percentile(found, 0.5) for found in (by_minute[0], by_minute[-1]))
+    print(
+        f"{delivery}: p50 {p50:.2f} s (goal < {LAG_GOALS[0]}), p99 {p99:.2f} s (goal < {LAG_GOALS[1]}), max {max(measured, default=0.0):.2f} s; "
+        f"{len(measured)} of {len(probes)} probes, {rate:.0f} of {load_.rate:.0f} transactions/s; our part of a batch p50 "
+        f"{1000 * percentile(steps, 0.5):.0f} ms; last minute {last / (first or 1.0):.2f} times the first (goal < {DRIFT_GOAL})",
+        flush=True,
+    )
+    return bool(measured) and p50 < LAG_GOALS[0] and p99 < LAG_GOALS[1] and last < DRIFT_GOAL * first
+
+
+def within(probes: Probes, begin: int, end: int) -> Probes:
+    """Those that were committed from ``begin`` until ``end``; pure."""
+    return [(number, at) for number, at in probes if begin <= at < end]
+
+
+def _watched(replication: Replication, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        replication.check()
+        time.sleep(min(1.0, left))
+
+
+if __name__ == "__main__":
+    be_frugal()
+    sys.exit(main(sys.argv[1:]))

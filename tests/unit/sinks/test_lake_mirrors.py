@@ -1,0 +1,263 @@
+"""The mirrors of a lake without Spark: kills at every step, two writers, a suspended one that wakes, other programs in a mirror, and kinds of DDLs."""
+
+import datetime
+import signal
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
+from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnChange, Unfollowed, rows_of_partitions
+from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
+from pyspark_tidb_binlog.sinks.lake.net_changes import mirror_schema
+from tests.support.bank_states import TOTAL
+from tests.support.ddl_jobs import INT, VARCHAR, column, table
+from tests.support.eventually import eventually
+from tests.support.golden_case import load_case
+from tests.support.lake_lives import LOST, life, replicate, sink_of
+from tests.support.mirror_rows import assert_mirrored, moments, published, totals
+
+POINTS = ("after-mirror-merge", "after-mirror-ddl", "before-publication", "after-publication", "after-downstream-commit")
+
+
+def every_death() -> list[Any]:
+    """Each point, of which `make test` has a few."""
+    quick = {("ddl", "after-mirror-ddl"), ("bank", "before-publication"), ("bank", "after-mirror-merge")}
+    ways = [(case, point) for case in ("ddl", "bank") for point in POINTS if (case, point) != ("bank", "after-mirror-ddl")]
+    return [pytest.param(*way, id="-".join(way), marks=() if way in quick else pytest.mark.slow) for way in ways]
+
+
+@pytest.mark.parametrize(("case", "point"), every_death())
+def test_a_writer_that_is_killed_again_and_again_leaves_the_recorded_tables(case: str, point: str, tmp_path: Path) -> None:
+    deaths = 0
+    for passes in (1, 1, 2, 3, 1 << 30):
+        with life(tmp_path, f"{point}:{passes}", mirrored=case) as one:
+            code = one.ended()
+        deaths += code == -signal.SIGKILL
+    assert code == 0 and deaths >= 2
+    assert_mirrored(case, tmp_path)
+    if case == "bank":
+        assert set(totals(tmp_path)) - {0} == {TOTAL}
+
+
+@pytest.mark.parametrize("point", ["after-mirror-merge:3", "after-mirror-ddl:2", "before-publication:3"])
+def test_a_writer_that_was_suspended_publishes_nothing_once_it_wakes(point: str, tmp_path: Path) -> None:
+    with life(tmp_path, stop=point, mirrored="ddl") as first:
+        eventually(first.is_stopped)
+        sink = sink_of(tmp_path, mirrors=True)
+        replicate(sink, case="ddl")
+        sink.close()
+        at = moments(tmp_path)
+        first.wake()
+        assert first.ended() == LOST
+    assert moments(tmp_path) == at
+    assert_mirrored("ddl", tmp_path)
+
+
+def test_writers_that_take_the_lease_from_each_other_leave_the_recorded_tables(tmp_path: Path) -> None:
+    with (
+        life(tmp_path, lease_timeout=0.02, again=True, mirrored="bank") as one,
+        life(tmp_path, lease_timeout=0.02, again=True, mirrored="bank") as other,
+    ):
+        assert (one.ended(), other.ended()) == (0, 0)
+    assert_mirrored("bank", tmp_path)
+    assert set(totals(tmp_path)) - {0} == {TOTAL}
+
+
+def test_what_another_program_commits_to_a_mirror_is_undone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    end = load_case("bank").info["end_ts"]
+    sink = sink_of(tmp_path, mirrors=True)
+    replicate(sink, case="bank", upto=end - (1 << 28))
+    sink.close()
+    state = published(tmp_path)["g_bank.checking"]
+    DeltaTable(tmp_path / state.path).delete("id < 100")
+    sink = sink_of(tmp_path, mirrors=True)
+    replicate(sink, case="bank")
+    sink.close()
+    assert_mirrored("bank", tmp_path)
+    assert "another program has committed version" in caplog.text
+
+
+def test_a_table_that_fails_is_set_aside_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = MirrorTable.merge
+
+    def merge(self: MirrorTable, *given: Any) -> None:
+        if self.uri.endswith("/410"):
+            raise OSError("the disk is odd")
+        real(self, *given)
+
+    monkeypatch.setattr(MirrorTable, "merge", merge)
+    sink = sink_of(tmp_path, mirrors=True)
+    replicate(sink, case="bank")
+    sink.close()
+    assert_mirrored("bank", tmp_path, stale=frozenset({"checking"}))
+    assert published(tmp_path)["g_bank.checking"].why == "OSError: the disk is odd"
+
+
+def test_a_failure_that_passes_is_no_more_than_a_delay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, left = MirrorTable.merge, [2]
+
+    def merge(self: MirrorTable, *given: Any) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise OSError("the answer is lost")
+        real(self, *given)
+
+    monkeypatch.setattr(MirrorTable, "merge", merge)
+    sink = sink_of(tmp_path, mirrors=True)
+    replicate(sink, case="bank")
+    sink.close()
+    assert_mirrored("bank", tmp_path)
+
+
+def test_a_table_whose_beginning_the_ledger_lacks_is_stale(tmp_path: Path) -> None:
+    sink = LakeSink(LakeSettings(str(tmp_path), 1, sync_ddl=False, mirror_interval=0.0))
+    replicate(sink, case="bank")
+    sink.close()
+    found = published(tmp_path)
+    assert {s.state for s in found.values()} == {"stale"} and len(found) == 2
+    assert "from its beginning" in str(found["g_bank.savings"].why)
+    assert found["g_bank.savings"].path == ""
+
+
+BIGINT, DOUBLE, DECIMAL = ({**INT, "Tp": tp, "Flen": 20, "Decimal": d} for tp, d in ((8, 0), (5, -1), (246, 2)))
+UNSIGNED, SHORT, CHAR = {**INT, "Flag": 32}, {**VARCHAR, "Flen": 3}, {**VARCHAR, "Tp": 254}
+AB, ABC, CAB = ({**VARCHAR, "Tp": 247, "Elems": list(elems)} for elems in ("ab", "abc", "cab"))
+DAY, MOMENT, SECONDS = ({**INT, "Tp": tp, "Decimal": d} for tp, d in ((10, 0), (12, 6), (12, 0)))
+STAMP, TIME, JSON = ({**INT, "Tp": tp, "Decimal": 0} for tp in (7, 11, 245))
+
+
+def info_of(*columns: dict[str, Any], **more: Any) -> TableInfo:
+    return TableInfo.from_json(table(10, "t", [column(1, "id", {**INT, "Flag": 4099}), *columns], **more))
+
+
+def rows_of(info: TableInfo, *columns: list[Any]) -> pa.RecordBatch:
+    schema = mirror_schema(info)
+    return pa.RecordBatch.from_arrays([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "value", "wanted"),
+    [
+        (INT, BIGINT, 7, 7),
+        (BIGINT, INT, 7, 7),
+        (BIGINT, INT, 1 << 40, Unfollowed),
+        (INT, UNSIGNED, -1, -1),
+        (INT, DECIMAL, 7, Decimal("7.00")),
+        (DECIMAL, INT, Decimal("7.50"), Unfollowed),
+        (INT, VARCHAR, -7, "-7"),
+        (DOUBLE, VARCHAR, 0.1, "0.1"),
+        (VARCHAR, INT, "7", Unfollowed),
+        (VARCHAR, SHORT, "abc", "abc"),
+        (VARCHAR, SHORT, "abcd", Unfollowed),
+        (VARCHAR, CHAR, "a ", Unfollowed),
+        (AB, ABC, "b", "b"),
+        (AB, CAB, "b", "b"),
+        (CAB, AB, "c", Unfollowed),
+        (AB, VARCHAR, "a", "a"),
+        (DAY, MOMENT, datetime.date(2026, 1, 2), datetime.datetime(2026, 1, 2)),
+        (MOMENT, SECONDS, datetime.datetime(2026, 1, 2, 3), datetime.datetime(2026, 1, 2, 3)),
+        (MOMENT, SECONDS, datetime.datetime(2026, 1, 2, 3, 4, 5, 6), Unfollowed),
+        (SECONDS, STAMP, datetime.datetime(2026, 1, 2), Unfollowed),
+        (TIME, VARCHAR, "10:00:00", Unfollowed),
+        (VARCHAR, JSON, "1", Unfollowed),
+        (INT, INT, None, None),
+    ],
+)
+def test_a_converted_column_keeps_its_values_or_sets_the_table_aside(old: Any, new: Any, value: Any, wanted: Any) -> None:
+    before, after = info_of(column(2, "v", old)), info_of(column(3, "v", new))
+    change = ColumnChange.of(before, after, "alter table t modify column v")
+    rows = rows_of(before, [1, 2], [value, None])
+    if wanted is Unfollowed:
+        with pytest.raises(Unfollowed, match="column v"):
+            change.turned(rows)
+    else:
+        assert change.turned(rows).column("v").to_pylist() == [wanted, None]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "query", "wanted"),
+    [
+        ([column(2, "a")], [column(2, "a", comment="x")], "", []),
+        ([column(2, "a")], [column(2, "b")], "alter table t rename column a to b", ["RENAME COLUMN `a` TO `b`"]),
+        ([column(2, "a")], [], "alter table t drop column a", ["DROP COLUMNS (`a`)"]),
+        ([], [column(2, "a`b", DECIMAL)], "", ["ADD COLUMNS (`a``b` DECIMAL(20, 2))"]),
+        ([], [column(2, "j", JSON)], "", ["ADD COLUMNS (`j` VARIANT)"]),
+        ([], [column(2, "a", INT, origin_default="5")], "", None),
+        ([], [column(2, "a", {**INT, "Flag": 1})], "", None),
+        ([column(2, "a")], [column(2, "a"), column(3, "g", INT, generated_expr_string="`a` + 1")], "", []),
+        (
+            [column(2, "a"), column(3, "b")],
+            [column(2, "b"), column(3, "a")],
+            "alter table t rename column a to b, rename column b to a",
+            [
+                "RENAME COLUMN `a` TO `_was_a`",
+                "RENAME COLUMN `b` TO `_was_b`",
+                "RENAME COLUMN `_was_a` TO `b`",
+                "RENAME COLUMN `_was_b` TO `a`",
+            ],
+        ),
+    ],
+)
+def test_what_becomes_of_columns(before: Any, after: Any, query: str, wanted: list[str] | None) -> None:
+    change = ColumnChange.of(info_of(*before), info_of(*after), query)
+    assert (change.metadata, change.none) == (wanted, wanted == [])
+
+
+def parts(kind: int, expr: str, *columns: str, **limits: Any) -> dict[str, Any]:
+    made = [{"id": 20 + n, "name": {"O": f"p{n}"}, **part} for n, part in enumerate(limits["of"])]
+    return {"partition": {"type": kind, "expr": expr, "columns": [{"O": c} for c in columns], "definitions": made}}
+
+
+def below(*limits: str) -> dict[str, Any]:
+    return {"less_than": list(limits)}
+
+
+def among(*values: str) -> dict[str, Any]:
+    return {"in_values": [[v] for v in values]}
+
+
+YEARS = [datetime.date(2024, 12, 31), datetime.date(2025, 1, 1), datetime.date(2025, 12, 31), datetime.date(2026, 1, 1), None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "how", "wanted"),
+    [
+        (
+            INT,
+            [None, -5, 9, 10, 99, 100],
+            parts(1, "`v`", of=[below("10"), below("100"), below("MAXVALUE")]),
+            {0: [0, 1, 2], 1: [3, 4], 2: [5]},
+        ),
+        (DAY, YEARS, parts(1, "year(`v`)", of=[below("2025"), below("2026"), below("MAXVALUE")]), {0: [0, 4], 1: [1, 2], 2: [3]}),
+        (DAY, YEARS, parts(1, "to_days(`v`)", of=[below("739617"), below("739982"), below("MAXVALUE")]), {0: [0, 4], 1: [1, 2], 2: [3]}),
+        (
+            DAY,
+            YEARS,
+            parts(1, "", "v", of=[below("'2025-01-01'"), below("'2026-01-01'"), below("MAXVALUE")]),
+            {0: [0, 4], 1: [1, 2], 2: [3]},
+        ),
+        (VARCHAR, ["a", "b", "c", None], parts(1, "", "v", of=[below("'b'"), below("'c'")]), {0: [0, 3], 1: [1]}),
+        (INT, [1, 2, 3, None], parts(3, "`v`", of=[among("1", "3"), among("2", "NULL")]), {0: [0, 2], 1: [1, 3]}),
+        (INT, [-3, 0, 4, 5, None], parts(2, "`v`", of=[{}, {}, {}, {}]), {0: [1, 2, 4], 1: [3], 2: [], 3: [0]}),
+        (INT, [1], parts(1, "`v` * 2", of=[below("10")]), {0: Unfollowed}),
+        (INT, [1], parts(4, "", "v", of=[{}, {}]), {0: Unfollowed}),
+        ({**VARCHAR, "Collate": "utf8mb4_general_ci"}, ["a"], parts(1, "", "v", of=[below("'b'")]), {0: Unfollowed}),
+    ],
+)
+def test_the_rows_of_a_partition(kind: Any, values: list[Any], how: dict[str, Any], wanted: dict[int, Any], tmp_path: Path) -> None:
+    info = info_of(column(2, "v", kind), **how)
+    mirror = MirrorTable.created(str(tmp_path / "m"), mirror_schema(info), Stamp(1, 1))
+    mirror.append(pa.Table.from_batches([rows_of(info, list(range(len(values))), values)]), Stamp(1, 1))
+    for number, ids in wanted.items():
+        if ids is Unfollowed:
+            with pytest.raises(Unfollowed):
+                rows_of_partitions(info, [f"p{number}"])
+        else:
+            found = [row["id"] for batch in mirror.read(rows_of_partitions(info, [f"p{number}"])) for row in batch.to_pylist()]
+            assert sorted(found) == ids, number
