@@ -30,8 +30,9 @@ BROAD_EXCEPTS = {
     "binlog_source/source/tails.py",
     "sinks/mysql/statements.py",
     "sinks/delta/checkpoint_table.py",
+    "sinks/lake/mirrors.py",
 }
-"""Where everything may be caught: to tell it, log it and exit; to answer a client whose handler failed; to go on with a heartbeat, or with rows that nobody else writes; where a library raises bare Exceptions;
+"""Where everything may be caught: to tell it, log it and exit; to answer a client whose handler failed; to go on with a heartbeat, or with rows that nobody else writes, or without one of many tables; where a library raises bare Exceptions;
 to raise it again where it belongs."""
 
 INSIDES = {"jobs/spark/pyspark_insides.py", "sinks/engine/spark_jvm.py"}

@@ -26,7 +26,7 @@ class Unfollowed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnChange:
+class ColumnMoves:
     """A mirror's columns before and after a DDL."""
 
     before: TableInfo
@@ -35,7 +35,7 @@ class ColumnChange:
     """For each column after it: the column before it; None: it is new."""
 
     @classmethod
-    def of(cls, before: TableInfo, after: TableInfo, query: str) -> "ColumnChange":
+    def of(cls, before: TableInfo, after: TableInfo, query: str) -> "ColumnMoves":
         """By the DDL's meaning."""
         changes = diff(before, after, query)
         former = {c.after: c.before for c in changes if isinstance(c, RenameColumn)}

@@ -21,7 +21,7 @@ from deltalake.schema import Field, Schema, VariantType
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.sinks.lake.ledger import APP
-from pyspark_tidb_binlog.sinks.lake.net_changes import NetChanges
+from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,7 +100,7 @@ class MirrorTable:
         """The names of the columns."""
         return [field.name for field in self._table.schema().fields]
 
-    def merge(self, net: NetChanges, stamp: Stamp) -> None:
+    def merge(self, net: MirrorChanges, stamp: Stamp) -> None:
         """Make the rows what ``net`` says."""
         if net.fresh:
             write_deltalake(self._table, net.rows, mode="append", commit_properties=stamp.commit)
@@ -154,7 +154,7 @@ class MirrorTable:
 
     def is_true_of_some(self, select: str) -> bool:
         """Whether a query on the table ``t`` has a row."""
-        return any(len(batch) for batch in QueryBuilder().register("t", self._table).execute(select))
+        return any(pa.record_batch(batch).num_rows for batch in QueryBuilder().register("t", self._table).execute(select))
 
     def tidy(self, stamp: Stamp) -> None:
         """Few files again, if there are many."""

@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.schemas.errors import LeaseLost
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger
-from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnChange, Unfollowed, rows_of_partitions
+from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed, rows_of_partitions
 from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, MirrorTable, Stamp
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, hidden_column, mirror_schema, net_changes
 from pyspark_tidb_binlog.sinks.lake.snapshots import DROPPED, MIRRORED, STALE, MirrorState, Snapshots
@@ -384,7 +384,7 @@ class _Round:
             mirror = self._mirrors.mirror(table, stamp)
             mirror.delete(rows_of_partitions(before, _emptied(before, after)), stamp)
             return replace(done, version=mirror.version)
-        change = ColumnChange.of(before, after, job.query)
+        change = ColumnMoves.of(before, after, job.query)
         if change.none:
             return replace(done, upto_ts=table.upto_ts)
         mirror, metadata = self._mirrors.mirror(table, stamp), change.metadata

@@ -27,7 +27,7 @@ NEEDED = ("database", "table", "op", "commit_ts", "seq", "before", "after", "tab
 
 
 @dataclass(frozen=True, slots=True)
-class NetChanges:
+class MirrorChanges:
     """What a span leaves, a row each."""
 
     rows: pa.Table
@@ -67,7 +67,7 @@ def field_of(column: ColumnInfo) -> pa.Field:
     return pa.field(column.name, type_of(column))
 
 
-def net_changes(rows: pa.Table, info: TableInfo) -> NetChanges | None:
+def net_changes(rows: pa.Table, info: TableInfo) -> MirrorChanges | None:
     """The net effect of ``rows`` (``NEEDED``, of one table, in their order), whose images are of ``info``; None: nothing.
 
     Raises:
@@ -96,7 +96,7 @@ def net_changes(rows: pa.Table, info: TableInfo) -> NetChanges | None:
         ids = cells_of(both.take(pa.array(np.where(was, first, len(before) + last))), info.handle_columns())
         _require_found(ids, names, rows)
     cells = [cell.cast(field.type) if cell.type != field.type else cell for cell, field in zip(images, schema, strict=True)]
-    return NetChanges(pa.Table.from_arrays(cells, schema=schema), pa.table(ids, names=list(names)), pa.array(~remains), not was.any())
+    return MirrorChanges(pa.Table.from_arrays(cells, schema=schema), pa.table(ids, names=list(names)), pa.array(~remains), not was.any())
 
 
 def _numbers(keys: pa.BinaryArray) -> pa.Array:

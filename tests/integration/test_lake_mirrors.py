@@ -37,6 +37,7 @@ def every_way() -> list[Any]:
 CUTS = {"types": DRIVER, "keys": PARTS, "ddl": DRIVER, "txn": PARTS, "beyond_mysql": DRIVER, "bank": LARGE, "online": LARGE}
 
 
+@pytest.mark.shows("spark.mirror-interval")
 @pytest.mark.parametrize(("name", "delivery", "interval"), every_way())
 def test_mirrors_are_what_the_upstream_had(name: str, delivery: str, interval: float, spark: SparkSession, tmp_path: Path) -> None:
     with Arena(load(GOLDEN / name), None, tmp_path, delivery, CUTS[name]) as arena:

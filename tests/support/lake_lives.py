@@ -28,7 +28,6 @@ LOST, HELD = 41, 42
 """Exit codes."""
 
 
-<<<<<<< ours
 BUSY_UPKEEP = {
     (upkeep, "MOST_OPEN"): 4,
     (upkeep, "LOOK_EVERY"): 1,
@@ -52,13 +51,9 @@ class TidySink(LakeSink):
             return bool(upkeep.due(self._ledger.files()))
 
 
-def sink_of(lake: Path, lease_timeout: float = 1.0) -> LakeSink:
-    kind = TidySink if upkeep.MOST_OPEN == BUSY_UPKEEP[upkeep, "MOST_OPEN"] else LakeSink
-    return kind(LakeSettings(str(lake), 1, lease_timeout=lease_timeout))
-=======
 def sink_of(lake: Path, lease_timeout: float = 1.0, mirrors: bool = False) -> LakeSink:
-    return LakeSink(LakeSettings(str(lake), 1, lease_timeout=lease_timeout, mirror_interval=0.0 if mirrors else None))
->>>>>>> theirs
+    kind = TidySink if upkeep.MOST_OPEN == BUSY_UPKEEP[upkeep, "MOST_OPEN"] else LakeSink
+    return kind(LakeSettings(str(lake), 1, lease_timeout=lease_timeout, mirror_interval=0.0 if mirrors else None))
 
 
 def replicate(sink: LakeSink, steps: int = 6, upto: int = 1 << 62, case: str = CASE) -> None:
@@ -68,21 +63,12 @@ def replicate(sink: LakeSink, steps: int = 6, upto: int = 1 << 62, case: str = C
 
 @contextmanager
 def life(
-<<<<<<< ours
-    lake: Path, die: str = "", stop: str = "", lease_timeout: float = 1.0, again: bool = False, busy: bool = False
+    lake: Path, die: str = "", stop: str = "", lease_timeout: float = 1.0, again: bool = False, busy: bool = False, mirrored: str = ""
 ) -> Iterator["_Life"]:
     """A life that has begun. ``die``: as ``conf.failpoints`` reads it. ``stop``: likewise, but the process is suspended there. ``again``: another one
-    follows in the same process whenever the lease is another's. ``busy``: with ``BUSY_UPKEEP``.
+    follows in the same process whenever the lease is another's. ``busy``: with ``BUSY_UPKEEP``. ``mirrored``: the case, if its tables are mirrored.
     """
-    process = _SERVER.Process(target=_live, args=(lake, die, stop, lease_timeout, again, busy))
-=======
-    lake: Path, die: str = "", stop: str = "", lease_timeout: float = 1.0, again: bool = False, mirrored: str = ""
-) -> Iterator["_Life"]:
-    """A life that has begun. ``mirrored``: the case, if its tables are to be mirrored. ``die``: as ``conf.failpoints`` reads it. ``stop``: likewise, but the process is suspended there. ``again``: another one
-    follows in the same process whenever the lease is another's.
-    """
-    process = _SERVER.Process(target=_live, args=(lake, die, stop, lease_timeout, again, mirrored))
->>>>>>> theirs
+    process = _SERVER.Process(target=_live, args=(lake, die, stop, lease_timeout, again, busy, mirrored))
     process.start()
     try:
         yield _Life(process)
@@ -109,13 +95,9 @@ class _Life:
         os.kill(self._process.pid, signal.SIGCONT)
 
 
-<<<<<<< ours
-def _live(lake: Path, die: str, stop: str, lease_timeout: float, again: bool, busy: bool) -> None:
+def _live(lake: Path, die: str, stop: str, lease_timeout: float, again: bool, busy: bool, mirrored: str) -> None:
     for (module, name), value in BUSY_UPKEEP.items() if busy else ():
         setattr(module, name, value)
-=======
-def _live(lake: Path, die: str, stop: str, lease_timeout: float, again: bool, mirrored: str) -> None:
->>>>>>> theirs
     os.environ[failpoints.DIE] = die
     os.environ.pop(failpoints.DIE_LOG, None)
     if stop:

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
-from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnChange, Unfollowed, rows_of_partitions
+from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed, rows_of_partitions
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
 from pyspark_tidb_binlog.sinks.lake.net_changes import mirror_schema
 from tests.support.bank_states import TOTAL
@@ -171,7 +171,7 @@ def rows_of(info: TableInfo, *columns: list[Any]) -> pa.RecordBatch:
 )
 def test_a_converted_column_keeps_its_values_or_sets_the_table_aside(old: Any, new: Any, value: Any, wanted: Any) -> None:
     before, after = info_of(column(2, "v", old)), info_of(column(3, "v", new))
-    change = ColumnChange.of(before, after, "alter table t modify column v")
+    change = ColumnMoves.of(before, after, "alter table t modify column v")
     rows = rows_of(before, [1, 2], [value, None])
     if wanted is Unfollowed:
         with pytest.raises(Unfollowed, match="column v"):
@@ -205,7 +205,7 @@ def test_a_converted_column_keeps_its_values_or_sets_the_table_aside(old: Any, n
     ],
 )
 def test_what_becomes_of_columns(before: Any, after: Any, query: str, wanted: list[str] | None) -> None:
-    change = ColumnChange.of(info_of(*before), info_of(*after), query)
+    change = ColumnMoves.of(info_of(*before), info_of(*after), query)
     assert (change.metadata, change.none) == (wanted, wanted == [])
 
 
