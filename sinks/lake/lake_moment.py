@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.schemas.changes.table_names import NamedTable
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.sinks.lake.snapshots import DROPPED, MIRRORED, Moment
+from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, MIRRORED, Moment
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from pyspark_tidb_binlog.schemas.events import as_time, moment_of, ts_at
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published, TablePlace, readable
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, scanned
+from pyspark_tidb_binlog.sinks.lake.moments import Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, identity, net_changes
-from pyspark_tidb_binlog.sinks.lake.snapshots import Snapshots
 
 _GONE, _FOUND = "_tidb_gone", "_tidb_found_"
 _ORDER = [(name, "ascending") for name in ("commit_ts", "seq", "schema_version")]

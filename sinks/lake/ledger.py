@@ -1,4 +1,4 @@
-"""The ledger: one append-only Delta table, ``changes``, written by delta-rs. The files of a lake that know delta-rs are ``ledger``, ``mirror_table`` and ``snapshots``. [deltalake]
+"""The ledger: one append-only Delta table, ``changes``, written by delta-rs. The files of a lake that know delta-rs are ``ledger``, ``mirror_table`` and ``moments``. [deltalake]
 
 Promises: a commit is compare-and-swap. It succeeds only as the next version after the one that this handle knows, with its rows and its
 ``LakeState``; whatever another process has committed in between makes it fail with ``CommitUnclear``. Files that were written for a commit that

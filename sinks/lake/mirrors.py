@@ -28,8 +28,8 @@ from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed, rows_of_partitions
 from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, MirrorTable, Stamp
+from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, MIRRORED, STALE, MirrorState, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, hidden_column, mirror_schema, net_changes
-from pyspark_tidb_binlog.sinks.lake.snapshots import DROPPED, MIRRORED, STALE, MirrorState, Snapshots
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.changes.typed_cells import is_date
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
-from pyspark_tidb_binlog.sinks.lake.snapshots import MIRRORED, MirrorState, _state_of
+from pyspark_tidb_binlog.sinks.lake.moments import MIRRORED, MirrorState, _state_of
 from tests.support.golden_case import GOLDEN
 from tests.support.recorded_tables import comparable, recorded_rows
 

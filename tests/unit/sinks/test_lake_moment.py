@@ -9,7 +9,7 @@ import pytest
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.lake.lake_moment import Published, TablePlace, readable
-from pyspark_tidb_binlog.sinks.lake.snapshots import Moment
+from pyspark_tidb_binlog.sinks.lake.moments import Moment
 
 T = tso(1_763_640_000_000)
 
