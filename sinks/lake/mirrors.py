@@ -267,8 +267,8 @@ class _Round:
             if table is None and count:
                 first = rows.slice(0, 1).to_pylist()[0]
                 at = self.history.table_at(table_id, self.history.newest_version)
-                table = MirrorState(table_id, first["database"], first["table"], info=at.info if at else None)
-                self.tables[table_id] = self._aside(table, _NOT_FROM_THE_BEGINNING)
+                unknown = MirrorState(table_id, first["database"], first["table"], info=at.info if at else None)
+                table = self.tables[table_id] = self._aside(unknown, _NOT_FROM_THE_BEGINNING)
         if not count or table is None or table.state != MIRRORED:
             return
 

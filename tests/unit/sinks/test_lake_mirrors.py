@@ -72,7 +72,7 @@ def test_writers_that_take_the_lease_from_each_other_leave_the_recorded_tables(t
 def test_what_another_program_commits_to_a_mirror_is_undone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     end = load_case("bank").info["end_ts"]
     sink = sink_of(tmp_path, mirrors=True)
-    replicate(sink, case="bank", upto=end - (1 << 28))
+    replicate(sink, case="bank", upto=end - (1 << 30))
     sink.close()
     state = published(tmp_path)["g_bank.checking"]
     DeltaTable(tmp_path / state.path).delete("id < 100")

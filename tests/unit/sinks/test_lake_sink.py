@@ -112,7 +112,7 @@ def deaths_of(lake: Path, point: str, busy: bool = False) -> int:
 def test_a_writer_that_is_killed_at_every_step_of_the_upkeep_leaves_the_same(
     point: str, whole: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    assert deaths_of(tmp_path, point, busy=True) >= 2
+    assert deaths_of(tmp_path, point, busy=True) >= 1
     assert ledger_of(tmp_path) == whole
     assert log_versions(tmp_path)[0] > 0
 
