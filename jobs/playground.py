@@ -53,7 +53,7 @@ from pyspark_tidb_binlog.lake import Lake
 spark = build_session("lake")
 lake = Lake(spark, "%(dir)s")
 lake.table("{ORDERS}").groupBy("status").count().show()
-lake.at(datetime.now(UTC) - timedelta(seconds=20)).table("{ORDERS}").groupBy("status").count().show()
+lake.at(datetime.now(UTC) - timedelta(seconds=5)).table("{ORDERS}").groupBy("status").count().show()
 lake.changes("{ORDERS}").where("op = 'update'").selectExpr("commit_time", "before:status::string", "after:status::string").show(5)
 """
 """What a person pastes to read a lake, as docs/playground.md has it; ``dir``: the lake."""
@@ -194,7 +194,7 @@ def _lake_lines(settings: DrainerConfig) -> Iterator[str]:
     yield "In Python, in another terminal:"
     yield LAKE % {"dir": settings.files.dir}
     yield "What the lake has, and what the drainer does:"
-    yield f"{COMMAND} lake tables {settings.files.dir}\n{COMMAND} ctl status -registry {settings.source.pumps}\n"
+    yield f"{COMMAND} lake tables --dir {settings.files.dir}\n{COMMAND} ctl status -registry {settings.source.pumps}\n"
 
 
 def _print(parts: Iterator[str]) -> None:

@@ -181,7 +181,9 @@ def _run(
             return EXIT_FAILED
     reporter.finish()
     if lake:
-        reporter.conclude(f"{case.directory.name} {replication.delivery} is in {lake}; see its tables with {COMMAND} lake tables {lake}")
+        reporter.conclude(
+            f"{case.directory.name} {replication.delivery} is in {lake}; see its tables with {COMMAND} lake tables --dir {lake}"
+        )
         return 0
     outcome = compare(case.directory, target)
     if outcome is None:

@@ -35,7 +35,7 @@ from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState, LakeWriter
 from pyspark_tidb_binlog.sinks.lake.ledger import CommitUnclear, Ledger, LiveFile, WrittenPart
 from pyspark_tidb_binlog.sinks.lake.ledger_parts import parts_of
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ddl_row, ledger_rows
-from pyspark_tidb_binlog.sinks.lake.mirrors import Mirrors
+from pyspark_tidb_binlog.sinks.lake.mirrors import MUCH, Mirrors
 from pyspark_tidb_binlog.sinks.lake.upkeep import Upkeep
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
@@ -149,7 +149,7 @@ class LakeSink(Sink):
                 raise ApplyError(f"cannot record DDL job {step.job.id} at {step.commit_ts}: the lake stands at {self._commit_ts}")
             unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT) or step.skip_ts in self._settings.ignored_ts
             rows = [] if unwanted or not self._settings.sync_ddl else [ddl_row(step, self._name(step, history))]
-            self._step(step.commit_ts, step.applied, rows, changes=len(rows))
+            self._step(step.commit_ts, step.applied, rows, changes=MUCH * len(rows))
         self._commit_ts = max(self._commit_ts, step.commit_ts)
         return DdlResult()
 

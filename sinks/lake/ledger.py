@@ -181,7 +181,10 @@ class Ledger:
             raise CommitUnclear(f"the handle is at version {table.version()} after a commit of {version + 1}")
 
     def rows(self, after_ts: int, upto_ts: int, columns: Sequence[str], most_bytes: int = 1 << 62) -> tuple[int, pa.Table]:
-        """The rows of (after_ts, upto], as the newest version has them, and upto: as far as files of ``most_bytes`` reach, at most ``upto_ts``."""
+        """The rows of (after_ts, upto], as the newest version has them, and upto: as far as files of ``most_bytes`` reach, at most ``upto_ts``.
+
+        upto is above ``after_ts`` + 1 if ``upto_ts`` is, so that whoever knows the rows at ``after_ts`` + 1 gets new ones.
+        """
         table = self._held
         # The history that ``load`` reads may go beyond the version of the handle, and then numbers its commits wrongly: the state may be newer.
         table.update_incremental()
@@ -190,7 +193,7 @@ class Ledger:
             (f for f in files if f["max.commit_ts"] > after_ts and f["min.commit_ts"] <= upto_ts), key=lambda f: f["max.commit_ts"]
         )
         for file, taken in zip(files, accumulate(f["size_bytes"] for f in files), strict=True):
-            if taken >= most_bytes:
+            if taken >= most_bytes and file["max.commit_ts"] > after_ts + 1:
                 upto_ts = min(upto_ts, file["max.commit_ts"])
                 break
         store = self._store

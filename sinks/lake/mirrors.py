@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_MUCH = 100_000
-"""Row changes after which a moment is published before its time."""
+MUCH = 100_000
+"""Row changes after which a moment is published before its time. A DDL counts as many: until it is followed, readers stop before it."""
 _ROUND_BYTES = 64 << 20
 """Of the ledger's files, which are compressed, in one round."""
 _AT_ONCE = 2
@@ -79,7 +79,7 @@ class Mirrors:
         self._thread.start()
 
     def note(self, changes: int) -> None:
-        """So many row changes, or a DDL, came to the ledger."""
+        """So many row changes came to the ledger."""
         with self._wake:
             self._changes += changes
             self._wake.notify()
@@ -97,7 +97,7 @@ class Mirrors:
         while True:
             with self._wake:
                 due = begun + self._interval
-                while not self._ending and (not self._changes or (self._changes < _MUCH and time.monotonic() < due)):
+                while not self._ending and (not self._changes or (self._changes < MUCH and time.monotonic() < due)):
                     self._wake.wait(max(0.0, due - time.monotonic()) if self._changes else None)
                 self._changes, ending, begun = 0, self._ending, time.monotonic()
             try:

@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.sinks.lake import mirrors
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed, rows_of_partitions
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
@@ -109,6 +110,15 @@ def test_a_failure_that_passes_is_no_more_than_a_delay(tmp_path: Path, monkeypat
         real(self, *given)
 
     monkeypatch.setattr(MirrorTable, "merge", merge)
+    sink = sink_of(tmp_path, mirrors=True)
+    replicate(sink, case="bank")
+    sink.close()
+    assert_mirrored("bank", tmp_path)
+
+
+def test_a_round_holds_a_file_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest moment may end where a file ends."""
+    monkeypatch.setattr(mirrors, "_ROUND_BYTES", 1)
     sink = sink_of(tmp_path, mirrors=True)
     replicate(sink, case="bank")
     sink.close()
