@@ -47,13 +47,13 @@ query.stop()
 """
 """What a person pastes, as README.md has it; ``url``: the registry's."""
 LAKE = f"""\
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pyspark_tidb_binlog import build_session
 from pyspark_tidb_binlog.lake import Lake
 spark = build_session("lake")
 lake = Lake(spark, "%(dir)s")
 lake.table("{ORDERS}").groupBy("status").count().show()
-lake.at(datetime.now(UTC) - timedelta(seconds=5)).table("{ORDERS}").groupBy("status").count().show()
+lake.at(lake.time - timedelta(seconds=5)).table("{ORDERS}").groupBy("status").count().show()
 lake.changes("{ORDERS}").where("op = 'update'").selectExpr("commit_time", "before:status::string", "after:status::string").show(5)
 """
 """What a person pastes to read a lake, as docs/playground.md has it; ``dir``: the lake."""
