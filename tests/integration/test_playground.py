@@ -18,7 +18,7 @@ import pytest
 
 from pyspark_tidb_binlog.conf.entry import PLAYGROUND_PORT
 from pyspark_tidb_binlog.jobs.lab.ports import free_port
-from pyspark_tidb_binlog.jobs.playground import LAKE, PYTHON
+from pyspark_tidb_binlog.jobs.playground import PYTHON
 from tests.support.eventually import eventually
 from tests.support.job_scene import LONGEST, Job, to_group, to_process
 
@@ -105,29 +105,6 @@ def test_what_the_pages_say_works_as_printed(tmp_path: Path) -> None:
     header, *counts = rows_of(paid)
     assert header == ["customer", "sum(total)"] and counts
     assert {("checking", "update"), ("savings", "update")} <= {(row[0], row[1]) for row in rows_of(bank)}
-
-
-@pytest.mark.spark
-def test_a_lake_is_filled_and_read_with_the_lines_that_are_printed(tmp_path: Path) -> None:
-    lake = tmp_path / "lake"
-    (told,) = (block for block in blocks("docs/playground.md") if "pyspark_tidb_binlog.lake" in block)
-    with started(tmp_path, f"--port={free_port()}", f"--lake={lake}", until="What the lake has") as job:
-        python = LAKE % {"dir": lake}
-        assert textwrap.indent(python, "    ") in job.out.read_text() and told == python.replace(str(lake), "/tmp/lake")
-        eventually(lambda: "|orders " in in_shell(f"./spark-submit.sh lake tables --dir {lake}"), seconds=LONGEST)
-        time.sleep(6)  # the lines ask for five seconds ago
-        done = subprocess.run([sys.executable], input=python, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
-    assert done.returncode == 0, done.stderr
-    now, before, changes = done.stdout.split("+\n\n")[:3]
-    for counts in (now, before):
-        header, *rows = rows_of(counts)
-        assert header == ["status", "count"] and {row[0] for row in rows} <= {"new", "paid", "sent", "returned"} and rows
-    assert rows_of(changes)[1:]
-    assert (lake / "snapshots").is_dir(), "the lake stays"
-    (tmp_path / "again").mkdir()
-    again = Job(tmp_path / "again", "playground", f"--port={free_port()}", f"--lake={lake}")
-    assert again.wait() == 2
-    assert "is the lake of an earlier run, whose upstream is gone" in again.err.read_text()
 
 
 def test_it_stays_up_and_its_workload_stops_and_goes_on(tmp_path: Path) -> None:
