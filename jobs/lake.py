@@ -25,7 +25,7 @@ COMMANDS = {
 def main(argv: Sequence[str]) -> int:
     """Run one command."""
     options = parser("lake", "The tables of a lake (db-type = lake), at its newest moment or at an earlier one.", COMMANDS)
-    options.add_argument("command", metavar="COMMAND")
+    options.add_argument("command", metavar="COMMAND", help="tables, snapshots or show")
     options.add_argument("table", nargs="?", default="", metavar="DB.TABLE", help="the table of show")
     options.add_argument("--dir", default="", metavar="DIR", help="path or URI of the lake (syncer.to.dir)")
     options.add_argument("--config", type=Path, metavar="FILE", help="the Drainer's settings, which name the lake")
