@@ -316,7 +316,7 @@ class LakeSink(Sink):
                     f"{self._ledger.uri} is the ledger of cluster {found.cluster_id}, this is cluster {self._settings.cluster_id}: each needs a lake of its own"
                 )
             if found.held and not found.holder.is_gone:
-                self._wait_for_silence(found)
+                found = self._waited_for(found)
             fresh = replace(found, epoch=found.epoch + 1, number=0, holder=me, held=True)
             try:
                 self._ledger.commit(fresh)
@@ -327,8 +327,8 @@ class LakeSink(Sink):
             break
         self._lost, self._committed_at = None, time.monotonic()
 
-    def _wait_for_silence(self, found: LakeState) -> None:
-        """Return when ``found`` has been the newest state for ``lease_timeout``."""
+    def _waited_for(self, found: LakeState) -> LakeState:
+        """The newest state, once that is an ended writer's, or has been ``found`` for ``lease_timeout``."""
         slice_, begun = self._settings.lease_timeout / _LOOKS, time.monotonic()
         _log.warning("waiting up to %g s for a sign of life of %s, which has not ended", self._settings.lease_timeout, found.holder)
         while time.monotonic() - begun < self._settings.lease_timeout:
@@ -336,8 +336,9 @@ class LakeSink(Sink):
             newest = self._ledger.load()
             if newest is not None and newest != found:
                 if not newest.held:
-                    return
+                    return newest
                 raise LeaseHeld(f"{newest.holder} writes to {self._ledger.uri}; stop it first")
+        return found
 
     def _beats(self) -> None:
         """Show that this writer lives, until it ends."""

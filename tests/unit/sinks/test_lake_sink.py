@@ -287,6 +287,20 @@ def test_writers_that_take_the_lease_from_each_other_leave_the_same(whole: list[
     assert ledger_of(tmp_path) == whole
 
 
+def test_a_start_goes_on_from_where_the_writer_that_it_waited_for_has_ended(whole: list[dict[str, Any]], tmp_path: Path) -> None:
+    with life(tmp_path, stop="before-downstream-commit:4") as first:
+        eventually(first.is_stopped)
+
+        def pause(seconds: float) -> None:
+            first.wake()
+            assert first.ended() == 0
+
+        sink = LakeSink(LakeSettings(str(tmp_path), 1), pause)
+        replicate(sink)
+        sink.close()
+    assert ledger_of(tmp_path) == whole
+
+
 def test_a_start_is_refused_while_another_writer_lives_and_not_once_it_is_gone(tmp_path: Path) -> None:
     first = opened(tmp_path)
     with life(tmp_path) as second:
