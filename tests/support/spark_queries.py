@@ -116,7 +116,7 @@ def drained(spark: SparkSession, flags: Sequence[str], environ: Mapping[str, str
     instead of a signal.
     """
     root = logging.getLogger()
-    level, formats = root.level, [(handler, handler.formatter) for handler in root.handlers]
+    level = root.level
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environ.items():
             patch.setenv(name, value)
@@ -126,5 +126,3 @@ def drained(spark: SparkSession, flags: Sequence[str], environ: Mapping[str, str
             assert drainer.main(flags) == 0
         finally:
             root.setLevel(level)
-            for handler, format in formats:
-                handler.setFormatter(format)
