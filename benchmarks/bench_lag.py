@@ -120,11 +120,11 @@ def under_load(
         with Replication(spark, config) as replication, ProbeWatch(target, config.apply, PROBE) as watch:
             catch_up(replication, opened.upto_ts)
             workload.begin()
-            _watched(replication, warm)
+            run_for(replication, warm)
             before, begun, skipped, used = workload.status(), time.time(), len(replication.reports), cpu_seconds()
             seen = len(workload.probes())
             with host_stalls.watched() as stalls:
-                _watched(replication, seconds)
+                run_for(replication, seconds)
             after, ended, spent = workload.status(), time.time(), cpu_seconds()
             catch_up(replication, workload.end().upto_ts)
             cpu = {role: (now - used.get(role, 0.0)) / (ended - begun) for role, now in spent.items()}
@@ -164,9 +164,9 @@ def measure_idle(spark: SparkSession, wake: str, every: float, seconds: float) -
         with Replication(spark, config) as replication, ProbeWatch(target, config.apply, PROBE) as watch:
             catch_up(replication, opened.upto_ts)
             workload.begin()
-            _watched(replication, 5.0)
+            run_for(replication, 5.0)
             skipped = len(workload.probes())
-            _watched(replication, seconds)
+            run_for(replication, seconds)
             catch_up(replication, workload.end().upto_ts)
             measured = lags(workload.probes(skipped), watch.sightings)
             sent = replication.progress().fakes_sent
@@ -176,7 +176,7 @@ def measure_idle(spark: SparkSession, wake: str, every: float, seconds: float) -
     return measured
 
 
-def _watched(replication: Replication, seconds: float) -> None:
+def run_for(replication: Replication, seconds: float) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         replication.check()

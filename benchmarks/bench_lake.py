@@ -27,6 +27,7 @@ from pyspark.sql.types import VariantVal
 
 from benchmarks.bench_backlog import ROOT, be_frugal, memory_samples
 from benchmarks.bench_backlog import one as mysql_run
+from benchmarks.bench_lag import run_for
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed
 from pyspark_tidb_binlog.binlog_source.emulator.workload import PROBE, WorkloadConfig
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
@@ -183,11 +184,11 @@ def measure_lag(spark: SparkSession, delivery: str, load_: WorkloadConfig, warm:
         with Replication(spark, config) as replication, LakeWatch(work_dir / "lake").watching() as watch:
             catch_up(replication, opened.upto_ts)
             workload.begin()
-            _watched(replication, warm)
+            run_for(replication, warm)
             before, begun, seen = workload.status(), time.monotonic(), len(workload.probes())
             samples = [watch.sample()]
             while (left := 60.0 * minutes - (time.monotonic() - begun)) > 0:
-                _watched(replication, min(60.0, left))
+                run_for(replication, min(60.0, left))
                 samples.append(watch.sample())
             rate = (workload.status().transactions - before.transactions) / (time.monotonic() - begun)
             catch_up(replication, workload.end().upto_ts)
@@ -214,13 +215,6 @@ def measure_lag(spark: SparkSession, delivery: str, load_: WorkloadConfig, warm:
 def within(probes: Probes, begin: int, end: int) -> Probes:
     """Those that were committed from ``begin`` until ``end``; pure."""
     return [(number, at) for number, at in probes if begin <= at < end]
-
-
-def _watched(replication: Replication, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        replication.check()
-        time.sleep(min(1.0, left))
 
 
 if __name__ == "__main__":

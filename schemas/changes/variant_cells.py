@@ -29,17 +29,16 @@ from pyspark_tidb_binlog.schemas.changes.variant_values import (
     INT8,
     NULL,
     OBJECT,
+    STORED_VARIANT,
     STRING,
     TIMESTAMP,
     TRUE,
     WIDE,
     header_of_object,
+    no_rows,
 )
 from pyspark_tidb_binlog.schemas.errors import Corruption, SchemaMismatch
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
-
-STORED_VARIANT = pa.struct([pa.field("metadata", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
-"""The Arrow type of a VARIANT in a table's files."""
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -330,10 +329,7 @@ def _text(cells: pa.Array, digits: int) -> pa.StringArray:
 
 
 def _nulls(kind: pa.DataType, count: int) -> pa.Array:
-    if kind != STORED_VARIANT:
-        return pa.nulls(count, kind)
-    empty = pa.array([b""], pa.binary()).take(pa.array(np.zeros(count, np.int64)))
-    return pa.StructArray.from_arrays([empty, empty], fields=list(kind), mask=pa.array(np.ones(count, np.bool_)))
+    return no_rows(count, kind) if kind == STORED_VARIANT else pa.nulls(count, kind)
 
 
 def _foreign(what: str) -> Corruption:

@@ -26,6 +26,8 @@ VARIANT = pa.struct(
     [pa.field("value", pa.binary(), nullable=False), pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"})]
 )
 """The Arrow type that Spark takes for VARIANT."""
+STORED_VARIANT = pa.struct([pa.field("metadata", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
+"""The Arrow type of a VARIANT in a table's files."""
 
 OBJECT, _ARRAY = 2, 3
 INT8, DOUBLE, DECIMAL16, DATE, TIMESTAMP, DATETIME, FLOAT, BINARY, STRING = 6, 7, 10, 11, 12, 13, 14, 15, 16
@@ -92,10 +94,16 @@ def spread(rows: pa.StructArray, places: npt.NDArray[np.int64], there: npt.NDArr
     return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=pa.array(~there))
 
 
-def no_rows(count: int) -> pa.StructArray:
+def no_rows(count: int, kind: pa.StructType = VARIANT) -> pa.StructArray:
     """As many nulls."""
     empty = pa.array([b""], pa.binary()).take(pa.array(np.zeros(count, np.int64)))
-    return pa.StructArray.from_arrays([empty, empty], fields=list(VARIANT), mask=pa.array(np.ones(count, np.bool_)))
+    return pa.StructArray.from_arrays([empty, empty], fields=list(kind), mask=pa.array(np.ones(count, np.bool_)))
+
+
+def laid_out(rows: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
+    """The same rows with the fields in the order of ``kind``: ``VARIANT`` or ``STORED_VARIANT``. Both parts of a null are empty."""
+    parts = [rows.field(field.name).cast(field.type).fill_null(b"") for field in kind]
+    return pa.StructArray.from_arrays(parts, fields=list(kind), mask=rows.is_null())
 
 
 @lru_cache(_NAMES_KEPT)

@@ -16,17 +16,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType
 
-from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT
+from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, laid_out
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time, moment_of, ts_at
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published, TablePlace, readable
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, scanned
 from pyspark_tidb_binlog.sinks.lake.moments import Snapshots
-from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, identity, net_changes
+from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, identity, net_changes
 
 _GONE, _FOUND = "_tidb_gone", "_tidb_found_"
-_ORDER = [(name, "ascending") for name in ("commit_ts", "seq", "schema_version")]
 _READ = tuple(dict.fromkeys((*NEEDED, "schema_version")))
 _FEW_BYTES = 64 << 20
 """Changes that are decoded in this process."""
@@ -69,7 +69,7 @@ class LakeAt:
         place = self._published.table_at(name, self._commit_ts)
         info = self._info(place)
         mirror = self._delta(place.path, place.version)
-        columns = [_quoted(c.name) for c in info.target_columns()]
+        columns = [quote_name(c.name) for c in info.target_columns()]
         changed = self._changed(place, info, mirror.schema)
         if changed is None:
             return mirror.select(columns)
@@ -199,26 +199,15 @@ def _newest(directory: str) -> tuple[Published, int]:
 
 def _marked(rows: pa.Table, info: TableInfo, names: list[str]) -> pa.Table | None:
     """What became of ``rows`` (``_READ``), as Spark takes it; None: nothing."""
-    net = net_changes(rows.sort_by(_ORDER), info) if rows.num_rows else None
+    net = net_changes(rows.sort_by(ORDER), info) if rows.num_rows else None
     if net is None:
         return None
-    images = [_for_spark(column.combine_chunks()) for column in net.rows.columns]
+    cells = (column.combine_chunks() for column in net.rows.columns)
+    images = [laid_out(c, VARIANT) if pa.types.is_struct(c.type) else c for c in cells]
     return pa.Table.from_arrays([net.gone, *net.found_by.columns, *images], names=names)
-
-
-def _for_spark(cells: pa.Array) -> pa.Array:
-    """A VARIANT in the order of fields in which Spark takes it."""
-    if not pa.types.is_struct(cells.type):
-        return cells
-    parts = [cells.field(field.name).fill_null(b"") for field in VARIANT]
-    return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=cells.is_null())
 
 
 def _ts_of(when: str | int | datetime.datetime) -> int:
     if isinstance(when, datetime.datetime):
         return ts_at("at", when.isoformat(), last=True)
     return int(when) if isinstance(when, int) or when.strip().isdigit() else ts_at("at", when, last=True)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

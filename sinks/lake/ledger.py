@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -40,6 +40,7 @@ from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER, MEASURED
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 APP = "tidb_binlog"
 """The one application of a ledger's transactions, and the name of the state in a commit."""
@@ -60,6 +61,7 @@ _RUN_BYTES = 64 << 20
 """Of rows in memory that become a file: what an executor holds."""
 _BATCH_ROWS = 1 << 14
 _FIRST_LOOK = 10
+_NO_LAST_TS = (1 << 63) - 1
 _WRITER = WriterProperties(compression="SNAPPY")
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _FULL = "runs"
@@ -83,6 +85,8 @@ class LiveFile:
     size: int
     first_ts: int
     """The smallest commit_ts; 0 if it has no statistics."""
+    last_ts: int = _NO_LAST_TS
+    """The largest commit_ts; above all if it has no statistics."""
 
     @property
     def closed(self) -> bool:
@@ -119,13 +123,7 @@ class Ledger:
         try:
             if self._table is None:
                 self._table = DeltaTable(self.uri)
-            while True:
-                self._table.update_incremental()
-                version, state = self._table.version(), self._newest_state(self._table)
-                self._table.update_incremental()
-                # The history may be newer than what was loaded.
-                if self._table.version() == version:
-                    return state
+            return at_newest(self._table, self._newest_state)
         except TableNotFoundError:
             return None
         except _FAULTS as error:
@@ -138,7 +136,7 @@ class Ledger:
             CommitUnclear: another process has made it.
         """
         try:
-            self._table = _created(_made(self.uri), _commit_of(state))
+            self._table = _created(with_directory(self.uri), _commit_of(state))
         except _FAULTS as error:
             if self.load() is None:
                 raise ApplyError(f"the ledger {self.uri} cannot be created: {error}") from error
@@ -185,24 +183,20 @@ class Ledger:
 
         upto is above ``after_ts`` + 1 if ``upto_ts`` is, so that whoever knows the rows at ``after_ts`` + 1 gets new ones.
         """
-        table = self._held
         # The history that ``load`` reads may go beyond the version of the handle, and then numbers its commits wrongly: the state may be newer.
-        table.update_incremental()
-        files = pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes", "min.commit_ts", "max.commit_ts"]).to_pylist()
-        files = sorted(
-            (f for f in files if f["max.commit_ts"] > after_ts and f["min.commit_ts"] <= upto_ts), key=lambda f: f["max.commit_ts"]
-        )
-        for file, taken in zip(files, accumulate(f["size_bytes"] for f in files), strict=True):
-            if taken >= most_bytes and file["max.commit_ts"] > after_ts + 1:
-                upto_ts = min(upto_ts, file["max.commit_ts"])
+        self._held.update_incremental()
+        files = sorted((f for f in self.files() if f.last_ts > after_ts and f.first_ts <= upto_ts), key=lambda f: f.last_ts)
+        for file, taken in zip(files, accumulate(f.size for f in files), strict=True):
+            if taken >= most_bytes and file.last_ts > after_ts + 1:
+                upto_ts = min(upto_ts, file.last_ts)
                 break
         store = self._store
         inside = (pc.field("commit_ts") > after_ts) & (pc.field("commit_ts") <= upto_ts)
         schema = pa.schema([LEDGER.field(name) for name in columns])
         found = [
-            pq.read_table(unquote(f["path"]), columns=list(columns), filesystem=store, filters=inside, partitioning=None).cast(schema)
+            pq.read_table(unquote(f.path), columns=list(columns), filesystem=store, filters=inside, partitioning=None).cast(schema)
             for f in files
-            if f["min.commit_ts"] <= upto_ts
+            if f.first_ts <= upto_ts
         ]
         return upto_ts, pa.concat_tables(found) if found else schema.empty_table()
 
@@ -222,9 +216,11 @@ class Ledger:
     def files(self) -> list[LiveFile]:
         """Those of the version that is known."""
         actions = pa.table(self._held.get_add_actions(flatten=True))
-        firsts = actions["min.commit_ts"] if "min.commit_ts" in actions.column_names else pa.nulls(len(actions))
-        rows = zip(*(c.to_pylist() for c in (actions["path"], actions["size_bytes"], firsts)), strict=True)
-        return [LiveFile(path, size, first or 0) for path, size, first in rows]
+        absent = pa.nulls(len(actions))
+        names = ("path", "size_bytes", "min.commit_ts", "max.commit_ts")
+        columns = (actions[name] if name in actions.column_names else absent for name in names)
+        rows = zip(*(column.to_pylist() for column in columns), strict=True)
+        return [LiveFile(path, size, first or 0, last or _NO_LAST_TS) for path, size, first, last in rows]
 
     def rewritten(self, files: Sequence[LiveFile], given_up: Callable[[], bool]) -> list[WrittenPart]:
         """The rows of ``files`` in new files that no commit knows yet. It holds some ``_RUN_BYTES`` of rows twice.
@@ -303,27 +299,40 @@ class Ledger:
         return self._table
 
     def _newest_state(self, table: DeltaTable) -> LakeState:
-        """That of the newest commit that has one: another program may have compacted the table."""
-        for limit in (_FIRST_LOOK, None):
-            for commit in table.history(limit):
-                if APP in commit:
-                    try:
-                        return LakeState.from_json(commit[APP])
-                    except (ValueError, TypeError, KeyError) as error:
-                        raise ApplyError(
-                            f"version {commit.get('version')} of {self.uri} was written by another release: {error}"
-                        ) from error
-        raise ApplyError(
-            f"{self.uri} is a Delta table whose log holds no record of a stream: it is no ledger, or its log was removed. Name an empty directory in "
-            "syncer.to.dir, or restore the log"
-        )
+        """That of the newest commit that has one."""
+        commit = recording_commit(table)
+        if commit is None:
+            raise ApplyError(
+                f"{self.uri} is a Delta table whose log holds no record of a stream: it is no ledger, or its log was removed. Name an empty directory "
+                "in syncer.to.dir, or restore the log"
+            )
+        try:
+            return LakeState.from_json(commit[APP])
+        except (ValueError, TypeError, KeyError) as error:
+            raise ApplyError(f"version {commit.get('version')} of {self.uri} was written by another release: {error}") from error
+
+
+def at_newest(table: DeltaTable, read: Callable[[DeltaTable], T]) -> T:
+    """What ``read`` finds in the newest version, to which ``table`` goes. A history may be newer than what was loaded."""
+    while True:
+        table.update_incremental()
+        version, found = table.version(), read(table)
+        table.update_incremental()
+        if table.version() == version:
+            return found
+
+
+def recording_commit(table: DeltaTable) -> dict[str, Any] | None:
+    """The newest commit with a record of ours: another program may have compacted the table since. None: there is none."""
+    commits = (commit for limit in (_FIRST_LOOK, None) for commit in table.history(limit))
+    return next((commit for commit in commits if APP in commit), None)
 
 
 def written_part(lake: str, batches: Iterator[pa.RecordBatch], kind: str = "parts") -> Iterator[WrittenPart]:
     """Write ``batches`` (``LEDGER``) as files of the ledger that no commit knows yet; on an executor, or by a compaction."""
     inside, table = f"{kind}/{uuid.uuid4()}", None
-    for run in _runs(batches):
-        table = table or _created(_made(f"{lake.rstrip('/')}/changes/{inside}"))
+    for run in runs(batches):
+        table = table or _created(with_directory(f"{lake.rstrip('/')}/changes/{inside}"))
         write_deltalake(table, pa.Table.from_batches(run, schema=LEDGER), mode="append", writer_properties=_WRITER)
     for action in pa.table(table.get_add_actions(flatten=False)).to_pylist() if table else ():
         yield WrittenPart(
@@ -339,17 +348,17 @@ def scanned(uri: str, columns: Sequence[str], where: str) -> pa.RecordBatchReade
     """
     try:
         rows = pa.RecordBatchReader.from_stream(DeltaTable(uri).scan(list(columns), where))
-        return rows.cast(pa.schema([pa.field(f.name, _plain(f.type)) for f in rows.schema]))
+        return rows.cast(pa.schema([pa.field(f.name, without_views(f.type)) for f in rows.schema]))
     except TableNotFoundError:
         return None
     except _FAULTS as error:
         raise ApplyError(f"{uri} cannot be read: {error}") from error
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
+def without_views(kind: pa.DataType) -> pa.DataType:
     """A type whose views on texts are texts: few functions of Arrow take views."""
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(f.name, _plain(f.type), f.nullable) for f in kind])
+        return pa.struct([pa.field(f.name, without_views(f.type), f.nullable) for f in kind])
     return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind, kind)
 
 
@@ -358,7 +367,7 @@ def _sorted_part(lake: str, tables: Sequence[pa.Table], kind: str) -> list[Writt
     return list(written_part(lake, iter(rows.to_batches(max_chunksize=_BATCH_ROWS)), kind))
 
 
-def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+def runs(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
     """``batches`` by about ``_RUN_BYTES``. One stream took delta-rs 3 GiB of memory for rows of 100 kB (docs/adr/0012)."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
@@ -370,7 +379,7 @@ def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
         yield held
 
 
-def _made(uri: str) -> str:
+def with_directory(uri: str) -> str:
     """``uri``, whose directory is there if it is a local one."""
     if "://" not in uri:
         Path(uri).mkdir(parents=True, exist_ok=True)
@@ -379,9 +388,14 @@ def _made(uri: str) -> str:
 
 def _created(uri: str, commit: CommitProperties | None = None) -> DeltaTable:
     """A new table; ``DeltaError`` if there is one."""
-    fields = {field.name: field for field in Schema.from_arrow(LEDGER).fields}
-    columns = [Field(f.name, VariantType()) if pa.types.is_struct(f.type) else fields[f.name] for f in LEDGER]
-    return DeltaTable.create(uri, Schema(columns), mode="error", configuration=_SETTINGS, commit_properties=commit)
+    return DeltaTable.create(uri, delta_schema(LEDGER), mode="error", configuration=_SETTINGS, commit_properties=commit)
+
+
+def delta_schema(schema: pa.Schema) -> Schema:
+    """As delta-rs has it; a struct is a VARIANT."""
+    plain = Schema.from_arrow(pa.schema([f for f in schema if not pa.types.is_struct(f.type)]))
+    fields = {field.name: field for field in plain.fields}
+    return Schema([fields.get(f.name) or Field(f.name, VariantType()) for f in schema])
 
 
 def _stats_of(action: dict[str, Any]) -> str:
@@ -391,4 +405,9 @@ def _stats_of(action: dict[str, Any]) -> str:
 
 
 def _commit_of(state: LakeState) -> CommitProperties:
-    return CommitProperties({APP: state.to_json()}, max_commit_retries=0, app_transactions=[Transaction(APP, state.commit_ts or 0)])
+    return compare_and_swap(state.to_json(), state.commit_ts or 0)
+
+
+def compare_and_swap(record: str, version: int) -> CommitProperties:
+    """A commit that is never tried again on another version of the table; ``version``: of its application transaction."""
+    return CommitProperties({APP: record}, max_commit_retries=0, app_transactions=[Transaction(APP, version)])

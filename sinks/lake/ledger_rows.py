@@ -24,14 +24,13 @@ import pyarrow as pa
 
 from pyspark_tidb_binlog.schemas.changes.change_rows import CHANGE, Commits, change_rows, commit_time
 from pyspark_tidb_binlog.schemas.changes.row_choice import Ints, RowsOfTable, output_bounds, within
-from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT
+from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, VARIANT, laid_out
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.job_json import job_json
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 
-_FIELDS = (VARIANT.field("metadata"), VARIANT.field("value"))
 _PARQUET_VARIANT = {b"ARROW:extension:name": b"arrow.parquet.variant", b"ARROW:extension:metadata": b""}
 _OWN = (
     pa.field("table_id", pa.int64()),
@@ -47,7 +46,7 @@ def _stored(field: pa.Field) -> pa.Field:
     """``field`` of a change as Parquet has it."""
     if field.type != VARIANT:
         return field
-    return pa.field(field.name, pa.struct([pa.field(f.name, f.type, nullable=False) for f in _FIELDS]), metadata=_PARQUET_VARIANT)
+    return pa.field(field.name, STORED_VARIANT, metadata=_PARQUET_VARIANT)
 
 
 LEDGER = pa.schema([*(_stored(f) for f in CHANGE if f.name != "pump"), *_OWN])
@@ -144,17 +143,11 @@ def _batch(changes: pa.RecordBatch, own: Mapping[str, pa.Array], resolved_ts: in
     arrays = []
     for field in LEDGER:
         if field.name in changes.schema.names:
-            arrays.append(_variant(changes.column(field.name), field))
+            cells = changes.column(field.name)
+            arrays.append(laid_out(cells, field.type) if pa.types.is_struct(field.type) else cells)
         else:
             arrays.append(columns.get(field.name, pa.nulls(count, field.type)))
     return pa.RecordBatch.from_arrays(arrays, schema=LEDGER)
-
-
-def _variant(cells: pa.Array, field: pa.Field) -> pa.Array:
-    if not pa.types.is_struct(field.type):
-        return cells
-    parts = [cells.field(f.name).fill_null(b"") for f in _FIELDS]
-    return pa.StructArray.from_arrays(parts, fields=list(field.type), mask=cells.is_null())
 
 
 def _commits(events: pa.RecordBatch) -> Commits:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, digits_of, kind_of, missing_value
 from pyspark_tidb_binlog.schemas.changes.former_types import fitted
 from pyspark_tidb_binlog.schemas.changes.typed_cells import is_date, type_of, typed
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.table_changes import AddColumn, RenameColumn, diff
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, PartitionType, TableInfo
 from pyspark_tidb_binlog.sinks.lake.net_changes import field_of, hidden_column, mirror_schema
@@ -46,7 +47,7 @@ class ColumnMoves:
     @property
     def none(self) -> bool:
         """Whether the mirror stays as it is."""
-        return not self._rewrites() and not any(True for _ in self._renamed()) and not self._added() and not self._dropped()
+        return self.metadata == []
 
     @property
     def metadata(self) -> list[str] | None:
@@ -55,15 +56,15 @@ class ColumnMoves:
             return None
         renamed = list(self._renamed())
         dropped = self._dropped()
-        found = [f"DROP COLUMNS ({', '.join(map(_quoted, dropped))})"] if dropped else []
+        found = [f"DROP COLUMNS ({', '.join(map(quote_name, dropped))})"] if dropped else []
         # By way of other names: two columns may swap theirs.
         crossing = {old.lower() for old, _ in renamed} & {new.lower() for _, new in renamed}
         if crossing:
-            found += [f"RENAME COLUMN {_quoted(old)} TO {_quoted('_was_' + old)}" for old, _ in renamed]
+            found += [f"RENAME COLUMN {quote_name(old)} TO {quote_name('_was_' + old)}" for old, _ in renamed]
             renamed = [(f"_was_{old}", new) for old, new in renamed]
-        found += [f"RENAME COLUMN {_quoted(old)} TO {_quoted(new)}" for old, new in renamed]
+        found += [f"RENAME COLUMN {quote_name(old)} TO {quote_name(new)}" for old, new in renamed]
         if added := self._added():
-            found.append(f"ADD COLUMNS ({', '.join(f'{_quoted(c.name)} {_spark_type(field_of(c).type)}' for c in added)})")
+            found.append(f"ADD COLUMNS ({', '.join(f'{quote_name(c.name)} {_spark_type(field_of(c).type)}' for c in added)})")
         return found
 
     def turned(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -189,10 +190,6 @@ def _spark_type(kind: pa.DataType) -> str:
     return names.get(kind, "VARIANT")
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 # Partitions.
 
 
@@ -268,13 +265,13 @@ def _terms(info: TableInfo) -> list[str]:
         columns = [named.get(n.lower()) for n in info.partition_columns]
         if any(c is None or (_is_text(c) and not c.collate.endswith("_bin")) for c in columns):
             raise Unfollowed(f"table {info.name} has partitions by a column whose values a collation compares")
-        return [_quoted(c.name) for c in columns if c is not None]
+        return [quote_name(c.name) for c in columns if c is not None]
     name, _, rest = info.partition_expr.strip().partition("(")
     function, inner = (name.strip().lower(), rest.rstrip().removesuffix(")")) if rest else ("", name)
     column = named.get(inner.strip().strip("`").replace("``", "`").lower())
     if column is None or (function and function not in _FUNCTIONS) or (not function and kind_of(column) not in _NUMBERS):
         raise Unfollowed(f"table {info.name} has partitions by {info.partition_expr}")
-    return [_FUNCTIONS[function].format(_quoted(column.name)) if function else _quoted(column.name)]
+    return [_FUNCTIONS[function].format(quote_name(column.name)) if function else quote_name(column.name)]
 
 
 def _literal(text: str, column: ColumnInfo | None) -> str:

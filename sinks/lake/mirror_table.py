@@ -11,16 +11,16 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, QueryBuilder, TableFeatures, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, TableFeatures, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.schema import Field, Schema, VariantType
 
 from pyspark_tidb_binlog.conf import failpoints
-from pyspark_tidb_binlog.sinks.lake.ledger import APP
+from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, laid_out
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.sinks.lake.ledger import APP, compare_and_swap, delta_schema, runs, with_directory, without_views
 from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ FAULTS = (DeltaError, OSError)
 """What delta-rs raises: for a lost race, too."""
 _SETTINGS = {"delta.columnMapping.mode": "name"}
 _GONE = "_gone"
-_RUN_BYTES = 64 << 20
-"""Of rows in memory that are written at a time."""
 _MOST_FILES = 64
 """Live files at which a mirror is compacted: each merge adds some."""
 
@@ -49,7 +47,7 @@ class Stamp:
     def commit(self) -> CommitProperties:
         """As delta-rs takes it: never tried again on another version."""
         text = json.dumps({"upto_ts": self.upto_ts, "epoch": self.epoch})
-        return CommitProperties({APP: text}, max_commit_retries=0, app_transactions=[Transaction(APP, self.upto_ts)])
+        return compare_and_swap(text, self.upto_ts)
 
 
 class MirrorTable:
@@ -67,11 +65,9 @@ class MirrorTable:
             if table.version():
                 table.restore(0, commit_properties=stamp.commit)
         except TableNotFoundError:
-            if "://" not in uri:
-                Path(uri).mkdir(parents=True, exist_ok=True)
-            fields = {f.name: f for f in Schema.from_arrow(pa.schema([f for f in schema if not pa.types.is_struct(f.type)])).fields}
-            columns = [fields.get(f.name) or Field(f.name, VariantType()) for f in schema]
-            table = DeltaTable.create(uri, Schema(columns), mode="error", configuration=_SETTINGS, commit_properties=stamp.commit)
+            table = DeltaTable.create(
+                with_directory(uri), delta_schema(schema), mode="error", configuration=_SETTINGS, commit_properties=stamp.commit
+            )
         if "columnMapping" not in (table.protocol().reader_features or ()):
             # Else Spark refuses the table.
             table.alter.add_feature(TableFeatures.ColumnMapping, allow_protocol_versions_increase=True, commit_properties=stamp.commit)
@@ -108,8 +104,8 @@ class MirrorTable:
             source = net.rows.append_column(_GONE, net.gone)
             for place, name in enumerate(net.found_by.column_names):
                 source = source.append_column(_by(place), net.found_by[name])
-            found = " AND ".join(f"t.{quoted(n)} = s.{quoted(_by(p))}" for p, n in enumerate(net.found_by.column_names))
-            cells = {quoted(name): f"s.{quoted(name)}" for name in net.rows.column_names}
+            found = " AND ".join(f"t.{quote_name(n)} = s.{quote_name(_by(p))}" for p, n in enumerate(net.found_by.column_names))
+            cells = {quote_name(name): f"s.{quote_name(name)}" for name in net.rows.column_names}
             merging = self._table.merge(source, found, "s", "t", commit_properties=stamp.commit)
             merging = merging.when_matched_delete(f"s.{_GONE}").when_matched_update(cells)
             merging.when_not_matched_insert(cells, f"NOT s.{_GONE}").execute()
@@ -127,21 +123,16 @@ class MirrorTable:
     def alter(self, changes: Sequence[str], spark: "SparkSession") -> None:
         """Change columns as metadata: ``RENAME COLUMN a TO b`` …, by Spark."""
         for change in changes:
-            spark.sql(f"ALTER TABLE delta.{quoted(self.uri)} {change}")
+            spark.sql(f"ALTER TABLE delta.{quote_name(self.uri)} {change}")
             failpoints.point("after-mirror-ddl")
         self._table.update_incremental()
 
     def rewritten(self, uri: str, schema: pa.Schema, turned: Callable[[pa.RecordBatch], pa.RecordBatch], stamp: Stamp) -> "MirrorTable":
         """Another table with the rows as ``turned`` makes them, of ``schema``."""
-        made, held = self.created(uri, schema, stamp), list[pa.RecordBatch]()
+        made = self.created(uri, schema, stamp)
         # Not as one stream: delta-rs cannot read while it writes.
-        for batch in self.read():
-            held.append(turned(batch))
-            if sum(one.nbytes for one in held) >= _RUN_BYTES:
-                made.append(pa.Table.from_batches(held, schema), stamp)
-                held = []
-        if held:
-            made.append(pa.Table.from_batches(held, schema), stamp)
+        for run in runs(turned(batch) for batch in self.read()):
+            made.append(pa.Table.from_batches(run, schema), stamp)
         failpoints.point("after-mirror-ddl")
         return made
 
@@ -166,24 +157,10 @@ _OF_SPARK = frozenset({"RENAME COLUMN", "DROP COLUMNS", "ADD COLUMNS"})
 """What ``alter`` commits; Spark takes no words for it."""
 
 
-def quoted(name: str) -> str:
-    """A name in Spark's SQL and in that of delta-rs."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 def _by(place: int) -> str:
     return f"_by_{place}"
 
 
 def _plain(cells: pa.Array) -> pa.Array:
     """Without the views that a query gives."""
-    kind = cells.type
-    if kind == pa.string_view():
-        return cells.cast(pa.string())
-    if kind == pa.binary_view():
-        return cells.cast(pa.binary())
-    if pa.types.is_struct(kind):
-        parts = [_plain(cells.field(place)).fill_null(b"") for place in range(kind.num_fields)]
-        fields = [pa.field(kind.field(place).name, part.type, nullable=False) for place, part in enumerate(parts)]
-        return pa.StructArray.from_arrays(parts, fields=fields, mask=cells.is_null())
-    return cells
+    return laid_out(cells, STORED_VARIANT) if pa.types.is_struct(cells.type) else cells.cast(without_views(cells.type))

@@ -25,11 +25,11 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID, Job, JobType
 from pyspark_tidb_binlog.schemas.errors import LeaseLost
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
-from pyspark_tidb_binlog.sinks.lake.ledger import Ledger
+from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, scanned
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed, rows_of_partitions
 from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, MirrorTable, Stamp
 from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, MIRRORED, STALE, MirrorState, Snapshots
-from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, hidden_column, mirror_schema, net_changes
+from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, hidden_column, mirror_schema, net_changes
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 if TYPE_CHECKING:
@@ -131,9 +131,7 @@ class Mirrors:
             rows = _since(rows, done.resolved_ts, done.jobs)
             if rows.num_rows:
                 self._one(rows, upto_ts)
-            if upto_ts >= state.commit_ts:
-                return
-            if not rows.num_rows:
+            if upto_ts >= state.commit_ts or not rows.num_rows:
                 return
 
     def _one(self, rows: pa.Table, upto_ts: int) -> None:
@@ -160,13 +158,12 @@ class Mirrors:
         if self._snapshots.moment.epoch != self._epoch:
             self._snapshots.take(self._epoch)
         self._tables = self._snapshots.tables()
-        done, jobs = self._snapshots.moment, []
-        if self._ledger.load() is not None and done.resolved_ts:
-            _, rows = self._ledger.rows(0, done.resolved_ts, ("op", "commit_ts", "job_id", "job"))
-            for row in rows.filter(pc.equal(rows["op"], "ddl")).to_pylist():
-                if row["commit_ts"] < done.resolved_ts or row["job_id"] in done.jobs:
-                    jobs.append(Job.from_json(json.loads(row["job"])))
-        self._history = SchemaHistory.of(jobs)
+        done = self._snapshots.moment
+        # Files without a DDL are passed over by their statistics.
+        found = scanned(self._ledger.uri, ("commit_ts", "job_id", "job"), f"op = 'ddl' AND commit_ts <= {done.resolved_ts}")
+        rows = found.read_all().to_pylist() if found is not None else []
+        known = (row for row in rows if row["commit_ts"] < done.resolved_ts or row["job_id"] in done.jobs)
+        self._history = SchemaHistory.of([Job.from_json(json.loads(row["job"])) for row in known])
 
     # For a round.
 
@@ -223,8 +220,7 @@ class _Round:
         self._of_start = dict(tables)
         """By table id: the newest row that is published or will be."""
         is_ddl = pc.equal(rows["op"], "ddl")
-        order = [(name, "ascending") for name in ("commit_ts", "seq", "schema_version")]
-        self._ddls = rows.filter(is_ddl).sort_by(order).to_pylist()
+        self._ddls = rows.filter(is_ddl).sort_by(ORDER).to_pylist()
         changes = rows.filter(pc.invert(is_ddl)).select(NEEDED)
         changes = changes.sort_by([("table_id", "ascending"), ("commit_ts", "ascending"), ("seq", "ascending")]).combine_chunks()
         ids, begins = np.unique(changes["table_id"].to_numpy(), return_index=True)

@@ -14,12 +14,11 @@ import json
 import logging
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Self
 
 import numpy as np
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from pyspark_tidb_binlog.conf import failpoints
@@ -27,7 +26,7 @@ from pyspark_tidb_binlog.schemas.changes.change_rows import commit_time
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
 from pyspark_tidb_binlog.schemas.job_json import table_json
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
-from pyspark_tidb_binlog.sinks.lake.ledger import APP
+from pyspark_tidb_binlog.sinks.lake.ledger import APP, at_newest, compare_and_swap, recording_commit, with_directory
 
 _log = logging.getLogger(__name__)
 
@@ -113,10 +112,8 @@ class Snapshots:
         Raises:
             LeaseLost: a newer one has begun.
         """
-        if "://" not in self.uri:
-            Path(self.uri).mkdir(parents=True, exist_ok=True)
         try:
-            self._table = DeltaTable(self.uri)
+            self._table = DeltaTable(with_directory(self.uri))
         except TableNotFoundError:
             try:
                 first = Moment(epoch)
@@ -189,24 +186,16 @@ class Snapshots:
 
     def _newest(self, table: DeltaTable) -> Moment:
         """That of the newest version, to which ``table`` goes."""
-        while True:
-            table.update_incremental()
-            version, found = table.version(), self._last_of(table)
-            table.update_incremental()
-            # The history may be newer than what was loaded.
-            if table.version() == version:
-                return found
-
-    def _last_of(self, table: DeltaTable) -> Moment:
-        for limit in (10, None):
-            for commit in table.history(limit):
-                if APP in commit:
-                    return Moment.from_json(commit[APP])
-        raise ApplyError(f"{self.uri} is a Delta table whose log holds no record of moments: it is not a lake's, or its log was removed")
+        commit = at_newest(table, recording_commit)
+        if commit is None:
+            raise ApplyError(
+                f"{self.uri} is a Delta table whose log holds no record of moments: it is not a lake's, or its log was removed"
+            )
+        return Moment.from_json(commit[APP])
 
 
 def _commit_of(moment: Moment) -> CommitProperties:
-    return CommitProperties({APP: moment.to_json()}, max_commit_retries=0, app_transactions=[Transaction(APP, moment.resolved_ts)])
+    return compare_and_swap(moment.to_json(), moment.resolved_ts)
 
 
 def _rows_of(rows: list[tuple[int, MirrorState]], first: int) -> pa.Table:

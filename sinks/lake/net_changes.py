@@ -24,6 +24,8 @@ from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
 
 NEEDED = ("database", "table", "op", "commit_ts", "seq", "before", "after", "table_id", "row_key")
 """The columns of the ledger that say what became of rows."""
+ORDER = [(name, "ascending") for name in ("commit_ts", "seq", "schema_version")]
+"""In which the upstream had rows of the ledger."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,18 @@ def test_a_writer_that_is_killed_at_every_step_leaves_the_same(point: str, whole
     assert deaths >= len(spans_of(CASE, 6)) - 2
 
 
+def outlive(lake: Path, point: str, busy: bool = False) -> None:
+    """Another writer does the work of one that is suspended at ``point``, which then wakes."""
+    with life(lake, stop=point, busy=busy) as first:
+        eventually(first.is_stopped)
+        sink = sink_of(lake)
+        replicate(sink)
+        first.wake()
+        assert first.ended() == LOST
+        assert sink.lost is None
+        sink.close()
+
+
 def deaths_of(lake: Path, point: str, busy: bool = False) -> int:
     """Lives that end at ``point``, until one does not."""
     for deaths in range(60):
@@ -124,14 +136,7 @@ def test_a_writer_that_was_suspended_within_its_upkeep_changes_nothing_once_it_w
     point: str, whole: list[dict[str, Any]], tmp_path: Path, busy_upkeep: None
 ) -> None:
     """It may write an old checkpoint of the log."""
-    with life(tmp_path, stop=point, busy=True) as first:
-        eventually(first.is_stopped)
-        sink = sink_of(tmp_path)
-        replicate(sink)
-        first.wake()
-        assert first.ended() == LOST
-        assert sink.lost is None
-        sink.close()
+    outlive(tmp_path, point, busy=True)
     assert ledger_of(tmp_path) == whole
 
 
@@ -272,14 +277,7 @@ def busy_upkeep(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_writer_that_was_suspended_within_a_commit_writes_nothing_once_it_wakes(whole: list[dict[str, Any]], tmp_path: Path) -> None:
-    with life(tmp_path, stop="before-downstream-commit:4") as first:
-        eventually(first.is_stopped)
-        sink = sink_of(tmp_path)
-        replicate(sink)
-        first.wake()
-        assert first.ended() == LOST
-        assert sink.lost is None
-        sink.close()
+    outlive(tmp_path, "before-downstream-commit:4")
     assert ledger_of(tmp_path) == whole
 
 
