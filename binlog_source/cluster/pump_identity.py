@@ -2,7 +2,7 @@
 
 A Pump's successor may have its address, and a real Pump's pull does not name its node. So the Pump is asked by ``PUT /state/ID/who``. It
 compares the id with its own, then its state with online, and then refuses the unknown action: nothing changes (wire.md 8.1). A real Pump
-logs each such request, so each process is asked once. The start time in its metrics identifies the process.
+logs each such request, so a process that has confirmed the id is not asked again. The start time in its metrics identifies the process.
 
 Promises: each question has its own connection, which ends with the answer. It reaches the process that listens at the address now.
 """
@@ -46,9 +46,8 @@ def require_pump(pump: str, address: str, tls: TlsSettings | None = None, timeou
             page = metrics.text if metrics.ok else ""
             found = _STARTED.search(page)
             started = found[1] if found else ""
-            known_start, known_name = _answered.get((address, tls), ("", ""))
-            if started and started == known_start:
-                named, why = known_name, ""
+            if started and _answered.get((address, tls)) == (started, pump):
+                named, why = pump, ""
             else:
                 answer = connection.request("PUT", path)
                 why = f"HTTP {answer.status}, {len(answer.body)} bytes"
