@@ -121,7 +121,7 @@ class Ledger:
             ApplyError: it is no ledger, or cannot be read.
         """
         try:
-            if self._table is None:
+            if self._table is None or not self._in_log(self._table.version()):
                 self._table = DeltaTable(self.uri)
             return at_newest(self._table, self._newest_state)
         except TableNotFoundError:
@@ -177,6 +177,8 @@ class Ledger:
             raise CommitUnclear(str(error)) from error
         if table.version() != version + 1:
             raise CommitUnclear(f"the handle is at version {table.version()} after a commit of {version + 1}")
+        if not self._in_log(version):
+            raise CommitUnclear(f"the log has gone on from version {version}, and nobody reads version {version + 1} any more")
 
     def rows(self, after_ts: int, upto_ts: int, columns: Sequence[str], most_bytes: int = 1 << 62) -> tuple[int, pa.Table]:
         """The rows of (after_ts, upto], as the newest version has them, and upto: as far as files of ``most_bytes`` reach, at most ``upto_ts``.
@@ -245,8 +247,10 @@ class Ledger:
         """Let readers begin at the version that is known.
 
         Raises:
-            ApplyError: it cannot be written.
+            ApplyError: it cannot be written, or the log has gone on so far that readers would miss what came since.
         """
+        if not self._in_log(self.version):
+            raise ApplyError(f"the log of {self.uri} has no version {self.version} any more")
         try:
             self._held.create_checkpoint()
         except _FAULTS as error:
@@ -260,7 +264,8 @@ class Ledger:
         """
         before = time.time() - LOG_SECONDS
         try:
-            for entry in self._store.get_file_info(pafs.FileSelector("_delta_log")):
+            # The oldest first: while a version is there, the number after it is not free (``_in_log``).
+            for entry in sorted(self._store.get_file_info(pafs.FileSelector("_delta_log")), key=lambda entry: entry.base_name):
                 number = entry.base_name[:20]
                 if number.isdecimal() and int(number) <= self.version - LOG_VERSIONS and entry.mtime_ns < before * 1e9:
                     self._store.delete_file(entry.path)
@@ -286,6 +291,10 @@ class Ledger:
                             Path(self.uri, directory).rmdir()
         except _FAULTS as error:
             raise ApplyError(f"old files of {self.uri} cannot be removed: {error}") from error
+
+    def _in_log(self, version: int) -> bool:
+        """Whether the log still has a version. Where ``shorten_log`` of another process has removed it, the next number may be free again."""
+        return self._store.get_file_info(f"_delta_log/{version:020}.json").type != pafs.FileType.NotFound
 
     @property
     def _store(self) -> pafs.FileSystem:

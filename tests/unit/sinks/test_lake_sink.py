@@ -99,8 +99,11 @@ def outlive(lake: Path, point: str, busy: bool = False) -> None:
     """Another writer does the work of one that is suspended at ``point``, which then wakes."""
     with life(lake, stop=point, busy=busy) as first:
         eventually(first.is_stopped)
+        last = log_versions(lake)[-1]
         sink = sink_of(lake)
         replicate(sink)
+        if busy:
+            eventually(lambda: log_versions(lake)[0] > last + 2)
         first.wake()
         assert first.ended() == LOST
         assert sink.lost is None
@@ -131,7 +134,9 @@ def test_a_writer_that_is_killed_at_every_step_of_the_upkeep_leaves_the_same(
     eventually(lambda: log_versions(tmp_path)[0] > 0)
 
 
-@pytest.mark.parametrize("point", ["before-compaction-commit:1", "before-log-checkpoint:2", "after-log-checkpoint:2"])
+@pytest.mark.parametrize(
+    "point", ["before-downstream-commit:2", "before-compaction-commit:1", "before-log-checkpoint:2", "after-log-checkpoint:2"]
+)
 def test_a_writer_that_was_suspended_within_its_upkeep_changes_nothing_once_it_wakes(
     point: str, whole: list[dict[str, Any]], tmp_path: Path, busy_upkeep: None
 ) -> None:
