@@ -1,10 +1,9 @@
-"""The lake as the target of the real stream: what Spark reads in the ledger of a recorded case is what TiDB had.
+"""The lake as the target of the real stream, begun again from the lake alone; what its ledger must hold after a case.
 
-In both deliveries, from the driver and in parts, over restarts and ``kill -9`` at every point of a step, with the Spark checkpoint lost.
+``test_lake_mirrors.py`` runs the cases.
 """
 
 import dataclasses
-import itertools
 import json
 import shutil
 from pathlib import Path
@@ -22,7 +21,7 @@ from pyspark_tidb_binlog.schemas.changes.column_lineage import lineage
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
-from tests.support.arena import Arena, Cut, counted, numbered
+from tests.support.arena import Arena, Cut
 from tests.support.golden_case import GOLDEN, load_case
 from tests.support.lake_rows import ledger_of, place
 from tests.support.recorded_tables import comparable, recorded_rows
@@ -36,15 +35,6 @@ LARGE = Cut(step_bytes=8_000, max_bytes=60_000, atomic_rows=300)
 """Some of its batches in parts, some not."""
 WIDE = Cut(step_bytes=25_000, max_bytes=200_000, atomic_rows=2030)
 """The same in a fifth of the batches."""
-CUTS = {"driver": DRIVER, "parts": PARTS, "large": LARGE, "wide": WIDE}
-DEADLY = {
-    "before-deletes": (1,),
-    "after-part-write": (2,),
-    "before-downstream-commit": (3, 6),
-    "after-downstream-commit": (2, 5),
-    "after-spark-commit": (3,),
-}
-"""Points, and the passes that kill."""
 WITHOUT_IMAGES = frozenset(
     {JobType.DROP_PARTITION, JobType.TRUNCATE_PARTITION, JobType.EXCHANGE_PARTITION, JobType.REORGANIZE_PARTITION, JobType.MODIFY_COLUMN}
 )
@@ -106,52 +96,15 @@ def as_text(column: ColumnInfo, value: Any) -> Any:
     return json.dumps(value, default=int) if kind_of(column) is CellKind.JSON and value is not None else value
 
 
-def every_way() -> list[Any]:
-    """Each case in each delivery and each cut; in `make test` four cases once: `types`, of many small tables, in few batches."""
-    quick = {("bank", "raw", "wide"), ("types", "sorted", "large"), ("keys", "sorted", "parts"), ("ddl", "sorted", "driver")}
-    small, big = ("types", "keys", "ddl", "txn", "beyond_mysql"), ("bank", "online")
-    cut_small = itertools.product(small, ("sorted", "raw"), ("driver", "parts"))
-    ways = [*cut_small, ("types", "sorted", "large"), ("bank", "raw", "wide"), *itertools.product(big, ("sorted", "raw"), ("large",))]
-    return [pytest.param(*way, id="-".join(way), marks=() if way in quick else pytest.mark.slow) for way in ways]
-
-
-@pytest.mark.parametrize(("name", "delivery", "cut"), every_way())
-def test_the_ledger_is_what_the_upstream_had(name: str, delivery: str, cut: str, spark: SparkSession, tmp_path: Path) -> None:
-    with Arena(load(GOLDEN / name), None, tmp_path, delivery, CUTS[cut]) as arena:
-        arena.write()
-        for batches in (2, 1 << 30):
-            with Replication(spark, to_lake(arena)) as replication:
-                replicated(replication, arena.case.end_ts, batches)
-    assert assert_recorded(spark, name, tmp_path / "lake")
-    rows, history = ledger_of(tmp_path / "lake"), load_case(name).history
-    places = [(row["commit_ts"], row["seq"]) for row in rows if row["op"] != "ddl"]
+def assert_ledger(spark: SparkSession, name: str, lake: Path) -> None:
+    """The ledger of a case leaves the recorded tables, has each change once, and each DDL whole."""
+    assert assert_recorded(spark, name, lake)
+    rows, history = ledger_of(lake), load_case(name).history
+    places = [place(row) for row in rows if row["op"] != "ddl"]
     assert len(set(places)) == len(places)
     for row in rows:
         if row["op"] == "ddl":
             assert Job.from_json(json.loads(row["job"])) == history.job(row["job_id"])
-
-
-@pytest.mark.parametrize(
-    ("name", "deadly"),
-    [
-        pytest.param("keys", {"after-part-write": (2,)}, id="keys"),
-        pytest.param("bank", DEADLY, id="bank", marks=pytest.mark.slow),
-    ],
-)
-def test_the_job_dies_and_the_ledger_is_the_same(
-    name: str, deadly: dict[str, tuple[int, ...]], spark: SparkSession, tmp_path: Path
-) -> None:
-    """At one of the deaths Spark's directory goes, too: the lake alone says where to go on. Without Spark a writer dies at every step in ``test_lake_sink.py``."""
-    more = {"syncer.db-type": "lake", "syncer.to.dir": tmp_path / "lake"}
-    with Arena(load(GOLDEN / name), None, tmp_path, "raw", PARTS if name == "keys" else LARGE, more) as arena:
-        arena.write()
-        deaths = arena.live_and_die(
-            numbered(deadly), lambda deaths: arena.forget(delta=False) if deaths == len(deadly) else None, spark=spark
-        )
-        assert (deaths, arena.deaths()) == (sum(map(len, deadly.values())), counted(deadly))
-    assert assert_recorded(spark, name, tmp_path / "lake")
-    rows = ledger_of(tmp_path / "lake")
-    assert len({place(row) for row in rows}) == len(rows)
 
 
 def test_a_start_goes_on_from_the_lake_alone(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,6 +1,10 @@
-"""The mirrors of a lake, as Spark reads them, are the recorded tables: in both deliveries, over restarts, with Spark's renames and without."""
+"""The lake as the target of the real stream: what Spark reads in its ledger and its mirrors is what TiDB had.
+
+In both deliveries, from the driver and in parts, over restarts and ``kill -9`` at every point, with the Spark checkpoint lost.
+"""
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
-from tests.integration.test_lake import DRIVER, LARGE, PARTS, to_lake
+from tests.integration.test_lake import DRIVER, LARGE, PARTS, WIDE, assert_ledger, to_lake
 from tests.support.arena import Arena, counted, numbered
 from tests.support.bank_states import TOTAL
 from tests.support.golden_case import GOLDEN
@@ -19,35 +23,50 @@ from tests.support.spark_queries import replicated
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 DEADLY = {
+    "before-deletes": (1,),
+    "after-part-write": (2,),
+    "before-downstream-commit": (3, 6),
+    "after-downstream-commit": (2, 5),
+    "after-spark-commit": (3,),
     "after-mirror-merge": (2, 5),
-    "after-mirror-ddl": (1, 3),
     "before-publication": (1, 4),
     "after-publication": (1, 3),
-    "before-downstream-commit": (3,),
 }
+"""Points, and the passes that kill."""
+CUTS = {"driver": DRIVER, "parts": PARTS, "large": LARGE, "wide": WIDE}
 
 
 def every_way() -> list[Any]:
-    """Each case, in one of the ways; in `make test` one of each kind."""
-    quick = {("ddl", "sorted", 0.0), ("types", "raw", 30.0)}
-    ways = [(name, delivery, interval) for name in CUTS for delivery in ("sorted", "raw") for interval in (0.0, 30.0)]
-    return [pytest.param(*way, id="-".join(map(str, way)), marks=() if way in quick else pytest.mark.slow) for way in ways]
-
-
-CUTS = {"types": DRIVER, "keys": PARTS, "ddl": DRIVER, "txn": PARTS, "beyond_mysql": DRIVER, "bank": LARGE, "online": LARGE}
+    """Each case in each delivery and each cut; in `make test` four of them: `types`, of many small tables, in few batches."""
+    quick = {
+        ("bank", "raw", "wide", 30.0),
+        ("types", "raw", "large", 30.0),
+        ("keys", "sorted", "parts", 0.0),
+        ("ddl", "sorted", "driver", 0.0),
+    }
+    small, big = ("types", "keys", "ddl", "txn", "beyond_mysql"), ("bank", "online")
+    cuts = [*itertools.product(small, ("driver", "parts")), *itertools.product(big, ("large",))]
+    ways = {(case, delivery, cut, interval) for case, cut in cuts for delivery in ("sorted", "raw") for interval in (0.0, 30.0)} | quick
+    return [pytest.param(*way, id="-".join(map(str, way)), marks=() if way in quick else pytest.mark.slow) for way in sorted(ways)]
 
 
 @pytest.mark.shows("spark.mirror-interval")
-@pytest.mark.parametrize(("name", "delivery", "interval"), every_way())
-def test_mirrors_are_what_the_upstream_had(name: str, delivery: str, interval: float, spark: SparkSession, tmp_path: Path) -> None:
-    with Arena(load(GOLDEN / name), None, tmp_path, delivery, CUTS[name]) as arena:
+@pytest.mark.parametrize(("name", "delivery", "cut", "interval"), every_way())
+def test_ledger_and_mirrors_are_what_the_upstream_had(
+    name: str, delivery: str, cut: str, interval: float, spark: SparkSession, tmp_path: Path
+) -> None:
+    with Arena(load(GOLDEN / name), None, tmp_path, delivery, CUTS[cut]) as arena:
         arena.write()
         settings = to_lake(arena)
         settings = dataclasses.replace(settings, apply=dataclasses.replace(settings.apply, mirror_interval=interval))
         for batches in (2, 1 << 30):
             with Replication(spark, settings) as replication:
                 replicated(replication, arena.case.end_ts, batches)
-    lake = tmp_path / "lake"
+    assert_lake(spark, name, tmp_path / "lake")
+
+
+def assert_lake(spark: SparkSession, name: str, lake: Path) -> None:
+    assert_ledger(spark, name, lake)
     assert_mirrored(name, lake, by_spark(spark))
     if name == "bank":
         assert set(totals(lake)) - {0} == {TOTAL}
@@ -56,20 +75,18 @@ def test_mirrors_are_what_the_upstream_had(name: str, delivery: str, interval: f
 @pytest.mark.parametrize(
     ("name", "deadly"),
     [
-        pytest.param("ddl", {"after-mirror-ddl": (2,), "after-publication": (2,)}, id="ddl"),
-        *(pytest.param(name, DEADLY, id=f"{name}-everywhere", marks=pytest.mark.slow) for name in ("ddl", "bank")),
+        pytest.param("ddl", {"after-part-write": (2,), "after-mirror-ddl": (2,), "after-publication": (2,)}, id="ddl"),
+        pytest.param("ddl", DEADLY | {"after-mirror-ddl": (1, 3)}, id="ddl-everywhere", marks=pytest.mark.slow),
+        pytest.param("bank", DEADLY, id="bank-everywhere", marks=pytest.mark.slow),
     ],
 )
-def test_the_job_dies_and_the_mirrors_are_the_same(
-    name: str, deadly: dict[str, tuple[int, ...]], spark: SparkSession, tmp_path: Path
-) -> None:
-    if name == "bank":
-        deadly = {point: passes for point, passes in deadly.items() if point != "after-mirror-ddl"}
+def test_the_job_dies_and_the_lake_is_the_same(name: str, deadly: dict[str, tuple[int, ...]], spark: SparkSession, tmp_path: Path) -> None:
+    """At one of the deaths Spark's directory goes, too: the lake alone says where to go on."""
     more = {"syncer.db-type": "lake", "syncer.to.dir": tmp_path / "lake", "spark.mirror-interval": 0}
-    with Arena(load(GOLDEN / name), None, tmp_path, "raw", CUTS[name], more) as arena:
+    with Arena(load(GOLDEN / name), None, tmp_path, "raw", PARTS if name == "ddl" else LARGE, more) as arena:
         arena.write()
-        deaths = arena.live_and_die(numbered(deadly), spark=spark)
+        deaths = arena.live_and_die(
+            numbered(deadly), lambda deaths: arena.forget(delta=False) if deaths == len(deadly) else None, spark=spark
+        )
         assert (deaths, arena.deaths()) == (sum(map(len, deadly.values())), counted(deadly))
-    assert_mirrored(name, tmp_path / "lake", by_spark(spark))
-    if name == "bank":
-        assert set(totals(tmp_path / "lake")) - {0} == {TOTAL}
+    assert_lake(spark, name, tmp_path / "lake")
