@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 
 from pyspark_tidb_binlog.schemas.changes.change_rows import HANDLE, ROWID
 from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, ConfigError, RetryableApplyError, SnapshotCollected, Stopped
-from pyspark_tidb_binlog.schemas.events import physical_ms
+from pyspark_tidb_binlog.schemas.events import as_time, physical_ms
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.stages import ddl_of
 from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import SchemaMoves, require_same, unless_stopped
@@ -71,6 +71,8 @@ class LakeLoad:
             try:
                 with source.at(ts, sessions) as session:
                     ids = source.table_ids(session)
+            except SnapshotCollected as error:
+                raise _collected(ts) from error
             except (BootstrapRefused, ApplyError) as error:
                 raise LoadLater(str(error)) from error
             yield _UpstreamThen(source, ts, sessions, ids, stopped, self.spark)
@@ -105,7 +107,7 @@ class _UpstreamThen:
             raise LoadLater(str(error)) from error
         except SnapshotCollected as error:
             if not fresh:
-                raise LoadLater(str(error)) from error
+                raise _collected(self._ts) from error
             raise BootstrapRefused(
                 "GC of the upstream passed the moment while the table was read: raise tidb_gc_life_time, and have it loaded again"
             ) from error
@@ -196,6 +198,10 @@ class _Mirror:
                 rowids = block[len(columns)] if hidden is not None and hidden.name == ROWID else None
                 rows = read_rows(info, images, pc.cast(rowids.cast(pa.string()), pa.int64()) if rowids is not None else None)
                 yield pa.RecordBatch.from_arrays(rows.columns, schema=self.stored)
+
+
+def _collected(ts: int) -> LoadLater:
+    return LoadLater(f"GC of the upstream has passed the moment ({as_time(ts)}): a later one is tried")
 
 
 def _stop() -> Stopped:

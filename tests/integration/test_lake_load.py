@@ -34,10 +34,13 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.integration.test_bootstrap import ALL, ITEM, KEYLESS, NAMED, TYPES, filled, more_changes, shop
 from tests.support.bootstrapped_stream import BootstrappedStream
 from tests.support.eventually import eventually
+from tests.support.golden_case import load_case
 from tests.support.golden_messages import replicate, spans_of
-from tests.support.mirror_rows import assert_mirrored, by_delta, image_of, published
+from tests.support.mirror_rows import assert_mirrored, by_delta, by_spark, image_of, published
+from tests.support.mirrored_upstream import _GONE
 from tests.support.private_mysql import RealMariaDB
 from tests.support.recorded_upstream import STEPS, RecordedUpstream, begin_of, spans_from
+from tests.support.target_rows import run_sql
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.mariadb]
 
@@ -83,7 +86,7 @@ def rows(lake: Path) -> dict[str, list[dict[str, Any]]]:
 @pytest.mark.shows("drainer --bootstrap-all")
 @pytest.mark.parametrize("few", [1 << 30, 0], ids=["here", "executors"])
 def test_a_first_load_and_the_stream_are_what_binlogs_make(
-    few: int, run: BootstrappedStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    few: int, run: BootstrappedStream, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lake_load, "FEW_ROWS", few)
     lake, chance = tmp_path / "lake", random.Random(7)
@@ -104,6 +107,11 @@ def test_a_first_load_and_the_stream_are_what_binlogs_make(
     whole(run, tmp_path / "whole")
     assert rows(lake) == rows(tmp_path / "whole")
     assert len(begun) == 4 and len(rows(lake)["shop.types"]) == 40
+    if not few:
+        state = published(lake)["shop.types"]
+        wanted, found = by_delta(lake, state), by_spark(spark)(lake, state)
+        assert sorted(row["id"] for row in found) == sorted(row["id"] for row in wanted)
+        assert all(row.keys() == wanted[0].keys() for row in found)
 
 
 @pytest.mark.shows("drainer --bootstrap")
@@ -142,17 +150,33 @@ def test_a_table_is_loaded_again_and_by_a_drainer_that_runs(run: BootstrappedStr
         TableLoader(spark, DrainerConfig(), NOTHING, run.stop).named("shop.item", stand)
 
 
-def test_gc_that_passes_an_old_moment_is_waited_out_and_during_a_read_sets_aside(
+def test_gc_that_has_passed_is_waited_out_and_while_a_table_is_read_sets_it_aside(
     run: BootstrappedStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake = tmp_path / "lake"
-    run.mirror.collect(1 << 62)
-    run.begin(ALL)
-    eventually(lambda: published(lake))
+    lake, real, left = tmp_path / "lake", lake_load._Mirror.written, ["item"]
+
+    def written(self: Any, session: Session, *given: Any) -> Any:
+        if self.table.name in left:
+            session.execute(_GONE)
+        return real(self, session, *given)
+
+    run.apply()
+    eventually(lambda: len(published(lake)) == 3)
+    monkeypatch.setattr(lake_load._Mirror, "written", written)
+    run.mirror.collect((1 << 63) - 1)
+    run.mirror.tick()
+    run.begin(BootstrapRequest(tables=(("shop", "*"),)))
+    eventually(lambda: {s.state for s in published(lake).values()} == {LOADING})
     time.sleep(0.5)
     assert {s.state for s in published(lake).values()} == {LOADING}
     run.mirror.collect(0)
     eventually(lambda: loaded(lake), seconds=60)
+    found = published(lake)
+    assert {name: s.state for name, s in found.items()} == {"shop.item": "stale", "shop.log": MIRRORED, "shop.named": MIRRORED}
+    assert "raise tidb_gc_life_time" in str(found["shop.item"].why)
+    left.clear()
+    run.begin(ALL)
+    eventually(lambda: published(lake)["shop.item"].state == MIRRORED, seconds=60)
     run.restart()
     whole(run, tmp_path / "whole")
     assert rows(lake) == rows(tmp_path / "whole")
@@ -197,9 +221,14 @@ class ServerThen(SnapshotSource):
         return []
 
 
-def test_recorded_types_from_a_server_and_then_from_binlogs(source: PrivateMariaDB, tmp_path: Path) -> None:
-    """Half of the case is in the server, as our stream writes it there."""
+@pytest.mark.parametrize("whole", [False, True], ids=["half", "whole"])
+def test_recorded_types_from_a_server_and_then_from_binlogs(whole: bool, source: PrivateMariaDB, tmp_path: Path) -> None:
+    """Half of the case, or all of it, is in the server, as our stream writes it there."""
     case, begin = "types", begin_of("types")
+    begin = spans_from(case, begin)[-1][1] if whole else begin
+    for database in load_case(case).info["databases"]:
+        run_sql(source, f"DROP DATABASE IF EXISTS {database}")
+    run_sql(source, "DROP DATABASE IF EXISTS tidb_binlog")
     target = sink_of(DrainerConfig(target=source.target()), 1, lambda seconds: None)
     replicate(target, case, [(start, min(end, begin)) for start, end in spans_of(case, STEPS) if start < begin])
     target.close()
