@@ -97,6 +97,7 @@ _FLAGS: Mapping[str, Mapping[str, Any]] = {
         "help": "the directory of the savepoint file (default: binlog_position)",
     },
     "-time-zone": {"default": "", "metavar": "ZONE", "help": "also write the time in this zone, as a comment"},
+    "-tables": {"default": "", "metavar": "DB.TABLE,...", "help": "tables of a lake, by their names upstream; DB.* is a whole database"},
     "-addr": {"default": "", "metavar": "HOST:PORT", "help": "the address of the Drainer; no registry is read"},
     "-config": {"type": Path, "metavar": "FILE", "help": "the Drainer's settings"},
     "-limit": {"type": int, "default": 20, "metavar": "N", "help": "how many findings (default: 20)"},
@@ -228,22 +229,38 @@ def _apply(kind: str, action: str) -> Run:
         with _registry(given) as registry:
             node = _node(registry, kind, given.node_id)
         try:
-            answer = _asked(given, node.host, "PUT", f"/state/{quote(node.node_id, safe=':')}/{action}")
+            _changed(given, node, kind, f"/state/{quote(node.node_id, safe=':')}/{action}")
         except PumpUnavailable as error:
             if kind != DRAINERS or node.state is not NodeState.PAUSED:
                 raise
             raise PumpUnavailable(f"{error}. {_STOPPED.format(node_id=node.node_id)}") from error
-        try:
-            said = json.loads(answer)
-            code, message = int(said["code"]), str(said["message"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise PumpUnavailable(f"{_KINDS[kind]} {node.node_id} at {node.host} answered {answer[:200]!r}") from error
-        if code != _SUCCESS:
-            raise ReplicationError(f"{_KINDS[kind]} {node.node_id} at {node.host} refuses: {message}")
-        print(message)
         return 0
 
     return run
+
+
+def _reload(given: argparse.Namespace) -> int:
+    """Have a Drainer read tables of its lake again."""
+    if not given.tables:
+        raise ConfigError("name the tables: -tables DB.TABLE,...")
+    nodes = _drainers(given)
+    if len(nodes) != 1:
+        raise ConfigError(f"{len(nodes)} Drainers are registered; name one: -node-id ID")
+    _changed(given, nodes[0], DRAINERS, f"/reload/{quote(given.tables)}")
+    return 0
+
+
+def _changed(given: argparse.Namespace, node: NodeStatus, kind: str, path: str) -> None:
+    """Have a node do something, and print its answer."""
+    answer = _asked(given, node.host, "PUT", path)
+    try:
+        said = json.loads(answer)
+        code, message = int(said["code"]), str(said["message"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise PumpUnavailable(f"{_KINDS[kind]} {node.node_id} at {node.host} answered {answer[:200]!r}") from error
+    if code != _SUCCESS:
+        raise ReplicationError(f"{_KINDS[kind]} {node.node_id} at {node.host} refuses: {message}")
+    print(message)
 
 
 def _asked(given: argparse.Namespace, address: str, method: str, path: str, *, missing: bytes | None = None) -> bytes:
@@ -411,6 +428,7 @@ COMMANDS: Mapping[str, Command] = {
     "resume-drainer": Command(_apply(DRAINERS, "resume"), "a paused Drainer goes on", ("-node-id",)),
     "offline-pump": Command(_apply(PUMPS, "close"), "a Pump ends for good once every Drainer has read everything", ("-node-id",)),
     "offline-drainer": Command(_apply(DRAINERS, "close"), "a Drainer ends and is registered as offline", ("-node-id",)),
+    "reload-tables": Command(_reload, "a Drainer reads tables of its lake again from the upstream", ("-node-id", "-addr", "-tables")),
     "generate_meta": Command(_generate_meta, "write a savepoint file with a new timestamp", ("-data-dir", "-time-zone")),
     "encrypt": Command(_encrypt, "encrypt a password for encrypted_password", ("-text",), asks=False),
     "status": Command(_status, "each Drainer: its position and what holds it back", ("-node-id", "-addr", "-json", "-watch")),

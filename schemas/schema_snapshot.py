@@ -18,6 +18,7 @@ from typing import Any, Self
 from pyspark_tidb_binlog.schemas.ddl_jobs import STATE_DONE, DbInfo, Job, JobType
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.history_fold import INITIAL
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 
@@ -112,6 +113,21 @@ def snapshot_of(
     made.append(replace(_job(JobType.SCHEMA_CHARSET, INITIAL.id, ts, db_info=databases.get(INITIAL.id, INITIAL)), version=version))
     made[-1] = replace(made[-1], table_id=newest_job)
     return SnapshotJobs(tuple(replace(job, id=-number) for number, job in enumerate(made, 1)))
+
+
+def table_as_job(table: TableAt, history: SchemaHistory) -> Job:
+    """A job that makes one table of ``history`` as it is, for a history that does not have the table."""
+    database = history.schema_at(table.schema, table.version)
+    made = _job(JobType.CREATE_TABLE, database.id if database is not None else 0, 0)
+    return replace(
+        made,
+        id=-table.table_id,
+        table_id=table.table_id,
+        schema_name=table.schema,
+        table_name=table.name,
+        version=table.version,
+        table_info=table.info,
+    )
 
 
 def _order(late: tuple[SchemaVersion, int, TableInfo]) -> tuple[int, int, int]:

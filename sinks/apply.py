@@ -100,6 +100,11 @@ class BatchApplier:
         return self._refused
 
     @property
+    def version(self) -> int:
+        """The schema version of the target."""
+        return self._applied.version
+
+    @property
     def behind(self) -> bool:
         """Whether the target is so far behind the upstream that there is a backlog, whose batches are big.
 

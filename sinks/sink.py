@@ -19,6 +19,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import LeaseLost
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
@@ -99,6 +100,13 @@ class Sink(Protocol):
         ``note`` is called first and must make durable what it receives: the commit_ts of the target's record, and the commit_ts up to which
         the target has everything nevertheless. If a start reads this record, ``begin`` answers with the second commit_ts. Without this
         call, or in a sink that does not need it, nothing is put off.
+        """
+        return
+
+    def load(self, tables: Sequence[Job], *, absent: bool = False) -> None:
+        """Have tables of the upstream read beside the stream, each as ``table_as_job`` at ``commit_ts``; ``absent``: of them, those that are not there.
+
+        For a sink that keeps tables by itself (``sinks.lake``). Others are given none.
         """
         return
 

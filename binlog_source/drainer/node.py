@@ -54,6 +54,8 @@ class StreamControls:
     """Whether it is paused and no batch is being applied."""
     end: Callable[[], None]
     """Have the process end as on SIGTERM; returns at once."""
+    reload: Callable[[str], None]
+    """Have tables, ``DB.TABLE,...``, loaded again beside the stream; returns at once. ``ReplicationError``: why not."""
 
 
 class DrainerNode:
@@ -81,7 +83,7 @@ class DrainerNode:
         self._sight = sight
         self._controls = controls
         self._told = told
-        self._pages = DrainerPages(node_id, sight, self.act, synced_check_seconds)
+        self._pages = DrainerPages(node_id, sight, self.act, controls.reload, synced_check_seconds)
         self._server = RpcServer(f"Drainer {node_id}")
         self.address = ""
         """The host:port at which others reach it, once started."""

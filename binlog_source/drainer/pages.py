@@ -1,10 +1,11 @@
-"""The Drainer's HTTP endpoints: those of a real Drainer (wire.md 8.2), and ``GET /progress``, which is ours.
+"""The Drainer's HTTP endpoints: those of a real Drainer (wire.md 8.2), and two that are ours.
 
     GET  /status                   {"PumpPos": {nodeID: ts}, "Synced": bool, "LastTS": ts, "TsMap": ""}
     GET  /commit_ts                {"message": …, "code": 200, "data": {"ts": checkpoint}}
     PUT  /state/{nodeID}/{action}  pause, resume, close
     GET  /metrics                  Prometheus text
     GET  /progress                 the job's progress line as JSON: lag, counts, findings, and what holds progress back
+    PUT  /reload/{tables}          DB.TABLE,...: a lake reads these tables again from the upstream
 
 Promises: JSON, texts and codes of the first four are a real Drainer's, with its wording ("this pump's").
 """
@@ -41,8 +42,13 @@ class StreamSight:
 class DrainerPages:
     """``answer`` is the handler of the RPC server."""
 
-    def __init__(self, node_id: str, sight: StreamSight, act: Callable[[Action], str], synced_check_seconds: float) -> None:
-        """``act`` performs an action. It returns "", or the name of the state in which the action is refused, and raises if the action fails."""
+    def __init__(
+        self, node_id: str, sight: StreamSight, act: Callable[[Action], str], reload: Callable[[str], None], synced_check_seconds: float
+    ) -> None:
+        """``act`` performs an action. It returns "", or the name of the state in which the action is refused, and raises if the action fails.
+        ``reload``: of ``StreamControls``.
+        """
+        self._reload_tables = reload
         self._node_id = node_id
         self._sight = sight
         self._act = act
@@ -61,6 +67,8 @@ class DrainerPages:
                 return self._only("GET", request, lambda: HttpResponse(body=self._sight.metrics(), content_type=CONTENT_TYPE))
             case ["progress"]:
                 return self._only("GET", request, lambda: json_answer(self._sight.progress()))
+            case ["reload", *names]:
+                return self._only("PUT", request, lambda: self._reload("/".join(names)))
             case _:
                 return NOT_FOUND
 
@@ -76,6 +84,13 @@ class DrainerPages:
 
     def _commit_ts(self) -> HttpResponse:
         return node_answer("get drainer's latest ts success!", SUCCESS, {"ts": self._sight.commit_ts()})
+
+    def _reload(self, names: str) -> HttpResponse:
+        try:
+            self._reload_tables(names)
+        except ReplicationError as error:
+            return node_answer(str(error), OTHER_ERROR)
+        return node_answer(f"{names} will be read again from the upstream, at the next moment of the lake", SUCCESS)
 
     def _change(self, node_id: str, action: str) -> HttpResponse:
         if node_id != self._node_id:

@@ -41,7 +41,7 @@ def upstream_remarks(
                 "spark.upstream", f"names no TiDB, and {request.flag} copies from it", "set spark.upstream.host, user and password"
             )
         return
-    if request and config.apply.db_type not in ("mysql", "tidb"):
+    if request and config.apply.db_type not in ("mysql", "tidb", "lake"):
         yield hinders("syncer.db-type", f"{config.apply.db_type} has no tables for {request.flag} to fill", "start without the flag")
     account = _Account(config, request, sight, source or upstream_of(config.upstream))
     for remark in account.remarks():

@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -26,9 +26,9 @@ def drainer_options() -> JobParser:
         action="append",
         default=[],
         metavar="DB.TABLE,...",
-        help="first copy these tables (DB.* = a whole database) from spark.upstream at the checkpoint; their rows at the target are removed",
+        help="first copy these tables (DB.* = a whole database) from spark.upstream at the checkpoint; their rows at the target are removed. A lake loads them beside the stream",
     )
-    everything = "first fill an empty target with all replicated tables, from one snapshot of spark.upstream; the same as --bootstrap '*'"
+    everything = "first fill an empty target with all replicated tables, from one snapshot of spark.upstream; the same as --bootstrap '*'. Of a lake: all tables that it does not have"
     add_switch(options, "-bootstrap-all", "--bootstrap-all", what=everything)
     again = "restart an unfinished copy, at a new snapshot"
     add_switch(options, "-bootstrap-restart", "--bootstrap-restart", what=again)
@@ -55,7 +55,7 @@ class BootstrapRequest:
             ConfigError: a name is not of the form DB.TABLE.
         """
         named: Sequence[str] = given.bootstrap
-        tables = [pair for text in named if text.strip() != "*" for pair in _pairs(text)]
+        tables = [pair for text in named if text.strip() != "*" for pair in named_tables(text)]
         everything = given.bootstrap_all or any(text.strip() == "*" for text in named)
         return cls(everything, tuple(dict.fromkeys(tables)), given.bootstrap_restart)
 
@@ -72,15 +72,19 @@ class BootstrapRequest:
 NOTHING = BootstrapRequest()
 
 
-def _pairs(text: str) -> Iterable[tuple[str, str]]:
-    at = 0
+def named_tables(text: str, asking: str = "--bootstrap") -> list[tuple[str, str]]:
+    """Database and table of each of ``DB.TABLE,...``; ``asking``: what names them, for messages.
+
+    Raises:
+        ConfigError: a name is not of that form.
+    """
+    found, at = list[tuple[str, str]](), 0
     while at < len(text) or not at:
-        found = _NAMES.match(text, at)
-        if found is None:
-            raise ConfigError(
-                f"--bootstrap {text!r}: give tables as DB.TABLE,DB.TABLE or DB.*; put names with dots or commas in `backquotes`"
-            )
-        names = ((found["quoted_db"], found["db"]), (found["quoted_table"], found["table"]))
+        match = _NAMES.match(text, at)
+        if match is None:
+            raise ConfigError(f"{asking} {text!r}: give tables as DB.TABLE,DB.TABLE or DB.*; put names with dots or commas in `backquotes`")
+        names = ((match["quoted_db"], match["db"]), (match["quoted_table"], match["table"]))
         database, table = (quoted.replace("``", "`") if quoted else bare.strip() for quoted, bare in names)
-        yield database, table
-        at = found.end()
+        found.append((database, table))
+        at = match.end()
+    return found

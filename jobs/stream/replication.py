@@ -105,6 +105,7 @@ class Replication:
         """
         require_session(spark)
         self._spark = spark
+        self._bootstrap = bootstrap
         self._stop = stop or threading.Event()
         self._tls = TlsSettings.of(config.source.security)
         """TLS of all connections inside the cluster; None: no TLS."""
@@ -129,7 +130,7 @@ class Replication:
         self._loader = TableLoader(spark, self._config, bootstrap, self._stop, upstream, servers, self._join_cluster)
         self._now = partial(patiently, self._discovery.now, config.upstream_timeout, waiting)
         """The upstream's timestamp of now."""
-        self._sink = sink_of(self._config, cluster_id, self._pause, self._now, spark)
+        self._sink = sink_of(self._config, cluster_id, self._pause, self._now, spark, self._loader)
         self._sink.defer(self._note_nothing_applied)
         self._applier = BatchApplier(spark, self._config, self._sink, self._feed, self._take_report)
         self._heap = HeapAfterBigBatches.of(spark, ATOMIC_BYTES)
@@ -189,7 +190,7 @@ class Replication:
             span = found.unfinished
             self._applier.replay(span, transactions_between(self._spark, config.source, span.after_ts, span.upto_ts))
         self._raise_if_stopped()
-        self._copy_tables(found.schema_version)
+        self._copy_tables()
         self._checkpoint.clear_half_written()
         # In this order: a name is kept only once it is registered.
         gate = self._join_cluster()
@@ -357,7 +358,14 @@ class Replication:
             progress=lambda: as_json(self.progress()),
             metrics=lambda: counts.metrics_text(self._query),
         )
-        controls = StreamControls(pause=gate.shut, resume=gate.open, keep=gate.keep, resting=partial(self._rests, gate), end=self._stop.set)
+        controls = StreamControls(
+            pause=gate.shut,
+            resume=gate.open,
+            keep=gate.keep,
+            resting=partial(self._rests, gate),
+            end=self._stop.set,
+            reload=self._reload,
+        )
         self._node = DrainerNode(
             self._registry,
             config.apply.drainer,
@@ -482,11 +490,20 @@ class Replication:
             self._look_for_ddls_before(ts)
         return self._feed.snapshot()
 
-    def _copy_tables(self, version: int) -> None:
+    def _copy_tables(self) -> None:
         """Copy the requested tables, and the unfinished ones of an earlier start, at the checkpoint."""
         if self._config.apply.db_type in ("mysql", "tidb"):
-            stand = StreamStand(self._sink.commit_ts, version, self._feed.snapshot(), self._applier.refused)
-            self._loader.of_stream(lease_of(self._sink), stand)
+            self._loader.of_stream(lease_of(self._sink), self._stand())
+        elif self._config.apply.db_type == "lake":
+            self._sink.load(self._loader.requested(self._stand()), absent=self._bootstrap.everything)
+
+    def _stand(self) -> StreamStand:
+        """Where the stream is now."""
+        return StreamStand(self._sink.commit_ts, self._applier.version, self._feed.snapshot(), self._applier.refused)
+
+    def _reload(self, names: str) -> None:
+        """Have tables of a lake loaded again (``TableLoader.named``)."""
+        self._sink.load(self._loader.named(names, self._stand()))
 
     def _recorded_start(self, known: ResumeState, target: str, commit_ts: int) -> int:
         """Where the stream begins on a target whose checkpoint row is ``commit_ts``."""

@@ -3,6 +3,8 @@
 A first load copies all tables at the current timestamp into a target without a checkpoint; the stream then begins there. Tables of an existing stream
 are copied at its checkpoint, before it continues: no other table is affected, and no transaction is filtered by table.
 
+Into a lake, tables are loaded beside the stream (``sinks/lake/mirrors.py``): here it is decided which, and where a stream of all tables begins.
+
 Promises: the stream never begins on a partly copied table. A start first finishes the copy of an earlier start, with or without the flag. If that is not
 possible, ``BootstrapRefused`` says why and what to do. If PD is the registry, GC stays behind the snapshot while it is read.
 """
@@ -24,11 +26,13 @@ from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.entry.cli import replication_error_in
-from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest
+from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest, named_tables
 from pyspark_tidb_binlog.jobs.stream.upstream_cluster import StreamServers, unverified
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.schema_snapshot import table_as_job
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.bootstrap import copy_record
 from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap, SchemaMoves, goes_on_at, require_still_there
@@ -93,14 +97,17 @@ class TableLoader:
         self._running: Bootstrap | None = None
         self._loaded: tuple[int, frozenset[tuple[str, str]]] | None = None
         self._is_server = config.apply.db_type in ("mysql", "tidb")
-        if request and not self._is_server:
+        self._is_lake = config.apply.db_type == "lake"
+        if request and self._is_lake:
+            self._require_of_lake(request)
+        elif request and not self._is_server:
             raise ConfigError(f"{request.flag}: syncer.db-type = {config.apply.db_type!r} has no tables to fill; remove the flag")
         if request and config.apply.loopback_control:
             raise ConfigError(
                 f"{request.flag}: in a ring (syncer.loopback-control) the target's own Drainer would send the emptying of the table back; copy the table by a dump"
             )
         if request:
-            self._source()
+            self.source()
 
     @property
     def words(self) -> str:
@@ -122,6 +129,10 @@ class TableLoader:
             commit_ts: the target's checkpoint.
             history_at: extends the DDL history to a timestamp, and returns it; True: an earlier start has begun there.
         """
+        if self._is_lake:
+            if commit_ts is not None or not self._request.everything:
+                return None
+            return self._at_newest(lambda ts: self._begun_lake(ts, history_at(ts, False)))
         if not self._is_server:
             return None
         record = self._record()
@@ -155,17 +166,70 @@ class TableLoader:
                 )
             return None
         self._require_upstream(held())
+        return self._at_newest(lambda ts: self._load_all(held(), ts, history_at(ts, False)))
+
+    def _at_newest(self, load: Callable[[int], int]) -> int:
+        """``load`` at a timestamp of now, and at others while DDLs are running."""
         for attempt in range(_TRIES):
-            ts = self._source().now()
+            ts = self.source().now()
             try:
-                return self._load_all(held(), ts, history_at(ts, False))
+                return load(ts)
             except SchemaMoves as error:
-                after = self._record()
+                after = self._record() if self._is_server else None
                 if attempt == _TRIES - 1 or (after is not None and after.begun and after.head.ts == ts):
                     raise
                 _log.warning("the first load tries another snapshot: %s", error)
                 self._wait()
         raise AssertionError("the loop above returns or raises")
+
+    # A lake.
+
+    def _require_of_lake(self, request: BootstrapRequest) -> None:
+        if request.restart:
+            raise ConfigError(
+                "--bootstrap-restart: a lake loads each table from its beginning, and goes on with the next one; remove the flag"
+            )
+        if not self._config.apply.sync_ddl:
+            raise ConfigError(
+                f"{request.flag}: with syncer.sync-ddl = false a lake's tables cannot follow the upstream's; remove one of them"
+            )
+
+    def _begun_lake(self, ts: int, history: SchemaHistory) -> int:
+        """Where the stream begins that all tables are loaded for: ``ts``, if the DDL history has them all."""
+        self.of_cluster()
+        selection = Selection.of(self._config.apply)
+        self._require_same_tables(ts, selection, selection.live(history, history.version_at(ts)))
+        return ts
+
+    def of_first_lake(self, history: SchemaHistory, version: int) -> Sequence[Job]:
+        """The tables of a lake that begins at a schema version, to be loaded."""
+        return self.requested(StreamStand(0, version, history, frozenset())) if self._request.everything else ()
+
+    def requested(self, stand: StreamStand) -> Sequence[Job]:
+        """The tables that this start is to load into the lake.
+
+        Raises:
+            BootstrapRefused: one is not replicated, or unknown.
+        """
+        if self._request.everything:
+            tables = [t for t in self._live(stand.history, stand.version) if not t.info.is_view and not t.info.is_sequence]
+        else:
+            tables = self._named("--bootstrap", self._request.tables, stand)
+        return [table_as_job(table, stand.history) for table in tables]
+
+    def named(self, names: str, stand: StreamStand) -> Sequence[Job]:
+        """The tables ``names`` (``DB.TABLE,...``, as upstream), to be loaded into the lake by a Drainer that runs.
+
+        Raises:
+            ReplicationError: the target is no lake, there is no upstream, or a table is not replicated, or unknown.
+        """
+        if not self._is_lake or not self._config.apply.sync_ddl:
+            raise ConfigError("this Drainer cannot load a table beside its stream: its target is no lake, or syncer.sync-ddl is false")
+        self.source()
+        return [table_as_job(table, stand.history) for table in self._named("reload-tables", named_tables(names, "reload-tables"), stand)]
+
+    def _live(self, history: SchemaHistory, version: int) -> Sequence[TableAt]:
+        return Selection.of(self._config.apply).live(history, version)
 
     def of_stream(self, held: Lease, stand: StreamStand) -> None:
         """Copy tables of a stream at its checkpoint, before the stream continues; then record that the stream has joined them.
@@ -178,7 +242,7 @@ class TableLoader:
         record, selection = self._settled(held, stand), Selection.of(self._config.apply)
         begun = record is not None and record.begun
         left = self._left(record)
-        wanted = self._named(selection, stand)
+        wanted = self._named("--bootstrap", self._request.tables, stand)
         if left and record is not None and begun and record.head.kind is CopyKind.FIRST and not self._request.restart:
             raise BootstrapRefused(
                 f"a first load at {record.head.ts} ({as_time(record.head.ts)}) is unfinished, but the target has a checkpoint, {stand.commit_ts}. Start with "
@@ -244,7 +308,7 @@ class TableLoader:
 
     def _can_read(self) -> bool:
         try:
-            self._source()
+            self.source()
         except ConfigError:
             return False
         return True
@@ -276,8 +340,8 @@ class TableLoader:
         return names
 
     def _require_same_tables(self, ts: int, selection: Selection, live: Sequence[TableAt]) -> None:
-        with self._source().at(ts) as session:
-            there = {(s.lower(), t.lower()) for s, t in self._source().tables(session) if selection.tables.keeps(s, t)}
+        with self.source().at(ts) as session:
+            there = {(s.lower(), t.lower()) for s, t in self.source().tables(session) if selection.tables.keeps(s, t)}
         there = {name for name in there if name[0] not in _MADE_BY_TIDB}
         known = {(t.schema.lower(), t.name.lower()) for t in live if t.schema.lower() not in _MADE_BY_TIDB}
         if different := sorted(there ^ known):
@@ -289,16 +353,16 @@ class TableLoader:
 
     # Tables of a stream.
 
-    def _named(self, selection: Selection, stand: StreamStand) -> list[TableAt]:
-        """The tables that the request names, as they are at the checkpoint."""
-        live = [t for t in selection.live(stand.history, stand.version) if not t.info.is_view and not t.info.is_sequence]
+    def _named(self, asking: str, names: Sequence[tuple[str, str]], stand: StreamStand) -> list[TableAt]:
+        """The tables that are named, as they are at the checkpoint; ``asking``: what names them, for messages."""
+        live = [t for t in self._live(stand.history, stand.version) if not t.info.is_view and not t.info.is_sequence]
         found: dict[int, TableAt] = {}
-        for schema, name in self._request.tables:
+        for schema, name in names:
             chosen = [t for t in live if t.schema.lower() == schema.lower() and name.lower() in ("*", t.name.lower())]
             if not chosen:
                 near = " or ".join(nearest(f"{schema}.{name}", (f"{t.schema}.{t.name}" for t in live)))
                 raise BootstrapRefused(
-                    f"--bootstrap {schema}.{name}: no such table is replicated at the checkpoint {stand.commit_ts} ({as_time(stand.commit_ts)})"
+                    f"{asking} {schema}.{name}: no such table is replicated at the checkpoint {stand.commit_ts} ({as_time(stand.commit_ts)})"
                     + (f"; did you mean {near}?" if near else "; give its name upstream, and check the filters")
                 )
             found |= {t.table_id: t for t in chosen}
@@ -326,7 +390,7 @@ class TableLoader:
 
     def _require_source(self, left: Sequence[tuple[str, str]]) -> None:
         try:
-            self._source()
+            self.source()
         except ConfigError as error:
             names = ", ".join(f"{schema}.{name}" for schema, name in left[:5])
             raise BootstrapRefused(
@@ -362,11 +426,16 @@ class TableLoader:
         """Refuse an upstream that is the target, or a TiDB of another cluster, as far as the servers' ids show it."""
         if self._looked:
             return
-        upstream, cluster_id = self._source(), held.cluster_id
+        upstream, cluster_id = self.source(), held.cluster_id
         if upstream.is_target(held):
             raise BootstrapRefused(
                 f"spark.upstream ({upstream.where}) is the target itself: the copy would empty its tables. Correct spark.upstream or syncer.to"
             )
+        self._require_cluster(upstream, cluster_id)
+
+    def _require_cluster(self, upstream: SnapshotSource, cluster_id: int) -> None:
+        if self._looked:
+            return
         if why := unverified(upstream, cluster_id, self._servers):
             _log.warning(
                 "cannot verify that spark.upstream (%s) belongs to cluster %d, whose binlogs the stream reads; only the names and ids of its tables are compared: %s",
@@ -381,9 +450,9 @@ class TableLoader:
     ) -> None:
         self._require_upstream(held)
         self._begins()
-        with self._gc_held(head.ts):
+        with self.gc_held(head.ts):
             self._running = Bootstrap(
-                self._spark, self._config, held, self._source(), history, version, self._stop, removes=self._request.restart
+                self._spark, self._config, held, self.source(), history, version, self._stop, removes=self._request.restart
             )
             try:
                 done = self._running.run(head, tables, others)
@@ -403,7 +472,8 @@ class TableLoader:
         )
 
     @contextlib.contextmanager
-    def _gc_held(self, ts: int) -> Iterator[None]:
+    def gc_held(self, ts: int) -> Iterator[None]:
+        """Keep GC behind ``ts`` in the block, if PD is the registry."""
         source = self._config.source
         registry = open_registry(source.pumps, TlsSettings.of(source.security)) if names_registry(source) else None
         if not isinstance(registry, PdRegistry):
@@ -417,10 +487,26 @@ class TableLoader:
         finally:
             hold.stop()
 
-    def _source(self) -> SnapshotSource:
+    def source(self) -> SnapshotSource:
+        """The upstream.
+
+        Raises:
+            ConfigError: the settings name none.
+        """
         if self._upstream is None:
             self._upstream = upstream_of(self._config.upstream, self._spark.sparkContext.broadcast)
         return self._upstream
+
+    def of_cluster(self) -> SnapshotSource:
+        """The upstream, whose servers were asked which cluster it is.
+
+        Raises:
+            ConfigError: the settings name none.
+            BootstrapRefused: it is another cluster's.
+            RetryableApplyError: it does not answer.
+        """
+        self._require_cluster(self.source(), self._config.source.cluster_id)
+        return self.source()
 
     def _record(self) -> CopyRecord | None:
         cluster_id, schema = self._config.source.cluster_id, self._config.apply.checkpoint_schema

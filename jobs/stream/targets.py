@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.stream.resume import TargetWords
+from pyspark_tidb_binlog.jobs.stream.table_loader import TableLoader
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.engine.causality import Conflict
 from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
@@ -32,11 +33,12 @@ def sink_of(
     pause: Callable[[float], None],
     now: Callable[[], int] | None = None,
     spark: "SparkSession | None" = None,
+    loader: TableLoader | None = None,
 ) -> Sink:
     """The sink of a stream of cluster ``cluster_id``; nothing is opened.
 
     ``pause`` waits for the given seconds, or raises to end the wait. ``now``: the upstream's timestamp of now; None: this machine's clock. ``spark`` sends
-    to a topic, if the settings say so.
+    to a topic, if the settings say so. ``loader``: from which a lake loads tables.
 
     Raises:
         ConfigError: there is no such sink, or one of its settings is wrong.
@@ -48,13 +50,15 @@ def sink_of(
     if config.apply.db_type == "file":
         return file_sink(FileTarget(_directory(config), config.files.retention_time), _message_settings(config, cluster_id))
     if config.apply.db_type == "lake":
-        return _lake(config, cluster_id, pause, spark)
+        return _lake(config, cluster_id, pause, spark, loader)
     if config.apply.db_type == "kafka":
         return kafka_sink(_topic(config, cluster_id, pause, spark), _message_settings(config, cluster_id))
     raise ConfigError(f"syncer.db-type = {config.apply.db_type!r} is not a known target")
 
 
-def _lake(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None], spark: "SparkSession | None") -> Sink:
+def _lake(
+    config: DrainerConfig, cluster_id: int, pause: Callable[[float], None], spark: "SparkSession | None", loader: TableLoader | None
+) -> Sink:
     """The lake in ``syncer.to.dir``."""
     apply = config.apply
     if not config.files.dir:
@@ -63,7 +67,9 @@ def _lake(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None]
         raise ConfigError("spark.route: a lake holds every change of a table, from which a where cannot leave rows out; remove it")
     try:
         # Not at the top: whoever has no delta-rs may ask for the other sinks.
+        from pyspark_tidb_binlog.sinks.bootstrap.lake_load import LakeLoad
         from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
+        from pyspark_tidb_binlog.sinks.lake.mirror_load import TableLoads
     except ModuleNotFoundError as error:
         raise ConfigError(
             f'syncer.db-type = "lake": {error}. Install the wheel\'s extra lake, or: pip install "deltalake>=1.6.6,<1.7"'
@@ -72,7 +78,8 @@ def _lake(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None]
     settings = LakeSettings(
         config.files.dir, cluster_id, apply.drainer, apply.lease_timeout, apply.sync_ddl, ignored, routes, apply.mirror_interval
     )
-    return LakeSink(settings, pause, spark)
+    loads = TableLoads(loader.of_first_lake, LakeLoad(loader.of_cluster, loader.gc_held, spark).at) if loader is not None else None
+    return LakeSink(settings, pause, spark, loads)
 
 
 def _topic(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None], spark: "SparkSession | None") -> Topic:

@@ -8,6 +8,7 @@ import json
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -446,7 +447,11 @@ class Bootstrap:
                     yield pa.RecordBatch.from_pylist([{"place": number, "rows": rows}], schema=COPIED)
 
         frame = self._spark.range(0, len(todo), 1, len(todo)).mapInArrow(run, ddl_of(COPIED))
-        self._collected(frame.toArrow)
+        try:
+            unless_stopped(self._spark, self._stop.is_set, frame.toArrow)
+        except PySparkException:
+            self._raise_if_stopped()
+            raise
 
     def _copy_conditioned(self, head: CopyHead, work: Sequence[tuple[CopyPlan, CopiedRange]]) -> None:
         """From the driver: a condition is Spark's to evaluate, and a chunk is one transaction."""
@@ -463,26 +468,6 @@ class Bootstrap:
 
     def _place(self, head: CopyHead) -> CopyPlace:
         return CopyPlace(self._upstream, head.ts, self._apply, self._lease, self._limits())
-
-    def _collected(self, collect: Callable[[], object]) -> None:
-        """Run a Spark job, cancelled when a stop is asked for; again and again, because it may not have begun when it is."""
-        over = threading.Event()
-
-        def watch() -> None:
-            while not over.wait(0.2):
-                if self._stop.is_set():
-                    self._spark.sparkContext.cancelAllJobs()
-
-        watching = threading.Thread(target=watch, name="stop of the copy", daemon=True)
-        watching.start()
-        try:
-            collect()
-        except PySparkException:
-            self._raise_if_stopped()
-            raise
-        finally:
-            over.set()
-            watching.join()
 
     # Progress.
 
@@ -546,6 +531,27 @@ class Bootstrap:
     def _raise_if_stopped(self) -> None:
         if self._stop.is_set():
             raise Stopped("stopped while tables were being copied; the next start continues the copy")
+
+
+def unless_stopped(spark: SparkSession, stopped: Callable[[], bool], collect: Callable[[], T]) -> T:
+    """Run a Spark job, cancelled when a stop is asked for; again and again, because it may not have begun when it is."""
+    context, group, over = spark.sparkContext, f"reading the upstream, {uuid.uuid4()}", threading.Event()
+    context.setJobGroup(group, "reading tables of the upstream", interruptOnCancel=True)
+
+    def watch() -> None:
+        while not over.wait(0.2):
+            if stopped():
+                context.cancelJobGroup(group)
+
+    watching = threading.Thread(target=watch, name="stop of a read", daemon=True)
+    watching.start()
+    try:
+        return collect()
+    finally:
+        over.set()
+        watching.join()
+        for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+            context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
 
 def require_same(table: TableAt, there: Sequence[tuple[str, str]] | None, table_id: int) -> None:

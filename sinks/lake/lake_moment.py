@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.schemas.changes.table_names import NamedTable
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, MIRRORED, Moment
+from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, LOADING, MIRRORED, Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class TablePlace:
 
 
 COLUMNS = tuple(TablePlace.__dataclass_fields__)
+_LEFT = {DROPPED: "was dropped", LOADING: "is not loaded yet; it is to be read from the upstream since"}
 
 
 class Published:
@@ -89,7 +90,7 @@ class Published:
         """
         place = self.called(name, ts)
         if place.state != MIRRORED:
-            raise ConfigError(f"{place} was {'dropped' if place.state == DROPPED else 'set aside'} {self._since(place)}")
+            raise ConfigError(f"{place} {_LEFT.get(place.state, 'was set aside')} {self._since(place)}")
         return place
 
     def called(self, name: str, ts: int) -> TablePlace:

@@ -177,7 +177,7 @@ class Lake(LakeAt):
     def snapshots(self) -> DataFrame:
         """What was published, in its order: of each table that changed, its version at ``resolved_ts``."""
         rows = self._delta("snapshots").where(f"resolved_ts <= {self._commit_ts}")
-        return rows.orderBy("resolved_ts", "number").drop("info", "number")
+        return rows.orderBy("resolved_ts", "number").drop("info", "job", "number")
 
 
 def _newest(directory: str) -> tuple[Published, int]:

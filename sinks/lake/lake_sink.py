@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch import wanted
@@ -35,6 +36,7 @@ from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState, LakeWriter
 from pyspark_tidb_binlog.sinks.lake.ledger import CommitUnclear, Ledger, LiveFile, WrittenPart
 from pyspark_tidb_binlog.sinks.lake.ledger_parts import parts_of
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ddl_row, ledger_rows
+from pyspark_tidb_binlog.sinks.lake.mirror_load import TableLoads
 from pyspark_tidb_binlog.sinks.lake.mirrors import MUCH, Mirrors
 from pyspark_tidb_binlog.sinks.lake.upkeep import Upkeep
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
@@ -77,13 +79,20 @@ class LakeSettings:
 class LakeSink(Sink):
     """One stream into one lake."""
 
-    def __init__(self, settings: LakeSettings, pause: Callable[[float], None] = time.sleep, spark: "SparkSession | None" = None) -> None:
-        """Nothing is read or written before ``open``. ``pause``: waits for so many seconds, or raises to end the wait. ``spark``: of ``Mirrors``."""
+    def __init__(
+        self,
+        settings: LakeSettings,
+        pause: Callable[[float], None] = time.sleep,
+        spark: "SparkSession | None" = None,
+        loads: TableLoads | None = None,
+    ) -> None:
+        """Nothing is read or written before ``open``. ``pause``: waits for so many seconds, or raises to end the wait. ``spark``, ``loads``: of ``Mirrors``."""
         self._settings = settings
+        self._loads = loads
         self._pause = pause
         self._ledger = Ledger(settings.directory)
         every = settings.mirror_interval
-        self._mirrors = Mirrors(settings.directory, every, settings.routes, spark) if every is not None else None
+        self._mirrors = Mirrors(settings.directory, every, settings.routes, spark, loads) if every is not None else None
         self._late = LateRecord()
         self._lock = threading.Lock()
         """Held while the ledger is used."""
@@ -105,10 +114,16 @@ class LakeSink(Sink):
         self._beat.start()
         self._upkeep.start()
         found = self._state
-        start = begin(found.target, found.commit_ts)
+        # A first load publishes its moment before the ledger records it.
+        begun = found.commit_ts if found.commit_ts is not None or self._mirrors is None else self._mirrors.begun_at
+        start = begin(found.target, begun)
         if found.commit_ts is not None and start < found.commit_ts:
             raise ApplyError(f"the stream would begin at {start}, but {self._ledger.uri} records {found.commit_ts}")
         applied = found.applied if found.commit_ts is not None else AppliedJobs(history().version_at(start))
+        if begun is None and self._mirrors is not None and self._loads is not None:
+            if tables := self._loads.first(history(), applied.version):
+                self._mirrors.begin(self._state.epoch, start, tables)
+            failpoints.point("after-load-begin")
         if start != found.commit_ts:
             self._commit(start, applied)
         self._commit_ts = start
@@ -116,6 +131,11 @@ class LakeSink(Sink):
         if self._mirrors is not None:
             self._mirrors.start(self._state.epoch)
         return Opened(TargetProgress(start, True, applied.version, None, known=found.commit_ts is not None), applied, frozenset())
+
+    def load(self, tables: Sequence[Job], *, absent: bool = False) -> None:
+        """Have the mirrors load tables at a moment to come (``Sink.load``)."""
+        if self._mirrors is not None:
+            self._mirrors.load(tables, self._commit_ts, absent=absent)
 
     def defer(self, note: Note) -> None:
         """Record the end of steps without rows at most every few seconds (``Sink.defer``)."""

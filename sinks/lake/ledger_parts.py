@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.lake.ledger import WrittenPart, written_part
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ledger_rows
 
-_PARTS = pa.schema(
+PARTS = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False),
         pa.field("size", pa.int64(), nullable=False),
@@ -27,6 +27,17 @@ _PARTS = pa.schema(
         pa.field("written_ms", pa.int64(), nullable=False),
     ]
 )
+"""Files as an executor names them."""
+
+
+def row_of(part: WrittenPart) -> pa.RecordBatch:
+    """A file as ``PARTS``."""
+    return pa.RecordBatch.from_pylist([asdict(part)], schema=PARTS)
+
+
+def parts_in(rows: pa.Table) -> list[WrittenPart]:
+    """The inverse of ``row_of``."""
+    return [WrittenPart(**row) for row in rows.to_pylist()]
 
 
 def parts_of(events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], lake: str) -> list[WrittenPart]:
@@ -43,8 +54,7 @@ def parts_of(events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], la
                 yield from ledger_rows(without(rows, "commit_ts", skipped_ts), tables, span[1], doubled)
 
         for part in written_part(lake, changes()):
-            yield pa.RecordBatch.from_pylist([asdict(part)], schema=_PARTS)
+            yield row_of(part)
         failpoints.point("after-part-write")
 
-    found = events.overlapping(span).mapInArrow(run, ddl_of(_PARTS)).toArrow()
-    return [WrittenPart(**row) for row in found.to_pylist()]
+    return parts_in(events.overlapping(span).mapInArrow(run, ddl_of(PARTS)).toArrow())

@@ -9,6 +9,7 @@ Column mapping lets Spark rename and drop columns as metadata (``alter``). delta
 
 import json
 import logging
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,11 +17,21 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, TableFeatures, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, laid_out
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.sinks.lake.ledger import APP, compare_and_swap, delta_schema, runs, with_directory, without_views
+from pyspark_tidb_binlog.sinks.lake.ledger import (
+    APP,
+    WrittenPart,
+    compare_and_swap,
+    delta_schema,
+    runs,
+    with_directory,
+    without_logs,
+    without_views,
+)
 from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges
 
 if TYPE_CHECKING:
@@ -31,6 +42,7 @@ _log = logging.getLogger(__name__)
 FAULTS = (DeltaError, OSError)
 """What delta-rs raises: for a lost race, too."""
 _SETTINGS = {"delta.columnMapping.mode": "name"}
+_PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _GONE = "_gone"
 _MOST_FILES = 64
 """Live files at which a mirror is compacted: each merge adds some."""
@@ -96,6 +108,11 @@ class MirrorTable:
         """The names of the columns."""
         return [field.name for field in self._table.schema().fields]
 
+    def stored_schema(self, schema: pa.Schema) -> pa.Schema:
+        """``schema``, that of the table, with the names that columns have in its files."""
+        stored = {f.name: f.metadata.get(_PHYSICAL_NAME, f.name) for f in self._table.schema().fields}
+        return pa.schema([field.with_name(stored[field.name]) for field in schema])
+
     def merge(self, net: MirrorChanges, stamp: Stamp) -> None:
         """Make the rows what ``net`` says."""
         if net.fresh:
@@ -114,6 +131,16 @@ class MirrorTable:
     def append(self, rows: pa.Table, stamp: Stamp) -> None:
         """Add rows."""
         write_deltalake(self._table, rows, mode="append", commit_properties=stamp.commit)
+
+    def append_files(self, parts: Sequence[WrittenPart], stamp: Stamp) -> None:
+        """Add the rows of ``parts``, which were written as ``stored_schema``."""
+        failpoints.point("before-load-commit")
+        if parts:
+            actions: list[AddAction | RemoveAction] = [part.added() for part in parts]
+            self._table.create_write_transaction(actions, "append", self._table.schema(), commit_properties=stamp.commit)
+            self._table.update_incremental()
+            without_logs(self.uri, parts)
+        failpoints.point("after-load-commit")
 
     def delete(self, predicate: str, stamp: Stamp) -> None:
         """Remove the rows of which a condition in SQL holds."""
@@ -135,6 +162,11 @@ class MirrorTable:
             made.append(pa.Table.from_batches(run, schema), stamp)
         failpoints.point("after-mirror-ddl")
         return made
+
+    def discard(self) -> None:
+        """Remove the table, which nothing names; in a store that is not local it stays."""
+        if "://" not in self.uri:
+            shutil.rmtree(self.uri, ignore_errors=True)
 
     def read(self, where: str = "TRUE") -> Iterator[pa.RecordBatch]:
         """The rows of which a condition in SQL holds."""

@@ -1,20 +1,22 @@
 """The mirrors of a lake: each upstream table as a Delta table, which follows the ledger.
 
-Promises: at a published moment every mirror that is not stale equals its table, and all of them are at the same time of the upstream. A crash at any
+Promises: at a published moment every table that is mirrored equals its mirror, and all of them are at the same time of the upstream. A crash at any
 point costs a repetition: a mirror's version counts once ``snapshots`` names it. An error of one table marks that table as stale; the others go on. The
 ledger, and with it the stream, never waits.
 
 A round reads the ledger's rows since the last moment, merges each table's net changes, follows the DDLs between them, and publishes all of it in one
 commit. Between two rows of a table in ``snapshots`` there is never a DDL of that table: a DDL adds the row before and the row after itself.
+Between two rounds, tables that are to be loaded are read from the upstream (``mirror_load``), one by one, at the moment of all mirrors.
 """
 
 import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,13 +24,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID, Job, JobType
-from pyspark_tidb_binlog.schemas.errors import LeaseLost
+from pyspark_tidb_binlog.schemas.errors import LeaseLost, Stopped
+from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, scanned
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed, rows_of_partitions
+from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TableLoads, TablesThen
 from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, MirrorTable, Stamp
-from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, MIRRORED, STALE, MirrorState, Snapshots
+from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, LOADING, MIRRORED, NO_JOBS, STALE, MirrorState, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, hidden_column, mirror_schema, net_changes
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
@@ -45,6 +49,11 @@ _AT_ONCE = 2
 """Merges at a time."""
 _HANDLES = 2_000
 _RETRY_SECONDS = 5.0
+_SLICE = 0.1
+_PATIENCE = 5.0
+"""Seconds that the end waits for an answer of the upstream."""
+_WORDS = 300
+"""Of an error, in ``why``."""
 _READ = (*NEEDED, "job_id", "early", "job", "schema_version")
 _KEEPS_ROWS = frozenset({JobType.ALTER_PARTITIONING, JobType.REMOVE_PARTITIONING, JobType.REORGANIZE_PARTITION})
 """Jobs that distribute a table's rows in another way."""
@@ -57,9 +66,19 @@ _NOT_FROM_THE_BEGINNING = "the ledger does not hold the table's rows from its be
 class Mirrors:
     """Follows the ledger in a thread of its own."""
 
-    def __init__(self, lake: str, interval: float, routes: Routes, spark: "SparkSession | None" = None) -> None:
-        """``interval``: seconds between moments; 0: as soon as there is something. ``spark`` renames and drops columns; without it they are written again."""
+    def __init__(
+        self, lake: str, interval: float, routes: Routes, spark: "SparkSession | None" = None, loads: TableLoads | None = None
+    ) -> None:
+        """``interval``: seconds between moments; 0: as soon as there is something. ``spark`` renames and drops columns; without it they are written again.
+        ``loads``: by which tables are loaded.
+        """
         self._lake = lake.rstrip("/")
+        self._loads = loads
+        self._asked: list[_Asked] = []
+        """Tables that are to be loaded, and not marked yet."""
+        self._told: set[str] = set()
+        self._reading = False
+        """Whether a table is being read from the upstream."""
         self._interval, self._routes, self._spark = interval, routes, spark
         self._ledger, self._snapshots = Ledger(lake), Snapshots(lake)
         self._wake = threading.Condition()
@@ -72,9 +91,33 @@ class Mirrors:
         self._tables: dict[int, MirrorState] | None = None
         self._history = SchemaHistory()
 
+    @property
+    def begun_at(self) -> int | None:
+        """The newest moment that was published; None: there is none."""
+        newest = self._snapshots.load()
+        return (newest.resolved_ts or None) if newest is not None else None
+
+    def begin(self, epoch: int, ts: int, tables: Sequence[Job]) -> None:
+        """Publish the first moment, at which all that there is are ``tables`` (``table_as_job``), which are to be loaded.
+
+        To be called before the ledger records that it begins at ``ts``: a start in between goes on from this moment.
+        """
+        self._epoch = epoch
+        self._read_published()
+        self._mark(ts, [_Asked(job, ts) for job in tables])
+
+    def load(self, tables: Sequence[Job], ts: int, *, absent: bool = False) -> None:
+        """Have ``tables`` loaded, which are so at ``ts``; ``absent``: those of them that have no mirror."""
+        with self._wake:
+            self._asked += [_Asked(job, ts, absent) for job in tables]
+            self._changes += MUCH
+            self._wake.notify()
+
     def start(self, epoch: int) -> None:
         """Follow the ledger as the writer of ``epoch``."""
         self._epoch = epoch
+        # An earlier life may have left tables to be loaded.
+        self._changes += MUCH
         self._thread = threading.Thread(target=self._follow, name="lake-mirrors", daemon=True)
         self._thread.start()
 
@@ -85,12 +128,16 @@ class Mirrors:
             self._wake.notify()
 
     def close(self) -> None:
-        """Publish what the ledger holds, and end."""
+        """Publish what the ledger holds, and end. A load is given up, also of an upstream that does not answer."""
         with self._wake:
             self._ending = True
             self._wake.notify()
-        if self._thread is not None:
-            self._thread.join()
+        asked_at = time.monotonic()
+        while self._thread is not None and self._thread.is_alive():
+            self._thread.join(_SLICE)
+            if self._reading and time.monotonic() - asked_at > _PATIENCE:
+                _log.warning("the upstream does not answer: the moment is not published, and the next start loads the table")
+                return
 
     def _follow(self) -> None:
         begun = 0.0
@@ -101,7 +148,9 @@ class Mirrors:
                     self._wake.wait(max(0.0, due - time.monotonic()) if self._changes else None)
                 self._changes, ending, begun = 0, self._ending, time.monotonic()
             try:
-                self.catch_up()
+                upto_ts = self.catch_up()
+                if upto_ts is not None and not ending and self._load_tables(upto_ts):
+                    self._retry_soon()
             except LeaseLost as error:
                 _log.warning("%s", error)
                 return
@@ -109,21 +158,24 @@ class Mirrors:
                 # The stream goes on; whatever it was, the next round begins with what is published.
                 _log.exception("the mirrors of %s could not be brought up to date; they are tried again", self._lake)
                 self.forget()
-                with self._wake:
-                    self._changes += 1
-                    self._wake.wait_for(lambda: self._ending, _RETRY_SECONDS)
+                self._retry_soon()
             if ending:
                 return
+
+    def _retry_soon(self) -> None:
+        with self._wake:
+            self._changes += 1
+            self._wake.wait_for(lambda: self._ending or self._changes > MUCH, _RETRY_SECONDS)
 
     def forget(self) -> None:
         """Begin the next round with what is published."""
         self._tables = None
         self._handles.clear()
 
-    def catch_up(self) -> None:
-        """Rounds until the mirrors are where the ledger is."""
+    def catch_up(self) -> int | None:
+        """Rounds until the mirrors are where the ledger is, which is returned; None: the ledger has not begun."""
         if self._tables is None:
-            self._load()
+            self._read_published()
         state = self._ledger.load()
         while state is not None and state.commit_ts is not None:
             done = self._snapshots.moment
@@ -132,7 +184,8 @@ class Mirrors:
             if rows.num_rows:
                 self._one(rows, upto_ts)
             if upto_ts >= state.commit_ts or not rows.num_rows:
-                return
+                return state.commit_ts
+        return None
 
     def _one(self, rows: pa.Table, upto_ts: int) -> None:
         """A round; it is repeated if a table fails for the first time."""
@@ -143,7 +196,7 @@ class Mirrors:
                 one.run()
             except _Again:
                 self.forget()
-                self._load()
+                self._read_published()
                 continue
             jobs = one.jobs_at(upto_ts)
             if self._snapshots.moment.resolved_ts == upto_ts:
@@ -153,7 +206,7 @@ class Mirrors:
             self._failed.clear()
             return
 
-    def _load(self) -> None:
+    def _read_published(self) -> None:
         """What is published, and the DDLs up to there."""
         if self._snapshots.moment.epoch != self._epoch:
             self._snapshots.take(self._epoch)
@@ -163,7 +216,97 @@ class Mirrors:
         found = scanned(self._ledger.uri, ("commit_ts", "job_id", "job"), f"op = 'ddl' AND commit_ts <= {done.resolved_ts}")
         rows = found.read_all().to_pylist() if found is not None else []
         known = (row for row in rows if row["commit_ts"] < done.resolved_ts or row["job_id"] in done.jobs)
-        self._history = SchemaHistory.of([Job.from_json(json.loads(row["job"])) for row in known])
+        self._history = SchemaHistory.of([*self._snapshots.definitions(), *(Job.from_json(json.loads(row["job"])) for row in known)])
+
+    # Loads.
+
+    def _load_tables(self, ts: int) -> bool:
+        """Read what is to be loaded from the upstream as it was at ``ts``, where all mirrors are; whether some of it is left for later."""
+        due = [asked for asked in list(self._asked) if asked.ts <= ts]
+        self._mark(ts, due)
+        with self._wake:
+            self._asked = [asked for asked in self._asked if asked not in due]
+        assert self._tables is not None
+        waiting = [table for table in self._tables.values() if table.state == LOADING]
+        if self._loads is None:
+            return False
+        if waiting:
+            try:
+                with self._loads.at(ts, lambda: self._ending) as upstream:
+                    for table in waiting:
+                        self._load(table, upstream, ts)
+            except LoadLater as error:
+                self._tell(f"{len(waiting)} tables wait to be loaded: {error}")
+            except Stopped as error:
+                _log.info("%s", error)
+        return bool(self._asked) or any(table.state == LOADING for table in self._tables.values())
+
+    def _mark(self, ts: int, asked: Sequence["_Asked"]) -> None:
+        """Publish that tables are to be loaded."""
+        assert self._tables is not None
+        unknown = {a.job.table_id: a.job for a in asked if a.job.table_id not in self._history.tracks}
+        self._history = self._history.merged(unknown.values())
+        marked: dict[int, MirrorState] = {}
+        for a in asked:
+            at, known = self._history.table_at(a.job.table_id, self._history.newest_version), self._tables.get(a.job.table_id)
+            if at is None:
+                _log.warning("%s.%s is not loaded: it was dropped meanwhile", a.job.schema_name, a.job.table_name)
+            elif known is None or (known.state != LOADING and not (a.absent and known.state == MIRRORED)):
+                database, name = self.named(at)
+                marked[at.table_id] = MirrorState(at.table_id, database, name, schema_version=at.version, info=at.info, state=LOADING)
+        if marked:
+            _log.info("%d tables are to be loaded", len(marked))
+            self._publish(ts, list(marked.values()), unknown)
+
+    def _load(self, table: MirrorState, upstream: TablesThen, ts: int) -> None:
+        """Load one table, or set it aside, or leave it for later."""
+        try:
+            made = self._loaded(table, upstream, ts)
+        except LoadLater as error:
+            self._tell(f"table {table.database}.{table.table} waits to be loaded: {error}")
+            return
+        except (LeaseLost, Stopped):
+            raise
+        except Exception as error:
+            made = _aside(table, f"it could not be loaded: {type(error).__name__}: {str(error)[:_WORDS]}")
+        self._publish(ts, [made])
+
+    def _loaded(self, table: MirrorState, upstream: TablesThen, ts: int) -> MirrorState:
+        newest = self._history.newest_version
+        at = self._history.table_at(table.table_id, newest)
+        assert at is not None
+        if late := [job for job in self._history.jobs_of_table(at.table_id, 0, newest) if job.finished_ts > ts]:
+            # An early one: the upstream does not have it at ``ts``.
+            raise LoadLater(f"DDL job {late[-1].id} has not ended upstream at the moment of the mirrors")
+        # Of this attempt alone: nothing of one that died is read.
+        path, stamp, schema = f"tables/{at.table_id}-{uuid.uuid4()}", self.stamp(ts), mirror_schema(at.info)
+        mirror = MirrorTable.created(self.uri(path), schema, stamp)
+        try:
+            self._reading = True
+            parts = upstream.files_of(at, mirror.uri, mirror.stored_schema(schema))
+            mirror.append_files(parts, stamp)
+            _require_own_rowids(at.info, mirror)
+        except BaseException:
+            mirror.discard()
+            raise
+        finally:
+            self._reading = False
+        self.keep(path, mirror)
+        _log.info("table %s.%s is loaded as of %d (%s): %d rows", table.database, table.table, ts, as_time(ts), sum(p.rows for p in parts))
+        return replace(table, path=path, version=mirror.version, upto_ts=ts, info=at.info, state=MIRRORED)
+
+    def _publish(self, ts: int, tables: Sequence[MirrorState], defined: Mapping[int, Job] = NO_JOBS) -> None:
+        """What became of tables at ``ts``, where all mirrors are."""
+        assert self._tables is not None
+        moment = self._snapshots.moment
+        self._snapshots.publish(ts, moment.jobs if moment.resolved_ts == ts else (), [(ts, table) for table in tables], defined)
+        self._tables |= {table.table_id: table for table in tables}
+
+    def _tell(self, words: str) -> None:
+        """A line in the log, once."""
+        if words not in self._told:
+            self._told.add(words)
+            _log.warning("%s", words)
 
     # For a round.
 
@@ -205,6 +348,17 @@ class Mirrors:
     def spark(self) -> "SparkSession | None":
         """By which columns are renamed and dropped."""
         return self._spark
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A table that is to be loaded."""
+
+    job: Job
+    """``table_as_job``, as it is at ``ts``."""
+    ts: int
+    absent: bool = False
+    """Only if it has no mirror."""
 
 
 class _Again(Exception):
@@ -264,7 +418,7 @@ class _Round:
                 first = rows.slice(0, 1).to_pylist()[0]
                 at = self.history.table_at(table_id, self.history.newest_version)
                 unknown = MirrorState(table_id, first["database"], first["table"], info=at.info if at else None)
-                table = self.tables[table_id] = self._aside(unknown, _NOT_FROM_THE_BEGINNING)
+                table = self.tables[table_id] = _aside(unknown, _NOT_FROM_THE_BEGINNING)
         if not count or table is None or table.state != MIRRORED:
             return
 
@@ -286,18 +440,14 @@ class _Round:
         try:
             found = change(table)
         except Unfollowed as error:
-            found = self._aside(table, str(error))
+            found = _aside(table, str(error))
         except Exception as error:
             if isinstance(error, FAULTS) and not self._mirrors.fails_again(table.table_id):
                 _log.warning("mirror %s of %s.%s: %s; it is tried again", table.path, table.database, table.table, error)
                 raise _Again from error
-            found = self._aside(table, f"{type(error).__name__}: {str(error)[:300]}")
+            found = _aside(table, f"{type(error).__name__}: {str(error)[:_WORDS]}")
         with self._lock:
             self.tables[table.table_id] = found
-
-    def _aside(self, table: MirrorState, why: str) -> MirrorState:
-        _log.warning("table %s.%s (id %d) is not mirrored any more: %s", table.database, table.table, table.table_id, why)
-        return replace(table, state=STALE, why=why)
 
     # DDLs.
 
@@ -318,14 +468,15 @@ class _Round:
         if job.type == JobType.EXCHANGE_PARTITION:
             self._exchange(job, ts)
         else:
+            former = self.tables.get(job.table_id)
             for table_id in ids:
-                self._follow(table_id, job, ts)
+                self._follow(table_id, former, job, ts)
         for table_id in ids:
             if table_id in self.tables:
                 self._row(table_id, ts)
 
-    def _follow(self, table_id: int, job: Job, ts: int) -> None:
-        """What a job makes of one table."""
+    def _follow(self, table_id: int, former: MirrorState | None, job: Job, ts: int) -> None:
+        """What a job makes of one table; ``former``: the job's own table before it."""
         after = self.history.table_at(table_id, self.history.newest_version)
         known = self.tables.get(table_id)
         if after is None:
@@ -335,17 +486,20 @@ class _Round:
         if after.info.is_view or after.info.is_sequence:
             return
         now = self._as_named(known, after, int(job.version))
-        before = self.tables.get(job.table_id)
         if known is None and job.type in _MAKES:
             self._changed(now, lambda table: self._made(table, ts))
-        elif known is None and job.type in NEW_TABLE_ID and before is not None and before.path and before.info is not None:
+        elif known is None and job.type in NEW_TABLE_ID and former is not None and former.state == MIRRORED:
             # The rows, where they are, under another id.
-            moved = replace(now, path=before.path, version=before.version, upto_ts=before.upto_ts, info=before.info, why=before.why)
+            moved = replace(now, path=former.path, version=former.version, upto_ts=former.upto_ts, info=former.info)
             self._changed(moved, lambda table: self._altered(table, after.info, job, ts))
+        elif known is None and job.type in NEW_TABLE_ID and former is not None and former.state == LOADING:
+            self.tables[table_id] = _unloaded(now)
         elif known is None:
-            self.tables[table_id] = self._aside(now, _NOT_FROM_THE_BEGINNING)
+            self.tables[table_id] = _aside(now, (former.why if former is not None else None) or _NOT_FROM_THE_BEGINNING)
         elif known.state == DROPPED and job.type in _RESTORES and known.path and known.why is None:
             self.tables[table_id] = replace(now, state=MIRRORED)
+        elif known.state == LOADING:
+            self.tables[table_id] = now
         elif known.state != MIRRORED:
             self.tables[table_id] = replace(now, state=STALE, why=known.why or _NOT_FROM_THE_BEGINNING, info=known.info)
         else:
@@ -405,12 +559,15 @@ class _Round:
         if parent is None or after is None or parent.info is None or came is None:
             why = _NOT_FROM_THE_BEGINNING
             if parent is not None and parent.state == MIRRORED:
-                self.tables[parent.table_id] = self._aside(parent, f"{why}: of the table that it has exchanged a partition with")
+                self.tables[parent.table_id] = _aside(parent, f"{why}: of the table that it has exchanged a partition with")
             return
         taken = self._as_named(None, came, int(job.version))
+        if LOADING in (parent.state, plain.state if plain is not None else None):
+            self.tables |= {parent.table_id: _unloaded(replace(parent, info=after.info)), taken.table_id: _unloaded(taken)}
+            return
         if parent.state != MIRRORED or plain is None or plain.state != MIRRORED:
             for table in (parent, taken):
-                self.tables[table.table_id] = self._aside(
+                self.tables[table.table_id] = _aside(
                     table, f"a partition was exchanged with a table that is not mirrored ({job.query[:200]})"
                 )
             return
@@ -424,15 +581,33 @@ class _Round:
             brought = _under(mirror_schema(before), self._mirrors.mirror(other, stamp).read())
             mirror.delete(where, stamp)
             mirror.append(pa.Table.from_batches(brought, mirror_schema(before)), stamp)
-            if (hidden := hidden_column(before)) is not None and mirror.is_true_of_some(
-                f"SELECT {hidden.name} FROM t GROUP BY {hidden.name} HAVING count(*) > 1"
-            ):
-                raise Unfollowed("EXCHANGE PARTITION left two rows with one _tidb_rowid")
+            _require_own_rowids(before, mirror)
             return replace(table, info=after.info, version=mirror.version, upto_ts=ts, schema_version=int(job.version))
 
         self._changed(parent, exchanged)
         if taken.table_id not in self.tables:
-            self.tables[taken.table_id] = self._aside(taken, self.tables[parent.table_id].why or "")
+            self.tables[taken.table_id] = _aside(taken, self.tables[parent.table_id].why or "")
+
+
+def _aside(table: MirrorState, why: str) -> MirrorState:
+    _log.warning("table %s.%s (id %d) is not mirrored any more: %s", table.database, table.table, table.table_id, why)
+    return replace(table, state=STALE, why=why)
+
+
+def _unloaded(table: MirrorState) -> MirrorState:
+    """A table that is to be loaded, whatever it was."""
+    return replace(table, path="", version=None, upto_ts=0, state=LOADING, why=None)
+
+
+def _require_own_rowids(info: TableInfo, mirror: MirrorTable) -> None:
+    """An exchange of partitions may leave two rows with one ``_tidb_rowid``."""
+    hidden = hidden_column(info)
+    if (
+        info.partitions
+        and hidden is not None
+        and mirror.is_true_of_some(f"SELECT {hidden.name} FROM t GROUP BY {hidden.name} HAVING count(*) > 1")
+    ):
+        raise Unfollowed("EXCHANGE PARTITION left two rows with one _tidb_rowid")
 
 
 def _since(rows: pa.Table, resolved_ts: int, jobs: Iterable[int]) -> pa.Table:

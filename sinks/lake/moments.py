@@ -5,15 +5,17 @@
     460          104       shop      sold    tables/104  9        460      mirrored  13
 
 The map at T: of each table_id the row with the largest ``number`` among those with ``resolved_ts <= T``. A table without a newer row did not change.
-One commit publishes one moment. Its ``commitInfo.tidb_binlog`` is the ``Moment``.
+One commit publishes one moment. Its ``commitInfo.tidb_binlog`` is the ``Moment``. ``job`` is set where a table that the ledger has no CREATE TABLE of is
+to be loaded: such a job, so that the schema history is complete without the upstream.
 
 Promises: a commit is compare-and-swap, as in ``ledger``. A start commits its epoch, and nothing of an older epoch is published from then on.
 """
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Self
 
 import numpy as np
@@ -23,10 +25,11 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.changes.change_rows import commit_time
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
-from pyspark_tidb_binlog.schemas.job_json import table_json
+from pyspark_tidb_binlog.schemas.job_json import job_json, table_json
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
-from pyspark_tidb_binlog.sinks.lake.ledger import APP, at_newest, compare_and_swap, recording_commit, with_directory
+from pyspark_tidb_binlog.sinks.lake.ledger import APP, at_newest, compare_and_swap, recording_commit, scanned, with_directory
 
 _log = logging.getLogger(__name__)
 
@@ -45,10 +48,13 @@ SNAPSHOTS = pa.schema(
         pa.field("state", pa.string()),
         pa.field("why", pa.string()),
         pa.field("number", pa.int64()),
+        pa.field("job", pa.string()),
     ]
 )
-MIRRORED, STALE, DROPPED = "mirrored", "stale", "dropped"
+MIRRORED, LOADING, STALE, DROPPED = "mirrored", "loading", "stale", "dropped"
+"""LOADING: the table is to be read from the upstream, and has no mirror until then."""
 _SETTINGS = {"delta.appendOnly": "true", "delta.dataSkippingStatsColumns": "resolved_ts,table_id,number"}
+NO_JOBS: Mapping[int, Job] = MappingProxyType({})
 _MOST_FILES = 200
 _RACES = 20
 
@@ -151,18 +157,26 @@ class Snapshots:
         last = {table_id: place for place, table_id in enumerate(rows["table_id"].to_pylist())}
         return {row["table_id"]: _state_of(row) for row in rows.take(pa.array(list(last.values()), pa.int64())).to_pylist()}
 
-    def publish(self, resolved_ts: int, jobs: Iterable[int], rows: list[tuple[int, MirrorState]]) -> None:
-        """One moment: what tables became, in order, each at a ts.
+    def definitions(self) -> list[Job]:
+        """The jobs that ``publish`` was given as ``defined``."""
+        found = scanned(self.uri, ("job",), "job IS NOT NULL")
+        return [Job.from_json(json.loads(text)) for text in found.read_all()["job"].to_pylist()] if found is not None else []
+
+    def publish(
+        self, resolved_ts: int, jobs: Iterable[int], rows: list[tuple[int, MirrorState]], defined: Mapping[int, Job] = NO_JOBS
+    ) -> None:
+        """One moment: what tables became, in order, each at a ts. ``defined``: by table id, the jobs that make tables of ``rows``.
 
         Raises:
             LeaseLost: another writer has begun.
         """
         failpoints.point("before-publication")
-        self._commit(replace(self.moment, resolved_ts=resolved_ts, jobs=tuple(jobs), number=self.moment.number + len(rows)), rows)
+        fresh = replace(self.moment, resolved_ts=resolved_ts, jobs=tuple(jobs), number=self.moment.number + len(rows))
+        self._commit(fresh, rows, defined)
         failpoints.point("after-publication")
 
-    def _commit(self, fresh: Moment, rows: list[tuple[int, MirrorState]]) -> None:
-        data = _rows_of(rows, fresh.number - len(rows) + 1)
+    def _commit(self, fresh: Moment, rows: list[tuple[int, MirrorState]], defined: Mapping[int, Job] = NO_JOBS) -> None:
+        data = _rows_of(rows, fresh.number - len(rows) + 1, defined)
         for _ in range(_RACES):
             assert self._table is not None
             if self.moment.epoch > fresh.epoch:
@@ -198,16 +212,22 @@ def _commit_of(moment: Moment) -> CommitProperties:
     return compare_and_swap(moment.to_json(), moment.resolved_ts)
 
 
-def _rows_of(rows: list[tuple[int, MirrorState]], first: int) -> pa.Table:
-    infos = [json.dumps(table_json(s.info), ensure_ascii=False, separators=(",", ":")) if s.info else None for _, s in rows]
+def _rows_of(rows: list[tuple[int, MirrorState]], first: int, defined: Mapping[int, Job]) -> pa.Table:
+    infos = [_compact(table_json(s.info)) if s.info else None for _, s in rows]
+    jobs = [_compact(job_json(defined[s.table_id])) if s.table_id in defined else None for _, s in rows]
     made = {
         "resolved_ts": pa.array([ts for ts, _ in rows], pa.int64()),
         "resolved_time": commit_time(np.array([ts for ts, _ in rows], np.int64)),
         "info": pa.array(infos, pa.string()),
+        "job": pa.array(jobs, pa.string()),
         "number": pa.array(range(first, first + len(rows)), pa.int64()),
     }
     arrays = [made[f.name] if f.name in made else pa.array([getattr(s, f.name) for _, s in rows], f.type) for f in SNAPSHOTS]
     return pa.Table.from_arrays(arrays, schema=SNAPSHOTS)
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _state_of(row: dict[str, object]) -> MirrorState:

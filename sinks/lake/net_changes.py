@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
-from pyspark_tidb_binlog.schemas.changes.change_rows import HANDLE, ROWID
+from pyspark_tidb_binlog.schemas.changes.change_rows import HANDLE, ROWID, columns_of
 from pyspark_tidb_binlog.schemas.changes.typed_cells import type_of
 from pyspark_tidb_binlog.schemas.changes.variant_cells import cells_of
+from pyspark_tidb_binlog.schemas.changes.variant_values import VariantColumn, rows_as_variants
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
@@ -96,16 +97,35 @@ def net_changes(rows: pa.Table, info: TableInfo) -> MirrorChanges | None:
     else:
         both = pa.concat_arrays([before, after])
         ids = cells_of(both.take(pa.array(np.where(was, first, len(before) + last))), info.handle_columns())
-        _require_found(ids, names, rows)
+        _require_found(ids, names, f"at commit_ts {rows['commit_ts'][0]}")
     cells = [cell.cast(field.type) if cell.type != field.type else cell for cell, field in zip(images, schema, strict=True)]
     return MirrorChanges(pa.Table.from_arrays(cells, schema=schema), pa.table(ids, names=list(names)), pa.array(~remains), not was.any())
+
+
+def read_rows(info: TableInfo, images: pa.RecordBatch, rowids: pa.Array | None) -> pa.RecordBatch:
+    """Rows as ``mirror_schema``: ``images`` (``schemas.arrowtypes``) of all columns, and ``_tidb_rowid`` if the mirror has it.
+
+    Raises:
+        SchemaMismatch: a key has a date that no calendar has.
+    """
+    schema, cells = mirror_schema(info), [rowids] if rowids is not None else []
+    for column, found in columns_of(info, images):
+        if kind_of(column) is CellKind.JSON:
+            documents = rows_as_variants([VariantColumn(column.name, found, is_json=True)], len(images), json_nulls=True)
+            cells += cells_of(documents, (column,))
+        else:
+            cells.append(found.values)
+    rows = pa.RecordBatch.from_arrays([cell.cast(f.type) for cell, f in zip(cells, schema, strict=True)], schema=schema)
+    names = identity(info)
+    _require_found([rows.column(name) for name in names], names, "of the upstream")
+    return rows
 
 
 def _numbers(keys: pa.BinaryArray) -> pa.Array:
     return pa.array(np.frombuffer(b"".join(keys.to_pylist()), ">i8").astype(np.int64))
 
 
-def _require_found(ids: list[pa.Array], names: tuple[str, ...], rows: pa.Table) -> None:
+def _require_found(ids: list[pa.Array], names: tuple[str, ...], where: str) -> None:
     for cells, name in zip(ids, names, strict=True):
         if cells.null_count:
-            raise SchemaMismatch(f"rows at commit_ts {rows['commit_ts'][0]} have a date in the key column {name} that no calendar has")
+            raise SchemaMismatch(f"rows {where} have a date in the key column {name} that no calendar has")

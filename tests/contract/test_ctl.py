@@ -139,6 +139,20 @@ def test_a_drainer_is_paused_resumed_and_taken_offline(
         main(["offline-drainer", "-node-id", "gone", *where])
 
 
+@pytest.mark.shows("ctl reload-tables")
+def test_a_drainer_is_asked_to_load_tables_again(
+    drainer: DrainerNode, stream: PretendedStream, where: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for which in (["-node-id", "host-1:8249", *where], where):
+        assert main(["reload-tables", "-tables", "shop.`a/b`,shop.*", *which]) == 0
+        assert capsys.readouterr().out == "shop.`a/b`,shop.* will be read again from the upstream, at the next moment of the lake\n"
+    assert stream.asked == ["reload shop.`a/b`,shop.*"] * 2
+    with pytest.raises(ReplicationError, match="refuses: no table mart.item"):
+        main(["reload-tables", "-tables", "mart.item", *where])
+    with pytest.raises(ConfigError, match="name the tables: -tables"):
+        main(["reload-tables", *where])
+
+
 @pytest.mark.shows("ctl pause-pump", "ctl -ssl-ca")
 @pytest.mark.parametrize(("command", "last"), [("pause-pump", NodeState.PAUSED), ("offline-pump", NodeState.OFFLINE)])
 def test_a_pump_is_paused_and_taken_offline(

@@ -15,15 +15,19 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
-from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, FileConfig, PumpConfig, SourceConfig
+from pyspark_tidb_binlog.jobs import ctl
 from pyspark_tidb_binlog.jobs.check.node_report import NodeReport
 from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
+from pyspark_tidb_binlog.schemas.errors import ReplicationError
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
 from pyspark_tidb_binlog.sinks.bootstrap import bootstrap
 from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
+from tests.support.eventually import eventually
+from tests.support.mirror_rows import by_delta, published
 from tests.support.mirrored_upstream import MirroredUpstream
 from tests.support.private_mysql import RealMariaDB
 from tests.support.spark_queries import replicated
@@ -166,3 +170,45 @@ def test_filled_streamed_and_one_table_again(
     assert second > first
     for name in ("shop", MARKS):
         run_sql(mariadb, f"DROP DATABASE IF EXISTS {name}")
+
+
+def test_a_lake_is_filled_and_a_table_is_loaded_again(
+    mirror: tuple[MirroredUpstream, ClusterService], spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, service = mirror
+    source.create_database("shop")
+    source.create_table("shop", ITEM)
+    source.create_table("shop", KEYLESS)
+    source.change(lambda txn: [txn.insert("shop.item", {"id": n, "v": n, "t": "it's"}) for n in range(200)])
+    source.change(lambda txn: [txn.insert("shop.log", {"a": n % 3, "b": "x"}) for n in range(60)])
+    lake = tmp_path / "lake"
+    config = DrainerConfig(
+        source=SourceConfig(pumps=service.url, cluster_id=CLUSTER_ID, tidb_status=service.url),
+        apply=ApplyConfig(db_type="lake", mirror_interval=0.0),
+        files=FileConfig(dir=str(lake)),
+        checkpoint_dir=str(tmp_path / "spark"),
+        delta_dir=str(tmp_path / "delta"),
+    )
+    reader, everything = source.reader(spark.sparkContext.broadcast), BootstrapRequest(everything=True)
+
+    def path_of(table: str) -> str:
+        found = published(lake).get(table)
+        return found.path if found is not None else ""
+
+    with Writing(source), Replication(spark, config, bootstrap=everything, upstream=reader) as replication:
+        eventually(lambda: path_of("shop.item") and path_of("shop.log"), seconds=60)
+        first = path_of("shop.item"), path_of("shop.log")
+        assert ctl.main(["reload-tables", "-tables", "shop.item", f"--registry={service.url}"]) == 0
+        assert "will be read again from the upstream" in capsys.readouterr().out
+        with pytest.raises(ReplicationError, match="refuses: reload-tables shop.ghost: no such table is replicated"):
+            ctl.main(["reload-tables", "-tables", "shop.ghost", f"--registry={service.url}"])
+        eventually(lambda: path_of("shop.item") not in ("", first[0]), seconds=60)
+        replicated(replication, source.tick(), 1 << 30)
+    again = path_of("shop.item"), path_of("shop.log")
+    with Replication(spark, config, bootstrap=everything, upstream=reader) as replication:
+        replicated(replication, source.tick(), 1 << 30)
+    assert (path_of("shop.item"), path_of("shop.log")) == again and again[1] == first[1], "the flag stays in a unit file"
+    for table, key in (("shop.item", "id"), ("shop.log", "_tidb_rowid")):
+        rows = {row[key]: row for row in by_delta(lake, published(lake)[table])}
+        wanted = {handle: {key: handle, **row} for handle, row in source.upstream.rows(table).items()}
+        assert rows == wanted and len(wanted) > 1, table

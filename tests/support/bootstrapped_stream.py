@@ -40,9 +40,9 @@ def begun_stream(
     servers: StreamServers = dict,
 ) -> tuple[Sink, BatchApplier]:
     """A target that was opened, and everything copied that was to be; closed again if that fails."""
-    sink = sink_of(config, config.source.cluster_id, stop.wait)  # type: ignore[arg-type]
-    applier = BatchApplier(spark, config, sink, history, report)
     loader = TableLoader(spark, config, request, stop, reader, servers)
+    sink = sink_of(config, config.source.cluster_id, stop.wait, None, spark, loader)  # type: ignore[arg-type]
+    applier = BatchApplier(spark, config, sink, history, report)
 
     def start(target: str, commit_ts: int | None) -> int:
         loaded = loader.first_load(lambda: lease_of(sink), commit_ts, lambda ts, again: history.snapshot())
@@ -51,7 +51,11 @@ def begun_stream(
     try:
         found = applier.open(start)
         replay(applier, found)
-        loader.of_stream(lease_of(sink), StreamStand(sink.commit_ts, found.schema_version, history.snapshot(), applier.refused))
+        stand = StreamStand(sink.commit_ts, applier.version, history.snapshot(), applier.refused)
+        if config.apply.db_type == "lake":
+            sink.load(loader.requested(stand), absent=request.everything)
+        else:
+            loader.of_stream(lease_of(sink), stand)
     except BaseException:
         sink.close()
         raise

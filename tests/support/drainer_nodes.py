@@ -9,6 +9,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import Registry
 from pyspark_tidb_binlog.binlog_source.drainer.drainer_metrics import DrainerMetrics
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode, StreamControls
 from pyspark_tidb_binlog.binlog_source.drainer.pages import StreamSight
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
 @dataclass
@@ -45,6 +46,7 @@ class PretendedStream:
             keep=self._keep,
             resting=lambda: self.resting,
             end=lambda: self.asked.append("end"),
+            reload=self._reload,
         )
         return DrainerNode(registry, node_id, "127.0.0.1:0", "", sight, controls, **more)
 
@@ -52,6 +54,11 @@ class PretendedStream:
         if self.trouble is not None:
             raise self.trouble
         self.asked.append(what)
+
+    def _reload(self, names: str) -> None:
+        if not names.startswith("shop."):
+            raise ConfigError(f"no table {names}")
+        self.asked.append(f"reload {names}")
 
     def _keep(self) -> None:
         self.kept += 1

@@ -62,11 +62,17 @@ def spans_of(case: str, count: int) -> list[tuple[int, int]]:
     return list(zip(ends, ends[1:], strict=False))
 
 
-def replicate(sink: Sink, case: str, spans: Sequence[tuple[int, int]], upto: int = 1 << 62, selection: Selection = SYSTEM) -> None:
-    """A life of a stream: everything up to ``upto`` that is not in the target yet, a batch for each of ``spans``; the sink stays open."""
+def replicate(
+    sink: Sink, case: str, spans: Sequence[tuple[int, int]], upto: int = 1 << 62, selection: Selection = SYSTEM, begin_ts: int = 0
+) -> None:
+    """A life of a stream: everything up to ``upto`` that is not in the target yet, a batch for each of ``spans``; the sink stays open.
+
+    A new target begins at ``begin_ts``; 0: with the case.
+    """
     found, rows, _ = case_steps(case)
     first = min(j.version for d in found.ddls if (j := found.history.job(d.job_id))) - 1
-    opened = sink.open(lambda _, commit_ts: found.info["start_ts"] if commit_ts is None else commit_ts, lambda: found.history)
+    start = begin_ts or found.info["start_ts"]
+    opened = sink.open(lambda _, commit_ts: start if commit_ts is None else commit_ts, lambda: found.history)
     applied = opened.applied if sink.commit_ts != found.info["start_ts"] else replace(opened.applied, version=first)
     for begin, end in spans:
         if end <= sink.commit_ts or end > upto:

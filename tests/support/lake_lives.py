@@ -17,9 +17,13 @@ from pyspark_tidb_binlog.schemas.errors import LeaseHeld, LeaseLost
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.lake import ledger, upkeep
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
+from pyspark_tidb_binlog.sinks.lake.mirror_load import TableLoads
+from pyspark_tidb_binlog.sinks.lake.moments import LOADING
 from tests.support import golden_messages
 from tests.support.eventually import eventually
 from tests.support.golden_messages import spans_of
+from tests.support.mirror_rows import published
+from tests.support.recorded_upstream import RecordedUpstream, begin_of, spans_from
 
 CASE = "txn"
 _SERVER = multiprocessing.get_context("forkserver")
@@ -51,9 +55,10 @@ class TidySink(LakeSink):
             return bool(upkeep.due(self._ledger.files()))
 
 
-def sink_of(lake: Path, lease_timeout: float = 1.0, mirrors: bool = False) -> LakeSink:
+def sink_of(lake: Path, lease_timeout: float = 1.0, mirrors: bool = False, loads: TableLoads | None = None) -> LakeSink:
     kind = TidySink if upkeep.MOST_OPEN == BUSY_UPKEEP[upkeep, "MOST_OPEN"] else LakeSink
-    return kind(LakeSettings(str(lake), 1, lease_timeout=lease_timeout, mirror_interval=0.0 if mirrors else None))
+    settings = LakeSettings(str(lake), 1, lease_timeout=lease_timeout, mirror_interval=0.0 if mirrors else None)
+    return kind(settings, loads=loads)
 
 
 def replicate(sink: LakeSink, steps: int = 6, upto: int = 1 << 62, case: str = CASE) -> None:
@@ -61,14 +66,29 @@ def replicate(sink: LakeSink, steps: int = 6, upto: int = 1 << 62, case: str = C
     golden_messages.replicate(sink, case, spans_of(case, steps), upto)
 
 
+def replicate_loaded(sink: LakeSink, case: str, lake: Path) -> None:
+    """The second half of a case, and all loads; the sink stays open."""
+    begin = begin_of(case)
+    golden_messages.replicate(sink, case, spans_from(case, begin), begin_ts=begin)
+    eventually(lambda: sink.lost or not any(s.state == LOADING for s in published(lake).values()), seconds=60)
+
+
 @contextmanager
 def life(
-    lake: Path, die: str = "", stop: str = "", lease_timeout: float = 1.0, again: bool = False, busy: bool = False, mirrored: str = ""
+    lake: Path,
+    die: str = "",
+    stop: str = "",
+    lease_timeout: float = 1.0,
+    again: bool = False,
+    busy: bool = False,
+    mirrored: str = "",
+    loaded: Path | None = None,
 ) -> Iterator["_Life"]:
     """A life that has begun. ``die``: as ``conf.failpoints`` reads it. ``stop``: likewise, but the process is suspended there. ``again``: another one
-    follows in the same process whenever the lease is another's. ``busy``: with ``BUSY_UPKEEP``. ``mirrored``: the case, if its tables are mirrored.
+    follows in the same process whenever the lease is another's. ``busy``: with ``BUSY_UPKEEP``. ``mirrored``: the case, if its tables are mirrored. ``loaded``: it
+    begins with a first load in the middle of the case, from a ``RecordedUpstream`` in that directory.
     """
-    process = _SERVER.Process(target=_live, args=(lake, die, stop, lease_timeout, again, busy, mirrored))
+    process = _SERVER.Process(target=_live, args=(lake, die, stop, lease_timeout, again, busy, mirrored, loaded))
     process.start()
     try:
         yield _Life(process)
@@ -95,7 +115,9 @@ class _Life:
         os.kill(self._process.pid, signal.SIGCONT)
 
 
-def _live(lake: Path, die: str, stop: str, lease_timeout: float, again: bool, busy: bool, mirrored: str) -> None:
+def _live(
+    lake: Path, die: str, stop: str, lease_timeout: float, again: bool, busy: bool, mirrored: str, loaded: Path | None = None
+) -> None:
     for (module, name), value in BUSY_UPKEEP.items() if busy else ():
         setattr(module, name, value)
     os.environ[failpoints.DIE] = die
@@ -104,9 +126,12 @@ def _live(lake: Path, die: str, stop: str, lease_timeout: float, again: bool, bu
         os.environ[failpoints.DIE] = stop
         failpoints._die = lambda: os.kill(os.getpid(), signal.SIGSTOP)
     while True:
-        sink = sink_of(lake, lease_timeout, bool(mirrored))
+        sink = sink_of(lake, lease_timeout, bool(mirrored), RecordedUpstream(mirrored, loaded).loads if loaded is not None else None)
         try:
-            replicate(sink, case=mirrored or CASE)
+            if loaded is not None:
+                replicate_loaded(sink, mirrored, lake)
+            else:
+                replicate(sink, case=mirrored or CASE)
         except (LeaseLost, LeaseHeld) as error:
             if not again:
                 os._exit(LOST if isinstance(error, LeaseLost) else HELD)

@@ -84,6 +84,11 @@ def _text(column: ColumnInfo, value: Any) -> Any:
     return json.dumps((value if isinstance(value, VariantVal) else VariantVal(value["value"], value["metadata"])).toPython(), default=int)
 
 
+def image_of(value: Any) -> Any:
+    """A cell as Python has it: of a VARIANT what it says."""
+    return VariantVal(value["value"], value["metadata"]).toPython() if isinstance(value, dict) else value
+
+
 def totals(lake: Path, read: Read = by_delta) -> Iterator[int]:
     """Of ``bank``: the sum of all balances at each published moment since both tables were filled."""
     for ts in moments(lake):

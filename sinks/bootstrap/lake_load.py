@@ -1,0 +1,208 @@
+"""Reads whole tables of the upstream at one moment into files of a lake's mirrors. [db, spark]
+
+Promises: reads only, and writes only files that no commit knows. A value is what the ledger's decoder makes of the same value in a row image
+(``schemas.changes.typed_cells``): TiDB's text of it is the image's. GC stays behind the moment while tables are read, if PD is the registry.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+
+from pyspark_tidb_binlog.schemas.changes.change_rows import HANDLE, ROWID
+from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, ConfigError, RetryableApplyError, SnapshotCollected, Stopped
+from pyspark_tidb_binlog.schemas.events import as_time, physical_ms
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.stages import ddl_of
+from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import SchemaMoves, require_same, unless_stopped
+from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import KeyRange, chunk_sql
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, handle_of
+from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of, expression
+from pyspark_tidb_binlog.sinks.lake.ledger import WrittenPart, written_files
+from pyspark_tidb_binlog.sinks.lake.ledger_parts import PARTS, parts_in, row_of
+from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TablesThen
+from pyspark_tidb_binlog.sinks.lake.net_changes import hidden_column, read_rows
+from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
+from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.session import Session, run_retried
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+FEW_ROWS = 100_000
+"""Up to so many, a table is read in this process."""
+_ALL = (1 << 63) - 1
+_FRESH_MS = 60_000
+"""The age of a moment up to which it is not the stream that is late."""
+_SLICE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class LakeLoad:
+    """The upstream of a lake's tables."""
+
+    source: Callable[[], SnapshotSource]
+    """Raises an error if the settings name none, or that of another cluster."""
+    held: Callable[[int], AbstractContextManager[object]]
+    """Keeps GC behind a ts."""
+    spark: "SparkSession | None" = None
+    """By whose executors big tables are read; None: none."""
+
+    @contextmanager
+    def at(self, ts: int, stopped: Callable[[], bool]) -> Iterator[TablesThen]:
+        """The tables at ``ts``; ``stopped``: whether the read is to end.
+
+        Raises:
+            LoadLater: there is no upstream, or it cannot be read at ``ts``.
+        """
+        try:
+            source = self.source()
+        except (ConfigError, BootstrapRefused, ApplyError) as error:
+            raise LoadLater(str(error)) from error
+        with self.held(ts), closing(source.sessions_at(ts)) as sessions:
+            try:
+                with source.at(ts, sessions) as session:
+                    ids = source.table_ids(session)
+            except SnapshotCollected as error:
+                raise _collected(ts) from error
+            except (BootstrapRefused, ApplyError) as error:
+                raise LoadLater(str(error)) from error
+            yield _UpstreamThen(source, ts, sessions, ids, stopped, self.spark)
+
+
+class _UpstreamThen:
+    def __init__(
+        self,
+        source: SnapshotSource,
+        ts: int,
+        sessions: KeptSessions,
+        ids: dict[tuple[str, str], int],
+        stopped: Callable[[], bool],
+        spark: "SparkSession | None",
+    ) -> None:
+        self._source, self._ts, self._sessions, self._ids, self._stopped, self._spark = source, ts, sessions, ids, stopped, spark
+        self._fresh = time.time() * 1000 - physical_ms(ts) < _FRESH_MS
+        """Whether the moment is near the present, and no table was read at it before."""
+
+    def files_of(self, table: TableAt, uri: str, stored: pa.Schema) -> Sequence[WrittenPart]:
+        """All rows of ``table`` (``TablesThen.files_of``)."""
+        fresh, self._fresh = self._fresh, False
+        mirror = _Mirror(table, uri, stored)
+        try:
+            ranges = self._retried(lambda session: self._ranges(session, mirror))
+            tasks = self._spark.sparkContext.defaultParallelism // 2 if self._spark is not None else 0
+            if len(ranges) > 1 and tasks:
+                # The other half is left to the stream.
+                return self._by_executors(mirror, [ranges[task::tasks] for task in range(min(tasks, len(ranges)))])
+            return [part for within in ranges for part in self._retried(lambda session, w=within: self._read(session, mirror, w))]  # type: ignore[misc]
+        except (SchemaMoves, RetryableApplyError) as error:
+            raise LoadLater(str(error)) from error
+        except SnapshotCollected as error:
+            if not fresh:
+                raise _collected(self._ts) from error
+            raise BootstrapRefused(
+                "GC of the upstream passed the moment while the table was read: raise tidb_gc_life_time, and have it loaded again"
+            ) from error
+
+    def _ranges(self, session: Session, mirror: "_Mirror") -> Sequence[KeyRange]:
+        """What is to be read one by one: the whole table, if it is small."""
+        table, source = mirror.table, self._source
+        hidden = hidden_column(table.info)
+        if hidden is not None and hidden.name == HANDLE:
+            raise BootstrapRefused(
+                "its primary key has generated columns, of which no mirror that was read from the upstream has the bytes"
+            )
+        require_same(table, source.columns(session, table), self._ids.get((table.schema.lower(), table.name.lower()), 0))
+        if table.info.temp_table_type:
+            return ()
+        rows, _ = source.size(session, table)
+        # In an order of all partitions TiDB would sort.
+        return (KeyRange(),) if 0 < rows <= FEW_ROWS and not table.info.partitions else source.ranges(session, table)
+
+    def _read(self, session: Session, mirror: "_Mirror", within: KeyRange) -> list[WrittenPart]:
+        return list(mirror.written(session, within, self._stopped))
+
+    def _by_executors(self, mirror: "_Mirror", tasks: Sequence[Sequence[KeyRange]]) -> list[WrittenPart]:
+        assert self._spark is not None
+        source, ts = self._source, self._ts
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            sessions = source.sessions_of_process(ts)
+            for batch in batches:
+                for within in (one for number in batch.column(0).to_pylist() for one in tasks[number]):
+
+                    def read(session: Session, within: KeyRange = within) -> list[WrittenPart]:
+                        return list(mirror.written(session, within, lambda: False))
+
+                    yield from map(row_of, run_retried(lambda: source.at(ts, sessions), read, FEW))
+
+        frame = self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, ddl_of(PARTS))
+        try:
+            return parts_in(unless_stopped(self._spark, self._stopped, frame.toArrow))
+        except PySparkException as error:
+            if self._stopped():
+                raise _stop() from error
+            # An executor's error comes as text.
+            known = next((kind for kind in (SnapshotCollected, RetryableApplyError) if kind.__name__ in str(error)), None)
+            if known is not None:
+                raise known(f"the executors could not read {mirror.table.schema}.{mirror.table.name} at {ts}") from error
+            raise
+
+    def _retried(self, work: Callable[[Session], T]) -> T:
+        return run_retried(lambda: self._source.at(self._ts, self._sessions), work, RetryPolicy(pause=self._pause))
+
+    def _pause(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if self._stopped():
+                raise _stop()
+            time.sleep(min(_SLICE, left))
+
+
+@dataclass(frozen=True, slots=True)
+class _Mirror:
+    """Where a table goes; picklable."""
+
+    table: TableAt
+    uri: str
+    stored: pa.Schema
+
+    def written(self, session: Session, within: KeyRange, stopped: Callable[[], bool]) -> Iterator[WrittenPart]:
+        """The rows of a range, in files."""
+        return written_files(self.uri, self.stored, self._rows(session, within, stopped))
+
+    def _rows(self, session: Session, within: KeyRange, stopped: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+        info = self.table.info
+        columns, hidden = info.target_columns(), hidden_column(info)
+        sql = chunk_sql(
+            table_name(self.table.schema, self.table.name),
+            [expression(c) for c in columns],
+            handle_of(info.handle_columns()),
+            within,
+            (),
+            _ALL,
+        )
+        with session.stream(sql) as blocks:
+            for block in blocks:
+                if stopped():
+                    raise _stop()
+                (images,) = arrow_of(columns, block[: len(columns)]).combine_chunks().to_batches()
+                rowids = block[len(columns)] if hidden is not None and hidden.name == ROWID else None
+                rows = read_rows(info, images, pc.cast(rowids.cast(pa.string()), pa.int64()) if rowids is not None else None)
+                yield pa.RecordBatch.from_arrays(rows.columns, schema=self.stored)
+
+
+def _collected(ts: int) -> LoadLater:
+    return LoadLater(f"GC of the upstream has passed the moment ({as_time(ts)}): a later one is tried")
+
+
+def _stop() -> Stopped:
+    return Stopped("stopped while tables were being loaded; the next start loads them from their beginnings")
