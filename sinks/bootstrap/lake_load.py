@@ -99,8 +99,8 @@ class _UpstreamThen:
         try:
             ranges = self._retried(lambda session: self._ranges(session, mirror))
             tasks = self._spark.sparkContext.defaultParallelism // 2 if self._spark is not None else 0
-            if len(ranges) > 1 and tasks:
-                # The other half is left to the stream.
+            # One region gives two ranges. The other half of the slots is left to the stream.
+            if len(ranges) > 2 and tasks:
                 return self._by_executors(mirror, [ranges[task::tasks] for task in range(min(tasks, len(ranges)))])
             return [part for within in ranges for part in self._retried(lambda session, w=within: self._read(session, mirror, w))]  # type: ignore[misc]
         except (SchemaMoves, RetryableApplyError) as error:

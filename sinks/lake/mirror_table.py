@@ -10,8 +10,9 @@ Column mapping lets Spark rename and drop columns as metadata (``alter``). delta
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -43,6 +44,8 @@ FAULTS = (DeltaError, OSError)
 """What delta-rs raises: for a lost race, too."""
 _SETTINGS = {"delta.columnMapping.mode": "name"}
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
+LOADED = "loaded"
+"""In the name of the directory of each mirror that was loaded, ``7-loaded-EPOCH-…``."""
 _GONE = "_gone"
 _MOST_FILES = 64
 """Live files at which a mirror is compacted: each merge adds some."""
@@ -183,6 +186,17 @@ class MirrorTable:
         """Few files again, if there are many."""
         if self._table.get_add_actions().num_rows > _MOST_FILES:
             self._table.optimize.compact(commit_properties=stamp.commit)
+
+
+def remove_unnamed(lake: str, named: Collection[str], epoch: int) -> None:
+    """Remove what loads up to ``epoch`` have left that died: no row of ``snapshots`` names it. In a store that is not local it stays.
+
+    A writer that was suspended here may wake when another one loads tables: those are of a higher epoch.
+    """
+    if "://" not in lake:
+        for path in Path(lake, "tables").glob(f"*-{LOADED}-*"):
+            if f"tables/{path.name}" not in named and int(path.name.split("-")[2]) <= epoch:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 _OF_SPARK = frozenset({"RENAME COLUMN", "DROP COLUMNS", "ADD COLUMNS"})

@@ -31,7 +31,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, scanned
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed, rows_of_partitions
 from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TableLoads, TablesThen
-from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, MirrorTable, Stamp
+from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, LOADED, MirrorTable, Stamp, remove_unnamed
 from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, LOADING, MIRRORED, NO_JOBS, STALE, MirrorState, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, hidden_column, mirror_schema, net_changes
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
@@ -211,6 +211,7 @@ class Mirrors:
         if self._snapshots.moment.epoch != self._epoch:
             self._snapshots.take(self._epoch)
         self._tables = self._snapshots.tables()
+        remove_unnamed(self._lake, self._snapshots.paths(), self._epoch)
         done = self._snapshots.moment
         # Files without a DDL are passed over by their statistics.
         found = scanned(self._ledger.uri, ("commit_ts", "job_id", "job"), f"op = 'ddl' AND commit_ts <= {done.resolved_ts}")
@@ -234,6 +235,8 @@ class Mirrors:
             try:
                 with self._loads.at(ts, lambda: self._ending) as upstream:
                     for table in waiting:
+                        if self._ending:
+                            break
                         self._load(table, upstream, ts)
             except LoadLater as error:
                 self._tell(f"{len(waiting)} tables wait to be loaded: {error}")
@@ -279,7 +282,8 @@ class Mirrors:
             # An early one: the upstream does not have it at ``ts``.
             raise LoadLater(f"DDL job {late[-1].id} has not ended upstream at the moment of the mirrors")
         # Of this attempt alone: nothing of one that died is read.
-        path, stamp, schema = f"tables/{at.table_id}-{uuid.uuid4()}", self.stamp(ts), mirror_schema(at.info)
+        path = f"tables/{at.table_id}-{LOADED}-{self._epoch}-{uuid.uuid4()}"
+        stamp, schema = self.stamp(ts), mirror_schema(at.info)
         mirror = MirrorTable.created(self.uri(path), schema, stamp)
         try:
             self._reading = True

@@ -157,6 +157,11 @@ class Snapshots:
         last = {table_id: place for place, table_id in enumerate(rows["table_id"].to_pylist())}
         return {row["table_id"]: _state_of(row) for row in rows.take(pa.array(list(last.values()), pa.int64())).to_pylist()}
 
+    def paths(self) -> set[str]:
+        """Every mirror that was ever published."""
+        found = scanned(self.uri, ("path",), "path <> ''")
+        return set(found.read_all()["path"].to_pylist()) if found is not None else set()
+
     def definitions(self) -> list[Job]:
         """The jobs that ``publish`` was given as ``defined``."""
         found = scanned(self.uri, ("job",), "job IS NOT NULL")

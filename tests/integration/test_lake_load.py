@@ -1,6 +1,7 @@
 """Tables that a lake loads from a server beside its stream: its mirrors are what the same rows are by binlogs, in every type, whatever is written meanwhile."""
 
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -17,10 +18,12 @@ from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapReq
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.stream.table_loader import StreamStand, TableLoader
 from pyspark_tidb_binlog.jobs.stream.targets import sink_of
+from pyspark_tidb_binlog.lake import Lake
 from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.sinks.bootstrap import lake_load
+from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import unless_stopped
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Handle, Key
 from pyspark_tidb_binlog.sinks.bootstrap.lake_load import LakeLoad
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
@@ -89,6 +92,8 @@ def test_a_first_load_and_the_stream_are_what_binlogs_make(
     few: int, run: BootstrappedStream, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lake_load, "FEW_ROWS", few)
+    jobs: list[object] = []
+    monkeypatch.setattr(lake_load, "unless_stopped", lambda *given: jobs.append(given) or unless_stopped(*given))
     lake, chance = tmp_path / "lake", random.Random(7)
     run.mirror.create_table("shop", TYPES)
     history = run.history()
@@ -105,6 +110,7 @@ def test_a_first_load_and_the_stream_are_what_binlogs_make(
     run.restart()
     whole(run, tmp_path / "whole")
     assert rows(lake) == rows(tmp_path / "whole")
+    assert bool(jobs) is (not few)
     assert len(rows(lake)) == 4 and len(rows(lake)["shop.types"]) == 40
     if not few:
         state = published(lake)["shop.types"]
@@ -155,7 +161,7 @@ def test_a_table_is_loaded_again_and_by_a_drainer_that_runs(run: BootstrappedStr
 
 
 def test_gc_that_has_passed_is_waited_out_and_while_a_table_is_read_sets_it_aside(
-    run: BootstrappedStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: BootstrappedStream, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake, real, left = tmp_path / "lake", lake_load._Mirror.written, ["item"]
 
@@ -172,7 +178,12 @@ def test_gc_that_has_passed_is_waited_out_and_while_a_table_is_read_sets_it_asid
     run.begin(BootstrapRequest(tables=(("shop", "*"),)))
     eventually(lambda: {s.state for s in published(lake).values()} == {LOADING})
     time.sleep(0.5)
-    assert {s.state for s in published(lake).values()} == {LOADING}
+    now = Lake(spark, lake)
+    assert {row["state"] for row in now.tables().collect()} == {LOADING}
+    with pytest.raises(ConfigError, match=r"shop.item is not loaded yet.*lake\.at\(\d+\)") as refused:
+        now.table("shop.item")
+    before = re.search(r"lake\.at\((\d+)\)", str(refused.value))
+    assert before is not None and now.at(before[1]).table("shop.item").count() == 40
     run.mirror.collect(0)
     eventually(lambda: loaded(lake), seconds=60)
     found = published(lake)
