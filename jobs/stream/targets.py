@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.stream.resume import TargetWords
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.engine.causality import Conflict
@@ -70,7 +71,15 @@ def _lake(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None]
         ) from error
     ignored, routes = frozenset(apply.ignore_txn_commit_ts), Selection.of(apply).routes
     settings = LakeSettings(
-        config.files.dir, cluster_id, apply.drainer, apply.lease_timeout, apply.sync_ddl, ignored, routes, apply.mirror_interval
+        config.files.dir,
+        cluster_id,
+        apply.drainer,
+        apply.lease_timeout,
+        apply.sync_ddl,
+        ignored,
+        routes,
+        apply.mirror_interval,
+        days_or_duration(config.delta_retention),
     )
     return LakeSink(settings, pause, spark)
 

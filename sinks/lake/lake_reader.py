@@ -162,9 +162,14 @@ class Lake(LakeAt):
         """The tables as they were at ``when``: a time (ISO text or datetime; UTC if it names no offset), with its millisecond, or a TSO.
 
         Raises:
-            ConfigError: it is before the first moment that was published, or above this lake's moment.
+            ConfigError: it is before the first moment that was published, or that is kept, or above this lake's moment.
         """
-        ts, first = _ts_of(when), self._published.first_ts
+        ts, first, kept_ts = _ts_of(when), self._published.first_ts, self._published.kept_ts
+        if first is not None and first <= kept_ts and ts < kept_ts:
+            raise ConfigError(
+                f"the lake {self._directory} keeps its tables from {as_time(kept_ts)} ({kept_ts}) on, so there are none at {when}; lake.changes() "
+                "has every change, and spark.delta-retention says how far back tables are kept from then on"
+            )
         if first is None or ts < first:
             raise ConfigError(f"the lake {self._directory} has no tables before {as_time(first or 0)} ({first}), so none at {when}")
         if ts > self._commit_ts:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, TableFeatures, write_deltalake
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, laid_out
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.sinks.lake.ledger import APP, compare_and_swap, delta_schema, runs, with_directory, without_views
+from pyspark_tidb_binlog.sinks.lake.ledger import APP, KEPT_HOURS, compare_and_swap, delta_schema, runs, with_directory, without_views
 from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges
 
 if TYPE_CHECKING:
@@ -30,7 +30,12 @@ _log = logging.getLogger(__name__)
 
 FAULTS = (DeltaError, OSError)
 """What delta-rs raises: for a lost race, too."""
-_SETTINGS = {"delta.columnMapping.mode": "name"}
+_SETTINGS = {
+    "delta.columnMapping.mode": "name",
+    "delta.deletedFileRetentionDuration": f"interval {KEPT_HOURS} hours",
+    # ``old_versions`` does it.
+    "delta.enableExpiredLogCleanup": "false",
+}
 _GONE = "_gone"
 _MOST_FILES = 64
 """Live files at which a mirror is compacted: each merge adds some."""
@@ -59,18 +64,12 @@ class MirrorTable:
 
     @classmethod
     def created(cls, uri: str, schema: pa.Schema, stamp: Stamp) -> "MirrorTable":
-        """The table without rows, whatever an attempt that died has left there: it may have followed later DDLs."""
-        try:
-            table = DeltaTable(uri)
-            if table.version():
-                table.restore(0, commit_properties=stamp.commit)
-        except TableNotFoundError:
-            table = DeltaTable.create(
-                with_directory(uri), delta_schema(schema), mode="error", configuration=_SETTINGS, commit_properties=stamp.commit
-            )
-        if "columnMapping" not in (table.protocol().reader_features or ()):
-            # Else Spark refuses the table.
-            table.alter.add_feature(TableFeatures.ColumnMapping, allow_protocol_versions_increase=True, commit_properties=stamp.commit)
+        """A table without rows, where nothing is yet."""
+        table = DeltaTable.create(
+            with_directory(uri), delta_schema(schema), mode="error", configuration=_SETTINGS, commit_properties=stamp.commit
+        )
+        # Else Spark refuses the table.
+        table.alter.add_feature(TableFeatures.ColumnMapping, allow_protocol_versions_increase=True, commit_properties=stamp.commit)
         return cls(uri, table)
 
     @classmethod
@@ -99,16 +98,22 @@ class MirrorTable:
     def merge(self, net: MirrorChanges, stamp: Stamp) -> None:
         """Make the rows what ``net`` says."""
         if net.fresh:
-            write_deltalake(self._table, net.rows, mode="append", commit_properties=stamp.commit)
+            self.append(net.rows, stamp)
         else:
             source = net.rows.append_column(_GONE, net.gone)
             for place, name in enumerate(net.found_by.column_names):
                 source = source.append_column(_by(place), net.found_by[name])
-            found = " AND ".join(f"t.{quote_name(n)} = s.{quote_name(_by(p))}" for p, n in enumerate(net.found_by.column_names))
             cells = {quote_name(name): f"s.{quote_name(name)}" for name in net.rows.column_names}
-            merging = self._table.merge(source, found, "s", "t", commit_properties=stamp.commit)
+            merging = self._table.merge(source, _is_found(net.found_by.column_names), "s", "t", commit_properties=stamp.commit)
             merging = merging.when_matched_delete(f"s.{_GONE}").when_matched_update(cells)
             merging.when_not_matched_insert(cells, f"NOT s.{_GONE}").execute()
+        failpoints.point("after-mirror-merge")
+
+    def remove(self, found_by: pa.Table, stamp: Stamp) -> None:
+        """Remove the rows of these identities (``MirrorChanges.found_by``)."""
+        names = found_by.column_names
+        source = found_by.rename_columns([_by(place) for place in range(len(names))])
+        self._table.merge(source, _is_found(names), "s", "t", commit_properties=stamp.commit).when_matched_delete().execute()
         failpoints.point("after-mirror-merge")
 
     def append(self, rows: pa.Table, stamp: Stamp) -> None:
@@ -159,6 +164,11 @@ _OF_SPARK = frozenset({"RENAME COLUMN", "DROP COLUMNS", "ADD COLUMNS"})
 
 def _by(place: int) -> str:
     return f"_by_{place}"
+
+
+def _is_found(names: Sequence[str]) -> str:
+    """That a row of ``t`` has the identity of one of ``s``."""
+    return " AND ".join(f"t.{quote_name(name)} = s.{quote_name(_by(place))}" for place, name in enumerate(names))
 
 
 def _plain(cells: pa.Array) -> pa.Array:

@@ -9,13 +9,14 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import LeaseHeld, LeaseLost
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
-from pyspark_tidb_binlog.sinks.lake import ledger, upkeep
+from pyspark_tidb_binlog.sinks.lake import ledger, mirrors, old_versions, row_pieces, upkeep
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from tests.support import golden_messages
 from tests.support.eventually import eventually
@@ -36,6 +37,19 @@ BUSY_UPKEEP = {
     (ledger, "LOG_SECONDS"): 0.5,
 }
 """Limits with which the few steps of a case are compacted many times."""
+SHORT_PAST = {
+    (ledger, "LOG_SECONDS"): 0.5,
+    (old_versions, "PASS_SECONDS"): 0.0,
+    (old_versions, "LOOK_SECONDS"): 1e9,
+    (old_versions, "YOUNG_HOURS"): 0,
+    (old_versions, "KEPT_HOURS"): 0,
+    (old_versions, "HOUR_MS"): 1_000,
+}
+"""Limits with which old versions of mirrors go at once. A second stands for an hour."""
+SMALL_PIECES = {(mirrors, "PIECE_BYTES"): 1, (row_pieces, "PIECE_BYTES"): 10_000}
+"""Limits with which rows come in pieces."""
+SHORT_RETENTION = 3.0
+"""Seconds; less than `bank` lasted."""
 
 
 class TidySink(LakeSink):
@@ -52,8 +66,10 @@ class TidySink(LakeSink):
 
 
 def sink_of(lake: Path, lease_timeout: float = 1.0, mirrors: bool = False) -> LakeSink:
-    kind = TidySink if upkeep.MOST_OPEN == BUSY_UPKEEP[upkeep, "MOST_OPEN"] else LakeSink
-    return kind(LakeSettings(str(lake), 1, lease_timeout=lease_timeout, mirror_interval=0.0 if mirrors else None))
+    settings = LakeSettings(str(lake), 1, lease_timeout=lease_timeout, mirror_interval=0.0 if mirrors else None)
+    if old_versions.HOUR_MS == SHORT_PAST[old_versions, "HOUR_MS"]:
+        settings = replace(settings, retention=SHORT_RETENTION)
+    return (TidySink if upkeep.MOST_OPEN == BUSY_UPKEEP[upkeep, "MOST_OPEN"] else LakeSink)(settings)
 
 
 def replicate(sink: LakeSink, steps: int = 6, upto: int = 1 << 62, case: str = CASE) -> None:
@@ -63,12 +79,21 @@ def replicate(sink: LakeSink, steps: int = 6, upto: int = 1 << 62, case: str = C
 
 @contextmanager
 def life(
-    lake: Path, die: str = "", stop: str = "", lease_timeout: float = 1.0, again: bool = False, busy: bool = False, mirrored: str = ""
+    lake: Path,
+    die: str = "",
+    stop: str = "",
+    lease_timeout: float = 1.0,
+    again: bool = False,
+    busy: bool = False,
+    mirrored: str = "",
+    pieces: bool = False,
+    short: bool = False,
 ) -> Iterator["_Life"]:
     """A life that has begun. ``die``: as ``conf.failpoints`` reads it. ``stop``: likewise, but the process is suspended there. ``again``: another one
     follows in the same process whenever the lease is another's. ``busy``: with ``BUSY_UPKEEP``. ``mirrored``: the case, if its tables are mirrored.
+    ``pieces``: with ``SMALL_PIECES``. ``short``: with ``SHORT_PAST``.
     """
-    process = _SERVER.Process(target=_live, args=(lake, die, stop, lease_timeout, again, busy, mirrored))
+    process = _SERVER.Process(target=_live, args=(lake, die, stop, lease_timeout, again, busy, mirrored, pieces, short))
     process.start()
     try:
         yield _Life(process)
@@ -95,8 +120,8 @@ class _Life:
         os.kill(self._process.pid, signal.SIGCONT)
 
 
-def _live(lake: Path, die: str, stop: str, lease_timeout: float, again: bool, busy: bool, mirrored: str) -> None:
-    for (module, name), value in BUSY_UPKEEP.items() if busy else ():
+def _live(lake: Path, die: str, stop: str, lease_timeout: float, again: bool, busy: bool, mirrored: str, pieces: bool, short: bool) -> None:
+    for (module, name), value in ((BUSY_UPKEEP if busy else {}) | (SMALL_PIECES if pieces else {}) | (SHORT_PAST if short else {})).items():
         setattr(module, name, value)
     os.environ[failpoints.DIE] = die
     os.environ.pop(failpoints.DIE_LOG, None)
