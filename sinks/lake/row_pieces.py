@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
 
-PIECE_BYTES = 128 << 20
+PIECE_BYTES = 64 << 20
 """Of rows in memory."""
 _SHARES = 64
 """Files: a piece has the rows of one, or of some that are small."""

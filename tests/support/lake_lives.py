@@ -65,6 +65,16 @@ class TidySink(LakeSink):
             return bool(upkeep.due(self._ledger.files()))
 
 
+class FollowedSink(LakeSink):
+    """Waits behind each step until the mirrors have it."""
+
+    def apply(self, *given: Any) -> Written:
+        done, followed = super().apply(*given), self._mirrors
+        assert followed is not None
+        eventually(lambda: done == Written() or followed._snapshots.moment.resolved_ts >= self.commit_ts)
+        return done
+
+
 def sink_of(lake: Path, lease_timeout: float = 1.0, mirrors: bool = False) -> LakeSink:
     settings = LakeSettings(str(lake), 1, lease_timeout=lease_timeout, mirror_interval=0.0 if mirrors else None)
     if old_versions.HOUR_MS == SHORT_PAST[old_versions, "HOUR_MS"]:
