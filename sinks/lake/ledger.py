@@ -18,7 +18,7 @@ import logging
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -106,6 +106,10 @@ class WrittenPart:
     stats: str
     written_ms: int
 
+    def added(self, *, data_change: bool = True) -> AddAction:
+        """As a log has it."""
+        return AddAction(self.path, self.size, {}, self.written_ms, data_change, self.stats)
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerSpan:
@@ -175,7 +179,13 @@ class Ledger:
             CommitUnclear: another process has made it.
         """
         try:
-            self._table = _created(with_directory(self.uri), _commit_of(state))
+            self._table = DeltaTable.create(
+                with_directory(self.uri),
+                delta_schema(LEDGER),
+                mode="error",
+                configuration=_SETTINGS,
+                commit_properties=_commit_of(state),
+            )
         except _FAULTS as error:
             if self.load() is None:
                 raise ApplyError(f"the ledger {self.uri} cannot be created: {error}") from error
@@ -196,7 +206,7 @@ class Ledger:
             raise Superseded(f"version {version} does not have all its files")
         try:
             if parts or gone:
-                actions: list[AddAction | RemoveAction] = [AddAction(p.path, p.size, {}, p.written_ms, not gone, p.stats) for p in parts]
+                actions: list[AddAction | RemoveAction] = [p.added(data_change=not gone) for p in parts]
                 actions += [RemoveAction(f.path, False, int(time.time() * 1000), f.size, {}) for f in gone]
                 table.create_write_transaction(
                     actions, "append", table.schema(), commit_properties=_commit_of(state), post_commithook_properties=_NO_HOOKS
@@ -237,10 +247,8 @@ class Ledger:
         return self._held.version()
 
     def tidy(self, parts: Sequence[WrittenPart]) -> None:
-        """Remove what only the executors' writing of ``parts`` needed; for files of a store that is not local, VACUUM does it."""
-        if "://" not in self.uri:
-            for part in parts:
-                shutil.rmtree(Path(self.uri, part.path).parent / "_delta_log", ignore_errors=True)
+        """Remove what only the executors' writing of ``parts`` needed (``without_logs``)."""
+        without_logs(self.uri, parts)
 
     # Upkeep: by a handle of its own.
 
@@ -376,14 +384,30 @@ def recording_commit(table: DeltaTable) -> dict[str, Any] | None:
 
 def written_part(lake: str, batches: Iterator[pa.RecordBatch], kind: str = "parts") -> Iterator[WrittenPart]:
     """Write ``batches`` (``LEDGER``) as files of the ledger that no commit knows yet; on an executor, or by a compaction."""
+    return written_files(f"{lake.rstrip('/')}/changes", LEDGER, batches, kind, _SETTINGS)
+
+
+def written_files(
+    uri: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], kind: str = "parts", settings: Mapping[str, str] | None = None
+) -> Iterator[WrittenPart]:
+    """Write ``batches`` as files of the table at ``uri`` that no commit knows yet, by way of a table of their own."""
     inside, table = f"{kind}/{uuid.uuid4()}", None
     for run in runs(batches):
-        table = table or _created(with_directory(f"{lake.rstrip('/')}/changes/{inside}"))
-        write_deltalake(table, pa.Table.from_batches(run, schema=LEDGER), mode="append", writer_properties=_WRITER)
+        table = table or DeltaTable.create(
+            with_directory(f"{uri}/{inside}"), delta_schema(schema), mode="error", configuration=dict(settings or {})
+        )
+        write_deltalake(table, pa.Table.from_batches(run, schema=schema), mode="append", writer_properties=_WRITER)
     for action in pa.table(table.get_add_actions(flatten=False)).to_pylist() if table else ():
         yield WrittenPart(
             f"{inside}/{action['path']}", action["size_bytes"], action["num_records"], _stats_of(action), action["modification_time"]
         )
+
+
+def without_logs(uri: str, parts: Sequence[WrittenPart]) -> None:
+    """Remove what only the writing of ``parts`` needed; for files of a store that is not local, VACUUM does it."""
+    if "://" not in uri:
+        for part in parts:
+            shutil.rmtree(Path(uri, part.path).parent / "_delta_log", ignore_errors=True)
 
 
 def scanned(uri: str, columns: Sequence[str], where: str) -> pa.RecordBatchReader | None:
@@ -436,11 +460,6 @@ def with_directory(uri: str) -> str:
     return uri
 
 
-def _created(uri: str, commit: CommitProperties | None = None) -> DeltaTable:
-    """A new table; ``DeltaError`` if there is one."""
-    return DeltaTable.create(uri, delta_schema(LEDGER), mode="error", configuration=_SETTINGS, commit_properties=commit)
-
-
 def delta_schema(schema: pa.Schema) -> Schema:
     """As delta-rs has it; a struct is a VARIANT."""
     plain = Schema.from_arrow(pa.schema([f for f in schema if not pa.types.is_struct(f.type)]))
@@ -449,9 +468,10 @@ def delta_schema(schema: pa.Schema) -> Schema:
 
 
 def _stats_of(action: dict[str, Any]) -> str:
-    """The statistics of a file as a log has them."""
-    names = {"numRecords": "num_records", "minValues": "min", "maxValues": "max", "nullCount": "null_count"}
-    return json.dumps({name: action[own] for name, own in names.items()})
+    """The statistics of a file as a log has them; those that JSON has no form of are left out."""
+    names = {"minValues": "min", "maxValues": "max", "nullCount": "null_count"}
+    columns = {name: {n: v for n, v in (action.get(own) or {}).items() if isinstance(v, str | int | float)} for name, own in names.items()}
+    return json.dumps({"numRecords": action["num_records"], **columns})
 
 
 def _commit_of(state: LakeState) -> CommitProperties:

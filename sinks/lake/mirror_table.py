@@ -9,18 +9,37 @@ Column mapping lets Spark rename and drop columns as metadata (``alter``). delta
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, TableFeatures, write_deltalake
 from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, laid_out
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.sinks.lake.ledger import APP, KEPT_HOURS, compare_and_swap, delta_schema, runs, with_directory, without_views
+from pyspark_tidb_binlog.sinks.lake.ledger import (
+    APP,
+    KEPT_HOURS,
+    WrittenPart,
+    compare_and_swap,
+    delta_schema,
+    runs,
+    store_of,
+    with_directory,
+    without_logs,
+    without_views,
+    written_files,
+)
 from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges
 
 if TYPE_CHECKING:
@@ -36,7 +55,11 @@ _SETTINGS = {
     # ``old_versions`` does it.
     "delta.enableExpiredLogCleanup": "false",
 }
+_PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _GONE = "_gone"
+_WIDE = 4 << 10
+"""Bytes of a row in a file, on average, from which no MERGE is made: it holds 8,192 rows at a time, several times over."""
+_BATCH_ROWS = 1 << 12
 _MOST_FILES = 64
 """Live files at which a mirror is compacted: each merge adds some."""
 
@@ -95,26 +118,57 @@ class MirrorTable:
         """The names of the columns."""
         return [field.name for field in self._table.schema().fields]
 
+    def stored_schema(self, schema: pa.Schema) -> pa.Schema:
+        """``schema``, that of the table, with the names that columns have in its files."""
+        stored = {f.name: f.metadata.get(_PHYSICAL_NAME, f.name) for f in self._table.schema().fields}
+        return pa.schema([field.with_name(stored[field.name]) for field in schema])
+
     def merge(self, net: MirrorChanges, stamp: Stamp) -> None:
         """Make the rows what ``net`` says."""
         if net.fresh:
             self.append(net.rows, stamp)
+        elif self._is_wide():
+            self.remove(net.found_by, net.rows.schema, stamp)
+            self.append(net.rows.filter(pc.invert(net.gone)), stamp)
         else:
             source = net.rows.append_column(_GONE, net.gone)
             for place, name in enumerate(net.found_by.column_names):
                 source = source.append_column(_by(place), net.found_by[name])
             cells = {quote_name(name): f"s.{quote_name(name)}" for name in net.rows.column_names}
-            merging = self._table.merge(source, _is_found(net.found_by.column_names), "s", "t", commit_properties=stamp.commit)
+            found = " AND ".join(f"t.{quote_name(n)} = s.{quote_name(_by(p))}" for p, n in enumerate(net.found_by.column_names))
+            merging = self._table.merge(source, found, "s", "t", commit_properties=stamp.commit)
             merging = merging.when_matched_delete(f"s.{_GONE}").when_matched_update(cells)
             merging.when_not_matched_insert(cells, f"NOT s.{_GONE}").execute()
         failpoints.point("after-mirror-merge")
 
-    def remove(self, found_by: pa.Table, stamp: Stamp) -> None:
-        """Remove the rows of these identities (``MirrorChanges.found_by``)."""
-        names = found_by.column_names
-        source = found_by.rename_columns([_by(place) for place in range(len(names))])
-        self._table.merge(source, _is_found(names), "s", "t", commit_properties=stamp.commit).when_matched_delete().execute()
+    def remove(self, found_by: pa.Table, schema: pa.Schema, stamp: Stamp) -> None:
+        """Remove the rows of these identities (``MirrorChanges.found_by``) from a table of ``schema``. Files that have some are written again.
+
+        A MERGE would do the same, but holds 8,192 rows at a time, several times over.
+        """
+        stored, store = self.stored_schema(schema), store_of(self._table)
+        ids = found_by.rename_columns([stored.names[schema.get_field_index(name)] for name in found_by.column_names])
+        parts, removed = list[WrittenPart](), list[RemoveAction]()
+        for path, size in self._files():
+            found = pads.dataset(unquote(path), filesystem=store, format="parquet")
+            stays = _not_among(found.to_table(columns=ids.column_names), ids)
+            if not stays.all():
+                parts += written_files(self.uri, stored, _kept_rows(found, stays, stored))
+                removed.append(RemoveAction(path, True, int(time.time() * 1000), size, {}))
+        if removed:
+            actions: list[AddAction | RemoveAction] = [*(part.added() for part in parts), *removed]
+            self._table.create_write_transaction(actions, "append", self._table.schema(), commit_properties=stamp.commit)
+            self._table.update_incremental()
+            without_logs(self.uri, parts)
         failpoints.point("after-mirror-merge")
+
+    def _files(self) -> list[tuple[str, int]]:
+        actions = pa.table(self._table.get_add_actions())
+        return list(zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True))
+
+    def _is_wide(self) -> bool:
+        actions = pa.table(self._table.get_add_actions())
+        return bool((pc.sum(actions["size_bytes"]).as_py() or 0) > _WIDE * (pc.sum(actions["num_records"]).as_py() or 1))
 
     def append(self, rows: pa.Table, stamp: Stamp) -> None:
         """Add rows."""
@@ -166,9 +220,26 @@ def _by(place: int) -> str:
     return f"_by_{place}"
 
 
-def _is_found(names: Sequence[str]) -> str:
-    """That a row of ``t`` has the identity of one of ``s``."""
-    return " AND ".join(f"t.{quote_name(name)} = s.{quote_name(_by(place))}" for place, name in enumerate(names))
+def _not_among(rows: pa.Table, ids: pa.Table) -> npt.NDArray[np.bool_]:
+    """Which rows are none of ``ids``, which has the same columns."""
+    names, place = ids.column_names, "_place"
+    ids = ids.cast(rows.schema)
+    numbered = rows.append_column(place, pa.array(np.arange(rows.num_rows)))
+    found = numbered.join(ids, names, join_type="left semi")[place].to_numpy()
+    stays = np.full(rows.num_rows, True)
+    stays[found] = False
+    return stays
+
+
+def _kept_rows(file: pads.Dataset, stays: npt.NDArray[np.bool_], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a file that stay, as ``schema``: a column that came later is null, one that has gone is left out."""
+    there, begin = [name for name in schema.names if name in file.schema.names], 0
+    for batch in file.to_batches(columns=there, batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1):
+        kept = batch.filter(pa.array(stays[begin : begin + len(batch)]))
+        begin += len(batch)
+        arrays = [kept.column(f.name) if f.name in there else pa.nulls(len(kept), f.type) for f in schema]
+        rows = pa.Table.from_arrays(arrays, names=schema.names).cast(schema)
+        yield from rows.to_batches()
 
 
 def _plain(cells: pa.Array) -> pa.Array:

@@ -318,7 +318,8 @@ class _Round:
             return mirrors[table.table_id]
 
         def removed(table: MirrorState) -> MirrorState:
-            mirror_of(table).remove(pa.concat_tables(was.pop(table.table_id)), stamp)
+            assert table.info is not None
+            mirror_of(table).remove(pa.concat_tables(was.pop(table.table_id)), mirror_schema(table.info), stamp)
             return table
 
         def added(table: MirrorState, net: MirrorChanges) -> None:

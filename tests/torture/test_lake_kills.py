@@ -41,7 +41,8 @@ def test_the_drainer_is_killed_at_random(delivery: str, name: str, tmp_path: Pat
             before = commit_ts(lake)
             with arena.drainer() as drainer:
                 # Most lives get somewhere; some end while they start.
-                while chance.random() < 0.97 and commit_ts(lake) == before and drainer.running:
+                starts = chance.random() < 0.1
+                while not starts and commit_ts(lake) == before and drainer.running:
                     time.sleep(0.05)
                 time.sleep(chance.uniform(0, 2.5))
                 if drainer.running:
@@ -124,7 +125,8 @@ def test_a_writer_that_was_suspended_for_a_minute_at_every_point(tmp_path: Path)
         time.sleep(max(0.0, MINUTE - (time.monotonic() - begun)))
         for point, one in first.items():
             one.wake()
-            assert one.ended() == LOST, point
+            # All of its steps may have been in the ledger before.
+            assert one.ended() in (0, LOST), point
     for point, case in POINTS.items():
         assert_whole(case, tmp_path / point, untroubled(case, tmp_path / "untroubled" / point))
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.schemas.events import tso
-from pyspark_tidb_binlog.sinks.lake import mirrors, old_versions, row_pieces
+from pyspark_tidb_binlog.sinks.lake import mirror_table, mirrors, old_versions, row_pieces
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings
 from pyspark_tidb_binlog.sinks.lake.old_versions import outlived
 from pyspark_tidb_binlog.sinks.lake.row_pieces import RowPieces, held
@@ -125,7 +125,8 @@ def test_a_writer_that_was_suspended_while_it_removes_old_versions(point: str, t
             assert second.ended() == 0
         rows = rows_of_snapshots(tmp_path)
         first.wake()
-        assert first.ended() == LOST
+        # All of its steps may have been in the ledger before.
+        assert first.ended() in (0, LOST)
     assert rows_of_snapshots(tmp_path) == rows
     assert_mirrored(case, tmp_path)
     if case == "bank":
@@ -207,6 +208,15 @@ def test_all_changes_of_a_row_are_in_one_piece(tmp_path: Path, monkeypatch: pyte
 def test_rows_that_are_too_many_come_in_pieces(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirrors, "PIECE_BYTES", 1)
     monkeypatch.setattr(row_pieces, "PIECE_BYTES", 10_000)
+    sink = sink_of(tmp_path, mirrors=True)
+    replicate(sink, case=case)
+    sink.close()
+    assert_mirrored(case, tmp_path)
+
+
+@pytest.mark.parametrize("case", ["keys", *(pytest.param(case, marks=pytest.mark.slow) for case in ("bank", "ddl", "types"))])
+def test_files_of_wide_rows_are_written_again(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror_table, "_WIDE", -1)
     sink = sink_of(tmp_path, mirrors=True)
     replicate(sink, case=case)
     sink.close()
