@@ -65,20 +65,21 @@ class TidySink(LakeSink):
             return bool(upkeep.due(self._ledger.files()))
 
 
-class FollowedSink(LakeSink):
+class FollowedSink(TidySink):
     """Waits behind each step until the mirrors have it."""
 
     def apply(self, *given: Any) -> Written:
         done, followed = super().apply(*given), self._mirrors
         assert followed is not None
-        eventually(lambda: done == Written() or followed._snapshots.moment.resolved_ts >= self.commit_ts)
+        # A process that is suspended for long goes on then.
+        eventually(lambda: self.lost or done == Written() or followed._snapshots.moment.resolved_ts >= self.commit_ts, seconds=float("inf"))
         return done
 
 
 def sink_of(lake: Path, lease_timeout: float = 1.0, mirrors: bool = False) -> LakeSink:
     settings = LakeSettings(str(lake), 1, lease_timeout=lease_timeout, mirror_interval=0.0 if mirrors else None)
-    if old_versions.HOUR_MS == SHORT_PAST[old_versions, "HOUR_MS"]:
-        settings = replace(settings, retention=SHORT_RETENTION)
+    if mirrors and old_versions.HOUR_MS == SHORT_PAST[old_versions, "HOUR_MS"]:
+        return FollowedSink(replace(settings, retention=SHORT_RETENTION))
     return (TidySink if upkeep.MOST_OPEN == BUSY_UPKEEP[upkeep, "MOST_OPEN"] else LakeSink)(settings)
 
 
