@@ -166,7 +166,7 @@ bench-lag: setup ## lag of a row under 500 transactions a second, both deliverie
 	$(VENV)/python -m benchmarks.bench_lag
 
 .PHONY: bench-lake
-bench-lake: setup ## the lake beside the MySQL sink: row events per second, lag under 500 transactions a second, live files (BENCH_ARGS=)
+bench-lake: setup ## the lake beside the MySQL sink: row events per second, mirrors, lag under 500 transactions a second, many tables (BENCH_ARGS=)
 	$(VENV)/python -m benchmarks.bench_lake $(BENCH_ARGS)
 
 .PHONY: bench-lag-idle

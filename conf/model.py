@@ -363,7 +363,11 @@ class DrainerConfig:
     apply: ApplyConfig = nested("syncer", ApplyConfig)
     checkpoint_dir: str = ours("var/drainer/spark", "Spark's checkpoint directory", unset="<data-dir>/spark")
     delta_dir: str = ours("var/drainer/delta", "where the Delta table checkpoint lives; findings is next to it", unset="<data-dir>/delta")
-    delta_retention: str = ours("7", "how long unneeded files of the Delta tables are kept: days, or 8h, 1h30m", kind=DAYS)
+    delta_retention: str = ours(
+        "7",
+        "how long unneeded files of the Delta tables are kept, and how far back from its newest moment a lake's tables can be read: days, or 8h, 1h30m",
+        kind=DAYS,
+    )
     addr: str = setting(
         "127.0.0.1:0",
         "host:port for Pumps that notify this Drainer, and for its HTTP pages; port 0 = any free one",

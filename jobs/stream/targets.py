@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.stream.resume import TargetWords
 from pyspark_tidb_binlog.jobs.stream.table_loader import TableLoader
 from pyspark_tidb_binlog.schemas.errors import ConfigError
@@ -76,7 +77,15 @@ def _lake(
         ) from error
     ignored, routes = frozenset(apply.ignore_txn_commit_ts), Selection.of(apply).routes
     settings = LakeSettings(
-        config.files.dir, cluster_id, apply.drainer, apply.lease_timeout, apply.sync_ddl, ignored, routes, apply.mirror_interval
+        config.files.dir,
+        cluster_id,
+        apply.drainer,
+        apply.lease_timeout,
+        apply.sync_ddl,
+        ignored,
+        routes,
+        apply.mirror_interval,
+        days_or_duration(config.delta_retention),
     )
     loads = TableLoads(loader.of_first_lake, LakeLoad(loader.of_cluster, loader.gc_held, spark).at) if loader is not None else None
     return LakeSink(settings, pause, spark, loads)

@@ -58,6 +58,11 @@ class Published:
         """The first moment; None: there is none."""
         return int(self._ts[0]) if len(self._ts) else None
 
+    @property
+    def kept_ts(self) -> int:
+        """The first moment that can be read, whenever it was published."""
+        return self._followed.kept_ts
+
     def at(self, ts: int) -> dict[int, TablePlace]:
         """By table id, what holds at ``ts``."""
         count = int(np.searchsorted(self._ts, ts, side="right"))

@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.schemas.events import as_time, moment_of, ts_at
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published, TablePlace, readable
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, scanned
-from pyspark_tidb_binlog.sinks.lake.moments import Snapshots
+from pyspark_tidb_binlog.sinks.lake.moments import MIRRORED, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, identity, net_changes
 
 _GONE, _FOUND = "_tidb_gone", "_tidb_found_"
@@ -100,11 +100,15 @@ class LakeAt:
         return reader.load(f"{self._directory}/{path}")
 
     def _info(self, place: TablePlace) -> TableInfo:
-        where = f"number = {place.number}"
+        # Its own row may have been thinned since this lake was read; others of the same definition stay.
+        where = f"table_id = {place.table_id} AND schema_version = {place.schema_version} AND state = '{MIRRORED}'"
         found = scanned(f"{self._directory}/snapshots", ["info"], where)
-        assert found is not None
-        (info,) = found.read_all()["info"].to_pylist()
-        return TableInfo.from_json(json.loads(info))
+        infos = found.read_all()["info"] if found is not None else []
+        if not len(infos):
+            raise ConfigError(
+                f"{place} as of {as_time(self._commit_ts)} ({self._commit_ts}) is not kept any more: make the Lake anew, or refresh it"
+            )
+        return TableInfo.from_json(json.loads(infos[0].as_py()))
 
     def _changed(self, place: TablePlace, info: TableInfo, mirror: StructType) -> DataFrame | None:
         """The rows that the ledger changed since the mirror's version: whether they are gone, their identity in the mirror, and themselves."""
@@ -162,9 +166,14 @@ class Lake(LakeAt):
         """The tables as they were at ``when``: a time (ISO text or datetime; UTC if it names no offset), with its millisecond, or a TSO.
 
         Raises:
-            ConfigError: it is before the first moment that was published, or above this lake's moment.
+            ConfigError: it is before the first moment that was published, or that is kept, or above this lake's moment.
         """
-        ts, first = _ts_of(when), self._published.first_ts
+        ts, first, kept_ts = _ts_of(when), self._published.first_ts, self._published.kept_ts
+        if first is not None and first <= kept_ts and ts < kept_ts:
+            raise ConfigError(
+                f"the lake {self._directory} keeps its tables from {as_time(kept_ts)} ({kept_ts}) on, so there are none at {when}; lake.changes() "
+                "has every change, and spark.delta-retention says how far back tables are kept from then on"
+            )
         if first is None or ts < first:
             raise ConfigError(f"the lake {self._directory} has no tables before {as_time(first or 0)} ({first}), so none at {when}")
         if ts > self._commit_ts:

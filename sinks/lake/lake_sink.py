@@ -74,6 +74,8 @@ class LakeSettings:
     routes: Routes = Routes()
     mirror_interval: float | None = None
     """Seconds between moments of the mirrors; 0: as soon as there is something. None: no mirrors."""
+    retention: float = 7 * 86_400.0
+    """Seconds before the newest moment for which moments are kept."""
 
 
 class LakeSink(Sink):
@@ -92,7 +94,7 @@ class LakeSink(Sink):
         self._pause = pause
         self._ledger = Ledger(settings.directory)
         every = settings.mirror_interval
-        self._mirrors = Mirrors(settings.directory, every, settings.routes, spark, loads) if every is not None else None
+        self._mirrors = Mirrors(settings.directory, every, settings.retention, settings.routes, spark, loads) if every is not None else None
         self._late = LateRecord()
         self._lock = threading.Lock()
         """Held while the ledger is used."""

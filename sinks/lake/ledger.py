@@ -1,4 +1,5 @@
-"""The ledger: one append-only Delta table, ``changes``, written by delta-rs. The files of a lake that know delta-rs are ``ledger``, ``mirror_table`` and ``moments``. [deltalake]
+"""The ledger: one append-only Delta table, ``changes``, written by delta-rs. The files of a lake that know delta-rs are ``ledger``, ``mirror_table``, ``moments`` and
+``old_versions``. [deltalake]
 
 Promises: a commit is compare-and-swap. It succeeds only as the next version after the one that this handle knows, with its rows and its
 ``LakeState``; whatever another process has committed in between makes it fail with ``CommitUnclear``. Files that were written for a commit that
@@ -17,9 +18,9 @@ import logging
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +28,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, WriterProperties, write_deltalake
@@ -107,6 +109,43 @@ class WrittenPart:
     def added(self, *, data_change: bool = True) -> AddAction:
         """As a log has it."""
         return AddAction(self.path, self.size, {}, self.written_ms, data_change, self.stats)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSpan:
+    """Rows of a ledger as one version has them."""
+
+    after_ts: int
+    jobs: frozenset[int]
+    """The DDL jobs at ``after_ts`` that it does not have."""
+    upto_ts: int
+    files: tuple[LiveFile, ...]
+    store: pafs.FileSystem
+
+    def upto(self, ts: int) -> "LedgerSpan":
+        """Its rows up to ``ts``."""
+        return replace(self, upto_ts=ts)
+
+    def ddls(self, columns: Sequence[str]) -> pa.Table:
+        """The DDLs, in any order. Files without one are passed over by their statistics."""
+        at_begin = (pc.field("commit_ts") == self.after_ts) & ~pc.field("job_id").isin(pa.array(list(self.jobs), pa.int64()))
+        return pa.Table.from_batches(
+            self._batches(columns, (pc.field("op") == "ddl") & (at_begin | (pc.field("commit_ts") > self.after_ts))), _of_ledger(columns)
+        )
+
+    def changes(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The row changes, in any order. It holds a row group at a time."""
+        return self._batches(columns, (pc.field("op") != "ddl") & (pc.field("commit_ts") > self.after_ts))
+
+    def _batches(self, columns: Sequence[str], where: pc.Expression) -> Iterator[pa.RecordBatch]:
+        schema, where = _of_ledger(columns), where & (pc.field("commit_ts") <= self.upto_ts)
+        for file in self.files:
+            if file.first_ts <= self.upto_ts:
+                found = pads.dataset(unquote(file.path), filesystem=self.store, format="parquet")
+                for batch in found.to_batches(
+                    columns=list(columns), filter=where, batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1
+                ):
+                    yield from pa.Table.from_batches([batch]).cast(schema).to_batches()
 
 
 class Ledger:
@@ -190,27 +229,19 @@ class Ledger:
         if not self._in_log(version):
             raise CommitUnclear(f"the log has gone on from version {version}, and nobody reads version {version + 1} any more")
 
-    def rows(self, after_ts: int, upto_ts: int, columns: Sequence[str], most_bytes: int = 1 << 62) -> tuple[int, pa.Table]:
-        """The rows of (after_ts, upto], as the newest version has them, and upto: as far as files of ``most_bytes`` reach, at most ``upto_ts``.
+    def span(self, after_ts: int, jobs: Collection[int], upto_ts: int, most_bytes: int = 1 << 62) -> "LedgerSpan":
+        """The rows of (after_ts, upto], as the newest version has them, and the DDLs at ``after_ts`` that are not among ``jobs``.
 
-        upto is above ``after_ts`` + 1 if ``upto_ts`` is, so that whoever knows the rows at ``after_ts`` + 1 gets new ones.
+        upto: as far as files of ``most_bytes`` reach, at most ``upto_ts``; it is above ``after_ts`` if ``upto_ts`` is.
         """
         # The history that ``load`` reads may go beyond the version of the handle, and then numbers its commits wrongly: the state may be newer.
         self._held.update_incremental()
-        files = sorted((f for f in self.files() if f.last_ts > after_ts and f.first_ts <= upto_ts), key=lambda f: f.last_ts)
+        files = sorted((f for f in self.files() if f.last_ts >= after_ts and f.first_ts <= upto_ts), key=lambda f: f.last_ts)
         for file, taken in zip(files, accumulate(f.size for f in files), strict=True):
-            if taken >= most_bytes and file.last_ts > after_ts + 1:
+            if taken >= most_bytes and file.last_ts > after_ts:
                 upto_ts = min(upto_ts, file.last_ts)
                 break
-        store = self._store
-        inside = (pc.field("commit_ts") > after_ts) & (pc.field("commit_ts") <= upto_ts)
-        schema = pa.schema([LEDGER.field(name) for name in columns])
-        found = [
-            pq.read_table(unquote(f.path), columns=list(columns), filesystem=store, filters=inside, partitioning=None).cast(schema)
-            for f in files
-            if f.first_ts <= upto_ts
-        ]
-        return upto_ts, pa.concat_tables(found) if found else schema.empty_table()
+        return LedgerSpan(after_ts, frozenset(jobs), upto_ts, tuple(files), self._store)
 
     @property
     def version(self) -> int:
@@ -270,13 +301,8 @@ class Ledger:
         Raises:
             ApplyError: one cannot be removed.
         """
-        before = time.time() - LOG_SECONDS
         try:
-            # The oldest first: while a version is there, the number after it is not free (``_in_log``).
-            for entry in sorted(self._store.get_file_info(pafs.FileSelector("_delta_log")), key=lambda entry: entry.base_name):
-                number = entry.base_name[:20]
-                if number.isdecimal() and int(number) <= self.version - LOG_VERSIONS and entry.mtime_ns < before * 1e9:
-                    self._store.delete_file(entry.path)
+            shorten_log(self._store, self.version - LOG_VERSIONS)
         except OSError as error:
             raise ApplyError(f"the log of {self.uri} cannot be shortened: {error}") from error
 
@@ -291,23 +317,17 @@ class Ledger:
             old = set(self._held.vacuum(KEPT_HOURS, dry_run=True, enforce_retention_duration=False, full=True))
             settled()
             self._held.update_incremental()
-            for path in sorted(old - {file.path for file in self.files()}):
-                self._store.delete_file(path)
-                if "://" not in self.uri:
-                    for directory in Path(path).parents[:-1]:
-                        with suppress(OSError):
-                            Path(self.uri, directory).rmdir()
+            remove_files(self.uri, self._store, old - {file.path for file in self.files()})
         except _FAULTS as error:
             raise ApplyError(f"old files of {self.uri} cannot be removed: {error}") from error
 
     def _in_log(self, version: int) -> bool:
         """Whether the log still has a version. Where ``shorten_log`` of another process has removed it, the next number may be free again."""
-        return self._store.get_file_info(f"_delta_log/{version:020}.json").type != pafs.FileType.NotFound
+        return bool(self._store.get_file_info(f"_delta_log/{version:020}.json").type != pafs.FileType.NotFound)
 
     @property
     def _store(self) -> pafs.FileSystem:
-        """The files of the table, wherever they are."""
-        return pafs.PyFileSystem(DeltaStorageHandler.from_table(self._held._table))
+        return store_of(self._held)
 
     @property
     def _held(self) -> DeltaTable:
@@ -327,6 +347,34 @@ class Ledger:
             return LakeState.from_json(commit[APP])
         except (ValueError, TypeError, KeyError) as error:
             raise ApplyError(f"version {commit.get('version')} of {self.uri} was written by another release: {error}") from error
+
+
+def store_of(table: DeltaTable) -> pafs.FileSystem:
+    """The files of a table, wherever they are."""
+    return pafs.PyFileSystem(DeltaStorageHandler.from_table(table._table))
+
+
+def remove_files(uri: str, store: pafs.FileSystem, paths: Iterable[str]) -> None:
+    """Remove files of a table, which may have gone before, and the directories that are empty then."""
+    for path in sorted(paths):
+        with suppress(FileNotFoundError):
+            store.delete_file(path)
+        if "://" not in uri:
+            for directory in Path(path).parents[:-1]:
+                with suppress(OSError):
+                    Path(uri, directory).rmdir()
+
+
+def shorten_log(store: pafs.FileSystem, upto: int, kept: Collection[int] = ()) -> None:
+    """Remove versions up to ``upto`` from a log, but for those ``kept`` and those of ``LOG_SECONDS``.
+
+    The oldest first: while a version is there, the number after it is not free (``Ledger.commit``).
+    """
+    before = time.time() - LOG_SECONDS
+    for entry in sorted(store.get_file_info(pafs.FileSelector("_delta_log")), key=lambda entry: entry.base_name):
+        number = entry.base_name[:20]
+        if number.isdecimal() and int(number) <= upto and int(number) not in kept and entry.mtime_ns < before * 1e9:
+            store.delete_file(entry.path)
 
 
 def at_newest(table: DeltaTable, read: Callable[[DeltaTable], T]) -> T:
@@ -393,6 +441,10 @@ def without_views(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(f.name, without_views(f.type), f.nullable) for f in kind])
     return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind, kind)
+
+
+def _of_ledger(columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([LEDGER.field(name) for name in columns])
 
 
 def _sorted_part(lake: str, tables: Sequence[pa.Table], kind: str) -> list[WrittenPart]:

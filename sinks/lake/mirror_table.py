@@ -10,14 +10,19 @@ Column mapping lets Spark rename and drop columns as metadata (``alter``). delta
 import json
 import logging
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, TableFeatures, write_deltalake
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from pyspark_tidb_binlog.conf import failpoints
@@ -25,13 +30,16 @@ from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, l
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.sinks.lake.ledger import (
     APP,
+    KEPT_HOURS,
     WrittenPart,
     compare_and_swap,
     delta_schema,
     runs,
+    store_of,
     with_directory,
     without_logs,
     without_views,
+    written_files,
 )
 from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges
 
@@ -42,11 +50,17 @@ _log = logging.getLogger(__name__)
 
 FAULTS = (DeltaError, OSError)
 """What delta-rs raises: for a lost race, too."""
-_SETTINGS = {"delta.columnMapping.mode": "name"}
+_SETTINGS = {
+    "delta.columnMapping.mode": "name",
+    "delta.deletedFileRetentionDuration": f"interval {KEPT_HOURS} hours",
+    # ``old_versions`` does it.
+    "delta.enableExpiredLogCleanup": "false",
+}
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
-LOADED = "loaded"
-"""In the name of the directory of each mirror that was loaded, ``7-loaded-EPOCH-…``."""
 _GONE = "_gone"
+_WIDE = 4 << 10
+"""Bytes of a row in a file, on average, from which no MERGE is made: it holds 8,192 rows at a time, several times over."""
+_BATCH_ROWS = 1 << 12
 _MOST_FILES = 64
 """Live files at which a mirror is compacted: each merge adds some."""
 
@@ -74,18 +88,12 @@ class MirrorTable:
 
     @classmethod
     def created(cls, uri: str, schema: pa.Schema, stamp: Stamp) -> "MirrorTable":
-        """The table without rows, whatever an attempt that died has left there: it may have followed later DDLs."""
-        try:
-            table = DeltaTable(uri)
-            if table.version():
-                table.restore(0, commit_properties=stamp.commit)
-        except TableNotFoundError:
-            table = DeltaTable.create(
-                with_directory(uri), delta_schema(schema), mode="error", configuration=_SETTINGS, commit_properties=stamp.commit
-            )
-        if "columnMapping" not in (table.protocol().reader_features or ()):
-            # Else Spark refuses the table.
-            table.alter.add_feature(TableFeatures.ColumnMapping, allow_protocol_versions_increase=True, commit_properties=stamp.commit)
+        """A table without rows, where nothing is yet."""
+        table = DeltaTable.create(
+            with_directory(uri), delta_schema(schema), mode="error", configuration=_SETTINGS, commit_properties=stamp.commit
+        )
+        # Else Spark refuses the table.
+        table.alter.add_feature(TableFeatures.ColumnMapping, allow_protocol_versions_increase=True, commit_properties=stamp.commit)
         return cls(uri, table)
 
     @classmethod
@@ -119,17 +127,49 @@ class MirrorTable:
     def merge(self, net: MirrorChanges, stamp: Stamp) -> None:
         """Make the rows what ``net`` says."""
         if net.fresh:
-            write_deltalake(self._table, net.rows, mode="append", commit_properties=stamp.commit)
+            self.append(net.rows, stamp)
+        elif self._is_wide():
+            self.remove(net.found_by, net.rows.schema, stamp)
+            self.append(net.rows.filter(pc.invert(net.gone)), stamp)
         else:
             source = net.rows.append_column(_GONE, net.gone)
             for place, name in enumerate(net.found_by.column_names):
                 source = source.append_column(_by(place), net.found_by[name])
-            found = " AND ".join(f"t.{quote_name(n)} = s.{quote_name(_by(p))}" for p, n in enumerate(net.found_by.column_names))
             cells = {quote_name(name): f"s.{quote_name(name)}" for name in net.rows.column_names}
+            found = " AND ".join(f"t.{quote_name(n)} = s.{quote_name(_by(p))}" for p, n in enumerate(net.found_by.column_names))
             merging = self._table.merge(source, found, "s", "t", commit_properties=stamp.commit)
             merging = merging.when_matched_delete(f"s.{_GONE}").when_matched_update(cells)
             merging.when_not_matched_insert(cells, f"NOT s.{_GONE}").execute()
         failpoints.point("after-mirror-merge")
+
+    def remove(self, found_by: pa.Table, schema: pa.Schema, stamp: Stamp) -> None:
+        """Remove the rows of these identities (``MirrorChanges.found_by``) from a table of ``schema``. Files that have some are written again.
+
+        A MERGE would do the same, but holds 8,192 rows at a time, several times over.
+        """
+        stored, store = self.stored_schema(schema), store_of(self._table)
+        ids = found_by.rename_columns([stored.names[schema.get_field_index(name)] for name in found_by.column_names])
+        parts, removed = list[WrittenPart](), list[RemoveAction]()
+        for path, size in self._files():
+            found = pads.dataset(unquote(path), filesystem=store, format="parquet")
+            stays = _not_among(found.to_table(columns=ids.column_names), ids)
+            if not stays.all():
+                parts += written_files(self.uri, stored, _kept_rows(found, stays, stored))
+                removed.append(RemoveAction(path, True, int(time.time() * 1000), size, {}))
+        if removed:
+            actions: list[AddAction | RemoveAction] = [*(part.added() for part in parts), *removed]
+            self._table.create_write_transaction(actions, "append", self._table.schema(), commit_properties=stamp.commit)
+            self._table.update_incremental()
+            without_logs(self.uri, parts)
+        failpoints.point("after-mirror-merge")
+
+    def _files(self) -> list[tuple[str, int]]:
+        actions = pa.table(self._table.get_add_actions())
+        return list(zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True))
+
+    def _is_wide(self) -> bool:
+        actions = pa.table(self._table.get_add_actions())
+        return bool((pc.sum(actions["size_bytes"]).as_py() or 0) > _WIDE * (pc.sum(actions["num_records"]).as_py() or 1))
 
     def append(self, rows: pa.Table, stamp: Stamp) -> None:
         """Add rows."""
@@ -188,23 +228,34 @@ class MirrorTable:
             self._table.optimize.compact(commit_properties=stamp.commit)
 
 
-def remove_unnamed(lake: str, named: Collection[str], epoch: int) -> None:
-    """Remove what loads up to ``epoch`` have left that died: no row of ``snapshots`` names it. In a store that is not local it stays.
-
-    A writer that was suspended here may wake when another one loads tables: those are of a higher epoch.
-    """
-    if "://" not in lake:
-        for path in Path(lake, "tables").glob(f"*-{LOADED}-*"):
-            if f"tables/{path.name}" not in named and int(path.name.split("-")[2]) <= epoch:
-                shutil.rmtree(path, ignore_errors=True)
-
-
 _OF_SPARK = frozenset({"RENAME COLUMN", "DROP COLUMNS", "ADD COLUMNS"})
 """What ``alter`` commits; Spark takes no words for it."""
 
 
 def _by(place: int) -> str:
     return f"_by_{place}"
+
+
+def _not_among(rows: pa.Table, ids: pa.Table) -> npt.NDArray[np.bool_]:
+    """Which rows are none of ``ids``, which has the same columns."""
+    names, place = ids.column_names, "_place"
+    ids = ids.cast(rows.schema)
+    numbered = rows.append_column(place, pa.array(np.arange(rows.num_rows)))
+    found = numbered.join(ids, names, join_type="left semi")[place].to_numpy()
+    stays = np.full(rows.num_rows, True)
+    stays[found] = False
+    return stays
+
+
+def _kept_rows(file: pads.Dataset, stays: npt.NDArray[np.bool_], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a file that stay, as ``schema``: a column that came later is null, one that has gone is left out."""
+    there, begin = [name for name in schema.names if name in file.schema.names], 0
+    for batch in file.to_batches(columns=there, batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1):
+        kept = batch.filter(pa.array(stays[begin : begin + len(batch)]))
+        begin += len(batch)
+        arrays = [kept.column(f.name) if f.name in there else pa.nulls(len(kept), f.type) for f in schema]
+        rows = pa.Table.from_arrays(arrays, names=schema.names).cast(schema)
+        yield from rows.to_batches()
 
 
 def _plain(cells: pa.Array) -> pa.Array:

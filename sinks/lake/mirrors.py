@@ -14,10 +14,11 @@ import logging
 import threading
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +30,14 @@ from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, scanned
+from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed, rows_of_partitions
 from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TableLoads, TablesThen
-from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, LOADED, MirrorTable, Stamp, remove_unnamed
+from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, MirrorTable, Stamp
 from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, LOADING, MIRRORED, NO_JOBS, STALE, MirrorState, Snapshots
-from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, hidden_column, mirror_schema, net_changes
+from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, MirrorChanges, hidden_column, mirror_schema, net_changes
+from pyspark_tidb_binlog.sinks.lake.old_versions import OldVersions
+from pyspark_tidb_binlog.sinks.lake.row_pieces import PIECE_BYTES, RowPieces, held
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 if TYPE_CHECKING:
@@ -54,7 +58,8 @@ _PATIENCE = 5.0
 """Seconds that the end waits for an answer of the upstream."""
 _WORDS = 300
 """Of an error, in ``why``."""
-_READ = (*NEEDED, "job_id", "early", "job", "schema_version")
+_OF_DDL = ("commit_ts", "seq", "schema_version", "job_id", "early", "job")
+_CHANGES = pa.schema([LEDGER.field(name) for name in NEEDED])
 _KEEPS_ROWS = frozenset({JobType.ALTER_PARTITIONING, JobType.REMOVE_PARTITIONING, JobType.REORGANIZE_PARTITION})
 """Jobs that distribute a table's rows in another way."""
 _MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES, JobType.TRUNCATE_TABLE})
@@ -67,10 +72,17 @@ class Mirrors:
     """Follows the ledger in a thread of its own."""
 
     def __init__(
-        self, lake: str, interval: float, routes: Routes, spark: "SparkSession | None" = None, loads: TableLoads | None = None
+        self,
+        lake: str,
+        interval: float,
+        retention: float,
+        routes: Routes,
+        spark: "SparkSession | None" = None,
+        loads: TableLoads | None = None,
     ) -> None:
-        """``interval``: seconds between moments; 0: as soon as there is something. ``spark`` renames and drops columns; without it they are written again.
-        ``loads``: by which tables are loaded.
+        """``interval``: seconds between moments; 0: as soon as there is something. ``retention``: seconds, of ``Snapshots``.
+
+        ``spark`` renames and drops columns; without it they are written again. ``loads``: by which tables are loaded.
         """
         self._lake = lake.rstrip("/")
         self._loads = loads
@@ -80,7 +92,8 @@ class Mirrors:
         self._reading = False
         """Whether a table is being read from the upstream."""
         self._interval, self._routes, self._spark = interval, routes, spark
-        self._ledger, self._snapshots = Ledger(lake), Snapshots(lake)
+        self._ledger, self._snapshots = Ledger(lake), Snapshots(lake, retention)
+        self._old_versions = OldVersions(self._lake, self._snapshots)
         self._wake = threading.Condition()
         self._changes, self._ending = 0, False
         self._thread: threading.Thread | None = None
@@ -151,6 +164,8 @@ class Mirrors:
                 upto_ts = self.catch_up()
                 if upto_ts is not None and not ending and self._load_tables(upto_ts):
                     self._retry_soon()
+                if not ending:
+                    self._old_versions.look()
             except LeaseLost as error:
                 _log.warning("%s", error)
                 return
@@ -179,21 +194,28 @@ class Mirrors:
         state = self._ledger.load()
         while state is not None and state.commit_ts is not None:
             done = self._snapshots.moment
-            upto_ts, rows = self._ledger.rows(done.resolved_ts - 1, state.commit_ts, _READ, _ROUND_BYTES)
-            rows = _since(rows, done.resolved_ts, done.jobs)
-            if rows.num_rows:
-                self._one(rows, upto_ts)
-            if upto_ts >= state.commit_ts or not rows.num_rows:
+            span = self._ledger.span(done.resolved_ts, done.jobs, state.commit_ts, _ROUND_BYTES)
+            ddls = span.ddls(_OF_DDL).sort_by(ORDER).to_pylist()
+            rows = held(span.changes(NEEDED), _CHANGES, PIECE_BYTES)
+            if rows is None:
+                # Rows are not folded across a DDL, so pieces, which have rows of the whole span, end before it.
+                span = span.upto(_before(ddls, done.resolved_ts, span.upto_ts))
+                ddls = [row for row in ddls if row["commit_ts"] <= span.upto_ts]
+                with RowPieces(span.changes(NEEDED), _CHANGES, None if "://" in self._lake else self._lake) as pieces:
+                    self._one(pieces, ddls, span.upto_ts)
+            elif rows.num_rows or ddls or span.upto_ts < state.commit_ts:
+                self._one(rows, ddls, span.upto_ts)
+            if span.upto_ts >= state.commit_ts:
                 return state.commit_ts
         return None
 
-    def _one(self, rows: pa.Table, upto_ts: int) -> None:
+    def _one(self, rows: pa.Table | RowPieces, ddls: list[dict[str, Any]], upto_ts: int) -> None:
         """A round; it is repeated if a table fails for the first time."""
         while True:
             assert self._tables is not None
-            one = _Round(self, dict(self._tables), self._history, rows, upto_ts)
+            one = _Round(self, dict(self._tables), self._history, ddls, upto_ts)
             try:
-                one.run()
+                one.run(rows)
             except _Again:
                 self.forget()
                 self._read_published()
@@ -211,7 +233,6 @@ class Mirrors:
         if self._snapshots.moment.epoch != self._epoch:
             self._snapshots.take(self._epoch)
         self._tables = self._snapshots.tables()
-        remove_unnamed(self._lake, self._snapshots.paths(), self._epoch)
         done = self._snapshots.moment
         # Files without a DDL are passed over by their statistics.
         found = scanned(self._ledger.uri, ("commit_ts", "job_id", "job"), f"op = 'ddl' AND commit_ts <= {done.resolved_ts}")
@@ -281,9 +302,7 @@ class Mirrors:
         if late := [job for job in self._history.jobs_of_table(at.table_id, 0, newest) if job.finished_ts > ts]:
             # An early one: the upstream does not have it at ``ts``.
             raise LoadLater(f"DDL job {late[-1].id} has not ended upstream at the moment of the mirrors")
-        # Of this attempt alone: nothing of one that died is read.
-        path = f"tables/{at.table_id}-{LOADED}-{self._epoch}-{uuid.uuid4()}"
-        stamp, schema = self.stamp(ts), mirror_schema(at.info)
+        path, stamp, schema = _new_path(table), self.stamp(ts), mirror_schema(at.info)
         mirror = MirrorTable.created(self.uri(path), schema, stamp)
         try:
             self._reading = True
@@ -372,18 +391,14 @@ class _Again(Exception):
 class _Round:
     """The rows of a span on their way into the mirrors."""
 
-    def __init__(self, mirrors: Mirrors, tables: dict[int, MirrorState], history: SchemaHistory, rows: pa.Table, upto_ts: int) -> None:
-        self._mirrors, self.tables, self.history, self._upto_ts = mirrors, tables, history, upto_ts
+    def __init__(
+        self, mirrors: Mirrors, tables: dict[int, MirrorState], history: SchemaHistory, ddls: list[dict[str, Any]], upto_ts: int
+    ) -> None:
+        self._mirrors, self.tables, self.history, self._ddls, self._upto_ts = mirrors, tables, history, ddls, upto_ts
         self.published: list[tuple[int, MirrorState]] = []
         self._of_start = dict(tables)
         """By table id: the newest row that is published or will be."""
-        is_ddl = pc.equal(rows["op"], "ddl")
-        self._ddls = rows.filter(is_ddl).sort_by(ORDER).to_pylist()
-        changes = rows.filter(pc.invert(is_ddl)).select(NEEDED)
-        changes = changes.sort_by([("table_id", "ascending"), ("commit_ts", "ascending"), ("seq", "ascending")]).combine_chunks()
-        ids, begins = np.unique(changes["table_id"].to_numpy(), return_index=True)
-        ends = [*begins[1:], changes.num_rows][: len(ids)]
-        self._waiting = {int(i): changes.slice(b, e - b) for i, b, e in zip(ids, begins, ends, strict=True)}
+        self._waiting: dict[int, pa.Table] = {}
         """By table id: the row changes that are not merged yet, in order."""
         self._lock = threading.Lock()
 
@@ -391,8 +406,12 @@ class _Round:
         """The DDL jobs at a commit_ts."""
         return {row["job_id"] for row in self._ddls if row["commit_ts"] == ts}
 
-    def run(self) -> None:
-        """Bring all mirrors to the end."""
+    def run(self, rows: pa.Table | RowPieces) -> None:
+        """Bring all mirrors to the end. ``rows``: the row changes; if they come in pieces, all DDLs are behind them."""
+        if isinstance(rows, RowPieces):
+            self._replace(rows)
+        else:
+            self._waiting = _by_table(rows)
         for row in self._ddls:
             self._ddl(Job.from_json(json.loads(row["job"])), row["commit_ts"], early=row["early"])
         with ThreadPoolExecutor(_AT_ONCE, "lake-merge") as pool:
@@ -417,13 +436,8 @@ class _Round:
         rows, left = waiting.slice(0, count), waiting.slice(count)
         with self._lock:
             self._waiting[table_id] = left
-            table = self.tables.get(table_id)
-            if table is None and count:
-                first = rows.slice(0, 1).to_pylist()[0]
-                at = self.history.table_at(table_id, self.history.newest_version)
-                unknown = MirrorState(table_id, first["database"], first["table"], info=at.info if at else None)
-                table = self.tables[table_id] = _aside(unknown, _NOT_FROM_THE_BEGINNING)
-        if not count or table is None or table.state != MIRRORED:
+            table = self._mirrored(table_id, rows)
+        if table is None:
             return
 
         def merged(table: MirrorState) -> MirrorState:
@@ -438,6 +452,62 @@ class _Round:
             return replace(table, version=mirror.version, upto_ts=upto_ts)
 
         self._changed(table, merged)
+
+    def _mirrored(self, table_id: int, rows: pa.Table) -> MirrorState | None:
+        """The table of ``rows``; None: there are none, or it is not mirrored."""
+        table = self.tables.get(table_id)
+        if table is None and rows.num_rows:
+            first = rows.slice(0, 1).to_pylist()[0]
+            at = self.history.table_at(table_id, self.history.newest_version)
+            unknown = MirrorState(table_id, first["database"], first["table"], info=at.info if at else None)
+            table = self.tables[table_id] = _aside(unknown, _NOT_FROM_THE_BEGINNING)
+        return table if rows.num_rows and table is not None and table.state == MIRRORED else None
+
+    def _replace(self, pieces: RowPieces) -> None:
+        """The work of ``_merge`` where it would hold too much: what there was of the rows is removed, then what is left of them is added piece by piece.
+
+        A merge per piece would write a large mirror again for each.
+        """
+        stamp, mirrors, was = self._mirrors.stamp(self._upto_ts), dict[int, MirrorTable](), defaultdict[int, list[pa.Table]](list)
+
+        def mirror_of(table: MirrorState) -> MirrorTable:
+            if table.table_id not in mirrors:
+                mirrors[table.table_id] = self._mirrors.mirror(table, stamp)
+            return mirrors[table.table_id]
+
+        def removed(table: MirrorState) -> MirrorState:
+            assert table.info is not None
+            mirror_of(table).remove(pa.concat_tables(was.pop(table.table_id)), mirror_schema(table.info), stamp)
+            return table
+
+        def added(table: MirrorState, net: MirrorChanges) -> None:
+            mirror_of(table).append(net.rows.filter(pc.invert(net.gone)), stamp)
+
+        self._each(pieces, lambda table, net: None if net.fresh else was[table.table_id].append(net.found_by))
+        for table_id in list(was):
+            if self.tables[table_id].state == MIRRORED:
+                self._changed(self.tables[table_id], removed)
+        self._each(pieces, added)
+        for table_id, mirror in mirrors.items():
+            table = self.tables[table_id]
+            if table.state == MIRRORED:
+                mirror.tidy(stamp)
+                self.tables[table_id] = replace(table, version=mirror.version, upto_ts=self._upto_ts)
+
+    def _each(self, pieces: RowPieces, use: Callable[[MirrorState, MirrorChanges], None]) -> None:
+        """The net changes of each table in each piece; the tables stay."""
+        for piece in pieces:
+            for table_id, rows in _by_table(piece).items():
+
+                def used(table: MirrorState, rows: pa.Table = rows) -> MirrorState:
+                    assert table.info is not None
+                    net = net_changes(rows, table.info)
+                    if net is not None:
+                        use(table, net)
+                    return table
+
+                if (table := self._mirrored(table_id, rows)) is not None:
+                    self._changed(table, used)
 
     def _changed(self, table: MirrorState, change: Callable[[MirrorState], MirrorState]) -> None:
         """Do something to a mirror; if that fails twice, or can never be done, set the table aside."""
@@ -518,7 +588,7 @@ class _Round:
     def _made(self, table: MirrorState, ts: int, batches: Iterable[pa.RecordBatch] = ()) -> MirrorState:
         """A new mirror."""
         assert table.info is not None
-        path, schema, stamp = f"tables/{table.table_id}", mirror_schema(table.info), self._mirrors.stamp(ts)
+        path, schema, stamp = _new_path(table), mirror_schema(table.info), self._mirrors.stamp(ts)
         mirror = MirrorTable.created(self._mirrors.uri(path), schema, stamp)
         if rows := list(batches):
             mirror.append(pa.Table.from_batches(rows, schema), stamp)
@@ -545,7 +615,7 @@ class _Round:
         if metadata is not None and self._mirrors.spark is not None:
             mirror.alter(metadata, self._mirrors.spark)
             return replace(done, version=mirror.version)
-        path = f"tables/{table.table_id}-{int(job.version)}"
+        path = _new_path(table)
         made = mirror.rewritten(self._mirrors.uri(path), mirror_schema(after), change.turned, stamp)
         self._mirrors.keep(path, made)
         return replace(done, path=path, version=made.version)
@@ -614,10 +684,25 @@ def _require_own_rowids(info: TableInfo, mirror: MirrorTable) -> None:
         raise Unfollowed("EXCHANGE PARTITION left two rows with one _tidb_rowid")
 
 
-def _since(rows: pa.Table, resolved_ts: int, jobs: Iterable[int]) -> pa.Table:
-    """The rows that a moment does not have."""
-    new = pc.and_(pc.equal(rows["op"], "ddl"), pc.invert(pc.is_in(rows["job_id"], pa.array(list(jobs), pa.int64()))))
-    return rows.filter(pc.or_(pc.greater(rows["commit_ts"], resolved_ts), pc.fill_null(new, False)))
+def _new_path(table: MirrorState) -> str:
+    """Where nothing is or will be: ``old_versions`` removes what an attempt that died has left."""
+    return f"tables/{table.table_id}-{uuid.uuid4().hex[:8]}"
+
+
+def _by_table(rows: pa.Table) -> dict[int, pa.Table]:
+    """Row changes by table id, in order."""
+    rows = rows.sort_by([("table_id", "ascending"), ("commit_ts", "ascending"), ("seq", "ascending")]).combine_chunks()
+    ids, begins = np.unique(rows["table_id"].to_numpy(), return_index=True)
+    ends = [*begins[1:], rows.num_rows][: len(ids)]
+    return {int(i): rows.slice(b, e - b) for i, b, e in zip(ids, begins, ends, strict=True)}
+
+
+def _before(ddls: list[dict[str, Any]], after_ts: int, upto_ts: int) -> int:
+    """A ts in (``after_ts``, ``upto_ts``] up to which no DDL comes before a row change; an early one has the ts of the rows before it, another no rows."""
+    if not ddls:
+        return upto_ts
+    first = int(ddls[0]["commit_ts"])
+    return first if ddls[0]["early"] or first <= after_ts + 1 else first - 1
 
 
 def _emptied(before: TableInfo, after: TableInfo) -> list[str]:

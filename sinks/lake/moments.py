@@ -6,20 +6,21 @@
 
 The map at T: of each table_id the row with the largest ``number`` among those with ``resolved_ts <= T``. A table without a newer row did not change.
 One commit publishes one moment. Its ``commitInfo.tidb_binlog`` is the ``Moment``. ``job`` is set where a table that the ledger has no CREATE TABLE of is
-to be loaded: such a job, so that the schema history is complete without the upstream.
+to be loaded: such a job, so that the schema history is complete without the upstream. ``old_versions`` removes rows of older moments.
 
 Promises: a commit is compare-and-swap, as in ``ledger``. A start commits its epoch, and nothing of an older epoch is published from then on.
 """
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -27,9 +28,18 @@ from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.changes.change_rows import commit_time
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
+from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.job_json import job_json, table_json
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
-from pyspark_tidb_binlog.sinks.lake.ledger import APP, at_newest, compare_and_swap, recording_commit, scanned, with_directory
+from pyspark_tidb_binlog.sinks.lake.ledger import (
+    APP,
+    KEPT_HOURS,
+    at_newest,
+    compare_and_swap,
+    recording_commit,
+    scanned,
+    with_directory,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -53,10 +63,17 @@ SNAPSHOTS = pa.schema(
 )
 MIRRORED, LOADING, STALE, DROPPED = "mirrored", "loading", "stale", "dropped"
 """LOADING: the table is to be read from the upstream, and has no mirror until then."""
-_SETTINGS = {"delta.appendOnly": "true", "delta.dataSkippingStatsColumns": "resolved_ts,table_id,number"}
+_SETTINGS = {
+    "delta.dataSkippingStatsColumns": "resolved_ts,table_id,number",
+    "delta.deletedFileRetentionDuration": f"interval {KEPT_HOURS} hours",
+    # Another program that cleaned the log could remove the newest moment.
+    "delta.enableExpiredLogCleanup": "false",
+}
 NO_JOBS: Mapping[int, Job] = MappingProxyType({})
 _MOST_FILES = 200
 _RACES = 20
+_AT_ONCE = 10_000
+"""Rows that one commit removes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +105,8 @@ class Moment:
     """The DDL jobs at ``resolved_ts`` that are in the mirrors: an early one has the commit_ts of a transaction before it."""
     number: int = 0
     """Of the last row."""
+    kept_ts: int = 0
+    """From here on every moment can be read. Of earlier ones, what these need is kept."""
 
     def to_json(self) -> str:
         """As it is kept."""
@@ -105,8 +124,9 @@ class Moment:
 class Snapshots:
     """A handle on the table. One thread at a time."""
 
-    def __init__(self, lake: str) -> None:
-        """Nothing is read before ``take``."""
+    def __init__(self, lake: str, retention: float = 0.0) -> None:
+        """Nothing is read before ``take``. ``retention``: seconds before the newest moment for which moments are kept, for a writer."""
+        self._retention = tso(int(1000 * retention))
         self.uri = f"{lake.rstrip('/')}/snapshots"
         self._table: DeltaTable | None = None
         self.moment = Moment()
@@ -131,7 +151,7 @@ class Snapshots:
         for attempt in range(_RACES):
             self.moment = self._newest(self._table)
             try:
-                self._commit(replace(self.moment, epoch=epoch), [])
+                self._append(replace(self.moment, epoch=epoch), [])
             except ApplyError as error:
                 # One of an older epoch may have published meanwhile.
                 if isinstance(error, LeaseLost) or attempt == _RACES - 1:
@@ -152,15 +172,31 @@ class Snapshots:
 
     def tables(self) -> dict[int, MirrorState]:
         """The newest map: by table id."""
-        assert self._table is not None
-        rows = pa.Table.from_batches(self._table.to_pyarrow_dataset(schema=SNAPSHOTS).to_batches(), SNAPSHOTS).sort_by("number")
-        last = {table_id: place for place, table_id in enumerate(rows["table_id"].to_pylist())}
-        return {row["table_id"]: _state_of(row) for row in rows.take(pa.array(list(last.values()), pa.int64())).to_pylist()}
+        numbers = self.rows(["number", "table_id"]).group_by("table_id").aggregate([("number", "max")])["number_max"].combine_chunks()
+        rows = self._dataset().to_table(filter=pc.field("number").isin(numbers))
+        return {row["table_id"]: _state_of(row) for row in rows.to_pylist()}
 
-    def paths(self) -> set[str]:
-        """Every mirror that was ever published."""
-        found = scanned(self.uri, ("path",), "path <> ''")
-        return set(found.read_all()["path"].to_pylist()) if found is not None else set()
+    def rows(self, columns: Sequence[str]) -> pa.Table:
+        """All rows, in any order."""
+        return self._dataset().to_table(columns=list(columns))
+
+    def thin(self, numbers: Sequence[int]) -> None:
+        """Remove rows, by their ``number``.
+
+        Raises:
+            LeaseLost: another writer has begun.
+        """
+        for begin in range(0, len(numbers), _AT_ONCE):
+            self._remove(f"number IN ({', '.join(map(str, numbers[begin : begin + _AT_ONCE]))})")
+
+    def _remove(self, where: str) -> None:
+        self._commit(self.moment, lambda table, commit: table.delete(where, commit_properties=commit))
+
+    def require_newest(self) -> None:
+        """Raises ``LeaseLost`` if another writer has begun."""
+        assert self._table is not None
+        if self._newest(self._table).epoch != self.moment.epoch:
+            raise self._lost()
 
     def definitions(self) -> list[Job]:
         """The jobs that ``publish`` was given as ``defined``."""
@@ -176,19 +212,23 @@ class Snapshots:
             LeaseLost: another writer has begun.
         """
         failpoints.point("before-publication")
-        fresh = replace(self.moment, resolved_ts=resolved_ts, jobs=tuple(jobs), number=self.moment.number + len(rows))
-        self._commit(fresh, rows, defined)
+        kept_ts = max(self.moment.kept_ts, resolved_ts - self._retention)
+        fresh = replace(self.moment, resolved_ts=resolved_ts, jobs=tuple(jobs), number=self.moment.number + len(rows), kept_ts=kept_ts)
+        self._append(fresh, rows, defined)
         failpoints.point("after-publication")
 
-    def _commit(self, fresh: Moment, rows: list[tuple[int, MirrorState]], defined: Mapping[int, Job] = NO_JOBS) -> None:
+    def _append(self, fresh: Moment, rows: list[tuple[int, MirrorState]], defined: Mapping[int, Job] = NO_JOBS) -> None:
         data = _rows_of(rows, fresh.number - len(rows) + 1, defined)
+        self._commit(fresh, lambda table, commit: write_deltalake(table, data, mode="append", commit_properties=commit))
+
+    def _commit(self, fresh: Moment, write: Callable[[DeltaTable, CommitProperties], object]) -> None:
         for _ in range(_RACES):
             assert self._table is not None
             if self.moment.epoch > fresh.epoch:
-                raise LeaseLost(f"another Drainer publishes to {self.uri}: this one writes nothing more")
+                raise self._lost()
             version = self._table.version()
             try:
-                write_deltalake(self._table, data, mode="append", commit_properties=_commit_of(fresh))
+                write(self._table, _commit_of(fresh))
                 self.moment = fresh
             except (DeltaError, OSError) as error:
                 known = self.moment
@@ -199,9 +239,17 @@ class Snapshots:
                     raise ApplyError(f"cannot publish to {self.uri}: {error}") from error
                 continue
             if self._table.get_add_actions().num_rows > _MOST_FILES:
-                self._table.optimize.compact(commit_properties=_commit_of(fresh))
+                # Without a record: delta-rs puts a compaction behind whatever others have committed.
+                self._table.optimize.compact()
             return
         raise ApplyError(f"other programs have committed to {self.uri} {_RACES} times while a moment was to be published; end them")
+
+    def _dataset(self) -> Any:
+        assert self._table is not None
+        return self._table.to_pyarrow_dataset(schema=SNAPSHOTS)
+
+    def _lost(self) -> LeaseLost:
+        return LeaseLost(f"another Drainer publishes to {self.uri}: this one writes nothing more")
 
     def _newest(self, table: DeltaTable) -> Moment:
         """That of the newest version, to which ``table`` goes."""

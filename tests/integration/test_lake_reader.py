@@ -15,11 +15,12 @@ from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.changes.typed_cells import is_date
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
-from pyspark_tidb_binlog.sinks.lake import lake_reader
+from pyspark_tidb_binlog.sinks.lake import lake_reader, ledger, old_versions
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from tests.support.bank_states import TOTAL, bank_changes, states_at
 from tests.support.golden_case import GOLDEN, load_case
 from tests.support.golden_messages import replicate, spans_of
+from tests.support.lake_lives import FollowedSink
 from tests.support.recorded_tables import comparable, recorded_rows
 
 pytestmark = [pytest.mark.spark]
@@ -99,6 +100,36 @@ def test_all_tables_are_of_one_moment(spark: SparkSession, tmp_path: Path) -> No
     )
     assert {row["table"] for row in lake.tables().where("state = 'mirrored'").collect()} == {"checking", "savings"}
     assert lake.snapshots().where("state = 'mirrored'").count() > 2
+
+
+def test_kept_moments_can_be_read_when_old_versions_have_gone(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the versions that are kept the mirrors' logs have gaps. A second stands for an hour."""
+    for name, value in {"PASS_SECONDS": 0.0, "LOOK_SECONDS": 1e9, "YOUNG_HOURS": 0, "KEPT_HOURS": 0, "HOUR_MS": 1000}.items():
+        monkeypatch.setattr(old_versions, name, value)
+    monkeypatch.setattr(ledger, "LOG_SECONDS", 0.0)
+    sink = FollowedSink(LakeSettings(str(tmp_path), 1, mirror_interval=0.0, retention=3.0))
+    replicate(sink, "bank", spans_of("bank", 16))
+    sink.close()
+    assert sink._mirrors is not None
+    for _ in range(3):
+        sink._mirrors._old_versions.look()
+    lake, changes = Lake(spark, tmp_path), bank_changes(load(GOLDEN / "bank"), load_case("bank").history)
+    kept_ts = lake._published.kept_ts
+    rows = lake.snapshots().where("path <> '' and `table` = 'checking'").collect()
+    assert 3 <= len(rows) <= 6, rows
+    versions = sorted(row["version"] for row in rows)
+    log = {int(path.stem) for path in (tmp_path / rows[0]["path"] / "_delta_log").glob("*.json")}
+    assert set(versions) <= log < set(range(versions[0], max(log) + 1))
+    then = lake.at(kept_ts).table("g_bank.checking")
+    sink._mirrors._old_versions.look()
+    moments = sorted({kept_ts, kept_ts + (1 << 17), *(row["resolved_ts"] for row in rows if row["resolved_ts"] > kept_ts)})
+    for ts, wanted in zip(moments, states_at(changes, moments), strict=True):
+        table = then if ts == kept_ts else lake.at(ts).table("g_bank.checking")
+        found = {row["id"]: row["balance"] for row in table.collect()}
+        assert found == {row_id: balance for (of, row_id), balance in wanted.items() if of == "checking"}, ts
+    with pytest.raises(ConfigError, match=r"keeps its tables from .* on, so there are none at"):
+        lake.at(kept_ts - 1)
+    assert lake.changes("g_bank.checking").where(f"commit_ts < {kept_ts}").count() > 0
 
 
 def test_what_cannot_be_read_is_an_error(spark: SparkSession, tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import LeaseHeld, LeaseLost
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
-from pyspark_tidb_binlog.sinks.lake import ledger, upkeep
+from pyspark_tidb_binlog.sinks.lake import ledger, mirrors, old_versions, row_pieces, upkeep
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.mirror_load import TableLoads
 from pyspark_tidb_binlog.sinks.lake.moments import LOADING
@@ -40,6 +41,19 @@ BUSY_UPKEEP = {
     (ledger, "LOG_SECONDS"): 0.5,
 }
 """Limits with which the few steps of a case are compacted many times."""
+SHORT_PAST = {
+    (ledger, "LOG_SECONDS"): 0.5,
+    (old_versions, "PASS_SECONDS"): 0.0,
+    (old_versions, "LOOK_SECONDS"): 1e9,
+    (old_versions, "YOUNG_HOURS"): 0,
+    (old_versions, "KEPT_HOURS"): 0,
+    (old_versions, "HOUR_MS"): 1_000,
+}
+"""Limits with which old versions of mirrors go at once. A second stands for an hour."""
+SMALL_PIECES = {(mirrors, "PIECE_BYTES"): 1, (row_pieces, "PIECE_BYTES"): 10_000}
+"""Limits with which rows come in pieces."""
+SHORT_RETENTION = 3.0
+"""Seconds; less than `bank` lasted."""
 
 
 class TidySink(LakeSink):
@@ -55,10 +69,22 @@ class TidySink(LakeSink):
             return bool(upkeep.due(self._ledger.files()))
 
 
+class FollowedSink(TidySink):
+    """Waits behind each step until the mirrors have it."""
+
+    def apply(self, *given: Any) -> Written:
+        done, followed = super().apply(*given), self._mirrors
+        assert followed is not None
+        # A process that is suspended for long goes on then.
+        eventually(lambda: self.lost or done == Written() or followed._snapshots.moment.resolved_ts >= self.commit_ts, seconds=float("inf"))
+        return done
+
+
 def sink_of(lake: Path, lease_timeout: float = 1.0, mirrors: bool = False, loads: TableLoads | None = None) -> LakeSink:
-    kind = TidySink if upkeep.MOST_OPEN == BUSY_UPKEEP[upkeep, "MOST_OPEN"] else LakeSink
     settings = LakeSettings(str(lake), 1, lease_timeout=lease_timeout, mirror_interval=0.0 if mirrors else None)
-    return kind(settings, loads=loads)
+    if mirrors and old_versions.HOUR_MS == SHORT_PAST[old_versions, "HOUR_MS"]:
+        return FollowedSink(replace(settings, retention=SHORT_RETENTION), loads=loads)
+    return (TidySink if upkeep.MOST_OPEN == BUSY_UPKEEP[upkeep, "MOST_OPEN"] else LakeSink)(settings, loads=loads)
 
 
 def replicate(sink: LakeSink, steps: int = 6, upto: int = 1 << 62, case: str = CASE) -> None:
@@ -82,13 +108,16 @@ def life(
     again: bool = False,
     busy: bool = False,
     mirrored: str = "",
+    pieces: bool = False,
+    short: bool = False,
     loaded: Path | None = None,
 ) -> Iterator["_Life"]:
     """A life that has begun. ``die``: as ``conf.failpoints`` reads it. ``stop``: likewise, but the process is suspended there. ``again``: another one
-    follows in the same process whenever the lease is another's. ``busy``: with ``BUSY_UPKEEP``. ``mirrored``: the case, if its tables are mirrored. ``loaded``: it
-    begins with a first load in the middle of the case, from a ``RecordedUpstream`` in that directory.
+    follows in the same process whenever the lease is another's. ``busy``: with ``BUSY_UPKEEP``. ``mirrored``: the case, if its tables are mirrored.
+    ``pieces``: with ``SMALL_PIECES``. ``short``: with ``SHORT_PAST``. ``loaded``: it begins with a first load in the middle of the case, from a
+    ``RecordedUpstream`` in that directory.
     """
-    process = _SERVER.Process(target=_live, args=(lake, die, stop, lease_timeout, again, busy, mirrored, loaded))
+    process = _SERVER.Process(target=_live, args=(lake, die, stop, lease_timeout, again, busy, mirrored, pieces, short, loaded))
     process.start()
     try:
         yield _Life(process)
@@ -116,9 +145,18 @@ class _Life:
 
 
 def _live(
-    lake: Path, die: str, stop: str, lease_timeout: float, again: bool, busy: bool, mirrored: str, loaded: Path | None = None
+    lake: Path,
+    die: str,
+    stop: str,
+    lease_timeout: float,
+    again: bool,
+    busy: bool,
+    mirrored: str,
+    pieces: bool,
+    short: bool,
+    loaded: Path | None = None,
 ) -> None:
-    for (module, name), value in BUSY_UPKEEP.items() if busy else ():
+    for (module, name), value in ((BUSY_UPKEEP if busy else {}) | (SMALL_PIECES if pieces else {}) | (SHORT_PAST if short else {})).items():
         setattr(module, name, value)
     os.environ[failpoints.DIE] = die
     os.environ.pop(failpoints.DIE_LOG, None)

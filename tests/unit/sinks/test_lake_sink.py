@@ -547,6 +547,7 @@ def test_rows_reach_as_far_as_the_newest_state(tmp_path: Path) -> None:
     assert follower._table is not None
     state = follower._newest_state(follower._table)
     assert before is not None and before.commit_ts is not None and state.commit_ts is not None and state.commit_ts > before.commit_ts
-    _, rows = follower.rows(0, state.commit_ts, ("commit_ts",))
+    span = follower.span(0, (), state.commit_ts)
+    rows = pa.concat_tables([span.ddls(["commit_ts"]), pa.Table.from_batches(span.changes(["commit_ts"]))])
     assert sorted(rows["commit_ts"].to_pylist()) == sorted(row["commit_ts"] for row in ledger_of(tmp_path))
     sinks[1].close()

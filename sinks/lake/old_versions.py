@@ -1,0 +1,189 @@
+"""What a lake keeps of its past: rows of ``snapshots`` are thinned, and what no published version needs goes. [deltalake]
+
+    rows younger than an hour     all
+    older ones                    the last one of each hour, and those before and after each DDL of their table
+    before ``Moment.kept_ts``     the newest one of each table, which the moments after it need; of a dropped table none
+    with a ``job``                all: the schema history needs them
+
+A pass of an hour thins ``snapshots``, removes the directories that no row names any more, and then tidies one mirror after the other, some seconds of
+each moment: its files, and its log. In the log, a version that is kept has a checkpoint of its own, so the versions between may go.
+
+Promises: a file stays for ``KEPT_HOURS`` after a newer version has removed it, and what a row has named until the pass after the one that removed the
+row. A writer that was suspended removes nothing that a newer one has made, or may need: it looks whether another one has begun after it has chosen, and
+names of files and directories are never used twice.
+"""
+
+import logging
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
+from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.sinks.lake import ledger
+from pyspark_tidb_binlog.sinks.lake.ledger import KEPT_HOURS, remove_files, shorten_log, store_of
+from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, Snapshots
+
+_log = logging.getLogger(__name__)
+
+PASS_SECONDS = 3600.0
+LOOK_SECONDS = 2.0
+"""Of a pass, between two moments."""
+HOUR_MS = 3_600_000
+YOUNG_HOURS = 1
+_RUN = ("table_id", "schema_version", "state", "path", "database", "table")
+"""Between rows of a table that are alike in these there is no DDL of the table."""
+_COLUMNS = (*_RUN, "number", "resolved_ts", "version", "job")
+
+Versions = Mapping[str, Mapping[int, int]]
+"""By path: the versions of a mirror that rows name, and the newest resolved_ts of each."""
+
+
+def outlived(rows: pa.Table, newest_ts: int, kept_ts: int) -> list[int]:
+    """The ``number`` of each row (``_COLUMNS``) that is not kept; pure."""
+    rows = rows.sort_by([("table_id", "ascending"), ("number", "ascending")])
+    ts, count = rows["resolved_ts"].to_numpy(), rows.num_rows
+    if not count:
+        return []
+    codes = np.array([rows[name].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False) for name in _RUN])
+    begins = np.append(True, (codes[:, 1:] != codes[:, :-1]).any(axis=0))
+    ends = np.append(begins[1:], True)
+    last = np.append(codes[0, 1:] != codes[0, :-1], True)
+    next_ts, hours = np.append(ts[1:], 0), ts // tso(HOUR_MS)
+    dropped = rows["state"].to_numpy(zero_copy_only=False) == DROPPED
+    past = np.where(last, dropped & (ts <= kept_ts), next_ts <= kept_ts)
+    young = ts > newest_ts - tso(YOUNG_HOURS * HOUR_MS)
+    defined = rows["job"].is_valid().to_numpy()
+    kept = defined | ~past & (young | begins | ends | (hours != np.append(hours[1:], -1)))
+    return [int(number) for number in rows["number"].to_numpy()[~kept]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tidied:
+    """What a pass has left of a mirror."""
+
+    versions: Mapping[int, int]
+    base: int
+    """The log has each version from here on, and before it those of ``versions``."""
+    idle: bool
+    """Whether there was nothing to do."""
+
+
+_NOTHING = _Tidied({}, 0, False)
+
+
+class OldVersions:
+    """Of one lake, by its writer, between two moments."""
+
+    def __init__(self, lake: str, snapshots: Snapshots) -> None:
+        """``snapshots``: has the lease."""
+        self._lake, self._snapshots = lake, snapshots
+        self._due = 0.0
+        self._paths: list[str] = []
+        """What this pass has to tidy."""
+        self._before: Versions = {}
+        """What rows named when this pass began."""
+        self._tidied: dict[str, _Tidied] = {}
+        """By path: what the last pass has done."""
+
+    def look(self) -> None:
+        """Begin a pass if it is time, or go on with one.
+
+        Raises:
+            LeaseLost: another writer has begun.
+        """
+        begun = time.monotonic()
+        try:
+            if not self._paths and begun >= self._due:
+                self._due = begun + PASS_SECONDS
+                self._begin()
+            now = _versions(self._snapshots.rows(_COLUMNS)) if self._paths else {}
+            while self._paths and time.monotonic() < begun + LOOK_SECONDS:
+                path = self._paths.pop()
+                self._tidy(path, {**self._before.get(path, {}), **now.get(path, {})})
+        except LeaseLost:
+            raise
+        except (DeltaError, OSError, ApplyError) as error:
+            _log.warning("old versions in %s could not be removed; the next hour tries again: %s", self._lake, error)
+
+    def _begin(self) -> None:
+        rows, moment = self._snapshots.rows(_COLUMNS), self._snapshots.moment
+        self._before = _versions(rows)
+        gone = outlived(rows, moment.resolved_ts, moment.kept_ts)
+        failpoints.point("before-thinning")
+        self._snapshots.thin(gone)
+        failpoints.point("after-thinning")
+        kept = _versions(self._snapshots.rows(_COLUMNS))
+        self._paths = ["snapshots", *kept]
+        for path in [path for path in self._tidied if path not in kept]:
+            del self._tidied[path]
+        if "://" not in self._lake:
+            self._remove_directories(kept)
+
+    def _remove_directories(self, kept: Versions) -> None:
+        """Mirrors that no row names: dropped, written again elsewhere, or left by an attempt that died."""
+        before = time.time() - YOUNG_HOURS * 3600
+        there = Path(self._lake, "tables").glob("*")
+        gone = [d for d in there if f"tables/{d.name}" not in kept and max(d.stat().st_mtime, _changed(d / "_delta_log")) < before]
+        self._snapshots.require_newest()
+        for directory in gone:
+            shutil.rmtree(directory)
+            failpoints.point("after-directory-removal")
+
+    def _tidy(self, path: str, versions: Mapping[int, int]) -> None:
+        """Remove files and versions of the log that neither ``versions`` nor newer ones need."""
+        before = self._tidied.get(path, _NOTHING)
+        if before.idle and versions == before.versions:
+            return
+        uri = f"{self._lake}/{path}"
+        try:
+            table = DeltaTable(uri)
+        except TableNotFoundError:
+            return
+        store, newest = store_of(table), table.version()
+        log = {entry.base_name: entry.mtime for entry in store.get_file_info(pafs.FileSelector("_delta_log"))}
+        named = sorted(v for v in versions if v <= newest)
+        # Files of a version that is younger were removed later, if at all.
+        before_ts = time.time() - KEPT_HOURS * 3600
+        old = [v for v in named if (written := log.get(f"{v:020}.json")) is None or written.timestamp() <= before_ts]
+        unneeded = table.vacuum(KEPT_HOURS, dry_run=True, enforce_retention_duration=False, full=True, keep_versions=old or None)
+        failpoints.point("before-files-removal")
+        self._snapshots.require_newest()
+        remove_files(uri, store, unneeded)
+        failpoints.point("after-files-removal")
+        if not named:
+            table.create_checkpoint()
+            shorten_log(store, newest - ledger.LOG_VERSIONS)
+            return
+        young_ts = self._snapshots.moment.resolved_ts - tso(YOUNG_HOURS * HOUR_MS)
+        base = min((v for v in named if versions[v] > young_ts), default=named[-1])
+        if before.base:
+            # By checkpoints of the pass before: who reads the log has found them.
+            shorten_log(store, before.base - 1, frozenset(named))
+        failpoints.point("before-log-checkpoints")
+        for version in (v for v in named if v <= base and f"{v:020}.checkpoint.parquet" not in log):
+            DeltaTable(uri, version=version).create_checkpoint()
+        # The log's hint is to name the newest one.
+        table.create_checkpoint()
+        self._tidied[path] = _Tidied(versions, base, versions == before.versions and base == before.base and not unneeded)
+
+
+def _versions(rows: pa.Table) -> Versions:
+    found: dict[str, dict[int, int]] = {}
+    for path, version, ts in zip(*(rows[name].to_pylist() for name in ("path", "version", "resolved_ts")), strict=True):
+        if path and version is not None:
+            found.setdefault(path, {})[version] = max(ts, found.get(path, {}).get(version, 0))
+    return found
+
+
+def _changed(path: Path) -> float:
+    return path.stat().st_mtime if path.exists() else 0.0

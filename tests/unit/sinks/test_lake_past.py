@@ -1,0 +1,231 @@
+"""What a lake keeps of its past, and large moments: which rows of ``snapshots`` stay, kills at every step, a suspended writer that wakes, pieces."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
+from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.sinks.lake import mirror_table, mirrors, old_versions, row_pieces
+from pyspark_tidb_binlog.sinks.lake.old_versions import outlived
+from pyspark_tidb_binlog.sinks.lake.row_pieces import RowPieces, held
+from tests.support.bank_states import TOTAL, bank_changes, states_at
+from tests.support.eventually import eventually
+from tests.support.golden_case import GOLDEN, load_case
+from tests.support.lake_lives import LOST, SHORT_PAST, life, replicate, sink_of
+from tests.support.mirror_rows import assert_mirrored, published, totals
+
+POINTS = (
+    "before-thinning",
+    "after-thinning",
+    "after-directory-removal",
+    "before-files-removal",
+    "after-files-removal",
+    "before-log-checkpoints",
+)
+HOUR = tso(3_600_000)
+NOW = 1000 * HOUR
+
+
+def row(number: int, hours_ago: float, table_id: int = 7, version: int = 9, state: str = "mirrored") -> dict[str, Any]:
+    return {
+        "number": number,
+        "resolved_ts": NOW - int(hours_ago * HOUR),
+        "table_id": table_id,
+        "schema_version": version,
+        "state": state,
+        "path": f"tables/{table_id}",
+        "database": "shop",
+        "table": "orders",
+        "version": number,
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "gone"),
+    [
+        ([], []),
+        ([row(1, 0.9), row(2, 0.8), row(3, 0.7)], []),
+        ([row(1, 5.1), row(2, 4.8), row(3, 4.6), row(4, 4.2), row(5, 3.5)], [2, 3]),
+        ([row(1, 5.1), row(2, 4.8), row(3, 4.6, version=10), row(4, 4.4, version=10), row(5, 4.2, version=10), row(6, 2)], [4]),
+        ([row(1, 30), row(2, 29), row(3, 28), row(4, 23)], [1, 2]),
+        ([row(1, 30)], []),
+        ([row(1, 30), row(2, 29, state="dropped")], [1, 2]),
+        ([row(1, 30), row(2, 23, state="dropped")], []),
+        ([row(1, 30), row(2, 29, state="stale")], [1]),
+        ([row(1, 4.8), row(2, 4.7, 8), row(3, 4.6), row(4, 4.5, 8), row(5, 4.4), row(6, 4.3, 8)], [3, 4]),
+        ([row(1, 30), row(2, 29, version=10), row(3, 28, version=11)], [1, 2]),
+    ],
+)
+def test_which_rows_are_kept(rows: list[dict[str, Any]], gone: list[int]) -> None:
+    """Of 24 hours: those of the last hour, the last one of each hour, those beside a DDL; before them what they need."""
+    schema = pa.schema([(name, pa.int64() if isinstance(value, int) else pa.string()) for name, value in row(1, 0).items()])
+    assert outlived(pa.Table.from_pylist(rows[::-1], schema), NOW, NOW - 24 * HOUR) == gone
+
+
+@pytest.fixture
+def short_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    for (module, name), value in SHORT_PAST.items():
+        monkeypatch.setattr(module, name, value)
+
+
+def rows_of_snapshots(lake: Path) -> list[dict[str, Any]]:
+    return sorted(DeltaTable(lake / "snapshots").to_pyarrow_table().to_pylist(), key=lambda r: r["number"])
+
+
+def assert_past_of_bank(lake: Path) -> None:
+    """Each version that is still named can be read, and is what the upstream had."""
+    changes = bank_changes(load(GOLDEN / "bank"), load_case("bank").history)
+    named = sorted((r for r in rows_of_snapshots(lake) if r["path"] and r["database"] == "g_bank"), key=lambda r: r["upto_ts"])
+    for one, state in zip(named, states_at(changes, [r["upto_ts"] for r in named]), strict=True):
+        wanted = {row_id: balance for (table, row_id), balance in state.items() if table == one["table"]}
+        found = pa.table(DeltaTable(lake / one["path"], version=one["version"]).scan(["id", "balance"])).to_pylist()
+        assert {r["id"]: r["balance"] for r in found} == wanted, one
+        assert len(found) == len(wanted)
+
+
+def parquet_files(lake: Path) -> set[Path]:
+    return {path for path in (lake / "tables").rglob("*.parquet") if "_delta_log" not in path.parts}
+
+
+def every_point(*quick: str) -> list[Any]:
+    """Each point, of which `make test` has some."""
+    return [pytest.param(point, marks=() if point in quick else pytest.mark.slow) for point in POINTS]
+
+
+@pytest.mark.parametrize("point", every_point("after-thinning"))
+def test_a_writer_that_is_killed_while_it_removes_old_versions(point: str, tmp_path: Path) -> None:
+    deaths, case = 0, "ddl" if point == "after-directory-removal" else "bank"
+    for passes in (1, 1, 2, 1 << 30):
+        with life(tmp_path, f"{point}:{passes}", mirrored=case, short=True) as one:
+            code = one.ended()
+        deaths += code == -signal.SIGKILL
+    assert code == 0 and deaths
+    assert_mirrored(case, tmp_path)
+    if case == "bank":
+        assert_past_of_bank(tmp_path)
+
+
+@pytest.mark.parametrize("point", every_point("before-files-removal"))
+def test_a_writer_that_was_suspended_while_it_removes_old_versions(point: str, tmp_path: Path) -> None:
+    """The other one goes on to the end meanwhile, and what it has published stays."""
+    case = "ddl" if point == "after-directory-removal" else "bank"
+    with life(tmp_path, stop=f"{point}:2", mirrored=case, short=True) as first:
+        eventually(first.is_stopped)
+        with life(tmp_path, mirrored=case, short=True) as second:
+            assert second.ended() == 0
+        rows = rows_of_snapshots(tmp_path)
+        first.wake()
+        # All of its steps may have been in the ledger before.
+        assert first.ended() in (0, LOST)
+    assert rows_of_snapshots(tmp_path) == rows
+    assert_mirrored(case, tmp_path)
+    if case == "bank":
+        assert_past_of_bank(tmp_path)
+
+
+def test_what_no_moment_needs_is_gone(tmp_path: Path, short_past: None) -> None:
+    sink = sink_of(tmp_path, mirrors=True)
+    replicate(sink, 40, case="bank")
+    assert sink._mirrors is not None
+    sink.close()
+    moment, rows = sink._mirrors._snapshots.moment, rows_of_snapshots(tmp_path)
+    orphan = tmp_path / "tables" / "7-attempt" / "_delta_log"
+    orphan.mkdir(parents=True)
+    # A pass keeps what rows named when it began.
+    for _ in range(4):
+        sink._mirrors._old_versions.look()
+    kept = rows_of_snapshots(tmp_path)
+    assert len(kept) < moment.number // 4 and kept[-1] == rows[-1]
+    assert moment.kept_ts > rows[0]["resolved_ts"] and sum(r["resolved_ts"] <= moment.kept_ts for r in kept) <= 2
+    assert not orphan.parent.exists()
+    named = {(r["path"], r["version"]) for r in kept if r["path"]}
+    needed = {Path(uri) for path, version in named for uri in DeltaTable(tmp_path / path, version=version).file_uris()}
+    assert parquet_files(tmp_path) == needed
+    for path in {path for path, _ in named}:
+        log = sorted((tmp_path / path / "_delta_log").glob("*.json"))
+        assert len(log) <= 1 + sum(of == path for of, _ in named), [entry.name for entry in log]
+    assert_mirrored("bank", tmp_path)
+    assert_past_of_bank(tmp_path)
+    # The next life goes on from there.
+    again = sink_of(tmp_path, mirrors=True)
+    replicate(again, case="bank")
+    again.close()
+    assert set(totals(tmp_path)) - {0} == {TOTAL}
+
+
+def test_files_that_were_removed_just_now_stay(tmp_path: Path, short_past: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader may have a version of the last hours that no row names any more."""
+    monkeypatch.setattr(old_versions, "KEPT_HOURS", 3)
+    sink = sink_of(tmp_path, mirrors=True)
+    replicate(sink, 12, case="bank")
+    sink.close()
+    assert sink._mirrors is not None
+    files = parquet_files(tmp_path)
+    sink._mirrors._old_versions.look()
+    assert parquet_files(tmp_path) == files
+    for path in files:
+        os.utime(path, (time.time() - 36_000,) * 2)
+    sink._mirrors._old_versions.look()
+    assert parquet_files(tmp_path) == files
+
+
+SCHEMA = pa.schema([("table_id", pa.int64()), ("row_key", pa.binary()), ("seq", pa.int64())])
+
+
+def some_rows(count: int) -> Iterator[pa.RecordBatch]:
+    numbers = np.arange(count)
+    for part in np.array_split(numbers, 7):
+        keys = [int(n % 97).to_bytes(8, "big") for n in part]
+        yield pa.record_batch([pa.array(part % 3), pa.array(keys), pa.array(part)], schema=SCHEMA)
+
+
+def test_all_changes_of_a_row_are_in_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_pieces, "PIECE_BYTES", 4_000)
+    assert held(some_rows(5_000), SCHEMA, 4_000) is None
+    whole = held(some_rows(5_000), SCHEMA, 1 << 30)
+    assert whole is not None and whole.num_rows == 5_000
+    with RowPieces(some_rows(5_000), SCHEMA, str(tmp_path)) as pieces:
+        assert not list(tmp_path.iterdir()), "a file without a name goes with its process"
+        for _ in range(2):
+            found = list(pieces)
+            assert len(found) > 10
+            keys = [set(zip(p["table_id"].to_pylist(), p["row_key"].to_pylist(), strict=True)) for p in found]
+            assert sum(map(len, keys)) == len(set().union(*keys))
+            assert sorted(seq for p in found for seq in p["seq"].to_pylist()) == list(range(5_000))
+
+
+@pytest.mark.parametrize("case", ["bank", *(pytest.param(case, marks=pytest.mark.slow) for case in ("ddl", "keys", "types"))])
+def test_rows_that_are_too_many_come_in_pieces(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirrors, "PIECE_BYTES", 1)
+    monkeypatch.setattr(row_pieces, "PIECE_BYTES", 10_000)
+    sink = sink_of(tmp_path, mirrors=True)
+    replicate(sink, case=case)
+    sink.close()
+    assert_mirrored(case, tmp_path)
+
+
+@pytest.mark.parametrize("case", ["keys", *(pytest.param(case, marks=pytest.mark.slow) for case in ("bank", "ddl", "types"))])
+def test_files_of_wide_rows_are_written_again(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror_table, "_WIDE", -1)
+    sink = sink_of(tmp_path, mirrors=True)
+    replicate(sink, case=case)
+    sink.close()
+    assert_mirrored(case, tmp_path)
+
+
+def test_a_writer_that_is_killed_among_pieces(tmp_path: Path) -> None:
+    with life(tmp_path, mirrored="bank", die="after-mirror-merge:2", pieces=True) as one:
+        assert one.ended() == -signal.SIGKILL
+    with life(tmp_path, mirrored="bank", pieces=True) as one:
+        assert one.ended() == 0
+    assert_mirrored("bank", tmp_path)
+    assert published(tmp_path)["g_bank.checking"].version
