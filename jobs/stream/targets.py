@@ -48,13 +48,13 @@ def sink_of(
     if config.apply.db_type == "file":
         return file_sink(FileTarget(_directory(config), config.files.retention_time), _message_settings(config, cluster_id))
     if config.apply.db_type == "lake":
-        return _lake(config, cluster_id, pause, spark)
+        return _lake(config, cluster_id, pause)
     if config.apply.db_type == "kafka":
         return kafka_sink(_topic(config, cluster_id, pause, spark), _message_settings(config, cluster_id))
     raise ConfigError(f"syncer.db-type = {config.apply.db_type!r} is not a known target")
 
 
-def _lake(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None], spark: "SparkSession | None") -> Sink:
+def _lake(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None]) -> Sink:
     """The lake in ``syncer.to.dir``."""
     apply = config.apply
     if not config.files.dir:
@@ -72,7 +72,7 @@ def _lake(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None]
     settings = LakeSettings(
         config.files.dir, cluster_id, apply.drainer, apply.lease_timeout, apply.sync_ddl, ignored, routes, apply.mirror_interval
     )
-    return LakeSink(settings, pause, spark)
+    return LakeSink(settings, pause)
 
 
 def _topic(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None], spark: "SparkSession | None") -> Topic:

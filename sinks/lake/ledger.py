@@ -336,7 +336,7 @@ def written_part(lake: str, batches: Iterator[pa.RecordBatch], kind: str = "part
         write_deltalake(table, pa.Table.from_batches(run, schema=LEDGER), mode="append", writer_properties=_WRITER)
     for action in pa.table(table.get_add_actions(flatten=False)).to_pylist() if table else ():
         yield WrittenPart(
-            f"{inside}/{action['path']}", action["size_bytes"], action["num_records"], _stats_of(action), action["modification_time"]
+            f"{inside}/{action['path']}", action["size_bytes"], action["num_records"], stats_of(action), action["modification_time"]
         )
 
 
@@ -398,10 +398,11 @@ def delta_schema(schema: pa.Schema) -> Schema:
     return Schema([fields.get(f.name) or Field(f.name, VariantType()) for f in schema])
 
 
-def _stats_of(action: dict[str, Any]) -> str:
-    """The statistics of a file as a log has them."""
-    names = {"numRecords": "num_records", "minValues": "min", "maxValues": "max", "nullCount": "null_count"}
-    return json.dumps({name: action[own] for name, own in names.items()})
+def stats_of(action: dict[str, Any]) -> str:
+    """The statistics of a file as a log has them: those that are numbers or texts in JSON, too."""
+    names = {"minValues": "min", "maxValues": "max", "nullCount": "null_count"}
+    known = {name: {column: v for column, v in action[own].items() if isinstance(v, int | str)} for name, own in names.items()}
+    return json.dumps({"numRecords": action["num_records"], **known})
 
 
 def _commit_of(state: LakeState) -> CommitProperties:

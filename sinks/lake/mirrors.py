@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -31,9 +30,6 @@ from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, MirrorTable, Sta
 from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, MIRRORED, STALE, MirrorState, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, hidden_column, mirror_schema, net_changes
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 
@@ -57,10 +53,10 @@ _NOT_FROM_THE_BEGINNING = "the ledger does not hold the table's rows from its be
 class Mirrors:
     """Follows the ledger in a thread of its own."""
 
-    def __init__(self, lake: str, interval: float, routes: Routes, spark: "SparkSession | None" = None) -> None:
-        """``interval``: seconds between moments; 0: as soon as there is something. ``spark`` renames and drops columns; without it they are written again."""
+    def __init__(self, lake: str, interval: float, routes: Routes) -> None:
+        """``interval``: seconds between moments; 0: as soon as there is something."""
         self._lake = lake.rstrip("/")
-        self._interval, self._routes, self._spark = interval, routes, spark
+        self._interval, self._routes = interval, routes
         self._ledger, self._snapshots = Ledger(lake), Snapshots(lake)
         self._wake = threading.Condition()
         self._changes, self._ending = 0, False
@@ -200,11 +196,6 @@ class Mirrors:
         """Database and table as the lake has them."""
         to = self._routes.target(table.schema, table.name)
         return to.schema, to.name
-
-    @property
-    def spark(self) -> "SparkSession | None":
-        """By which columns are renamed and dropped."""
-        return self._spark
 
 
 class _Again(Exception):
@@ -384,8 +375,8 @@ class _Round:
         if change.none:
             return replace(done, upto_ts=table.upto_ts)
         mirror, metadata = self._mirrors.mirror(table, stamp), change.metadata
-        if metadata is not None and self._mirrors.spark is not None:
-            mirror.alter(metadata, self._mirrors.spark)
+        if metadata is not None:
+            mirror.alter(metadata, stamp)
             return replace(done, version=mirror.version)
         path = f"tables/{table.table_id}-{int(job.version)}"
         made = mirror.rewritten(self._mirrors.uri(path), mirror_schema(after), change.turned, stamp)
