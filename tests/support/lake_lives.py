@@ -51,7 +51,7 @@ class TidySink(LakeSink):
             return bool(upkeep.due(self._ledger.files()))
 
 
-def sink_of(lake: Path, lease_timeout: float = 1.0, mirrors: bool = False) -> LakeSink:
+def sink_of(lake: Path | str, lease_timeout: float = 1.0, mirrors: bool = False) -> LakeSink:
     kind = TidySink if upkeep.MOST_OPEN == BUSY_UPKEEP[upkeep, "MOST_OPEN"] else LakeSink
     return kind(LakeSettings(str(lake), 1, lease_timeout=lease_timeout, mirror_interval=0.0 if mirrors else None))
 
