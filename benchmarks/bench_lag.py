@@ -29,7 +29,7 @@ from benchmarks.processes import cpu_seconds
 from pyspark_tidb_binlog.binlog_source.emulator.workload import PROBE, WorkloadConfig
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.demo import catch_up
-from pyspark_tidb_binlog.jobs.lab.lag import ProbeWatch, lags, percentile
+from pyspark_tidb_binlog.jobs.lab.lag import ServerWatch, lags, percentile
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, settings_for, upstream
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
@@ -117,7 +117,7 @@ def under_load(
         workload = stack.enter_context(upstream(work_dir, load, pumps))
         config = settings_for(workload, config, target, work_dir)
         opened = workload.open(pumps)
-        with Replication(spark, config) as replication, ProbeWatch(target, config.apply, PROBE) as watch:
+        with Replication(spark, config) as replication, ServerWatch(target, config.apply, PROBE) as watch:
             catch_up(replication, opened.upto_ts)
             workload.begin()
             run_for(replication, warm)
@@ -161,7 +161,7 @@ def measure_idle(spark: SparkSession, wake: str, every: float, seconds: float) -
             work_dir,
         )
         opened = workload.open(PUMPS)
-        with Replication(spark, config) as replication, ProbeWatch(target, config.apply, PROBE) as watch:
+        with Replication(spark, config) as replication, ServerWatch(target, config.apply, PROBE) as watch:
             catch_up(replication, opened.upto_ts)
             workload.begin()
             run_for(replication, 5.0)

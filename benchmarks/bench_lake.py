@@ -13,19 +13,15 @@ Mirrors: 1,000 tables of 10,000 rows with 50 changes each, and 10 of them, until
 import argparse
 import contextlib
 import dataclasses
-import json
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from pyspark.sql.types import VariantVal
 
 from benchmarks.bench_backlog import ROOT, be_frugal, memory_samples
 from benchmarks.bench_backlog import one as mysql_run
@@ -38,7 +34,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, FileConfi
 from pyspark_tidb_binlog.jobs import rehearse
 from pyspark_tidb_binlog.jobs.demo import catch_up
 from pyspark_tidb_binlog.jobs.lab import small_cluster
-from pyspark_tidb_binlog.jobs.lab.lag import Probes, lags, percentile
+from pyspark_tidb_binlog.jobs.lab.lag import LakeWatch, Probes, lags, percentile
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
@@ -137,52 +133,10 @@ class Sample:
     versions: int
 
 
-class LakeWatch:
-    """Follows the lake's log as a reader does and notes the largest id of the probe table, from its own thread."""
-
-    def __init__(self, lake: Path) -> None:
-        """The lake may appear later."""
-        self._changes = lake / "changes"
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lake watch", daemon=True)
-        self.sightings: list[tuple[int, int]] = []
-        """(largest id visible, monotonic nanoseconds), only where the id grew."""
-
-    @contextlib.contextmanager
-    def watching(self) -> Iterator["LakeWatch"]:
-        """For the duration of the block."""
-        self._thread.start()
-        try:
-            yield self
-        finally:
-            self._stop.set()
-            self._thread.join()
-
-    def sample(self) -> Sample:
-        """How large the table is."""
-        versions = sum(1 for _ in (self._changes / "_delta_log").glob("*.json"))
-        return Sample(time.monotonic_ns(), live_files(self._changes.parent), versions)
-
-    def _run(self) -> None:
-        version = 0
-        while not self._stop.wait(0.005):
-            with contextlib.suppress(FileNotFoundError):
-                while True:
-                    actions = (self._changes / "_delta_log" / f"{version:020}.json").read_text().splitlines()
-                    added = [a["add"] for a in map(json.loads, actions) if a.get("add", {}).get("dataChange")]
-                    self._look([self._changes / add["path"] for add in added])
-                    version += 1
-
-    def _look(self, files: Sequence[Path]) -> None:
-        database, table = PROBE.split(".")
-        seen = self.sightings[-1][0] if self.sightings else 0
-        newest = seen
-        for file in files:
-            wanted = [("database", "=", database), ("table", "=", table), ("op", "=", "insert")]
-            for image in pq.read_table(file, columns=["after"], filters=wanted, partitioning=None)["after"].to_pylist():
-                newest = max(newest, VariantVal(image["value"], image["metadata"]).toPython()["id"])
-        if newest > seen:
-            self.sightings.append((newest, time.monotonic_ns()))
+def sample_of(lake: Path) -> Sample:
+    """How large the ledger is."""
+    versions = sum(1 for _ in (lake / "changes" / "_delta_log").glob("*.json"))
+    return Sample(time.monotonic_ns(), live_files(lake), versions)
 
 
 def measure_lag(spark: SparkSession, delivery: str, load_: WorkloadConfig, warm: float, minutes: float) -> bool:
@@ -192,15 +146,15 @@ def measure_lag(spark: SparkSession, delivery: str, load_: WorkloadConfig, warm:
         workload = stack.enter_context(small_cluster.upstream(work_dir, load_))
         config = small_cluster.settings_for(workload, _settings(delivery, work_dir / "lake"), TargetConfig(), work_dir)
         opened = workload.open(small_cluster.PUMPS)
-        with Replication(spark, config) as replication, LakeWatch(work_dir / "lake").watching() as watch:
+        with Replication(spark, config) as replication, LakeWatch(work_dir / "lake", PROBE) as watch:
             catch_up(replication, opened.upto_ts)
             workload.begin()
             run_for(replication, warm)
             before, begun, seen = workload.status(), time.monotonic(), len(workload.probes())
-            samples = [watch.sample()]
+            samples = [sample_of(work_dir / "lake")]
             while (left := 60.0 * minutes - (time.monotonic() - begun)) > 0:
                 run_for(replication, min(60.0, left))
-                samples.append(watch.sample())
+                samples.append(sample_of(work_dir / "lake"))
             rate = (workload.status().transactions - before.transactions) / (time.monotonic() - begun)
             catch_up(replication, workload.end().upto_ts)
             steps = [sum(report.seconds.values()) for report in replication.reports]

@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.workload_process import Workload
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.demo import catch_up
-from pyspark_tidb_binlog.jobs.lab.compare import compare
+from pyspark_tidb_binlog.jobs.lab.compare import ServerCopy, compare
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, settings_for, upstream
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
@@ -151,7 +151,7 @@ def tables(config: DrainerConfig) -> Look:
 def differences(workload: WorkloadProcess, config: DrainerConfig, others: frozenset[str]) -> list[str]:
     """The tables that differ from the upstream, as text."""
     with connect(config.target, config.apply) as session:
-        return [f"{o.name} DIFFERS: {o.difference}" for o in compare(workload, session, others) if o.difference]
+        return [f"{o.name} DIFFERS: {o.difference}" for o in compare(workload, ServerCopy(session, others)) if o.difference]
 
 
 if __name__ == "__main__":

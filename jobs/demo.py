@@ -1,10 +1,10 @@
-"""``./spark-submit.sh demo``: a private MariaDB, two Pumps, a workload and the drainer on one machine, compared at the end. [spark]
+"""``./spark-submit.sh demo``: a private MariaDB or a lake, two Pumps, a workload and the drainer on one machine, compared at the end. [spark]
 
 The data path: workload (a process with the embedded upstream) -> two Pumps (processes) -> ``Replication``, the stream that ``drainer``
-runs -> MariaDB.
+runs -> MariaDB, or a lake.
 
-Promises: nothing outside a temporary directory is changed. Exit code 0 only if every table is equal, in every column and row, and
-the target has no other table.
+Promises: nothing outside a temporary directory is changed, and only a lake stays. Exit code 0 only if every table is equal, in every column and row,
+and the target has no other table.
 """
 
 import contextlib
@@ -12,20 +12,22 @@ import dataclasses
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from pyspark_tidb_binlog.binlog_source.emulator.workload import ARCHIVE, DATABASE, PROBE, WorkloadConfig
+from pyspark_tidb_binlog.binlog_source.emulator.workload import ARCHIVE, DATABASE, ORDERS, PROBE, WorkloadConfig
 from pyspark_tidb_binlog.binlog_source.emulator.workload_process import Status, WorkloadProcess
 from pyspark_tidb_binlog.conf.entry import COMMAND, IN_CHECKOUT, document, sample
 from pyspark_tidb_binlog.conf.model import DrainerConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_progress, add_settings, drainer_config, parser, target_of
 from pyspark_tidb_binlog.jobs.entry.logs import log_file
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
-from pyspark_tidb_binlog.jobs.lab.compare import TableOutcome, compare
-from pyspark_tidb_binlog.jobs.lab.lag import Probes, ProbeWatch, Sightings, lags, percentile, start_up_end
+from pyspark_tidb_binlog.jobs.lab.compare import Copy, ServerCopy, TableOutcome, compare
+from pyspark_tidb_binlog.jobs.lab.lag import LakeWatch, Probes, ProbeWatch, ServerWatch, Sightings, lags, percentile, start_up_end
+from pyspark_tidb_binlog.jobs.lab.lake_copy import LakeCopy
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, settings_for, upstream
+from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, into_lake, settings_for, upstream
 from pyspark_tidb_binlog.jobs.lab.target_use import DEMO_CLUSTER, require_no_stream
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
@@ -58,32 +60,88 @@ def catch_up(replication: Replication, upto_ts: int, stalled_seconds: float = _S
 
 def main(argv: Sequence[str]) -> int:
     """Run the demo."""
-    options = parser("demo", "A private MariaDB, two Pumps, a workload and the drainer: see it work, then compare every table.")
+    options = parser("demo", "A target, two Pumps, a workload and the drainer: see it work, then compare every table.")
     options.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long the workload writes (default: 60)")
     options.add_argument("--rate", type=float, default=200.0, metavar="N", help="transactions a second (default: 200)")
     options.add_argument("--seed", type=int, default=1, metavar="N", help="the workload's seed, which determines its content (default: 1)")
-    options.add_argument("--to", metavar="URL", default="", help="mysql://user:password@host:port (default: a private MariaDB)")
+    options.add_argument(
+        "--target", choices=("mariadb", "lake"), default="mariadb", help="a private MariaDB, or a new lake, which stays (default: mariadb)"
+    )
+    options.add_argument("--to", metavar="URL", default="", help="mysql://user:password@host:port in place of the private MariaDB")
     add_progress(options)
     add_settings(options, DrainerConfig, ENDS_AT_A_FINDING)
     arguments = options.parsed(argv)
     for name in ("seconds", "rate"):
         if getattr(arguments, name) <= 0:
             raise ConfigError(f"--{name} {getattr(arguments, name):g}: it must be above 0")
+    if arguments.to and arguments.target == "lake":
+        options.error("--to and --target lake: the demo has one target; give one of them")
     config = require_server(drainer_config(arguments))
     stop = stop_on_signals()
     with contextlib.ExitStack() as stack:
         work_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="demo-", ignore_cleanup_errors=True)))
-        target = target_of(arguments.to) if arguments.to else stack.enter_context(PrivateMariaDB()).target()
-        require_no_stream(target, config.apply, DEMO_CLUSTER)
-        others = _schemas_of_others(target, config)
+        if arguments.target == "lake":
+            to, config = _lake(Path(tempfile.mkdtemp(prefix="tidb-binlog-lake-")), config)
+        else:
+            server = target_of(arguments.to) if arguments.to else stack.enter_context(PrivateMariaDB()).target()
+            to, config = _server(server, config)
         spark = build_session("tidb-binlog demo")
         workload = stack.enter_context(upstream(work_dir, WorkloadConfig(seed=arguments.seed, rate=arguments.rate)))
-        settings = settings_for(workload, config, target, work_dir)
+        settings = settings_for(workload, config, config.target, work_dir)
         opened = workload.open(PUMPS)
         replication = stack.enter_context(Replication(spark, settings))
-        watch = stack.enter_context(ProbeWatch(target, config.apply, PROBE, _POLL_SECONDS))
-        show = Show(replication, workload, watch, settings, others, opened.upto_ts)
+        stack.enter_context(to.watch)
+        show = Show(replication, workload, to, opened.upto_ts)
         return show.run(arguments.seconds, stop, reporter_of(replication.progress, arguments, "demo"))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DemoTarget:
+    """What of a demo depends on where it writes."""
+
+    name: str
+    watch: ProbeWatch
+    copy: Callable[[Replication], AbstractContextManager[Copy]]
+    """Its tables, once it has all of them."""
+    visible: str
+    """Where a row is when ``watch`` sees it."""
+    look: str = ""
+    """What to do with it afterwards."""
+
+
+def _server(target: TargetConfig, config: DrainerConfig) -> tuple[DemoTarget, DrainerConfig]:
+    """A MySQL-protocol server, and the settings that write to it."""
+    require_no_stream(target, config.apply, DEMO_CLUSTER)
+    others = _schemas_of_others(target, config)
+
+    @contextlib.contextmanager
+    def copy(replication: Replication) -> Iterator[Copy]:
+        with connect(target, config.apply) as session:
+            yield ServerCopy(session, others)
+
+    watch = ServerWatch(target, config.apply, PROBE, _POLL_SECONDS)
+    return DemoTarget(f"{target.host}:{target.port}", watch, copy, "visible"), dataclasses.replace(config, target=target)
+
+
+def _lake(directory: Path, config: DrainerConfig) -> tuple[DemoTarget, DrainerConfig]:
+    """A new lake, and the settings that write to it."""
+
+    @contextlib.contextmanager
+    def copy(replication: Replication) -> Iterator[Copy]:
+        # Not at the top: a demo without a lake needs no delta-rs.
+        from pyspark_tidb_binlog.sinks.lake.lake_reader import Lake
+
+        # Its end publishes the last moment.
+        replication.close()
+        yield LakeCopy(Lake(build_session("tidb-binlog demo"), directory))
+
+    look = f"""the lake stays in {directory}; rm -r removes it:
+  its tables: {COMMAND} lake tables --dir {directory}
+  rows of one table: {COMMAND} lake show {ORDERS} --dir {directory}
+  as DataFrames, now and at any moment before: {document("lake")}
+"""
+    watch = LakeWatch(directory, PROBE, _POLL_SECONDS)
+    return DemoTarget(str(directory), watch, copy, "visible in the ledger", look), into_lake(config, directory)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,19 +150,15 @@ class Show:
 
     replication: Replication
     workload: WorkloadProcess
-    watch: ProbeWatch
-    settings: DrainerConfig
-    others: frozenset[str]
-    """Schemas of the target that do not belong to the demo."""
+    to: DemoTarget
     opened_ts: int
     """The upstream's timestamp when its tables were created."""
 
     def run(self, seconds: float, stop: threading.Event, reporter: Reporter) -> int:
         """Write for ``seconds`` or until ``stop``, catch up, compare; the exit code."""
-        to = self.settings.target
         with reporter:
             reporter.say(
-                f"workload -> {PUMPS} Pumps -> Spark, delivery {self.replication.delivery} -> {to.host}:{to.port}; starting with the tables"
+                f"workload -> {PUMPS} Pumps -> Spark, delivery {self.replication.delivery} -> {self.to.name}; starting with the tables"
             )
             catch_up(self.replication, self.opened_ts)
             reporter.say(f"the target has the tables; now the workload writes for {seconds:.0f} s")
@@ -125,16 +179,16 @@ class Show:
             self.workload.status()
 
     def _tell(self, reporter: Reporter, written: Status, applied: Progress) -> int:
-        with connect(self.settings.target, self.settings.apply) as session:
-            outcomes = compare(self.workload, session, self.others)
-        for line in (*_result(outcomes), *lag_lines(self.workload.probes(), self.watch.sightings)):
+        with self.to.copy(self.replication) as copy:
+            outcomes = compare(self.workload, copy)
+        for line in (*_result(outcomes), *lag_lines(self.workload.probes(), self.to.watch.sightings, self.to.visible)):
             reporter.conclude(line)
         equal = not any(outcome.difference for outcome in outcomes)
         reporter.conclude(
             f"{counts_line(written, applied)}; " + ("every table is equal" if equal else f"SOMETHING DIFFERS; Spark's log is {log_file()}")
         )
         if equal:
-            reporter.say(_NEXT)
+            reporter.say(self.to.look + _NEXT)
         return 0 if equal else EXIT_FAILED
 
 
@@ -154,16 +208,16 @@ def _result(outcomes: Sequence[TableOutcome]) -> Iterator[str]:
     yield f"{len(outcomes) - differing} tables equal, {differing} differ"
 
 
-def lag_lines(probes: Probes, sightings: Sightings) -> Iterator[str]:
+def lag_lines(probes: Probes, sightings: Sightings, visible: str = "visible") -> Iterator[str]:
     """The lag after the start-up of the stream, and apart from it the lag during the start-up."""
     if not probes:
         return
     end = start_up_end(probes, sightings)
     early = [probe for probe in probes if end is None or probe[1] < end]
     if end is None or len(early) == len(probes):
-        yield "lag from commit to visible: not measured, because the start-up lasted as long as the workload; give more --seconds"
+        yield f"lag from commit to {visible}: not measured, because the start-up lasted as long as the workload; give more --seconds"
     else:
-        yield f"lag from commit to visible: {_percentiles(lags(probes[len(early) :], sightings))}"
+        yield f"lag from commit to {visible}: {_percentiles(lags(probes[len(early) :], sightings))}"
         yield f"lag during the start-up, its first {(end - probes[0][1]) / 1e9:.1f} s: {_percentiles(lags(early, sightings))}"
 
 

@@ -123,12 +123,20 @@ def _replicating(
     stack.enter_context(reporter_of(replication.progress, arguments, "playground"))
     told = False
     while True:
-        if not told and replication.reached(tables_ts):
+        if not told and replication.reached(tables_ts) and (not settings.files.dir or _is_readable(settings.files.dir, tables_ts)):
             say(f"replicates into {settings.files.dir or 'the private MariaDB'}")
             _print(_lake_lines(settings) if settings.files.dir else _target_lines(settings))
             told = True
         yield
         replication.check()
+
+
+def _is_readable(lake: str, tables_ts: int) -> bool:
+    """Whether a lake's tables are published."""
+    from pyspark_tidb_binlog.sinks.lake.moments import Snapshots
+
+    newest = Snapshots(lake).load()
+    return newest is not None and newest.resolved_ts >= tables_ts
 
 
 @contextlib.contextmanager

@@ -2,8 +2,8 @@
 # MAGIC %md
 # MAGIC # Changes of a TiDB cluster, and their replication
 # MAGIC
-# MAGIC The first half reads what a cluster wrote in the last minutes: the hot tables, the rate with its DDLs, the life of one row. The second half
-# MAGIC replicates the cluster and shows where the lag comes from.
+# MAGIC The first part reads what a cluster wrote in the last minutes: the hot tables, the rate with its DDLs, the life of one row. The second part
+# MAGIC replicates the cluster and shows where the lag comes from. The third part keeps it in a lake, and looks back.
 # MAGIC
 # MAGIC Your cluster: set `TIDB_BINLOG_CONFIG` to the path of a `drainer.toml` (`conf/drainer.toml` explains it), or set variables such as
 # MAGIC `TIDB_BINLOG__PD_URLS` and `TIDB_BINLOG__SYNCER__TO__HOST`. Without settings the notebook starts a small cluster: two Pumps, a workload, and
@@ -17,7 +17,7 @@
 
 # COMMAND ----------
 
-# MAGIC %pip install --quiet ../dist/tidb_binlog_spark-0.1.0-py3-none-any.whl h11 hpack prometheus_client matplotlib
+# MAGIC %pip install --quiet ../dist/tidb_binlog_spark-0.1.0-py3-none-any.whl h11 hpack prometheus_client matplotlib "deltalake>=1.6.6,<1.7"
 
 # COMMAND ----------
 
@@ -61,6 +61,7 @@ minutes = float(os.environ.get("TIDB_BINLOG_NOTEBOOK_MINUTES", "15"))  # of the 
 seconds = float(os.environ.get("TIDB_BINLOG_NOTEBOOK_SECONDS", "30"))  # for which the stream runs
 table = os.environ.get("TIDB_BINLOG_NOTEBOOK_TABLE", "")  # "shop.orders"; empty: the one with the most changes
 key = os.environ.get("TIDB_BINLOG_NOTEBOOK_KEY", "")  # of the row, '{"id":1}'; empty: the one with the most changes
+directory = os.environ.get("TIDB_BINLOG_NOTEBOOK_LAKE", "")  # of a lake that is read; empty: the stream fills a new one
 
 own = contextlib.ExitStack()
 settings = os.environ.get("TIDB_BINLOG_CONFIG")
@@ -272,6 +273,77 @@ for stage, (colour, names) in STAGES.items():
 axes.set(title=f"Lag by stage: the last {len(drawn)} of {len(batches)} batches", xlabel="batch", ylabel="seconds")
 axes.legend(loc="upper left", ncols=len(STAGES))
 axes.set_ylim(top=1.25 * max(tops, default=1.0))
+display(figure)
+plt.close(figure)
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## A lake
+# MAGIC
+# MAGIC The same stream into Delta tables (`docs/lake.md`). A lake has each table now, each table as it was at any moment since the lake began, and
+# MAGIC every change. The next cell fills a new lake, or reads the one that `TIDB_BINLOG_NOTEBOOK_LAKE` names.
+
+# COMMAND ----------
+
+from dataclasses import replace
+from tempfile import TemporaryDirectory
+
+from pyspark_tidb_binlog.lake import Lake
+
+if not directory:
+    place = own.enter_context(TemporaryDirectory(prefix="lake-"))
+    directory = f"{place}/lake"
+    apply, files = replace(config.apply, db_type="lake"), replace(config.files, dir=directory)
+    into_lake = replace(config, apply=apply, files=files, checkpoint_dir=f"{place}/spark", delta_dir=f"{place}/delta")
+    now_ms, until = time.time() * 1000, time.monotonic() + seconds / 2
+    with Replication(spark, into_lake) as filling:
+        while time.monotonic() < until or filling.progress().resolved_ts >> 18 < now_ms:  # a commit_ts begins with milliseconds
+            filling.check()
+            time.sleep(0.2)
+
+lake = Lake(spark, directory)
+show(f"{table} at {lake.time:%F %T}", lake.table(table))
+
+# COMMAND ----------
+
+# MAGIC %md Its newest changes, from the ledger.
+
+# COMMAND ----------
+
+ledger = lake.changes(table).where("op <> 'ddl'")
+images = ["commit_time", "op", "to_json(before) AS before", "to_json(after) AS after"]
+show(f"changes of {table} in the lake", ledger.orderBy(F.desc("commit_ts"), F.desc("seq")).selectExpr(*images))
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC How many rows the table had. The line counts the ledger's inserts and deletes. Each dot counts the rows of `lake.at(moment).table(…)`, at six
+# MAGIC moments in between.
+
+# COMMAND ----------
+
+import itertools
+
+by_commit = ledger.groupBy("commit_ts").agg(F.expr("sum(CASE op WHEN 'insert' THEN 1 WHEN 'delete' THEN -1 ELSE 0 END)").alias("more"))
+steps = by_commit.orderBy("commit_ts").collect()
+counted = list(itertools.accumulate(step.more for step in steps))
+begun = steps[0].commit_ts
+moments = [begun + (lake.commit_ts - begun) * n // 6 for n in range(1, 7)]
+found = [lake.at(moment).table(table).count() for moment in moments]
+
+
+def after_seconds(commit_ts):
+    return ((commit_ts >> 18) - (begun >> 18)) / 1000
+
+
+figure, axes = plt.subplots(figsize=(9, 3.2), layout="constrained")
+axes.step(
+    [after_seconds(step.commit_ts) for step in steps], counted, where="post", color="#8d99ae", label="inserts and deletes in the ledger"
+)
+axes.plot([after_seconds(moment) for moment in moments], found, "o", color="#d1495b", label="rows of the table at a moment")
+axes.set(title=f"Rows of {table}", xlabel=f"seconds since {lake.at(begun).time:%F %T}", ylabel="rows")
+axes.legend(loc="upper left")
 display(figure)
 plt.close(figure)
 

@@ -11,6 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import pyspark_tidb_binlog
+import pyspark_tidb_binlog.lake
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
 from pyspark_tidb_binlog.jobs import command
 from pyspark_tidb_binlog.schemas import errors
@@ -171,7 +172,8 @@ def test_the_notebook_uses_only_what_is_promised() -> None:
     offered = set(pyspark_tidb_binlog.__all__) - {"DefaultSource"}
     tree = ast.parse((ROOT / "notebooks" / "replicate.py").read_text())
     used = {module for module in imported(ROOT / "notebooks" / "replicate.py") if module.startswith(NAMESPACE)}
-    assert used <= {NAMESPACE, *(f"{NAMESPACE}.{name}" for name in offered)} and modules_of(tree) & {NAMESPACE}
+    lake = {f"{NAMESPACE}.lake", *(f"{NAMESPACE}.lake.{name}" for name in pyspark_tidb_binlog.lake.__all__)}
+    assert used <= {NAMESPACE, *(f"{NAMESPACE}.{name}" for name in offered), *lake} and modules_of(tree) & {NAMESPACE}
     (promised,) = re.findall(r"^\| classes and functions .*$", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
     assert [name for name in offered if f"`{name}`" not in promised] == []
     assert [name for name in offered if getattr(pyspark_tidb_binlog, name).__name__ != name] == []

@@ -84,9 +84,11 @@ def _text(chance: random.Random, longest: int) -> str:
 
 
 def form_of(column: ColumnInfo) -> str:
-    """How a column is compared with its copy: as ``text``, as ``hex`` of its bytes, or as parsed ``json``."""
+    """How a column is compared with its copy: as ``text``, ``hex`` of its bytes, parsed ``json``, or ``timeN``, text with N digits behind the second."""
     if column.tp == ColumnType.JSON:
         return "json"
+    if column.tp in (ColumnType.DATETIME, ColumnType.TIMESTAMP):
+        return f"time{column.decimal}"
     binary = column.is_binary and column.tp in _BYTES
     return "hex" if binary or column.tp == ColumnType.BIT else "text"
 

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session
 _SHOWN = 3
 Row: TypeAlias = tuple[str | None, ...]
 Columns: TypeAlias = Sequence[tuple[str, str]]
-"""(name, form) in order; a form is ``text``, ``hex`` or ``json`` (``binlog_source.emulator.values.form_of``)."""
+"""(name, form) in order; a form is ``text``, ``hex``, ``json`` or ``timeN`` (``binlog_source.emulator.values.form_of``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,41 +41,59 @@ def difference(source: Collection[Row], target: Collection[Row]) -> str:
     return "; ".join(parts)
 
 
-def compare(workload: WorkloadProcess, session: Session, ignored: Collection[str]) -> list[TableOutcome]:
-    """Every table of the upstream, then every table that should not be in the target, except in the schemas ``ignored``."""
+class Copy(Protocol):
+    """The tables of a target."""
+
+    def columns(self) -> Mapping[str, Sequence[str]]:
+        """By ``db.table``: the names of its columns, in order."""
+
+    def rows(self, name: str, columns: Columns) -> Sequence[Row]:
+        """All rows of a table, each value in the form of its column."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCopy:
+    """The tables of a MySQL-protocol server."""
+
+    session: Session
+    ignored: Collection[str]
+    """Schemas that are not looked at."""
+
+    def columns(self) -> dict[str, list[str]]:
+        """See ``Copy``."""
+        found: dict[str, list[str]] = {}
+        sql = "SELECT table_schema, table_name, column_name FROM information_schema.columns ORDER BY table_schema, table_name, ordinal_position"
+        for schema, table, column in self.session.query(sql):
+            if schema not in self.ignored:
+                found.setdefault(f"{schema}.{table}", []).append(column)
+        return found
+
+    def rows(self, name: str, columns: Columns) -> list[Row]:
+        """See ``Copy``."""
+        schema, _, table = name.partition(".")
+        chosen = ", ".join(f"HEX({quote_name(c)})" if form == "hex" else f"CAST({quote_name(c)} AS CHAR)" for c, form in columns)
+        return list(self.session.query(f"SELECT {chosen} FROM {quote_name(schema)}.{quote_name(table)}"))
+
+
+def compare(workload: WorkloadProcess, copy: Copy) -> list[TableOutcome]:
+    """Every table of the upstream, then every table that should not be in the target."""
     wanted = workload.tables()
-    there = _target_columns(session, ignored)
+    there = copy.columns()
     outcomes = []
     for name, columns in wanted.items():
         rows = workload.rows(name)
-        outcomes.append(TableOutcome(name, len(rows), _table_difference(session, name, columns, rows, there)))
+        outcomes.append(TableOutcome(name, len(rows), _table_difference(copy, name, columns, rows, there)))
     outcomes += [TableOutcome(name, 0, "is not in the upstream") for name in sorted(set(there) - set(wanted))]
     return outcomes
 
 
-def _table_difference(session: Session, name: str, columns: Columns, rows: Sequence[Row], there: Mapping[str, list[str]]) -> str:
+def _table_difference(copy: Copy, name: str, columns: Columns, rows: Sequence[Row], there: Mapping[str, Sequence[str]]) -> str:
     if name not in there:
         return "is not in the target"
     names = [column for column, _ in columns]
-    if there[name] != names:
+    if list(there[name]) != names:
         return f"has the columns {', '.join(there[name])} in the target instead of {', '.join(names)}"
-    return difference([_normal(row, columns) for row in rows], _target_rows(session, name, columns))
-
-
-def _target_columns(session: Session, ignored: Collection[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    sql = "SELECT table_schema, table_name, column_name FROM information_schema.columns ORDER BY table_schema, table_name, ordinal_position"
-    for schema, table, column in session.query(sql):
-        if schema not in ignored:
-            found.setdefault(f"{schema}.{table}", []).append(column)
-    return found
-
-
-def _target_rows(session: Session, name: str, columns: Columns) -> list[Row]:
-    schema, _, table = name.partition(".")
-    chosen = ", ".join(f"HEX({quote_name(c)})" if form == "hex" else f"CAST({quote_name(c)} AS CHAR)" for c, form in columns)
-    rows = session.query(f"SELECT {chosen} FROM {quote_name(schema)}.{quote_name(table)}")
-    return [_normal(row, columns) for row in rows]
+    return difference([_normal(row, columns) for row in rows], [_normal(row, columns) for row in copy.rows(name, columns)])
 
 
 def _normal(row: Row, columns: Columns) -> Row:

@@ -1,15 +1,21 @@
 """Lag as seen by a client of the target: from a probe row's commit upstream until it is visible on another connection.
 
-Promises: ``lags`` and ``percentile`` are pure; ``ProbeWatch`` is the thin shell that polls the target. Both sides read CLOCK_MONOTONIC,
-which all processes of a machine share.
+Promises: ``lags`` and ``percentile`` are pure; ``ServerWatch`` and ``LakeWatch`` are the thin shells that look at the target. Both sides read
+CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
 import bisect
+import contextlib
+import json
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import pyarrow.parquet as pq
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
@@ -47,29 +53,46 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
-class ProbeWatch:
-    """Polls the largest id of the probe table from its own thread and connection, for the duration of the ``with`` block."""
+class ProbeWatch(ABC):
+    """Watches the largest id of the probe table from its own thread, for the duration of the ``with`` block."""
 
-    def __init__(self, target: TargetConfig, apply: ApplyConfig, table: str, interval: float = 0.005) -> None:
-        """``table`` as ``db.table``, with an integer column ``id``; it may appear later."""
-        self._target, self._settings, self._interval = target, apply, interval
-        self._sql = f"SELECT MAX(id) FROM {table}"
+    def __init__(self, interval: float) -> None:
+        """``interval``: seconds between two looks."""
+        self._interval = interval
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="probe watch", daemon=True)
-        self.failure: ApplyError | None = None
-        """The error that ended the polling early."""
         self.sightings: list[tuple[int, int]] = []
         """(largest id visible, monotonic nanoseconds), only where the id grew."""
 
     def __enter__(self) -> Self:
-        """Start polling."""
+        """Start watching."""
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Stop polling."""
+        """Stop watching."""
         self._stop.set()
         self._thread.join()
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Look until ``_stop`` is set."""
+
+    def _sees(self, number: int) -> None:
+        if number > (self.sightings[-1][0] if self.sightings else 0):
+            self.sightings.append((number, time.monotonic_ns()))
+
+
+class ServerWatch(ProbeWatch):
+    """Polls a server on a connection of its own."""
+
+    def __init__(self, target: TargetConfig, apply: ApplyConfig, table: str, interval: float = 0.005) -> None:
+        """``table`` as ``db.table``, with an integer column ``id``; it may appear later."""
+        super().__init__(interval)
+        self._target, self._settings = target, apply
+        self._sql = f"SELECT MAX(id) FROM {table}"
+        self.failure: ApplyError | None = None
+        """The error that ended the polling early."""
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -85,15 +108,36 @@ class ProbeWatch:
                 return
 
     def _look(self, session: Session) -> None:
-        seen = self.sightings[-1][0] if self.sightings else 0
         while not self._stop.wait(self._interval):
             try:
-                newest = session.query(self._sql)[0][0] or 0
+                self._sees(session.query(self._sql)[0][0] or 0)
             except ApplyError as error:
                 if error.errno not in (_UNKNOWN_DATABASE, _UNKNOWN_TABLE):
                     raise
                 self._stop.wait(_RETRY_SECONDS)
-                continue
-            if newest > seen:
-                seen = newest
-                self.sightings.append((newest, time.monotonic_ns()))
+
+
+class LakeWatch(ProbeWatch):
+    """Follows the files of a ledger's log, on this machine, and reads what each version adds."""
+
+    def __init__(self, lake: Path, table: str, interval: float = 0.005) -> None:
+        """``table`` as ``db.table``, with a clustered bigint key; the lake may appear later."""
+        super().__init__(interval)
+        self._changes = lake / "changes"
+        self._database, _, self._table = table.partition(".")
+
+    def _run(self) -> None:
+        version = 0
+        while not self._stop.wait(self._interval):
+            with contextlib.suppress(FileNotFoundError):
+                while True:
+                    actions = (self._changes / "_delta_log" / f"{version:020}.json").read_text().splitlines()
+                    # A compaction adds no rows.
+                    for added in (a["add"] for a in map(json.loads, actions) if a.get("add", {}).get("dataChange")):
+                        self._look(self._changes / added["path"])
+                    version += 1
+
+    def _look(self, file: Path) -> None:
+        wanted = [("database", "=", self._database), ("table", "=", self._table), ("op", "=", "insert")]
+        keys = pq.read_table(file, columns=["row_key"], filters=wanted, partitioning=None)["row_key"].to_pylist()
+        self._sees(max((int.from_bytes(key, "big") for key in keys), default=0))

@@ -88,7 +88,7 @@ def _lake(
         days_or_duration(config.delta_retention),
     )
     loads = TableLoads(loader.of_first_lake, LakeLoad(loader.of_cluster, loader.gc_held, spark).at) if loader is not None else None
-    return LakeSink(settings, pause, spark, loads)
+    return LakeSink(settings, pause, loads)
 
 
 def _topic(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None], spark: "SparkSession | None") -> Topic:

@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published, TablePlace, readable
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, scanned
 from pyspark_tidb_binlog.sinks.lake.moments import MIRRORED, Snapshots
-from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, identity, net_changes
+from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, identity, mirror_schema, net_changes
 
 _GONE, _FOUND = "_tidb_gone", "_tidb_found_"
 _READ = tuple(dict.fromkeys((*NEEDED, "schema_version")))
@@ -115,7 +115,8 @@ class LakeAt:
         since_ts = self._published.complete_ts(place, self._commit_ts)
         where = f"table_id = {place.table_id} AND commit_ts > {since_ts} AND commit_ts <= {self._commit_ts} AND op <> 'ddl'"
         found = [StructField(f"{_FOUND}{number}", mirror[name].dataType) for number, name in enumerate(identity(info))]
-        schema = StructType([StructField(_GONE, BooleanType()), *found, *(StructField(f.name, f.dataType) for f in mirror)])
+        images = [StructField(name, mirror[name].dataType) for name in mirror_schema(info).names]
+        schema = StructType([StructField(_GONE, BooleanType()), *found, *images])
         rows = self._few(where)
         if rows is not None:
             changed = _marked(rows, info, schema.names)

@@ -18,7 +18,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -43,9 +42,6 @@ from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
 from pyspark_tidb_binlog.sinks.translate.binlog_format import name_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 
@@ -81,20 +77,14 @@ class LakeSettings:
 class LakeSink(Sink):
     """One stream into one lake."""
 
-    def __init__(
-        self,
-        settings: LakeSettings,
-        pause: Callable[[float], None] = time.sleep,
-        spark: "SparkSession | None" = None,
-        loads: TableLoads | None = None,
-    ) -> None:
-        """Nothing is read or written before ``open``. ``pause``: waits for so many seconds, or raises to end the wait. ``spark``, ``loads``: of ``Mirrors``."""
+    def __init__(self, settings: LakeSettings, pause: Callable[[float], None] = time.sleep, loads: TableLoads | None = None) -> None:
+        """Nothing is read or written before ``open``. ``pause``: waits for so many seconds, or raises to end the wait. ``loads``: of ``Mirrors``."""
         self._settings = settings
         self._loads = loads
         self._pause = pause
         self._ledger = Ledger(settings.directory)
         every = settings.mirror_interval
-        self._mirrors = Mirrors(settings.directory, every, settings.retention, settings.routes, spark, loads) if every is not None else None
+        self._mirrors = Mirrors(settings.directory, every, settings.retention, settings.routes, loads) if every is not None else None
         self._late = LateRecord()
         self._lock = threading.Lock()
         """Held while the ledger is used."""

@@ -410,7 +410,7 @@ def written_files(
         write_deltalake(table, pa.Table.from_batches(run, schema=schema), mode="append", writer_properties=_WRITER)
     for action in pa.table(table.get_add_actions(flatten=False)).to_pylist() if table else ():
         yield WrittenPart(
-            f"{inside}/{action['path']}", action["size_bytes"], action["num_records"], _stats_of(action), action["modification_time"]
+            f"{inside}/{action['path']}", action["size_bytes"], action["num_records"], stats_of(action), action["modification_time"]
         )
 
 
@@ -478,7 +478,7 @@ def delta_schema(schema: pa.Schema) -> Schema:
     return Schema([fields.get(f.name) or Field(f.name, VariantType()) for f in schema])
 
 
-def _stats_of(action: dict[str, Any]) -> str:
+def stats_of(action: dict[str, Any]) -> str:
     """The statistics of a file as a log has them; those that JSON has no form of are left out."""
     names = {"minValues": "min", "maxValues": "max", "nullCount": "null_count"}
     columns = {name: {n: v for n, v in (action.get(own) or {}).items() if isinstance(v, str | int | float)} for name, own in names.items()}

@@ -7,7 +7,7 @@
 Promises: a value is kept exactly, or becomes TiDB's own text of it. Whatever would need TiDB's casts, functions or collations is ``Unfollowed``.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -47,25 +47,18 @@ class ColumnMoves:
     @property
     def none(self) -> bool:
         """Whether the mirror stays as it is."""
-        return self.metadata == []
+        columns = self.metadata
+        return columns is not None and [(name, name) for name in mirror_schema(self.before).names] == [(c.name, was) for c, was in columns]
 
     @property
-    def metadata(self) -> list[str] | None:
-        """Spark's ALTER TABLE, if no row changes; None: rows change."""
-        if self._rewrites():
+    def metadata(self) -> list[tuple[pa.Field, str | None]] | None:
+        """If no row changes: the mirror's columns afterwards, each with its name before, or None where it is new. None: rows change."""
+        pairs = list(zip(self.after.target_columns(), self.sources, strict=True))
+        if any(missing_value(c, None) is not None if source is None else not _same(source, c) for c, source in pairs):
             return None
-        renamed = list(self._renamed())
-        dropped = self._dropped()
-        found = [f"DROP COLUMNS ({', '.join(map(quote_name, dropped))})"] if dropped else []
-        # By way of other names: two columns may swap theirs.
-        crossing = {old.lower() for old, _ in renamed} & {new.lower() for _, new in renamed}
-        if crossing:
-            found += [f"RENAME COLUMN {quote_name(old)} TO {quote_name('_was_' + old)}" for old, _ in renamed]
-            renamed = [(f"_was_{old}", new) for old, new in renamed]
-        found += [f"RENAME COLUMN {quote_name(old)} TO {quote_name(new)}" for old, new in renamed]
-        if added := self._added():
-            found.append(f"ADD COLUMNS ({', '.join(f'{quote_name(c.name)} {_spark_type(field_of(c).type)}' for c in added)})")
-        return found
+        hidden = hidden_column(self.after)
+        columns = [(field_of(c), source.name if source is not None else None) for c, source in pairs]
+        return [(hidden, hidden.name), *columns] if hidden is not None else columns
 
     def turned(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of the mirror as they are afterwards.
@@ -78,21 +71,6 @@ class ColumnMoves:
         for column, source in zip(self.after.target_columns(), self.sources, strict=True):
             cells.append(_constant(column, len(rows)) if source is None else _converted(source, column, rows.column(source.name)))
         return pa.RecordBatch.from_arrays(cells, schema=schema)
-
-    def _rewrites(self) -> bool:
-        pairs = zip(self.after.target_columns(), self.sources, strict=True)
-        return any(missing_value(c, None) is not None if source is None else not _same(source, c) for c, source in pairs)
-
-    def _renamed(self) -> Iterator[tuple[str, str]]:
-        pairs = zip(self.after.target_columns(), self.sources, strict=True)
-        return ((source.name, c.name) for c, source in pairs if source is not None and source.name != c.name)
-
-    def _added(self) -> list[ColumnInfo]:
-        return [c for c, source in zip(self.after.target_columns(), self.sources, strict=True) if source is None]
-
-    def _dropped(self) -> list[str]:
-        kept = {source.name for source in self.sources if source is not None}
-        return [c.name for c in self.before.target_columns() if c.name not in kept]
 
 
 def _same(old: ColumnInfo, new: ColumnInfo) -> bool:
@@ -167,27 +145,6 @@ def _fitting(cells: pa.Array, column: ColumnInfo) -> pa.Array:
     if column.tp == ColumnType.STRING and pc.any(pc.ends_with(cells, " ")).as_py():
         raise pa.ArrowInvalid("one ends with a space")
     return cells
-
-
-def _spark_type(kind: pa.DataType) -> str:
-    """The name of a mirror's type in Spark's SQL."""
-    if pa.types.is_decimal(kind):
-        return f"DECIMAL({kind.precision}, {kind.scale})"
-    if pa.types.is_timestamp(kind):
-        return "TIMESTAMP" if kind.tz else "TIMESTAMP_NTZ"
-    names = {
-        pa.int8(): "TINYINT",
-        pa.int16(): "SMALLINT",
-        pa.int32(): "INT",
-        pa.int64(): "BIGINT",
-        pa.float32(): "FLOAT",
-        pa.float64(): "DOUBLE",
-        pa.bool_(): "BOOLEAN",
-        pa.date32(): "DATE",
-        pa.string(): "STRING",
-        pa.binary(): "BINARY",
-    }
-    return names.get(kind, "VARIANT")
 
 
 # Partitions.

@@ -3,17 +3,17 @@
 Promises: each write is one version, committed by compare-and-swap on the version that this handle knows. A version counts for nothing until
 ``snapshots`` names it: ``at`` puts any other newest version aside by RESTORE.
 
-Column mapping lets Spark rename and drop columns as metadata (``alter``). delta-rs reads and merges such tables, but cannot change their columns:
-``rewritten`` writes another directory.
+Column mapping lets ``alter`` rename, drop, add and move columns as metadata: a column's data is found by its physical name, which stays. Where values
+change, ``rewritten`` writes another directory.
 """
 
 import json
 import logging
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import numpy as np
@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, TableFeatures, write_deltalake
 from deltalake.exceptions import DeltaError
+from deltalake.schema import Field, Schema
 from deltalake.transaction import AddAction, RemoveAction
 
 from pyspark_tidb_binlog.conf import failpoints
@@ -35,6 +36,7 @@ from pyspark_tidb_binlog.sinks.lake.ledger import (
     compare_and_swap,
     delta_schema,
     runs,
+    stats_of,
     store_of,
     with_directory,
     without_logs,
@@ -42,9 +44,6 @@ from pyspark_tidb_binlog.sinks.lake.ledger import (
     written_files,
 )
 from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ _SETTINGS = {
     # ``old_versions`` does it.
     "delta.enableExpiredLogCleanup": "false",
 }
-_PHYSICAL_NAME = "delta.columnMapping.physicalName"
+_ID, _PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
 _GONE = "_gone"
 _WIDE = 4 << 10
 """Bytes of a row in a file, on average, from which no MERGE is made: it holds 8,192 rows at a time, several times over."""
@@ -92,8 +91,7 @@ class MirrorTable:
         table = DeltaTable.create(
             with_directory(uri), delta_schema(schema), mode="error", configuration=_SETTINGS, commit_properties=stamp.commit
         )
-        # Else Spark refuses the table.
-        table.alter.add_feature(TableFeatures.ColumnMapping, allow_protocol_versions_increase=True, commit_properties=stamp.commit)
+        _enable(table, schema, stamp)
         return cls(uri, table)
 
     @classmethod
@@ -102,7 +100,7 @@ class MirrorTable:
         table = DeltaTable(uri)
         if (newest := table.version()) != version:
             later = table.history(newest - version)
-            for commit in (c for c in later if APP not in c and c["operation"] not in _OF_SPARK):
+            for commit in (c for c in later if APP not in c):
                 _log.warning(
                     "another program has committed version %d (%s) of %s; it is undone", commit["version"], commit["operation"], uri
                 )
@@ -121,7 +119,7 @@ class MirrorTable:
 
     def stored_schema(self, schema: pa.Schema) -> pa.Schema:
         """``schema``, that of the table, with the names that columns have in its files."""
-        stored = {f.name: f.metadata.get(_PHYSICAL_NAME, f.name) for f in self._table.schema().fields}
+        stored = {f.name: f.metadata.get(_PHYSICAL, f.name) for f in self._table.schema().fields}
         return pa.schema([field.with_name(stored[field.name]) for field in schema])
 
     def merge(self, net: MirrorChanges, stamp: Stamp) -> None:
@@ -190,12 +188,36 @@ class MirrorTable:
         self._table.delete(predicate, commit_properties=stamp.commit)
         failpoints.point("after-mirror-ddl")
 
-    def alter(self, changes: Sequence[str], spark: "SparkSession") -> None:
-        """Change columns as metadata: ``RENAME COLUMN a TO b`` …, by Spark."""
-        for change in changes:
-            spark.sql(f"ALTER TABLE delta.{quote_name(self.uri)} {change}")
-            failpoints.point("after-mirror-ddl")
-        self._table.update_incremental()
+    def alter(self, columns: Sequence[tuple[pa.Field, str | None]], stamp: Stamp) -> None:
+        """Change columns as metadata: to ``columns``, each with its name before, or None where it is new.
+
+        In two versions: delta-rs changes a schema only while it removes all files, so the next version has them back. It leaves
+        ``delta.columnMapping.maxColumnId`` as it was, which no reader looks at.
+        """
+        there = {field.name: field for field in self._table.schema().fields}
+        last = max(field.metadata[_ID] for field in there.values())
+        fields = []
+        for made, (column, former) in zip(delta_schema(pa.schema([c for c, _ in columns])).fields, columns, strict=True):
+            if former is None:
+                last += 1
+                metadata = {_ID: last, _PHYSICAL: f"col-{uuid.uuid4()}"}
+            else:
+                metadata = there[former].metadata
+            fields.append(Field(column.name, made.type, metadata=metadata))
+        _enable(self._table, pa.schema([c for c, _ in columns]), stamp)
+        files: list[AddAction | RemoveAction] = [
+            AddAction(f["path"], f["size_bytes"], {}, f["modification_time"], True, stats_of(f))
+            for f in pa.table(self._table.get_add_actions()).to_pylist()
+        ]
+        self._commit([], "overwrite", Schema(fields), stamp)
+        failpoints.point("after-mirror-ddl")
+        self._commit(files, "append", Schema(fields), stamp)
+        failpoints.point("after-mirror-ddl")
+
+    def _commit(self, files: list[AddAction | RemoveAction], mode: str, schema: Schema, stamp: Stamp) -> None:
+        version = self.version
+        self._table.create_write_transaction(files, mode, schema, commit_properties=stamp.commit)
+        self._table.load_as_version(version + 1)
 
     def rewritten(self, uri: str, schema: pa.Schema, turned: Callable[[pa.RecordBatch], pa.RecordBatch], stamp: Stamp) -> "MirrorTable":
         """Another table with the rows as ``turned`` makes them, of ``schema``."""
@@ -228,8 +250,20 @@ class MirrorTable:
             self._table.optimize.compact(commit_properties=stamp.commit)
 
 
-_OF_SPARK = frozenset({"RENAME COLUMN", "DROP COLUMNS", "ADD COLUMNS"})
-"""What ``alter`` commits; Spark takes no words for it."""
+_FEATURES = (
+    ("columnMapping", TableFeatures.ColumnMapping, lambda kind: True),
+    ("variantType", TableFeatures.VariantType, pa.types.is_struct),
+    ("timestampNtz", TableFeatures.TimestampWithoutTimezone, lambda kind: pa.types.is_timestamp(kind) and kind.tz is None),
+)
+"""By their names in a protocol: for which columns a table needs them."""
+
+
+def _enable(table: DeltaTable, schema: pa.Schema, stamp: Stamp) -> None:
+    """What ``schema`` needs, without which Spark or delta-rs refuses the table."""
+    there = table.protocol().reader_features or ()
+    wanted = [feature for name, feature, needs in _FEATURES if name not in there and any(map(needs, schema.types))]
+    if wanted:
+        table.alter.add_feature(wanted, allow_protocol_versions_increase=True, commit_properties=stamp.commit)
 
 
 def _by(place: int) -> str:

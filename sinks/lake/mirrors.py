@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,9 +39,6 @@ from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, MirrorChan
 from pyspark_tidb_binlog.sinks.lake.old_versions import OldVersions
 from pyspark_tidb_binlog.sinks.lake.row_pieces import PIECE_BYTES, RowPieces, held
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 
@@ -71,18 +68,9 @@ _NOT_FROM_THE_BEGINNING = "the ledger does not hold the table's rows from its be
 class Mirrors:
     """Follows the ledger in a thread of its own."""
 
-    def __init__(
-        self,
-        lake: str,
-        interval: float,
-        retention: float,
-        routes: Routes,
-        spark: "SparkSession | None" = None,
-        loads: TableLoads | None = None,
-    ) -> None:
-        """``interval``: seconds between moments; 0: as soon as there is something. ``retention``: seconds, of ``Snapshots``.
-
-        ``spark`` renames and drops columns; without it they are written again. ``loads``: by which tables are loaded.
+    def __init__(self, lake: str, interval: float, retention: float, routes: Routes, loads: TableLoads | None = None) -> None:
+        """``interval``: seconds between moments; 0: as soon as there is something. ``retention``: seconds, of ``Snapshots``. ``loads``: by which tables
+        are loaded.
         """
         self._lake = lake.rstrip("/")
         self._loads = loads
@@ -91,7 +79,7 @@ class Mirrors:
         self._told: set[str] = set()
         self._reading = False
         """Whether a table is being read from the upstream."""
-        self._interval, self._routes, self._spark = interval, routes, spark
+        self._interval, self._routes = interval, routes
         self._ledger, self._snapshots = Ledger(lake), Snapshots(lake, retention)
         self._old_versions = OldVersions(self._lake, self._snapshots)
         self._wake = threading.Condition()
@@ -367,11 +355,6 @@ class Mirrors:
         to = self._routes.target(table.schema, table.name)
         return to.schema, to.name
 
-    @property
-    def spark(self) -> "SparkSession | None":
-        """By which columns are renamed and dropped."""
-        return self._spark
-
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
@@ -612,8 +595,8 @@ class _Round:
         if change.none:
             return replace(done, upto_ts=table.upto_ts)
         mirror, metadata = self._mirrors.mirror(table, stamp), change.metadata
-        if metadata is not None and self._mirrors.spark is not None:
-            mirror.alter(metadata, self._mirrors.spark)
+        if metadata is not None:
+            mirror.alter(metadata, stamp)
             return replace(done, version=mirror.version)
         path = _new_path(table)
         made = mirror.rewritten(self._mirrors.uri(path), mirror_schema(after), change.turned, stamp)

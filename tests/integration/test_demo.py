@@ -1,19 +1,25 @@
 """The demo as a user starts it: it ends well with every table equal, says so, and does not when one differs."""
 
+import datetime
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
 from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.jobs import lake as lake_command
 from pyspark_tidb_binlog.jobs.demo import main
-from pyspark_tidb_binlog.jobs.lab.compare import compare, difference
+from pyspark_tidb_binlog.jobs.lab.compare import ServerCopy, compare, difference
+from pyspark_tidb_binlog.jobs.lab.lake_copy import text_of
 from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, upstream
+from pyspark_tidb_binlog.lake import Lake
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from tests.support.eventually import eventually
@@ -78,9 +84,49 @@ def test_the_demo_ends_well_on_a_terminal(tmp_path):
     assert "where to look next" in shown
 
 
+@pytest.mark.spark
+@pytest.mark.grpc
+def test_the_demo_leaves_a_lake_that_equals_its_upstream(spark, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert main(["--target", "lake", "--seconds", "3", "--rate", "60"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^(1\d|9) tables equal, 0 differ$", printed, re.M)
+    assert "lag from commit to visible in the ledger" in printed and "and the Drainer applied as many; every table is equal" in printed
+    (lake,) = tmp_path.iterdir()
+    assert f"the lake stays in {lake}; rm -r removes it" in printed
+    (show,) = re.findall(r"rows of one table: .* lake (show .*)$", printed, re.M)
+    assert lake_command.main(show.split()) == 0
+    assert "|status|" in capsys.readouterr().out
+    counts = dict(re.findall(r"^  (demo\.\w+) +(\d+) rows  equal$", printed, re.M))
+    assert Lake(spark, lake).table("demo.orders").count() == int(counts["demo.orders"]) > 0
+
+
 def test_nonsense_is_refused_before_anything_starts():
-    with pytest.raises(ConfigError, match="--seconds 0: it must be above 0"):
-        main(["--seconds", "0"])
+    for argv, why in ((["--seconds", "0"], "--seconds 0: it must be above 0"), (["--target", "lake", "--to", "mysql://h"], "one target")):
+        with pytest.raises(ConfigError, match=why):
+            main(argv)
+
+
+@pytest.mark.parametrize(
+    ("cell", "form", "text"),
+    [
+        (None, "json", None),
+        (bytearray(b"\x00\xab"), "hex", "00AB"),
+        (True, "hex", "1"),
+        (0xFFF, "hex", "FFF"),
+        (Decimal(2**64 - 1), "hex", "F" * 16),
+        (Decimal("0E-10"), "text", "0.0000000000"),
+        (12.0, "text", "12"),
+        (-0.125, "text", "-0.125"),
+        (datetime.date(2026, 1, 2), "text", "2026-01-02"),
+        ("5.0", "text", "5.0"),
+        ("2026-01-02 03:04:05.1", "time3", "2026-01-02 03:04:05.100"),
+        ("2026-01-02 03:04:05", "time2", "2026-01-02 03:04:05.00"),
+        ("2026-01-02 03:04:05", "time0", "2026-01-02 03:04:05"),
+    ],
+)
+def test_a_cell_of_a_lake_is_compared_as_the_upstream_shows_it(cell, form, text):
+    assert text_of(cell, form) == text
 
 
 @pytest.mark.mysql
@@ -89,13 +135,13 @@ def test_the_comparison_sees_what_differs(mariadb, tmp_path):
     with upstream(tmp_path, WorkloadConfig()) as workload:
         workload.open(PUMPS)
         with connect(mariadb.target(), ApplyConfig()) as session:
-            assert {outcome.difference for outcome in compare(workload, session, OTHERS)} == {"is not in the target"}
+            assert {outcome.difference for outcome in compare(workload, ServerCopy(session, OTHERS))} == {"is not in the target"}
             session.execute("CREATE DATABASE demo")
             session.execute("CREATE TABLE demo.word (word VARCHAR(60) PRIMARY KEY, weight DOUBLE, day DATE)")
             session.execute("CREATE TABLE demo.event (kind INT)")
             session.execute("CREATE TABLE demo.more (n INT)")
             session.execute("INSERT INTO demo.word VALUES ('a', 1, NULL)")
-            found = {outcome.name: outcome.difference for outcome in compare(workload, session, OTHERS)}
+            found = {outcome.name: outcome.difference for outcome in compare(workload, ServerCopy(session, OTHERS))}
     assert found["demo.word"] == "1 rows only in the target, e.g. ('a', '1', None)"
     assert found["demo.event"] == "has the columns kind in the target instead of kind, text"
     assert found["demo.more"] == "is not in the upstream"

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from benchmarks.notebook_form import SOURCE, cells_of
 from pyspark_tidb_binlog.jobs.demo import catch_up
-from pyspark_tidb_binlog.jobs.lab.compare import compare
+from pyspark_tidb_binlog.jobs.lab.compare import ServerCopy, compare
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.grpc]
@@ -59,7 +59,7 @@ def test_every_cell_runs_and_the_target_is_an_exact_copy(spark, nothing_set, cap
                 catch_up(names["replication"], names["workload"].end().upto_ts)
             if "own.close()" in cell:
                 with connect(names["config"].target, names["config"].apply) as session:
-                    outcomes = compare(names["workload"], session, OTHERS)
+                    outcomes = compare(names["workload"], ServerCopy(session, OTHERS))
                 looks_at(shown, names, capsys.readouterr().out)
             run(cell, names)
             if "replication.close()" in cell:
@@ -77,12 +77,13 @@ def test_every_cell_runs_and_the_target_is_an_exact_copy(spark, nothing_set, cap
 
 
 def looks_at(shown, names, printed):
-    hot, bars, ddls, rates, rows, life, checkpoints, lag = shown
+    hot, bars, ddls, rates, rows, life, checkpoints, lag, now, changes, growth = shown
     shows_hot_tables(hot, bars, names["table"])
     shows_rates(ddls, rates, names["changes"])
     shows_one_table(rows, names["rows"], names["hot"].where(f"table = '{names['table']}'").first())
     shows_a_life(life, names["life"].collect(), names["rows"], names["key"])
     shows_lag(checkpoints, names["checkpoints"].orderBy("batch_id").collect(), lag, printed)
+    shows_a_lake(now, changes, growth, names)
     says_what_it_leaves_out(printed, names)
 
 
@@ -153,3 +154,19 @@ def shows_lag(shown, batches, lag, printed):
     assert heights and heights == pytest.approx({at: lags[at] for at in heights})
     assert list(heights) == list(lags)[-len(heights) :]
     assert re.search(r"lag [\d.]+ ", printed)
+
+
+def shows_a_lake(now, changes, growth, names):
+    """The table is the upstream's, and what it was at each moment is what the ledger's changes up to there leave."""
+    upstream, table = names["workload"], names["table"]
+    assert now.columns == [column for column, _ in upstream.tables()[table]]
+    assert names["lake"].table(table).count() == len(upstream.rows(table))
+    (newest, *_), columns = changes.collect(), changes.columns
+    assert columns == ["commit_time", "op", "before", "after"]
+    assert (newest.before is None, newest.after is None) == (newest.op == "insert", newest.op == "delete")
+    (axes,) = growth.axes
+    line, dots = axes.lines
+    assert len(dots.get_xdata()) == 6 and dots.get_ydata()[-1] == len(upstream.rows(table)) == line.get_ydata()[-1]
+    ledger = list(zip((step.commit_ts for step in names["steps"]), line.get_ydata(), strict=True))
+    for moment, found in zip(names["moments"], dots.get_ydata(), strict=True):
+        assert found == [count for ts, count in ledger if ts <= moment][-1]

@@ -12,13 +12,17 @@ import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.conf.entry import PLAYGROUND_PORT
+from pyspark_tidb_binlog.jobs import lake as lake_command
 from pyspark_tidb_binlog.jobs.lab.ports import free_port
-from pyspark_tidb_binlog.jobs.playground import PYTHON
+from pyspark_tidb_binlog.jobs.playground import LAKE, PYTHON
+from pyspark_tidb_binlog.lake import Lake
 from tests.support.eventually import eventually
 from tests.support.job_scene import LONGEST, Job, to_group, to_process
 
@@ -105,6 +109,39 @@ def test_what_the_pages_say_works_as_printed(tmp_path: Path) -> None:
     header, *counts = rows_of(paid)
     assert header == ["customer", "sum(total)"] and counts
     assert {("checking", "update"), ("savings", "update")} <= {(row[0], row[1]) for row in rows_of(bank)}
+
+
+@pytest.mark.spark
+def test_a_lake_is_read_with_the_lines_that_are_printed(tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are pasted into this process, whose Spark is warm."""
+    lake = tmp_path / "lake"
+    (told,) = (block for block in blocks("docs/playground.md") if "pyspark_tidb_binlog.lake" in block)
+    with started(tmp_path, f"--port={free_port()}", f"--lake={lake}", until="ctl status -registry") as job:
+        python, printed = LAKE % {"dir": lake}, job.out.read_text()
+        assert textwrap.indent(python, "    ") in printed and told == python.replace(str(lake), "/tmp/lake")
+        begun = Lake(spark, lake).time
+        eventually(lambda: Lake(spark, lake).time > begun + timedelta(seconds=7), seconds=LONGEST, pause=0.5)
+        (tables,) = re.findall(r"^    .* (tables --dir .*)$", printed, re.M)
+        capsys.readouterr()
+        exec(compile(python, "what is pasted", "exec"), {})
+        now, before, changes = capsys.readouterr().out.split("+\n\n")[:3]
+        assert lake_command.main(tables.split()) == 0
+        assert re.search(r"^\|demo +\|orders +\|\d+ +\|mirrored\|NULL", capsys.readouterr().out, re.M)
+        to_process(job, signal.SIGTERM)
+        assert job.wait() == 0, job.said()
+        job.leaves_nothing()
+    counts = []
+    for shown in (now, before):
+        header, *rows = rows_of(shown)
+        assert header == ["status", "count"] and {row[0] for row in rows} <= {"new", "paid", "sent"}
+        counts.append(sum(int(row[1]) for row in rows))
+    assert counts[0] > counts[1] > 0
+    assert rows_of(changes)[0] == ["commit_time", "status", "status"] and len(rows_of(changes)) == 6
+    assert Lake(spark, lake).table("demo.orders").count() >= counts[0], "the lake stays"
+    (tmp_path / "again").mkdir()
+    again = Job(tmp_path / "again", "playground", f"--port={free_port()}", f"--lake={lake}")
+    assert again.wait() == 2
+    assert "is the lake of an earlier run, whose upstream is gone" in again.err.read_text()
 
 
 def test_it_stays_up_and_its_workload_stops_and_goes_on(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def from_index(wheel: Path) -> Iterator[Environment]:
     """An empty environment, the extra ``demo`` and Jupyter's engine, all from the package index; every user may read it, and nobody write it."""
     with tempfile.TemporaryDirectory(prefix="wheel-") as place:
         os.chmod(place, 0o755)
-        made = from_the_index(Path(place) / "venv", wheel, "nbclient", "ipykernel", "matplotlib")
+        made = from_the_index(Path(place) / "venv", wheel, "nbclient", "ipykernel", "matplotlib", "deltalake>=1.6.6,<1.7")
         run("chmod", "-R", "a-w", str(made.packages))
         before = made.files()
         yield made
@@ -270,8 +270,8 @@ def test_the_notebook_runs_in_a_real_jupyter(from_index: Environment, wheel: Pat
     assert all(cell["execution_count"] for cell in cells)
     shown = [output["data"] for cell in cells for output in cell["outputs"] if output["output_type"] == "display_data"]
     tables = ["".join(data["text/html"]) for data in shown if "text/html" in data]
-    assert len(tables) == 5 and all("<table" in table for table in tables)
-    assert sum(data.get("image/png", "").startswith("iVBORw0KGgo") for data in shown) == 3
+    assert len(tables) == 7 and all("<table" in table for table in tables)
+    assert sum(data.get("image/png", "").startswith("iVBORw0KGgo") for data in shown) == 4
     ddls = next(table for table in tables if "CREATE DATABASE" in table)
     assert "CREATE TABLE `account` (`id` BIGINT NOT NULL" in ddls, "statements are shown to be read, not cut off"
 

@@ -80,7 +80,7 @@ class FollowedSink(TidySink):
         return done
 
 
-def sink_of(lake: Path, lease_timeout: float = 1.0, mirrors: bool = False, loads: TableLoads | None = None) -> LakeSink:
+def sink_of(lake: Path | str, lease_timeout: float = 1.0, mirrors: bool = False, loads: TableLoads | None = None) -> LakeSink:
     settings = LakeSettings(str(lake), 1, lease_timeout=lease_timeout, mirror_interval=0.0 if mirrors else None)
     if mirrors and old_versions.HOUR_MS == SHORT_PAST[old_versions, "HOUR_MS"]:
         return FollowedSink(replace(settings, retention=SHORT_RETENTION), loads=loads)

@@ -11,9 +11,9 @@ from pyspark.sql.types import VariantVal
 IMAGES = ("key", "before", "after")
 
 
-def ledger_of(lake: Path) -> list[dict[str, Any]]:
+def ledger_of(lake: Path | str) -> list[dict[str, Any]]:
     """All rows in their order, images as dicts."""
-    table = pa.table(DeltaTable(str(lake / "changes")).scan())
+    table = pa.table(DeltaTable(f"{lake}/changes").scan())
     rows = [{**row, **{name: image(row[name]) for name in IMAGES}} for row in table.to_pylist()]
     return sorted(rows, key=place)
 

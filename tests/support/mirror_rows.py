@@ -19,35 +19,35 @@ from pyspark_tidb_binlog.sinks.lake.moments import MIRRORED, MirrorState, _state
 from tests.support.golden_case import GOLDEN
 from tests.support.recorded_tables import comparable, recorded_rows
 
-Read = Callable[[Path, MirrorState], list[dict[str, Any]]]
+Read = Callable[[Path | str, MirrorState], list[dict[str, Any]]]
 
 
-def published(lake: Path, upto_ts: int = 1 << 62) -> dict[str, MirrorState]:
+def published(lake: Path | str, upto_ts: int = 1 << 62) -> dict[str, MirrorState]:
     """What each table of the lake is at a moment, by ``database.table``; a dropped one hides nothing."""
-    rows = pa.table(DeltaTable(lake / "snapshots").to_pyarrow_table()).sort_by("number").to_pylist()
+    rows = pa.table(DeltaTable(f"{lake}/snapshots").to_pyarrow_table()).sort_by("number").to_pylist()
     newest = {row["table_id"]: _state_of(row) for row in rows if row["resolved_ts"] <= upto_ts}
     return {f"{s.database}.{s.table}": s for s in newest.values() if s.state != "dropped"}
 
 
-def moments(lake: Path) -> list[int]:
+def moments(lake: Path | str) -> list[int]:
     """The ts of all published rows."""
-    return sorted({row["resolved_ts"] for row in DeltaTable(lake / "snapshots").to_pyarrow_table().to_pylist()})
+    return sorted({row["resolved_ts"] for row in DeltaTable(f"{lake}/snapshots").to_pyarrow_table().to_pylist()})
 
 
-def by_delta(lake: Path, state: MirrorState) -> list[dict[str, Any]]:
-    table = DeltaTable(lake / state.path, version=state.version)
+def by_delta(lake: Path | str, state: MirrorState) -> list[dict[str, Any]]:
+    table = DeltaTable(f"{lake}/{state.path}", version=state.version)
     return [row for batch in QueryBuilder().register("t", table).execute("SELECT * FROM t") for row in pa.record_batch(batch).to_pylist()]
 
 
 def by_spark(spark: SparkSession) -> Read:
-    def read(lake: Path, state: MirrorState) -> list[dict[str, Any]]:
-        rows = spark.read.format("delta").option("versionAsOf", str(state.version)).load(str(lake / state.path))
+    def read(lake: Path | str, state: MirrorState) -> list[dict[str, Any]]:
+        rows = spark.read.format("delta").option("versionAsOf", str(state.version)).load(f"{lake}/{state.path}")
         return [row.asDict() for row in rows.collect()]
 
     return read
 
 
-def assert_mirrored(name: str, lake: Path, read: Read = by_delta, stale: frozenset[str] = frozenset()) -> None:
+def assert_mirrored(name: str, lake: Path | str, read: Read = by_delta, stale: frozenset[str] = frozenset()) -> None:
     """Each table of a case, but for those ``stale``, is mirrored, and equals the recorded one."""
     found = published(lake)
     for database, of in load(GOLDEN / name).tables:
@@ -89,7 +89,7 @@ def image_of(value: Any) -> Any:
     return VariantVal(value["value"], value["metadata"]).toPython() if isinstance(value, dict) else value
 
 
-def totals(lake: Path, read: Read = by_delta) -> Iterator[int]:
+def totals(lake: Path | str, read: Read = by_delta) -> Iterator[int]:
     """Of ``bank``: the sum of all balances at each published moment since both tables were filled."""
     for ts in moments(lake):
         states = [s for s in published(lake, ts).values() if s.database == "g_bank"]

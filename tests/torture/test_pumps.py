@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
 from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.demo import catch_up
-from pyspark_tidb_binlog.jobs.lab.compare import compare
+from pyspark_tidb_binlog.jobs.lab.compare import ServerCopy, compare
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.small_cluster import settings_for
 from pyspark_tidb_binlog.jobs.lab.target_use import DEMO_CLUSTER
@@ -99,7 +99,7 @@ def test_pumps_come_and_go_under_load(
             assert not ended.failure
             catch_up(replication, ended.upto_ts)
         with connect(fresh_mariadb.target(), settings.apply) as session:
-            outcomes = compare(workload, session, OTHERS)
+            outcomes = compare(workload, ServerCopy(session, OTHERS))
     happened = ", ".join(f"{number} {kind}" for kind, number in counts.items())
     print(
         f"seed {SEED}, {delivery}: {ended.transactions:,} transactions, {ended.ddls} DDLs, at most {pulse.longest_silence:.1f} s without; "

@@ -1,0 +1,96 @@
+"""A lake in an object store: S3 as an emulator plays it, with conditional writes, in a process of its own."""
+
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pyspark_tidb_binlog.jobs.lab.ports import free_port
+from pyspark_tidb_binlog.schemas.errors import LeaseHeld, LeaseLost
+from tests.support.bank_states import TOTAL
+from tests.support.eventually import eventually
+from tests.support.golden_messages import case_steps
+from tests.support.lake_lives import BUSY_UPKEEP, replicate, sink_of
+from tests.support.lake_rows import ledger_of
+from tests.support.mirror_rows import assert_mirrored, totals
+
+pytestmark = pytest.mark.grpc
+EMULATOR = """
+import sys
+from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from werkzeug.serving import run_simple
+run_simple("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_backend_app), request_handler=MotoRequestHandler)
+"""
+"""One request at a time: moto looks whether a key is there, and then writes it, so that of two threads both may."""
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """An empty bucket; the environment says how to reach it, as for a real one."""
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    command = [sys.executable, "-c", EMULATOR, str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server, pytest.MonkeyPatch.context() as environ:
+        try:
+            eventually(lambda: made(f"{url}/lakes") or server.poll() is not None, what="the emulator serves", pause=0.1)
+            assert server.poll() is None
+            for name, value in {"AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}.items():
+                environ.setenv(name, value)
+            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+                environ.setenv(name, "any")
+            yield "s3://lakes"
+        finally:
+            server.terminate()
+
+
+def made(bucket: str) -> bool:
+    with suppress(OSError), urllib.request.urlopen(urllib.request.Request(bucket, method="PUT")) as answer:
+        return bool(answer.status == 200)
+    return False
+
+
+def live(lake: Path | str, case: str, upto: int = 1 << 62, lease_timeout: float = 1.0) -> None:
+    sink = sink_of(lake, lease_timeout, mirrors=True)
+    try:
+        replicate(sink, case=case, upto=upto)
+    finally:
+        sink.close()
+
+
+def test_a_lake_in_a_store_is_as_one_in_a_directory(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a restart, with compactions and a log that is shortened meanwhile."""
+    for (module, name), value in BUSY_UPKEEP.items():
+        monkeypatch.setattr(module, name, value)
+    _, rows, _ = case_steps("ddl")
+    times = sorted(rows["commit_ts"].to_pylist())
+    for lake in (f"{bucket}/one", tmp_path):
+        live(lake, "ddl", times[len(times) // 2])
+        live(lake, "ddl")
+        assert_mirrored("ddl", lake)
+    assert ledger_of(f"{bucket}/one") == ledger_of(tmp_path)
+
+
+def test_writers_that_take_the_lease_from_each_other_leave_the_recorded_tables(bucket: str) -> None:
+    lake = f"{bucket}/two"
+
+    def lives() -> int:
+        for lost in range(1000):
+            try:
+                live(lake, "bank", lease_timeout=0.02)
+            except (LeaseLost, LeaseHeld):
+                continue
+            return lost
+        raise AssertionError("it never comes to the end")
+
+    with ThreadPoolExecutor(2) as pool:
+        lost = [one.result() for one in [pool.submit(lives) for _ in range(2)]]
+    assert sum(lost) > 0
+    rows = ledger_of(lake)
+    places = [(row["commit_ts"], row["seq"]) for row in rows if row["op"] != "ddl"]
+    assert len(set(places)) == len(places) == len(case_steps("bank")[1])
+    assert_mirrored("bank", lake)
+    assert set(totals(lake)) - {0} == {TOTAL}
