@@ -64,8 +64,14 @@ def _lake(
     apply = config.apply
     if not config.files.dir:
         raise ConfigError('syncer.to.dir: with syncer.db-type = "lake" it names the directory, or the URI, of the lake')
-    if any(route.where for route in apply.routes):
-        raise ConfigError("spark.route: a lake holds every change of a table, from which a where cannot leave rows out; remove it")
+    if any(route.where or route.columns for route in apply.routes):
+        raise ConfigError(
+            "spark.route: a lake holds every change of a table whole, from which where and columns leave nothing out; remove them"
+        )
+    if odd := [c for c in "#?%[]\\*" if c in config.files.dir]:
+        raise ConfigError(
+            f"syncer.to.dir: {config.files.dir!r} has {odd[0]!r} in it, with which delta-rs and Spark find no files; name another directory"
+        )
     try:
         # Not at the top: whoever has no delta-rs may ask for the other sinks.
         from pyspark_tidb_binlog.sinks.bootstrap.lake_load import LakeLoad
@@ -75,15 +81,14 @@ def _lake(
         raise ConfigError(
             f'syncer.db-type = "lake": {error}. Install the wheel\'s extra lake, or: pip install "deltalake>=1.6.6,<1.7"'
         ) from error
-    ignored, routes = frozenset(apply.ignore_txn_commit_ts), Selection.of(apply).routes
     settings = LakeSettings(
         config.files.dir,
         cluster_id,
         apply.drainer,
         apply.lease_timeout,
         apply.sync_ddl,
-        ignored,
-        routes,
+        frozenset(apply.ignore_txn_commit_ts),
+        Selection.of(apply),
         apply.mirror_interval,
         days_or_duration(config.delta_retention),
     )

@@ -38,8 +38,7 @@ from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ddl_row, ledger_
 from pyspark_tidb_binlog.sinks.lake.mirror_load import TableLoads
 from pyspark_tidb_binlog.sinks.lake.mirrors import MUCH, Mirrors
 from pyspark_tidb_binlog.sinks.lake.upkeep import Upkeep
-from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
-from pyspark_tidb_binlog.sinks.routing.routes import Routes
+from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
 from pyspark_tidb_binlog.sinks.translate.binlog_format import name_of
 
@@ -67,7 +66,7 @@ class LakeSettings:
     """False: DDLs are no rows."""
     ignored_ts: frozenset[int] = frozenset()
     """``ignore-txn-commit-ts``."""
-    routes: Routes = Routes()
+    selection: Selection = Selection()
     mirror_interval: float | None = None
     """Seconds between moments of the mirrors; 0: as soon as there is something. None: no mirrors."""
     retention: float = 7 * 86_400.0
@@ -84,7 +83,7 @@ class LakeSink(Sink):
         self._pause = pause
         self._ledger = Ledger(settings.directory)
         every = settings.mirror_interval
-        self._mirrors = Mirrors(settings.directory, every, settings.retention, settings.routes, loads) if every is not None else None
+        self._mirrors = Mirrors(settings.directory, every, settings.retention, settings.selection, loads) if every is not None else None
         self._late = LateRecord()
         self._lock = threading.Lock()
         """Held while the ledger is used."""
@@ -221,7 +220,7 @@ class LakeSink(Sink):
         return Written(count)
 
     def _name(self, step: DdlStep, history: SchemaHistory) -> tuple[str, str]:
-        name, routes = name_of(step.job, history), self._settings.routes
+        name, routes = name_of(step.job, history), self._settings.selection.routes
         to = routes.target(name.schema, name.table)
         return to.schema, to.name
 

@@ -7,7 +7,7 @@
 Promises: a value is kept exactly, or becomes TiDB's own text of it. Whatever would need TiDB's casts, functions or collations is ``Unfollowed``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -42,7 +42,11 @@ class ColumnMoves:
         former = {c.after: c.before for c in changes if isinstance(c, RenameColumn)}
         new = {c.column.name for c in changes if isinstance(c, AddColumn)}
         there = {c.name: c for c in before.target_columns()}
-        return cls(before, after, tuple(None if c.name in new else there.get(former.get(c.name, c.name)) for c in after.target_columns()))
+        sources = tuple(None if c.name in new else there.get(former.get(c.name, c.name)) for c in after.target_columns())
+        for column, source in zip(after.target_columns(), sources, strict=True):
+            if source is None and column.name not in new:
+                raise Unfollowed(f"column {column.name} was a generated one, of which no mirror has the values")
+        return cls(before, after, sources)
 
     @property
     def none(self) -> bool:
@@ -79,7 +83,8 @@ def _same(old: ColumnInfo, new: ColumnInfo) -> bool:
         return False
     if new.elems[: len(old.elems)] != old.elems:
         return False
-    return type_of(old) == type_of(new) and (old.flen == new.flen or kind_of(new) is not CellKind.BYTES or old.flen < new.flen)
+    longer = old.flen < new.flen and not (new.is_binary and new.tp == ColumnType.STRING)
+    return type_of(old) == type_of(new) and (old.flen == new.flen or kind_of(new) is not CellKind.BYTES or longer)
 
 
 def _constant(column: ColumnInfo, count: int) -> pa.Array:
@@ -103,8 +108,14 @@ def _converted(old: ColumnInfo, new: ColumnInfo, cells: pa.Array) -> pa.Array:
     former, kind, wanted = kind_of(old), kind_of(new), type_of(new)
     words = f"column {new.name} was converted from {old.name}, and TiDB's cast is needed for"
     try:
-        if former in _NUMBERS and kind in _NUMBERS and not _rounds(new):
-            return fitted(cells, wanted)
+        if (
+            former in _NUMBERS
+            and kind in _NUMBERS
+            and not _rounds(new)
+            and not _of_two_bases(former, kind)
+            and ColumnType.YEAR not in (old.tp, new.tp)
+        ):
+            return _within(fitted(cells, wanted), new)
         if is_date(old) and is_date(new) and (old.tp == ColumnType.TIMESTAMP) == (new.tp == ColumnType.TIMESTAMP):
             return _with_digits(fitted(cells, wanted), digits_of(new))
         if kind is CellKind.BYTES and not new.is_binary and (former in _NUMBERS or _is_text(old)) and old.tp != ColumnType.YEAR:
@@ -117,6 +128,33 @@ def _converted(old: ColumnInfo, new: ColumnInfo, cells: pa.Array) -> pa.Array:
     except pa.ArrowInvalid as error:
         raise Unfollowed(f"{words} some values: {error}") from error
     raise Unfollowed(f"{words} its values")
+
+
+def _of_two_bases(former: CellKind, kind: CellKind) -> bool:
+    """Whether one is a decimal and the other a binary fraction: TiDB goes by its text of the value, Arrow does not."""
+    return CellKind.DECIMAL in (former, kind) and bool({CellKind.FLOAT, CellKind.DOUBLE} & {former, kind})
+
+
+_BYTES_OF: Mapping[int, int] = {
+    ColumnType.TINYINT: 1,
+    ColumnType.SMALLINT: 2,
+    ColumnType.MEDIUMINT: 3,
+    ColumnType.INT: 4,
+    ColumnType.BIGINT: 8,
+}
+
+
+def _within(cells: pa.Array, column: ColumnInfo) -> pa.Array:
+    """Numbers that an integer column can hold; of other columns all."""
+    if (size := _BYTES_OF.get(column.tp)) is not None and len(cells):
+        bits = 8 * size - (not column.unsigned)
+        found = pc.min_max(cells)
+        if (
+            found["min"].is_valid
+            and not (0 if column.unsigned else -(1 << bits)) <= int(found["min"].as_py()) <= int(found["max"].as_py()) < 1 << bits
+        ):
+            raise pa.ArrowInvalid(f"one is out of the range of {column.name}")
+    return cells
 
 
 def _rounds(column: ColumnInfo) -> bool:
@@ -192,11 +230,20 @@ def _of_list(info: TableInfo, place: int) -> str:
     for values in info.partitions[place].in_values:
         pairs = zip(terms, values, columns, strict=True)
         rows.append(
-            " AND ".join(f"{t} IS NULL" if v.upper() == "NULL" else f"coalesce({t} = {_literal(v, c)}, FALSE)" for t, v, c in pairs)
+            " AND ".join(
+                f"{t} IS NULL" if v.upper() == "NULL" else f"coalesce({_unpadded(t, _literal(v, c), c)}, FALSE)" for t, v, c in pairs
+            )
         )
     if not rows or any("DEFAULT" in v.upper() for values in info.partitions[place].in_values for v in values):
         raise Unfollowed(f"partition {info.partitions[place].name} of table {info.name} has a default")
     return " OR ".join(f"({row})" for row in rows)
+
+
+def _unpadded(term: str, literal: str, column: ColumnInfo | None) -> str:
+    """That they are equal: of texts but for spaces at the end, as most collations compare."""
+    if column is None or not _is_text(column) or column.collate == "utf8mb4_0900_bin":
+        return f"{term} = {literal}"
+    return f"rtrim({term}) = rtrim({literal})"
 
 
 def _columns_of(info: TableInfo) -> list[ColumnInfo | None]:

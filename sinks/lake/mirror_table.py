@@ -49,6 +49,13 @@ _log = logging.getLogger(__name__)
 
 FAULTS = (DeltaError, OSError)
 """What delta-rs raises: for a lost race, too."""
+
+
+def is_error(error: BaseException) -> bool:
+    """Whether it is one of the work, and not of the process: a panic of delta-rs is no ``Exception``."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
 _SETTINGS = {
     "delta.columnMapping.mode": "name",
     "delta.deletedFileRetentionDuration": f"interval {KEPT_HOURS} hours",
@@ -56,7 +63,6 @@ _SETTINGS = {
     "delta.enableExpiredLogCleanup": "false",
 }
 _ID, _PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
-_GONE = "_gone"
 _WIDE = 4 << 10
 """Bytes of a row in a file, on average, from which no MERGE is made: it holds 8,192 rows at a time, several times over."""
 _BATCH_ROWS = 1 << 12
@@ -130,14 +136,18 @@ class MirrorTable:
             self.remove(net.found_by, net.rows.schema, stamp)
             self.append(net.rows.filter(pc.invert(net.gone)), stamp)
         else:
-            source = net.rows.append_column(_GONE, net.gone)
-            for place, name in enumerate(net.found_by.column_names):
-                source = source.append_column(_by(place), net.found_by[name])
+            own = "_"
+            while any(name.lower().startswith(own) for name in net.rows.column_names):
+                own += "_"
+            gone, by = f"{own}gone", [f"{own}{place}" for place in range(net.found_by.num_columns)]
+            source = net.rows.append_column(gone, net.gone)
+            for name, cells_of_key in zip(by, net.found_by.columns, strict=True):
+                source = source.append_column(name, cells_of_key)
             cells = {quote_name(name): f"s.{quote_name(name)}" for name in net.rows.column_names}
-            found = " AND ".join(f"t.{quote_name(n)} = s.{quote_name(_by(p))}" for p, n in enumerate(net.found_by.column_names))
+            found = " AND ".join(f"t.{quote_name(n)} = s.{name}" for n, name in zip(net.found_by.column_names, by, strict=True))
             merging = self._table.merge(source, found, "s", "t", commit_properties=stamp.commit)
-            merging = merging.when_matched_delete(f"s.{_GONE}").when_matched_update(cells)
-            merging.when_not_matched_insert(cells, f"NOT s.{_GONE}").execute()
+            merging = merging.when_matched_delete(f"s.{gone}").when_matched_update(cells)
+            merging.when_not_matched_insert(cells, f"NOT s.{gone}").execute()
         failpoints.point("after-mirror-merge")
 
     def remove(self, found_by: pa.Table, schema: pa.Schema, stamp: Stamp) -> None:
@@ -247,7 +257,11 @@ class MirrorTable:
     def tidy(self, stamp: Stamp) -> None:
         """Few files again, if there are many."""
         if self._table.get_add_actions().num_rows > _MOST_FILES:
+            version = self.version
             self._table.optimize.compact(commit_properties=stamp.commit)
+            if self.version != version + 1:
+                # A compaction goes behind whatever others have committed.
+                raise DeltaError(f"another program has committed to {self.uri}")
 
 
 _FEATURES = (
@@ -264,10 +278,6 @@ def _enable(table: DeltaTable, schema: pa.Schema, stamp: Stamp) -> None:
     wanted = [feature for name, feature, needs in _FEATURES if name not in there and any(map(needs, schema.types))]
     if wanted:
         table.alter.add_feature(wanted, allow_protocol_versions_increase=True, commit_properties=stamp.commit)
-
-
-def _by(place: int) -> str:
-    return f"_by_{place}"
 
 
 def _not_among(rows: pa.Table, ids: pa.Table) -> npt.NDArray[np.bool_]:

@@ -33,12 +33,12 @@ from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, scanned
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed, rows_of_partitions
 from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TableLoads, TablesThen
-from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, MirrorTable, Stamp
+from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, MirrorTable, Stamp, is_error
 from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, LOADING, MIRRORED, NO_JOBS, STALE, MirrorState, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, MirrorChanges, hidden_column, mirror_schema, net_changes
 from pyspark_tidb_binlog.sinks.lake.old_versions import OldVersions
 from pyspark_tidb_binlog.sinks.lake.row_pieces import PIECE_BYTES, RowPieces, held
-from pyspark_tidb_binlog.sinks.routing.routes import Routes
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +50,8 @@ _AT_ONCE = 2
 """Merges at a time."""
 _HANDLES = 2_000
 _RETRY_SECONDS = 5.0
+_LONG = 300.0
+"""Seconds for which a table holds up the others before it is set aside."""
 _SLICE = 0.1
 _PATIENCE = 5.0
 """Seconds that the end waits for an answer of the upstream."""
@@ -68,7 +70,7 @@ _NOT_FROM_THE_BEGINNING = "the ledger does not hold the table's rows from its be
 class Mirrors:
     """Follows the ledger in a thread of its own."""
 
-    def __init__(self, lake: str, interval: float, retention: float, routes: Routes, loads: TableLoads | None = None) -> None:
+    def __init__(self, lake: str, interval: float, retention: float, selection: Selection, loads: TableLoads | None = None) -> None:
         """``interval``: seconds between moments; 0: as soon as there is something. ``retention``: seconds, of ``Snapshots``. ``loads``: by which tables
         are loaded.
         """
@@ -79,7 +81,7 @@ class Mirrors:
         self._told: set[str] = set()
         self._reading = False
         """Whether a table is being read from the upstream."""
-        self._interval, self._routes = interval, routes
+        self._interval, self._selection = interval, selection
         self._ledger, self._snapshots = Ledger(lake), Snapshots(lake, retention)
         self._old_versions = OldVersions(self._lake, self._snapshots)
         self._wake = threading.Condition()
@@ -87,8 +89,8 @@ class Mirrors:
         self._thread: threading.Thread | None = None
         self._epoch = 0
         self._handles: dict[str, MirrorTable] = {}
-        self._failed: set[int] = set()
-        """Tables whose last attempt has failed."""
+        self._failed: dict[int, float] = {}
+        """Since when tables fail, by the monotonic clock."""
         self._tables: dict[int, MirrorState] | None = None
         self._history = SchemaHistory()
 
@@ -157,7 +159,12 @@ class Mirrors:
             except LeaseLost as error:
                 _log.warning("%s", error)
                 return
-            except Exception:
+            except _Again:
+                self.forget()
+                self._retry_soon()
+            except BaseException as error:
+                if not is_error(error):
+                    raise
                 # The stream goes on; whatever it was, the next round begins with what is published.
                 _log.exception("the mirrors of %s could not be brought up to date; they are tried again", self._lake)
                 self.forget()
@@ -198,28 +205,24 @@ class Mirrors:
         return None
 
     def _one(self, rows: pa.Table | RowPieces, ddls: list[dict[str, Any]], upto_ts: int) -> None:
-        """A round; it is repeated if a table fails for the first time."""
-        while True:
-            assert self._tables is not None
-            one = _Round(self, dict(self._tables), self._history, ddls, upto_ts)
-            try:
-                one.run(rows)
-            except _Again:
-                self.forget()
-                self._read_published()
-                continue
-            jobs = one.jobs_at(upto_ts)
-            if self._snapshots.moment.resolved_ts == upto_ts:
-                jobs |= set(self._snapshots.moment.jobs)
-            self._snapshots.publish(upto_ts, sorted(jobs), one.published)
-            self._tables, self._history = one.tables, one.history
-            self._failed.clear()
-            return
+        """A round."""
+        assert self._tables is not None
+        one = _Round(self, dict(self._tables), self._history, ddls, upto_ts)
+        one.run(rows)
+        jobs = one.jobs_at(upto_ts)
+        if self._snapshots.moment.resolved_ts == upto_ts:
+            jobs |= set(self._snapshots.moment.jobs)
+        self._snapshots.publish(upto_ts, sorted(jobs), one.published)
+        self._tables, self._history = one.tables, one.history
+        self._failed.clear()
 
     def _read_published(self) -> None:
         """What is published, and the DDLs up to there."""
         if self._snapshots.moment.epoch != self._epoch:
             self._snapshots.take(self._epoch)
+        else:
+            # Before a mirror is put back to its version: the newest writer's version it may be.
+            self._snapshots.require_newest()
         self._tables = self._snapshots.tables()
         done = self._snapshots.moment
         # Files without a DDL are passed over by their statistics.
@@ -344,16 +347,18 @@ class Mirrors:
         """What a commit of a mirror records."""
         return Stamp(upto_ts, self._epoch)
 
-    def fails_again(self, table_id: int) -> bool:
-        """Whether a table has failed before; the next time it has."""
-        again = table_id in self._failed
-        self._failed.add(table_id)
-        return again
+    def fails_for_long(self, table_id: int) -> bool:
+        """Whether a table has failed for more than ``_LONG``: a full disk, or a race with a writer that was suspended, is over by then."""
+        return time.monotonic() - self._failed.setdefault(table_id, time.monotonic()) > _LONG
 
     def named(self, table: TableAt) -> tuple[str, str]:
         """Database and table as the lake has them."""
-        to = self._routes.target(table.schema, table.name)
+        to = self._selection.routes.target(table.schema, table.name)
         return to.schema, to.name
+
+    def keeps(self, table: TableAt) -> bool:
+        """Whether its rows come to the ledger."""
+        return self._selection.keeps(table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +373,7 @@ class _Asked:
 
 
 class _Again(Exception):
-    """A table has failed, for the first time."""
+    """A table has failed: the round begins anew a little later."""
 
 
 class _Round:
@@ -493,13 +498,15 @@ class _Round:
                     self._changed(table, used)
 
     def _changed(self, table: MirrorState, change: Callable[[MirrorState], MirrorState]) -> None:
-        """Do something to a mirror; if that fails twice, or can never be done, set the table aside."""
+        """Do something to a mirror; if that fails for long, or can never be done, set the table aside."""
         try:
             found = change(table)
         except Unfollowed as error:
             found = _aside(table, str(error))
-        except Exception as error:
-            if isinstance(error, FAULTS) and not self._mirrors.fails_again(table.table_id):
+        except BaseException as error:
+            if not is_error(error):
+                raise
+            if isinstance(error, FAULTS) and not self._mirrors.fails_for_long(table.table_id):
                 _log.warning("mirror %s of %s.%s: %s; it is tried again", table.path, table.database, table.table, error)
                 raise _Again from error
             found = _aside(table, f"{type(error).__name__}: {str(error)[:_WORDS]}")
@@ -559,6 +566,10 @@ class _Round:
             self.tables[table_id] = now
         elif known.state != MIRRORED:
             self.tables[table_id] = replace(now, state=STALE, why=known.why or _NOT_FROM_THE_BEGINNING, info=known.info)
+        elif not self._mirrors.keeps(after):
+            self.tables[table_id] = _aside(
+                replace(now, info=known.info), f"filters leave out {after.schema}.{after.name}, and its rows from here on"
+            )
         else:
             self._changed(replace(now, info=known.info), lambda table: self._altered(table, after.info, job, ts))
 
@@ -634,11 +645,14 @@ class _Round:
             where = rows_of_partitions(before, _emptied(before, after.info))
             mirror = self._mirrors.mirror(table, stamp)
             rows = list(mirror.read(where))
-            self.tables[taken.table_id] = self._made(taken, ts, _under(mirror_schema(came.info), rows))
-            brought = _under(mirror_schema(before), self._mirrors.mirror(other, stamp).read())
+            assert other.info is not None
+            self.tables[taken.table_id] = self._made(taken, ts, _under(mirror_schema(came.info), mirror_schema(before), rows))
+            brought = _under(mirror_schema(before), mirror_schema(other.info), self._mirrors.mirror(other, stamp).read())
             mirror.delete(where, stamp)
             mirror.append(pa.Table.from_batches(brought, mirror_schema(before)), stamp)
             _require_own_rowids(before, mirror)
+            if "WITHOUT VALIDATION" in " ".join(job.query.upper().split()):
+                raise Unfollowed("a partition has rows that came WITHOUT VALIDATION, which may belong to another one")
             return replace(table, info=after.info, version=mirror.version, upto_ts=ts, schema_version=int(job.version))
 
         self._changed(parent, exchanged)
@@ -694,6 +708,6 @@ def _emptied(before: TableInfo, after: TableInfo) -> list[str]:
     return [p.name for p in before.partitions if p.id not in there]
 
 
-def _under(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Rows under the columns, in the same places, of another table."""
-    return [pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches]
+def _under(schema: pa.Schema, former: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Rows of a table with the columns ``former`` under the columns, in the same places, of another table."""
+    return [pa.RecordBatch.from_arrays(batch.select(former.names).columns, schema=schema) for batch in batches]

@@ -93,8 +93,10 @@ def test_a_table_that_fails_is_set_aside_and_the_others_go_on(tmp_path: Path, mo
         real(self, *given)
 
     monkeypatch.setattr(MirrorTable, "merge", merge)
+    monkeypatch.setattr(mirrors, "_LONG", 0.0)
     sink = sink_of(tmp_path, mirrors=True)
     replicate(sink, case="bank")
+    eventually(lambda: any(s.state == "stale" for s in published(tmp_path).values()))
     sink.close()
     assert_mirrored("bank", tmp_path, stale=frozenset({"checking"}))
     assert published(tmp_path)["g_bank.checking"].why == "OSError: the disk is odd"
@@ -139,6 +141,11 @@ BIGINT, DOUBLE, DECIMAL = ({**INT, "Tp": tp, "Flen": 20, "Decimal": d} for tp, d
 UNSIGNED, SHORT, CHAR = {**INT, "Flag": 32}, {**VARCHAR, "Flen": 3}, {**VARCHAR, "Tp": 254}
 AB, ABC, CAB = ({**VARCHAR, "Tp": 247, "Elems": list(elems)} for elems in ("ab", "abc", "cab"))
 DAY, MOMENT, SECONDS = ({**INT, "Tp": tp, "Decimal": d} for tp, d in ((10, 0), (12, 6), (12, 0)))
+MEDIUM, YEAR, BINARY = (
+    {**INT, "Tp": 9},
+    {**INT, "Tp": 13},
+    {**VARCHAR, "Tp": 254, "Flag": 128, "Flen": 3, "Charset": "binary", "Collate": "binary"},
+)
 STAMP, TIME, JSON = ({**INT, "Tp": tp, "Decimal": 0} for tp in (7, 11, 245))
 
 
@@ -157,8 +164,14 @@ def rows_of(info: TableInfo, *columns: list[Any]) -> pa.RecordBatch:
         (INT, BIGINT, 7, 7),
         (BIGINT, INT, 7, 7),
         (BIGINT, INT, 1 << 40, Unfollowed),
-        (INT, UNSIGNED, -1, -1),
+        (INT, UNSIGNED, 7, 7),
+        (INT, UNSIGNED, -1, Unfollowed),
+        (BIGINT, MEDIUM, 1 << 30, Unfollowed),
+        (INT, YEAR, 20, Unfollowed),
         (INT, DECIMAL, 7, Decimal("7.00")),
+        (DECIMAL, DOUBLE, Decimal("0.10"), Unfollowed),
+        (DOUBLE, DECIMAL, 0.25, Unfollowed),
+        (BINARY, {**BINARY, "Flen": 5}, b"abc", Unfollowed),
         (DECIMAL, INT, Decimal("7.50"), Unfollowed),
         (INT, VARCHAR, -7, "-7"),
         (DOUBLE, VARCHAR, 0.1, "0.1"),
