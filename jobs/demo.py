@@ -65,7 +65,11 @@ def main(argv: Sequence[str]) -> int:
     options.add_argument("--rate", type=float, default=200.0, metavar="N", help="transactions a second (default: 200)")
     options.add_argument("--seed", type=int, default=1, metavar="N", help="the workload's seed, which determines its content (default: 1)")
     options.add_argument(
-        "--target", choices=("mariadb", "lake"), default="mariadb", help="a private MariaDB, or a new lake, which stays (default: mariadb)"
+        "--target",
+        choices=("mariadb", "lake"),
+        default="mariadb",
+        metavar="KIND",
+        help="mariadb: a private one; lake: a new one, which stays (default: mariadb)",
     )
     options.add_argument("--to", metavar="URL", default="", help="mysql://user:password@host:port in place of the private MariaDB")
     add_progress(options)
