@@ -6,6 +6,7 @@ ledger, and with it the stream, never waits.
 
 A round reads the ledger's rows since the last moment, merges each table's net changes, follows the DDLs between them, and publishes all of it in one
 commit. Between two rows of a table in ``snapshots`` there is never a DDL of that table: a DDL adds the row before and the row after itself.
+It holds some ``PIECE_BYTES`` of rows a few times over, whatever the size of a transaction. Between rounds ``old_versions`` go.
 """
 
 import json
