@@ -1,12 +1,13 @@
 """The mirrors of a lake: each upstream table as a Delta table, which follows the ledger.
 
 Promises: at a published moment every table that is mirrored equals its mirror, and all of them are at the same time of the upstream. A crash at any
-point costs a repetition: a mirror's version counts once ``snapshots`` names it. An error of one table marks that table as stale; the others go on. The
+point costs a repetition: a mirror's version counts once ``snapshots`` names it. An error of one table marks that table as stale, at once or if it does not pass; the others go on. The
 ledger, and with it the stream, never waits.
 
 A round reads the ledger's rows since the last moment, merges each table's net changes, follows the DDLs between them, and publishes all of it in one
 commit. Between two rows of a table in ``snapshots`` there is never a DDL of that table: a DDL adds the row before and the row after itself.
-Between two rounds, tables that are to be loaded are read from the upstream (``mirror_load``), one by one, at the moment of all mirrors.
+It holds some ``PIECE_BYTES`` of rows a few times over, whatever the size of a transaction. Between two rounds ``old_versions`` go, and tables that are to
+be loaded are read from the upstream (``mirror_load``), one by one, at the moment of all mirrors.
 """
 
 import json

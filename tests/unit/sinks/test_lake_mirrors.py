@@ -55,7 +55,8 @@ def test_a_writer_that_was_suspended_publishes_nothing_once_it_wakes(point: str,
         sink.close()
         at = moments(tmp_path)
         first.wake()
-        assert first.ended() == LOST
+        # All of its steps may have been in the ledger before.
+        assert first.ended() in (0, LOST)
     assert moments(tmp_path) == at
     assert_mirrored("ddl", tmp_path)
 

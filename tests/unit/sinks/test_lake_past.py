@@ -134,7 +134,7 @@ def test_a_writer_that_was_suspended_while_it_removes_old_versions(point: str, t
 
 def test_what_no_moment_needs_is_gone(tmp_path: Path, short_past: None) -> None:
     sink = sink_of(tmp_path, mirrors=True)
-    replicate(sink, 40, case="bank")
+    replicate(sink, 20, case="bank")
     assert sink._mirrors is not None
     sink.close()
     moment, rows = sink._mirrors._snapshots.moment, rows_of_snapshots(tmp_path)
