@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.moments import Snapshots
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
-from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, history, job, steps_of, table
 
 GOALS = {1000: 60.0, 10: 2.0}
 """Seconds in which the changes of so many tables are published."""
@@ -36,7 +36,7 @@ def measure_mirrors() -> bool:
         table(first + n, f"t{n}", [column(1, "id", _KEY), column(2, "n"), column(3, "name", VARCHAR), column(4, "place", VARCHAR)])
         for n in range(count)
     ]
-    known = history(database(1), *(job(number, 3, one) for number, one in enumerate(made, 2)))
+    known = history(*(job(number, 3, one) for number, one in enumerate(made, 1)))
     tables = {i: at for i in range(first, first + count) if (at := known.table_at(i, known.newest_version)) is not None}
     info = tables[first].info
     rows = [{1: i, 2: i % 7, 3: f"name {i}", 4: f"place {i * 7919 % 10_000}"} for i in range(ROWS)]
