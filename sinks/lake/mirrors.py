@@ -14,29 +14,23 @@ import json
 import logging
 import threading
 import time
-import uuid
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID, Job, JobType
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import LeaseLost, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
-from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, scanned
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
-from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed, rows_of_partitions
 from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TableLoads, TablesThen
-from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, MirrorTable, Stamp, is_error
-from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, LOADING, MIRRORED, NO_JOBS, STALE, MirrorState, Snapshots
-from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, MirrorChanges, hidden_column, mirror_schema, net_changes
+from pyspark_tidb_binlog.sinks.lake.mirror_round import WORDS, OpenMirrors, Round, RoundFailed, aside, new_path, require_own_rowids
+from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, is_error
+from pyspark_tidb_binlog.sinks.lake.moments import LOADING, MIRRORED, NO_JOBS, MirrorState, Snapshots
+from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, mirror_schema
 from pyspark_tidb_binlog.sinks.lake.old_versions import OldVersions
 from pyspark_tidb_binlog.sinks.lake.row_pieces import PIECE_BYTES, RowPieces, held
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
@@ -47,25 +41,12 @@ MUCH = 100_000
 """Row changes after which a moment is published before its time. A DDL counts as many: until it is followed, readers stop before it."""
 _ROUND_BYTES = 64 << 20
 """Of the ledger's files, which are compressed, in one round."""
-_AT_ONCE = 2
-"""Merges at a time."""
-_HANDLES = 2_000
 _RETRY_SECONDS = 5.0
-_LONG = 300.0
-"""Seconds for which a table holds up the others before it is set aside."""
 _SLICE = 0.1
 _PATIENCE = 5.0
 """Seconds that the end waits for an answer of the upstream."""
-_WORDS = 300
-"""Of an error, in ``why``."""
 _OF_DDL = ("commit_ts", "seq", "schema_version", "job_id", "early", "job")
 _CHANGES = pa.schema([LEDGER.field(name) for name in NEEDED])
-_KEEPS_ROWS = frozenset({JobType.ALTER_PARTITIONING, JobType.REMOVE_PARTITIONING, JobType.REORGANIZE_PARTITION})
-"""Jobs that distribute a table's rows in another way."""
-_MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES, JobType.TRUNCATE_TABLE})
-_RESTORES = frozenset({JobType.RECOVER_TABLE, JobType.RECOVER_SCHEMA})
-_EMPTIES = frozenset({JobType.DROP_PARTITION, JobType.TRUNCATE_PARTITION})
-_NOT_FROM_THE_BEGINNING = "the ledger does not hold the table's rows from its beginning"
 
 
 class Mirrors:
@@ -82,16 +63,13 @@ class Mirrors:
         self._told: set[str] = set()
         self._reading = False
         """Whether a table is being read from the upstream."""
-        self._interval, self._selection = interval, selection
+        self._interval = interval
+        self._open = OpenMirrors(self._lake, selection)
         self._ledger, self._snapshots = Ledger(lake), Snapshots(lake, retention)
         self._old_versions = OldVersions(self._lake, self._snapshots)
         self._wake = threading.Condition()
         self._changes, self._ending = 0, False
         self._thread: threading.Thread | None = None
-        self._epoch = 0
-        self._handles: dict[str, MirrorTable] = {}
-        self._failed: dict[int, float] = {}
-        """Since when tables fail, by the monotonic clock."""
         self._tables: dict[int, MirrorState] | None = None
         self._history = SchemaHistory()
 
@@ -106,7 +84,7 @@ class Mirrors:
 
         To be called before the ledger records that it begins at ``ts``: a start in between goes on from this moment.
         """
-        self._epoch = epoch
+        self._open.epoch = epoch
         self._read_published()
         self._mark(ts, [_Asked(job, ts) for job in tables])
 
@@ -119,7 +97,7 @@ class Mirrors:
 
     def start(self, epoch: int) -> None:
         """Follow the ledger as the writer of ``epoch``."""
-        self._epoch = epoch
+        self._open.epoch = epoch
         # An earlier life may have left tables to be loaded.
         self._changes += MUCH
         self._thread = threading.Thread(target=self._follow, name="lake-mirrors", daemon=True)
@@ -160,7 +138,7 @@ class Mirrors:
             except LeaseLost as error:
                 _log.warning("%s", error)
                 return
-            except _Again:
+            except RoundFailed:
                 self.forget()
                 self._retry_soon()
             except BaseException as error:
@@ -181,7 +159,7 @@ class Mirrors:
     def forget(self) -> None:
         """Begin the next round with what is published."""
         self._tables = None
-        self._handles.clear()
+        self._open.forget()
 
     def catch_up(self) -> int | None:
         """Rounds until the mirrors are where the ledger is, which is returned; None: the ledger has not begun."""
@@ -208,19 +186,19 @@ class Mirrors:
     def _one(self, rows: pa.Table | RowPieces, ddls: list[dict[str, Any]], upto_ts: int) -> None:
         """A round."""
         assert self._tables is not None
-        one = _Round(self, dict(self._tables), self._history, ddls, upto_ts)
+        one = Round(self._open, dict(self._tables), self._history, ddls, upto_ts)
         one.run(rows)
         jobs = one.jobs_at(upto_ts)
         if self._snapshots.moment.resolved_ts == upto_ts:
             jobs |= set(self._snapshots.moment.jobs)
         self._snapshots.publish(upto_ts, sorted(jobs), one.published)
         self._tables, self._history = one.tables, one.history
-        self._failed.clear()
+        self._open.all_well()
 
     def _read_published(self) -> None:
         """What is published, and the DDLs up to there."""
-        if self._snapshots.moment.epoch != self._epoch:
-            self._snapshots.take(self._epoch)
+        if self._snapshots.moment.epoch != self._open.epoch:
+            self._snapshots.take(self._open.epoch)
         else:
             # Before a mirror is put back to its version: the newest writer's version it may be.
             self._snapshots.require_newest()
@@ -268,7 +246,7 @@ class Mirrors:
             if at is None:
                 _log.warning("%s.%s is not loaded: it was dropped meanwhile", a.job.schema_name, a.job.table_name)
             elif known is None or (known.state != LOADING and not (a.absent and known.state == MIRRORED)):
-                database, name = self.named(at)
+                database, name = self._open.named(at)
                 marked[at.table_id] = MirrorState(at.table_id, database, name, schema_version=at.version, info=at.info, state=LOADING)
         if marked:
             _log.info("%d tables are to be loaded", len(marked))
@@ -284,7 +262,7 @@ class Mirrors:
         except (LeaseLost, Stopped):
             raise
         except Exception as error:
-            made = _aside(table, f"it could not be loaded: {type(error).__name__}: {str(error)[:_WORDS]}")
+            made = aside(table, f"it could not be loaded: {type(error).__name__}: {str(error)[:WORDS]}")
         self._publish(ts, [made])
 
     def _loaded(self, table: MirrorState, upstream: TablesThen, ts: int) -> MirrorState:
@@ -294,19 +272,19 @@ class Mirrors:
         if late := [job for job in self._history.jobs_of_table(at.table_id, 0, newest) if job.finished_ts > ts]:
             # An early one: the upstream does not have it at ``ts``.
             raise LoadLater(f"DDL job {late[-1].id} has not ended upstream at the moment of the mirrors")
-        path, stamp, schema = _new_path(table), self.stamp(ts), mirror_schema(at.info)
-        mirror = MirrorTable.created(self.uri(path), schema, stamp)
+        path, stamp, schema = new_path(table), self._open.stamp(ts), mirror_schema(at.info)
+        mirror = MirrorTable.created(self._open.uri(path), schema, stamp)
         try:
             self._reading = True
             parts = upstream.files_of(at, mirror.uri, mirror.stored_schema(schema))
             mirror.append_files(parts, stamp)
-            _require_own_rowids(at.info, mirror)
+            require_own_rowids(at.info, mirror)
         except BaseException:
             mirror.discard()
             raise
         finally:
             self._reading = False
-        self.keep(path, mirror)
+        self._open.keep(path, mirror)
         _log.info("table %s.%s is loaded as of %d (%s): %d rows", table.database, table.table, ts, as_time(ts), sum(p.rows for p in parts))
         return replace(table, path=path, version=mirror.version, upto_ts=ts, info=at.info, state=MIRRORED)
 
@@ -323,44 +301,6 @@ class Mirrors:
             self._told.add(words)
             _log.warning("%s", words)
 
-    # For a round.
-
-    def mirror(self, table: MirrorState, stamp: Stamp) -> MirrorTable:
-        """The handle on a mirror, at its version."""
-        found = self._handles.get(table.path)
-        if found is None or found.version != table.version:
-            assert table.version is not None
-            found = MirrorTable.at(self.uri(table.path), table.version, stamp)
-            self.keep(table.path, found)
-        return found
-
-    def keep(self, path: str, table: MirrorTable) -> None:
-        """Remember a handle."""
-        if len(self._handles) >= _HANDLES:
-            self._handles.clear()
-        self._handles[path] = table
-
-    def uri(self, path: str) -> str:
-        """Where a mirror is."""
-        return f"{self._lake}/{path}"
-
-    def stamp(self, upto_ts: int) -> Stamp:
-        """What a commit of a mirror records."""
-        return Stamp(upto_ts, self._epoch)
-
-    def fails_for_long(self, table_id: int) -> bool:
-        """Whether a table has failed for more than ``_LONG``: a full disk, or a race with a writer that was suspended, is over by then."""
-        return time.monotonic() - self._failed.setdefault(table_id, time.monotonic()) > _LONG
-
-    def named(self, table: TableAt) -> tuple[str, str]:
-        """Database and table as the lake has them."""
-        to = self._selection.routes.target(table.schema, table.name)
-        return to.schema, to.name
-
-    def keeps(self, table: TableAt) -> bool:
-        """Whether its rows come to the ledger."""
-        return self._selection.keeps(table)
-
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
@@ -373,342 +313,9 @@ class _Asked:
     """Only if it has no mirror."""
 
 
-class _Again(Exception):
-    """A table has failed: the round begins anew a little later."""
-
-
-class _Round:
-    """The rows of a span on their way into the mirrors."""
-
-    def __init__(
-        self, mirrors: Mirrors, tables: dict[int, MirrorState], history: SchemaHistory, ddls: list[dict[str, Any]], upto_ts: int
-    ) -> None:
-        self._mirrors, self.tables, self.history, self._ddls, self._upto_ts = mirrors, tables, history, ddls, upto_ts
-        self.published: list[tuple[int, MirrorState]] = []
-        self._of_start = dict(tables)
-        """By table id: the newest row that is published or will be."""
-        self._waiting: dict[int, pa.Table] = {}
-        """By table id: the row changes that are not merged yet, in order."""
-        self._lock = threading.Lock()
-
-    def jobs_at(self, ts: int) -> set[int]:
-        """The DDL jobs at a commit_ts."""
-        return {row["job_id"] for row in self._ddls if row["commit_ts"] == ts}
-
-    def run(self, rows: pa.Table | RowPieces) -> None:
-        """Bring all mirrors to the end. ``rows``: the row changes; if they come in pieces, all DDLs are behind them."""
-        if isinstance(rows, RowPieces):
-            self._replace(rows)
-        else:
-            self._waiting = _by_table(rows)
-        for row in self._ddls:
-            self._ddl(Job.from_json(json.loads(row["job"])), row["commit_ts"], early=row["early"])
-        with ThreadPoolExecutor(_AT_ONCE, "lake-merge") as pool:
-            for _ in pool.map(lambda i: self._merge(i, self._upto_ts), list(self._waiting)):
-                pass
-        for table_id in sorted(self.tables):
-            self._row(table_id, self._upto_ts)
-
-    def _row(self, table_id: int, ts: int) -> None:
-        """A row of what a table is at ``ts``, if that is not what the last row says."""
-        now = self.tables[table_id]
-        if now != self._of_start.get(table_id):
-            self.published.append((ts, now))
-            self._of_start[table_id] = now
-
-    # Rows.
-
-    def _merge(self, table_id: int, upto_ts: int) -> None:
-        """Merge the waiting rows of a table up to ``upto_ts``."""
-        waiting = self._waiting[table_id]
-        count = int(np.searchsorted(waiting["commit_ts"].to_numpy(), upto_ts, "right"))
-        rows, left = waiting.slice(0, count), waiting.slice(count)
-        with self._lock:
-            self._waiting[table_id] = left
-            table = self._mirrored(table_id, rows)
-        if table is None:
-            return
-
-        def merged(table: MirrorState) -> MirrorState:
-            assert table.info is not None
-            net = net_changes(rows, table.info)
-            if net is None:
-                return table
-            stamp = self._mirrors.stamp(upto_ts)
-            mirror = self._mirrors.mirror(table, stamp)
-            mirror.merge(net, stamp)
-            mirror.tidy(stamp)
-            return replace(table, version=mirror.version, upto_ts=upto_ts)
-
-        self._changed(table, merged)
-
-    def _mirrored(self, table_id: int, rows: pa.Table) -> MirrorState | None:
-        """The table of ``rows``; None: there are none, or it is not mirrored."""
-        table = self.tables.get(table_id)
-        if table is None and rows.num_rows:
-            first = rows.slice(0, 1).to_pylist()[0]
-            at = self.history.table_at(table_id, self.history.newest_version)
-            unknown = MirrorState(table_id, first["database"], first["table"], info=at.info if at else None)
-            table = self.tables[table_id] = _aside(unknown, _NOT_FROM_THE_BEGINNING)
-        return table if rows.num_rows and table is not None and table.state == MIRRORED else None
-
-    def _replace(self, pieces: RowPieces) -> None:
-        """The work of ``_merge`` where it would hold too much: what there was of the rows is removed, then what is left of them is added piece by piece.
-
-        A merge per piece would write a large mirror again for each.
-        """
-        stamp, mirrors, was = self._mirrors.stamp(self._upto_ts), dict[int, MirrorTable](), defaultdict[int, list[pa.Table]](list)
-
-        def mirror_of(table: MirrorState) -> MirrorTable:
-            if table.table_id not in mirrors:
-                mirrors[table.table_id] = self._mirrors.mirror(table, stamp)
-            return mirrors[table.table_id]
-
-        def removed(table: MirrorState) -> MirrorState:
-            assert table.info is not None
-            mirror_of(table).remove(pa.concat_tables(was.pop(table.table_id)), mirror_schema(table.info), stamp)
-            return table
-
-        def added(table: MirrorState, net: MirrorChanges) -> None:
-            mirror_of(table).append(net.rows.filter(pc.invert(net.gone)), stamp)
-
-        self._each(pieces, lambda table, net: None if net.fresh else was[table.table_id].append(net.found_by))
-        for table_id in list(was):
-            if self.tables[table_id].state == MIRRORED:
-                self._changed(self.tables[table_id], removed)
-        self._each(pieces, added)
-        for table_id, mirror in mirrors.items():
-            table = self.tables[table_id]
-            if table.state == MIRRORED:
-                mirror.tidy(stamp)
-                self.tables[table_id] = replace(table, version=mirror.version, upto_ts=self._upto_ts)
-
-    def _each(self, pieces: RowPieces, use: Callable[[MirrorState, MirrorChanges], None]) -> None:
-        """The net changes of each table in each piece; the tables stay."""
-        for piece in pieces:
-            for table_id, rows in _by_table(piece).items():
-
-                def used(table: MirrorState, rows: pa.Table = rows) -> MirrorState:
-                    assert table.info is not None
-                    net = net_changes(rows, table.info)
-                    if net is not None:
-                        use(table, net)
-                    return table
-
-                if (table := self._mirrored(table_id, rows)) is not None:
-                    self._changed(table, used)
-
-    def _changed(self, table: MirrorState, change: Callable[[MirrorState], MirrorState]) -> None:
-        """Do something to a mirror; if that fails for long, or can never be done, set the table aside."""
-        try:
-            found = change(table)
-        except Unfollowed as error:
-            found = _aside(table, str(error))
-        except BaseException as error:
-            if not is_error(error):
-                raise
-            if isinstance(error, FAULTS) and not self._mirrors.fails_for_long(table.table_id):
-                _log.warning("mirror %s of %s.%s: %s; it is tried again", table.path, table.database, table.table, error)
-                raise _Again from error
-            found = _aside(table, f"{type(error).__name__}: {str(error)[:_WORDS]}")
-        with self._lock:
-            self.tables[table.table_id] = found
-
-    # DDLs.
-
-    def _ddl(self, job: Job, ts: int, *, early: bool) -> None:
-        self.history = self.history.merged([job])
-        ids: Iterable[int] = self.history.tables_of_job(job)
-        if job.type == JobType.FLASHBACK_CLUSTER:
-            ids = [i for i, t in self.tables.items() if t.state == MIRRORED]
-        if job.type in (JobType.EXCHANGE_PARTITION, *NEW_TABLE_ID):
-            ids = {*ids, job.table_id} | ({job.table_info.id} if job.table_info is not None else set())
-        ids = sorted(ids)
-        before_ts = ts if early else ts - 1
-        for table_id in ids:
-            if table_id in self._waiting:
-                self._merge(table_id, before_ts)
-            if table_id in self.tables:
-                self._row(table_id, before_ts)
-        if job.type == JobType.EXCHANGE_PARTITION:
-            self._exchange(job, ts)
-        else:
-            former = self.tables.get(job.table_id)
-            for table_id in ids:
-                self._follow(table_id, former, job, ts)
-        for table_id in ids:
-            if table_id in self.tables:
-                self._row(table_id, ts)
-
-    def _follow(self, table_id: int, former: MirrorState | None, job: Job, ts: int) -> None:
-        """What a job makes of one table; ``former``: the job's own table before it."""
-        after = self.history.table_at(table_id, self.history.newest_version)
-        known = self.tables.get(table_id)
-        if after is None:
-            if known is not None:
-                self.tables[table_id] = replace(known, state=DROPPED, schema_version=int(job.version))
-            return
-        if after.info.is_view or after.info.is_sequence:
-            return
-        now = self._as_named(known, after, int(job.version))
-        if known is None and job.type in _MAKES:
-            self._changed(now, lambda table: self._made(table, ts))
-        elif known is None and job.type in NEW_TABLE_ID and former is not None and former.state == MIRRORED:
-            # The rows, where they are, under another id.
-            moved = replace(now, path=former.path, version=former.version, upto_ts=former.upto_ts, info=former.info)
-            self._changed(moved, lambda table: self._altered(table, after.info, job, ts))
-        elif known is None and job.type in NEW_TABLE_ID and former is not None and former.state == LOADING:
-            self.tables[table_id] = _unloaded(now)
-        elif known is None:
-            self.tables[table_id] = _aside(now, (former.why if former is not None else None) or _NOT_FROM_THE_BEGINNING)
-        elif known.state == DROPPED and job.type in _RESTORES and known.path and known.why is None:
-            self.tables[table_id] = replace(now, state=MIRRORED)
-        elif known.state == LOADING:
-            self.tables[table_id] = now
-        elif known.state != MIRRORED:
-            self.tables[table_id] = replace(now, state=STALE, why=known.why or _NOT_FROM_THE_BEGINNING, info=known.info)
-        elif not self._mirrors.keeps(after):
-            self.tables[table_id] = _aside(
-                replace(now, info=known.info), f"filters leave out {after.schema}.{after.name}, and its rows from here on"
-            )
-        else:
-            self._changed(replace(now, info=known.info), lambda table: self._altered(table, after.info, job, ts))
-
-    def _as_named(self, known: MirrorState | None, after: TableAt, version: int) -> MirrorState:
-        database, name = self._mirrors.named(after)
-        if known is None:
-            return MirrorState(after.table_id, database, name, info=after.info, schema_version=version)
-        return replace(known, database=database, table=name, info=after.info, schema_version=max(version, known.schema_version))
-
-    def _made(self, table: MirrorState, ts: int, batches: Iterable[pa.RecordBatch] = ()) -> MirrorState:
-        """A new mirror."""
-        assert table.info is not None
-        path, schema, stamp = _new_path(table), mirror_schema(table.info), self._mirrors.stamp(ts)
-        mirror = MirrorTable.created(self._mirrors.uri(path), schema, stamp)
-        if rows := list(batches):
-            mirror.append(pa.Table.from_batches(rows, schema), stamp)
-        self._mirrors.keep(path, mirror)
-        return replace(table, path=path, version=mirror.version, upto_ts=ts)
-
-    def _altered(self, table: MirrorState, after: TableInfo, job: Job, ts: int) -> MirrorState:
-        """A mirror after a job of its table; ``table`` has the definition before."""
-        before, stamp = table.info, self._mirrors.stamp(ts)
-        assert before is not None
-        if job.type == JobType.FLASHBACK_CLUSTER:
-            raise Unfollowed("FLASHBACK CLUSTER changed its rows without row changes")
-        if job.type in _KEEPS_ROWS and hidden_column(before) is not None:
-            raise Unfollowed(f"{job.type_name} gave its rows, which have no clustered key, other _tidb_rowids")
-        done = replace(table, info=after, upto_ts=ts)
-        if job.type in _EMPTIES:
-            mirror = self._mirrors.mirror(table, stamp)
-            mirror.delete(rows_of_partitions(before, _emptied(before, after)), stamp)
-            return replace(done, version=mirror.version)
-        change = ColumnMoves.of(before, after, job.query)
-        if change.none:
-            return replace(done, upto_ts=table.upto_ts)
-        mirror, metadata = self._mirrors.mirror(table, stamp), change.metadata
-        if metadata is not None:
-            mirror.alter(metadata, stamp)
-            return replace(done, version=mirror.version)
-        path = _new_path(table)
-        made = mirror.rewritten(self._mirrors.uri(path), mirror_schema(after), change.turned, stamp)
-        self._mirrors.keep(path, made)
-        return replace(done, path=path, version=made.version)
-
-    def _exchange(self, job: Job, ts: int) -> None:
-        """A partition and a plain table exchange their rows, and the plain table takes the partition's id."""
-        parent = self.tables.get(job.table_info.id) if job.table_info is not None else None
-        plain, stamp = self.tables.get(job.table_id), self._mirrors.stamp(ts)
-        if plain is not None:
-            self.tables[plain.table_id] = replace(plain, state=DROPPED, schema_version=int(job.version))
-        newest = self.history.newest_version
-        ids = [i for i in self.history.tables_of_job(job) if i != job.table_id and (parent is None or i != parent.table_id)]
-        came = next((t for i in ids if (t := self.history.table_at(i, newest)) is not None), None)
-        after = self.history.table_at(parent.table_id, newest) if parent is not None else None
-        if parent is None or after is None or parent.info is None or came is None:
-            why = _NOT_FROM_THE_BEGINNING
-            if parent is not None and parent.state == MIRRORED:
-                self.tables[parent.table_id] = _aside(parent, f"{why}: of the table that it has exchanged a partition with")
-            return
-        taken = self._as_named(None, came, int(job.version))
-        if LOADING in (parent.state, plain.state if plain is not None else None):
-            self.tables |= {parent.table_id: _unloaded(replace(parent, info=after.info)), taken.table_id: _unloaded(taken)}
-            return
-        if parent.state != MIRRORED or plain is None or plain.state != MIRRORED:
-            for table in (parent, taken):
-                self.tables[table.table_id] = _aside(
-                    table, f"a partition was exchanged with a table that is not mirrored ({job.query[:200]})"
-                )
-            return
-        before, other = parent.info, plain
-
-        def exchanged(table: MirrorState) -> MirrorState:
-            where = rows_of_partitions(before, _emptied(before, after.info))
-            mirror = self._mirrors.mirror(table, stamp)
-            rows = list(mirror.read(where))
-            assert other.info is not None
-            self.tables[taken.table_id] = self._made(taken, ts, _under(mirror_schema(came.info), mirror_schema(before), rows))
-            brought = _under(mirror_schema(before), mirror_schema(other.info), self._mirrors.mirror(other, stamp).read())
-            mirror.delete(where, stamp)
-            mirror.append(pa.Table.from_batches(brought, mirror_schema(before)), stamp)
-            _require_own_rowids(before, mirror)
-            if "WITHOUT VALIDATION" in " ".join(job.query.upper().split()):
-                raise Unfollowed("a partition has rows that came WITHOUT VALIDATION, which may belong to another one")
-            return replace(table, info=after.info, version=mirror.version, upto_ts=ts, schema_version=int(job.version))
-
-        self._changed(parent, exchanged)
-        if taken.table_id not in self.tables:
-            self.tables[taken.table_id] = _aside(taken, self.tables[parent.table_id].why or "")
-
-
-def _aside(table: MirrorState, why: str) -> MirrorState:
-    _log.warning("table %s.%s (id %d) is not mirrored any more: %s", table.database, table.table, table.table_id, why)
-    return replace(table, state=STALE, why=why)
-
-
-def _unloaded(table: MirrorState) -> MirrorState:
-    """A table that is to be loaded, whatever it was."""
-    return replace(table, path="", version=None, upto_ts=0, state=LOADING, why=None)
-
-
-def _require_own_rowids(info: TableInfo, mirror: MirrorTable) -> None:
-    """An exchange of partitions may leave two rows with one ``_tidb_rowid``."""
-    hidden = hidden_column(info)
-    if (
-        info.partitions
-        and hidden is not None
-        and mirror.is_true_of_some(f"SELECT {hidden.name} FROM t GROUP BY {hidden.name} HAVING count(*) > 1")
-    ):
-        raise Unfollowed("EXCHANGE PARTITION left two rows with one _tidb_rowid")
-
-
-def _new_path(table: MirrorState) -> str:
-    """Where nothing is or will be: ``old_versions`` removes what an attempt that died has left."""
-    return f"tables/{table.table_id}-{uuid.uuid4().hex[:8]}"
-
-
-def _by_table(rows: pa.Table) -> dict[int, pa.Table]:
-    """Row changes by table id, in order."""
-    rows = rows.sort_by([("table_id", "ascending"), ("commit_ts", "ascending"), ("seq", "ascending")]).combine_chunks()
-    ids, begins = np.unique(rows["table_id"].to_numpy(), return_index=True)
-    ends = [*begins[1:], rows.num_rows][: len(ids)]
-    return {int(i): rows.slice(b, e - b) for i, b, e in zip(ids, begins, ends, strict=True)}
-
-
 def _before(ddls: list[dict[str, Any]], after_ts: int, upto_ts: int) -> int:
     """A ts in (``after_ts``, ``upto_ts``] up to which no DDL comes before a row change; an early one has the ts of the rows before it, another no rows."""
     if not ddls:
         return upto_ts
     first = int(ddls[0]["commit_ts"])
     return first if ddls[0]["early"] or first <= after_ts + 1 else first - 1
-
-
-def _emptied(before: TableInfo, after: TableInfo) -> list[str]:
-    """The partitions that are gone or have another id."""
-    there = {p.id for p in after.partitions}
-    return [p.name for p in before.partitions if p.id not in there]
-
-
-def _under(schema: pa.Schema, former: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Rows of a table with the columns ``former`` under the columns, in the same places, of another table."""
-    return [pa.RecordBatch.from_arrays(batch.select(former.names).columns, schema=schema) for batch in batches]

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
-from pyspark_tidb_binlog.sinks.lake import mirrors
+from pyspark_tidb_binlog.sinks.lake import mirror_round, mirrors
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed, rows_of_partitions
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
@@ -94,7 +94,7 @@ def test_a_table_that_fails_is_set_aside_and_the_others_go_on(tmp_path: Path, mo
         real(self, *given)
 
     monkeypatch.setattr(MirrorTable, "merge", merge)
-    monkeypatch.setattr(mirrors, "_LONG", 0.0)
+    monkeypatch.setattr(mirror_round, "_LONG", 0.0)
     sink = sink_of(tmp_path, mirrors=True)
     replicate(sink, case="bank")
     eventually(lambda: any(s.state == "stale" for s in published(tmp_path).values()))

@@ -35,7 +35,9 @@ HOUR = tso(3_600_000)
 NOW = 1000 * HOUR
 
 
-def row(number: int, hours_ago: float, table_id: int = 7, version: int = 9, state: str = "mirrored") -> dict[str, Any]:
+def row(
+    number: int, hours_ago: float, table_id: int = 7, version: int = 9, state: str = "mirrored", job: str | None = None
+) -> dict[str, Any]:
     return {
         "number": number,
         "resolved_ts": NOW - int(hours_ago * HOUR),
@@ -46,6 +48,7 @@ def row(number: int, hours_ago: float, table_id: int = 7, version: int = 9, stat
         "database": "shop",
         "table": "orders",
         "version": number,
+        "job": job,
     }
 
 
@@ -57,6 +60,7 @@ def row(number: int, hours_ago: float, table_id: int = 7, version: int = 9, stat
         ([row(1, 5.1), row(2, 4.8), row(3, 4.6), row(4, 4.2), row(5, 3.5)], [2, 3]),
         ([row(1, 5.1), row(2, 4.8), row(3, 4.6, version=10), row(4, 4.4, version=10), row(5, 4.2, version=10), row(6, 2)], [4]),
         ([row(1, 30), row(2, 29), row(3, 28), row(4, 23)], [1, 2]),
+        ([row(1, 30, job="{}"), row(2, 29), row(3, 28), row(4, 23)], [2]),
         ([row(1, 30)], []),
         ([row(1, 30), row(2, 29, state="dropped")], [1, 2]),
         ([row(1, 30), row(2, 23, state="dropped")], []),
