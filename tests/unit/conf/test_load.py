@@ -278,6 +278,8 @@ def test_lists_of_tables(tmp_path: Path) -> None:
         ('[[syncer.ignore-table]]\ndb-name = "d"\n', "syncer.ignore-table has an empty db-name or tbl-name"),
         ("syncer.ignore-table = [1]\n", "number 1 is not a TOML table"),
         ('[syncer]\nignore-table = "d.t"\n', "'d.t' is not a list of tables"),
+        ('[syncer]\nreplicate-do-db = ["d", ""]\n', "syncer.replicate-do-db has an empty name"),
+        ('[syncer]\nignore-schemas = ["d", ""]\n', "syncer.ignore-schemas has an empty name"),
         ('[[syncer.table-migrate-rule]]\nsource = "x"\n', "source is a table: write [source]"),
     ],
 )
