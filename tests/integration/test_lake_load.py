@@ -79,6 +79,16 @@ def loaded(lake: Path) -> bool:
     return all(s.state != LOADING for s in published(lake).values())
 
 
+def await_loads(run: BootstrappedStream, condition: Callable[[], bool]) -> None:
+    """The upstream goes on meanwhile: only then it can be read at any moment of the lake."""
+
+    def met() -> bool:
+        run.mirror.tick()
+        return condition()
+
+    eventually(met, seconds=60, pause=0.1)
+
+
 def rows(lake: Path) -> dict[str, list[dict[str, Any]]]:
     """All tables, which are mirrored."""
     found = published(lake)
@@ -106,7 +116,7 @@ def test_a_first_load_and_the_stream_are_what_binlogs_make(
     for number in range(6):
         more_changes(run, number)
         run.apply()
-    eventually(lambda: loaded(lake), seconds=60)
+    await_loads(run, lambda: loaded(lake))
     run.restart()
     whole(run, tmp_path / "whole")
     assert rows(lake) == rows(tmp_path / "whole")
@@ -130,7 +140,7 @@ def test_a_table_is_loaded_again_and_by_a_drainer_that_runs(run: BootstrappedStr
     run.begin(BootstrapRequest(tables=(("SHOP", "item"), ("shop", "LOG"))))
     more_changes(run, 2)
     run.apply()
-    eventually(lambda: loaded(lake) and published(lake)["shop.log"].path != paths["shop.log"], seconds=60)
+    await_loads(run, lambda: loaded(lake) and published(lake)["shop.log"].path != paths["shop.log"])
     assert {name for name, s in published(lake).items() if s.path != paths[name]} == {"shop.item", "shop.log"}
     loader = TableLoader(spark, run._config, NOTHING, run.stop, run.mirror.reader(spark.sparkContext.broadcast))
     history = run.history()
@@ -138,7 +148,7 @@ def test_a_table_is_loaded_again_and_by_a_drainer_that_runs(run: BootstrappedStr
     run.sink.load(loader.named("shop.named", stand))
     more_changes(run, 3)
     run.apply()
-    eventually(lambda: loaded(lake) and published(lake)["shop.named"].path != paths["shop.named"], seconds=60)
+    await_loads(run, lambda: loaded(lake) and published(lake)["shop.named"].path != paths["shop.named"])
     run.restart()
     whole(run, tmp_path / "whole")
     assert rows(lake) == rows(tmp_path / "whole")
@@ -185,13 +195,13 @@ def test_gc_that_has_passed_is_waited_out_and_while_a_table_is_read_sets_it_asid
     before = re.search(r"lake\.at\((\d+)\)", str(refused.value))
     assert before is not None and now.at(before[1]).table("shop.item").count() == 40
     run.mirror.collect(0)
-    eventually(lambda: loaded(lake), seconds=60)
+    await_loads(run, lambda: loaded(lake))
     found = published(lake)
     assert {name: s.state for name, s in found.items()} == {"shop.item": "stale", "shop.log": MIRRORED, "shop.named": MIRRORED}
     assert "raise tidb_gc_life_time" in str(found["shop.item"].why)
     left.clear()
     run.begin(ALL)
-    eventually(lambda: published(lake)["shop.item"].state == MIRRORED, seconds=60)
+    await_loads(run, lambda: published(lake)["shop.item"].state == MIRRORED)
     run.restart()
     whole(run, tmp_path / "whole")
     assert rows(lake) == rows(tmp_path / "whole")
@@ -214,7 +224,7 @@ def test_a_stop_does_not_wait_for_the_upstream(
     blocker("UNLOCK TABLES")
     assert published(lake)["shop.item"].state == LOADING
     run.begin()
-    eventually(lambda: loaded(lake), seconds=60)
+    await_loads(run, lambda: loaded(lake))
     run.restart()
     whole(run, tmp_path / "whole")
     assert rows(lake) == rows(tmp_path / "whole")
