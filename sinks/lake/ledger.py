@@ -130,7 +130,7 @@ class LedgerSpan:
         """The DDLs, in any order. Files without one are passed over by their statistics."""
         at_begin = (pc.field("commit_ts") == self.after_ts) & ~pc.field("job_id").isin(pa.array(list(self.jobs), pa.int64()))
         return pa.Table.from_batches(
-            self._batches(columns, (pc.field("op") == "ddl") & (at_begin | (pc.field("commit_ts") > self.after_ts))), _of_ledger(columns)
+            self._batches(columns, (pc.field("op") == "ddl") & (at_begin | (pc.field("commit_ts") > self.after_ts))), of_ledger(columns)
         )
 
     def changes(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -138,7 +138,7 @@ class LedgerSpan:
         return self._batches(columns, (pc.field("op") != "ddl") & (pc.field("commit_ts") > self.after_ts))
 
     def _batches(self, columns: Sequence[str], where: pc.Expression) -> Iterator[pa.RecordBatch]:
-        schema, where = _of_ledger(columns), where & (pc.field("commit_ts") <= self.upto_ts)
+        schema, where = of_ledger(columns), where & (pc.field("commit_ts") <= self.upto_ts)
         for file in self.files:
             if file.first_ts <= self.upto_ts:
                 found = pads.dataset(unquote(file.path), filesystem=self.store, format="parquet")
@@ -443,7 +443,8 @@ def without_views(kind: pa.DataType) -> pa.DataType:
     return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind, kind)
 
 
-def _of_ledger(columns: Sequence[str]) -> pa.Schema:
+def of_ledger(columns: Sequence[str]) -> pa.Schema:
+    """These columns of ``LEDGER``."""
     return pa.schema([LEDGER.field(name) for name in columns])
 
 

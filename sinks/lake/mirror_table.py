@@ -165,9 +165,7 @@ class MirrorTable:
                 parts += written_files(self.uri, stored, _kept_rows(found, stays, stored))
                 removed.append(RemoveAction(path, True, int(time.time() * 1000), size, {}))
         if removed:
-            actions: list[AddAction | RemoveAction] = [*(part.added() for part in parts), *removed]
-            self._table.create_write_transaction(actions, "append", self._table.schema(), commit_properties=stamp.commit)
-            self._table.update_incremental()
+            self._commit([*(part.added() for part in parts), *removed], "append", self._table.schema(), stamp)
             without_logs(self.uri, parts)
         failpoints.point("after-mirror-merge")
 
@@ -187,9 +185,7 @@ class MirrorTable:
         """Add the rows of ``parts``, which were written as ``stored_schema``."""
         failpoints.point("before-load-commit")
         if parts:
-            actions: list[AddAction | RemoveAction] = [part.added() for part in parts]
-            self._table.create_write_transaction(actions, "append", self._table.schema(), commit_properties=stamp.commit)
-            self._table.update_incremental()
+            self._commit([part.added() for part in parts], "append", self._table.schema(), stamp)
             without_logs(self.uri, parts)
         failpoints.point("after-load-commit")
 

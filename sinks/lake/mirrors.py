@@ -24,8 +24,7 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import LeaseLost, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
-from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, scanned
-from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
+from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, of_ledger, scanned
 from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TableLoads, TablesThen
 from pyspark_tidb_binlog.sinks.lake.mirror_round import WORDS, OpenMirrors, Round, RoundFailed, aside, new_path, require_own_rowids
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, is_error
@@ -46,7 +45,7 @@ _SLICE = 0.1
 _PATIENCE = 5.0
 """Seconds that the end waits for an answer of the upstream."""
 _OF_DDL = ("commit_ts", "seq", "schema_version", "job_id", "early", "job")
-_CHANGES = pa.schema([LEDGER.field(name) for name in NEEDED])
+_CHANGES = of_ledger(NEEDED)
 
 
 class Mirrors:
