@@ -90,7 +90,10 @@ class DrainerPages:
             self._reload_tables(names)
         except ReplicationError as error:
             return node_answer(str(error), OTHER_ERROR)
-        return node_answer(f"{names} will be read again from the upstream, at the next moment of the lake", SUCCESS)
+        return node_answer(
+            f"{names} will be read again from the upstream, at the next moment of the lake: if this Drainer dies before `lake tables` shows it, ask again",
+            SUCCESS,
+        )
 
     def _change(self, node_id: str, action: str) -> HttpResponse:
         if node_id != self._node_id:

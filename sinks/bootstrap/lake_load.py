@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import SchemaMoves, require_s
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import KeyRange, chunk_sql
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, handle_of
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of, expression
-from pyspark_tidb_binlog.sinks.lake.ledger import WrittenPart, written_files
+from pyspark_tidb_binlog.sinks.lake.ledger import FULL, WrittenPart, written_files
 from pyspark_tidb_binlog.sinks.lake.ledger_parts import PARTS, parts_in, row_of
 from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TablesThen
 from pyspark_tidb_binlog.sinks.lake.net_changes import hidden_column, read_rows
@@ -177,7 +177,7 @@ class _Mirror:
 
     def written(self, session: Session, within: KeyRange, stopped: Callable[[], bool]) -> Iterator[WrittenPart]:
         """The rows of a range, in files."""
-        return written_files(self.uri, self.stored, self._rows(session, within, stopped))
+        return written_files(self.uri, self.stored, self._rows(session, within, stopped), FULL)
 
     def _rows(self, session: Session, within: KeyRange, stopped: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
         info = self.table.info

@@ -32,7 +32,7 @@ from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.late_record import LateRecord, Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
 from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState, LakeWriter
-from pyspark_tidb_binlog.sinks.lake.ledger import CommitUnclear, Ledger, LiveFile, WrittenPart
+from pyspark_tidb_binlog.sinks.lake.ledger import CommitUnclear, Ledger, LiveFile, WrittenPart, without_logs
 from pyspark_tidb_binlog.sinks.lake.ledger_parts import parts_of
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ddl_row, ledger_rows
 from pyspark_tidb_binlog.sinks.lake.mirror_load import TableLoads
@@ -126,7 +126,8 @@ class LakeSink(Sink):
     def load(self, tables: Sequence[Job], *, absent: bool = False) -> None:
         """Have the mirrors load tables at a moment to come (``Sink.load``)."""
         if self._mirrors is not None:
-            self._mirrors.load(tables, self._commit_ts, absent=absent)
+            # The stream may be further by steps without rows, which are recorded together.
+            self._mirrors.load(tables, self._state.commit_ts or 0, absent=absent)
 
     def defer(self, note: Note) -> None:
         """Record the end of steps without rows at most every few seconds (``Sink.defer``)."""
@@ -149,7 +150,7 @@ class LakeSink(Sink):
             failpoints.point("before-deletes")
             parts = parts_of(events, step, skipped_ts, self._settings.directory)
             done = self._write(step, sum(p.rows for p in parts), parts=parts)
-            self._ledger.tidy(parts)
+            without_logs(self._ledger.uri, parts)
         return done
 
     def apply_ddl(self, step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> DdlResult:

@@ -59,14 +59,15 @@ _SETTINGS = {
     # Another program that cleaned the log could remove the newest state.
     "delta.enableExpiredLogCleanup": "false",
 }
-_RUN_BYTES = 64 << 20
+RUN_BYTES = 64 << 20
 """Of rows in memory that become a file: what an executor holds."""
 _BATCH_ROWS = 1 << 14
 _FIRST_LOOK = 10
 _NO_LAST_TS = (1 << 63) - 1
 _WRITER = WriterProperties(compression="SNAPPY")
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-_FULL = "runs"
+FULL = "runs"
+"""Where files are that no compaction takes again."""
 _IN_ORDER = [(name, "ascending") for name in ("table_id", "commit_ts", "seq", "schema_version")]
 _FAULTS = (DeltaError, OSError)
 
@@ -85,7 +86,7 @@ class LiveFile:
 
     path: str
     size: int
-    first_ts: int
+    first_ts: int = 0
     """The smallest commit_ts; 0 if it has no statistics."""
     last_ts: int = _NO_LAST_TS
     """The largest commit_ts; above all if it has no statistics."""
@@ -93,7 +94,7 @@ class LiveFile:
     @property
     def closed(self) -> bool:
         """Whether no compaction takes it."""
-        return self.path.startswith(f"{_FULL}/")
+        return self.path.startswith(f"{FULL}/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ class Ledger:
             ApplyError: it is no ledger, or cannot be read.
         """
         try:
-            if self._table is None or not self._in_log(self._table.version()):
+            if self._table is None or not in_log(self._table, self._table.version()):
                 self._table = DeltaTable(self.uri)
             return at_newest(self._table, self._newest_state)
         except TableNotFoundError:
@@ -226,7 +227,7 @@ class Ledger:
             raise CommitUnclear(str(error)) from error
         if table.version() != version + 1:
             raise CommitUnclear(f"the handle is at version {table.version()} after a commit of {version + 1}")
-        if not self._in_log(version):
+        if not in_log(table, version):
             raise CommitUnclear(f"the log has gone on from version {version}, and nobody reads version {version + 1} any more")
 
     def span(self, after_ts: int, jobs: Collection[int], upto_ts: int, most_bytes: int = 1 << 62) -> "LedgerSpan":
@@ -248,10 +249,6 @@ class Ledger:
         """The version that is known."""
         return self._held.version()
 
-    def tidy(self, parts: Sequence[WrittenPart]) -> None:
-        """Remove what only the executors' writing of ``parts`` needed (``without_logs``)."""
-        without_logs(self.uri, parts)
-
     # Upkeep: by a handle of its own.
 
     def files(self) -> list[LiveFile]:
@@ -264,7 +261,7 @@ class Ledger:
         return [LiveFile(path, size, first or 0, last or _NO_LAST_TS) for path, size, first, last in rows]
 
     def rewritten(self, files: Sequence[LiveFile], given_up: Callable[[], bool]) -> list[WrittenPart]:
-        """The rows of ``files`` in new files that no commit knows yet. It holds some ``_RUN_BYTES`` of rows twice.
+        """The rows of ``files`` in new files that no commit knows yet. It holds some ``RUN_BYTES`` of rows twice.
 
         Raises:
             ApplyError: a file cannot be read or written.
@@ -275,8 +272,8 @@ class Ledger:
                 if given_up():
                     break
                 held.append(pq.read_table(file.path, filesystem=store, partitioning=None).cast(LEDGER))
-                if sum(table.nbytes for table in held) >= _RUN_BYTES:
-                    parts += _sorted_part(self._lake, held, _FULL)
+                if sum(table.nbytes for table in held) >= RUN_BYTES:
+                    parts += _sorted_part(self._lake, held, FULL)
                     held = []
             return parts + (_sorted_part(self._lake, held, "parts") if held else [])
         except (*_FAULTS, pa.ArrowException) as error:
@@ -288,7 +285,7 @@ class Ledger:
         Raises:
             ApplyError: it cannot be written, or the log has gone on so far that readers would miss what came since.
         """
-        if not self._in_log(self.version):
+        if not in_log(self._held, self.version):
             raise ApplyError(f"the log of {self.uri} has no version {self.version} any more")
         try:
             self._held.create_checkpoint()
@@ -321,10 +318,6 @@ class Ledger:
         except _FAULTS as error:
             raise ApplyError(f"old files of {self.uri} cannot be removed: {error}") from error
 
-    def _in_log(self, version: int) -> bool:
-        """Whether the log still has a version. Where ``shorten_log`` of another process has removed it, the next number may be free again."""
-        return bool(self._store.get_file_info(f"_delta_log/{version:020}.json").type != pafs.FileType.NotFound)
-
     @property
     def _store(self) -> pafs.FileSystem:
         return store_of(self._held)
@@ -352,6 +345,11 @@ class Ledger:
 def store_of(table: DeltaTable) -> pafs.FileSystem:
     """The files of a table, wherever they are."""
     return pafs.PyFileSystem(DeltaStorageHandler.from_table(table._table))
+
+
+def in_log(table: DeltaTable, version: int) -> bool:
+    """Whether the log still has a version. Where ``shorten_log`` of another process, or a person, has removed it, the next number may be free again."""
+    return bool(store_of(table).get_file_info(f"_delta_log/{version:020}.json").type != pafs.FileType.NotFound)
 
 
 def remove_files(uri: str, store: pafs.FileSystem, paths: Iterable[str]) -> None:
@@ -454,11 +452,11 @@ def _sorted_part(lake: str, tables: Sequence[pa.Table], kind: str) -> list[Writt
 
 
 def runs(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """``batches`` by about ``_RUN_BYTES``. One stream took delta-rs 3 GiB of memory for rows of 100 kB (docs/adr/0012)."""
+    """``batches`` by about ``RUN_BYTES``. One stream took delta-rs 3 GiB of memory for rows of 100 kB (docs/adr/0012)."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
         held.append(batch)
-        if sum(one.nbytes for one in held) >= _RUN_BYTES:
+        if sum(one.nbytes for one in held) >= RUN_BYTES:
             yield held
             held = []
     if held:

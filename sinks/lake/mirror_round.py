@@ -6,11 +6,12 @@ A failure that may pass ends the round (``RoundFailed``), and nothing of it coun
 
 import json
 import logging
+import shutil
 import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -20,10 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID, Job, JobType
+from pyspark_tidb_binlog.schemas.errors import LeaseLost, Stopped
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed, rows_of_partitions
-from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, MirrorTable, Stamp, is_error
+from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater
+from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, GONE, MirrorTable, Stamp, is_error
 from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, LOADING, MIRRORED, STALE, MirrorState
 from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges, hidden_column, mirror_schema, net_changes
 from pyspark_tidb_binlog.sinks.lake.row_pieces import RowPieces
@@ -36,7 +39,7 @@ _AT_ONCE = 2
 _HANDLES = 2_000
 _LONG = 300.0
 """Seconds for which a table holds up the others before it is set aside."""
-WORDS = 300
+_WORDS = 300
 """Of an error, in ``why``."""
 _KEEPS_ROWS = frozenset({JobType.ALTER_PARTITIONING, JobType.REMOVE_PARTITIONING, JobType.REORGANIZE_PARTITION})
 """Jobs that distribute a table's rows in another way."""
@@ -57,19 +60,22 @@ class OpenMirrors:
         self._handles: dict[str, MirrorTable] = {}
         self._failed: dict[int, float] = {}
         """Since when tables fail, by the monotonic clock."""
+        self._made: list[str] = []
+        """Where mirrors were made that may not be published yet."""
 
     def forget(self) -> None:
         """Open each mirror anew."""
         self._handles.clear()
 
-    def all_well(self) -> None:
-        """No table fails."""
-        self._failed.clear()
+    def all_well(self, tables: Mapping[int, MirrorState]) -> None:
+        """``tables`` are published: only those that are to be loaded may still fail."""
+        self._failed = {i: since for i, since in self._failed.items() if i in tables and tables[i].state == LOADING}
+        self._made.clear()
 
     def mirror(self, table: MirrorState, stamp: Stamp) -> MirrorTable:
         """The handle on a mirror, at its version."""
         found = self._handles.get(table.path)
-        if found is None or found.version != table.version:
+        if found is None or found.version != table.version or not found.is_there:
             assert table.version is not None
             found = MirrorTable.at(self.uri(table.path), table.version, stamp)
             self.keep(table.path, found)
@@ -81,6 +87,19 @@ class OpenMirrors:
             self._handles.clear()
         self._handles[path] = table
 
+    def new_path(self, table: MirrorState) -> str:
+        """Where nothing is or will be: what a failure leaves there goes by ``discard``, what a death leaves by ``old_versions``."""
+        path = f"tables/{table.table_id}-{uuid.uuid4().hex[:8]}"
+        self._made.append(path)
+        return path
+
+    def discard(self, named: Collection[str], begin: int = 0) -> None:
+        """Remove the mirrors that were made, from ``begin`` on, and are not ``named``; in a store that is not local they stay."""
+        for path in self._made[begin:]:
+            if path not in named and "://" not in self._lake:
+                shutil.rmtree(self.uri(path), ignore_errors=True)
+        del self._made[begin:]
+
     def uri(self, path: str) -> str:
         """Where a mirror is."""
         return f"{self._lake}/{path}"
@@ -89,18 +108,44 @@ class OpenMirrors:
         """What a commit of a mirror records."""
         return Stamp(upto_ts, self.epoch)
 
-    def fails_for_long(self, table_id: int) -> bool:
-        """Whether a table has failed for more than ``_LONG``: a full disk, or a race with a writer that was suspended, is over by then."""
-        return time.monotonic() - self._failed.setdefault(table_id, time.monotonic()) > _LONG
+    def tried(self, table: MirrorState, change: Callable[[MirrorState], MirrorState]) -> MirrorState:
+        """What ``change`` makes of a table. If it fails for more than ``_LONG``, or can never be done, the table is set aside: a full disk, or a race with
+        a writer that was suspended, is over by then.
+
+        Raises:
+            RoundFailed: it is to be tried again.
+            LoadLater, LeaseLost, Stopped: as ``change`` raises them.
+        """
+        begin = len(self._made)
+        try:
+            return change(table)
+        except BaseException as error:
+            self.discard((), begin)
+            if isinstance(error, LoadLater | LeaseLost | Stopped) or not is_error(error):
+                raise
+            if isinstance(error, Unfollowed):
+                return aside(table, str(error))
+            if isinstance(error, GONE):
+                # A person has removed it.
+                _log.warning(
+                    "the mirror of %s.%s (id %d) is gone, so the table is to be loaded", table.database, table.table, table.table_id
+                )
+                return _unloaded(table)
+            now = time.monotonic()
+            if isinstance(error, FAULTS) and now - self._failed.setdefault(table.table_id, now) <= _LONG:
+                _log.warning("table %s.%s (id %d): %s; it is tried again", table.database, table.table, table.table_id, error)
+                raise RoundFailed from error
+            return aside(table, f"{type(error).__name__}: {str(error)[:_WORDS]}")
 
     def named(self, table: TableAt) -> tuple[str, str]:
         """Database and table as the lake has them."""
         to = self._selection.routes.target(table.schema, table.name)
         return to.schema, to.name
 
-    def keeps(self, table: TableAt) -> bool:
-        """Whether its rows come to the ledger."""
-        return self._selection.keeps(table)
+    def require_kept(self, table: TableAt) -> None:
+        """Its rows come to the ledger, or ``Unfollowed``."""
+        if not self._selection.keeps(table):
+            raise Unfollowed(f"filters leave out {table.schema}.{table.name}, and its rows from here on")
 
 
 class RoundFailed(Exception):
@@ -167,7 +212,7 @@ class Round:
             stamp = self._mirrors.stamp(upto_ts)
             mirror = self._mirrors.mirror(table, stamp)
             mirror.merge(net, stamp)
-            mirror.tidy(stamp)
+            mirror.tidy(net.rows.schema, stamp)
             return replace(table, version=mirror.version, upto_ts=upto_ts)
 
         self._changed(table, merged)
@@ -202,16 +247,20 @@ class Round:
         def added(table: MirrorState, net: MirrorChanges) -> None:
             mirror_of(table).append(net.rows.filter(pc.invert(net.gone)), stamp)
 
+        def done(table: MirrorState) -> MirrorState:
+            assert table.info is not None
+            mirror = mirror_of(table)
+            mirror.tidy(mirror_schema(table.info), stamp)
+            return replace(table, version=mirror.version, upto_ts=self._upto_ts)
+
         self._each(pieces, lambda table, net: None if net.fresh else was[table.table_id].append(net.found_by))
         for table_id in list(was):
             if self.tables[table_id].state == MIRRORED:
                 self._changed(self.tables[table_id], removed)
         self._each(pieces, added)
-        for table_id, mirror in mirrors.items():
-            table = self.tables[table_id]
-            if table.state == MIRRORED:
-                mirror.tidy(stamp)
-                self.tables[table_id] = replace(table, version=mirror.version, upto_ts=self._upto_ts)
+        for table_id in mirrors:
+            if self.tables[table_id].state == MIRRORED:
+                self._changed(self.tables[table_id], done)
 
     def _each(self, pieces: RowPieces, use: Callable[[MirrorState, MirrorChanges], None]) -> None:
         """The net changes of each table in each piece; the tables stay."""
@@ -229,18 +278,8 @@ class Round:
                     self._changed(table, used)
 
     def _changed(self, table: MirrorState, change: Callable[[MirrorState], MirrorState]) -> None:
-        """Do something to a mirror; if that fails for long, or can never be done, set the table aside."""
-        try:
-            found = change(table)
-        except Unfollowed as error:
-            found = aside(table, str(error))
-        except BaseException as error:
-            if not is_error(error):
-                raise
-            if isinstance(error, FAULTS) and not self._mirrors.fails_for_long(table.table_id):
-                _log.warning("mirror %s of %s.%s: %s; it is tried again", table.path, table.database, table.table, error)
-                raise RoundFailed from error
-            found = aside(table, f"{type(error).__name__}: {str(error)[:WORDS]}")
+        """Do something to a mirror, or set the table aside (``OpenMirrors.tried``)."""
+        found = self._mirrors.tried(table, change)
         with self._lock:
             self.tables[table.table_id] = found
 
@@ -286,7 +325,7 @@ class Round:
         elif known is None and job.type in NEW_TABLE_ID and former is not None and former.state == MIRRORED:
             # The rows, where they are, under another id.
             moved = replace(now, path=former.path, version=former.version, upto_ts=former.upto_ts, info=former.info)
-            self._changed(moved, lambda table: self._altered(table, after.info, job, ts))
+            self._changed(moved, lambda table: self._altered(table, after, job, ts))
         elif known is None and job.type in NEW_TABLE_ID and former is not None and former.state == LOADING:
             self.tables[table_id] = _unloaded(now)
         elif known is None:
@@ -297,12 +336,8 @@ class Round:
             self.tables[table_id] = now
         elif known.state != MIRRORED:
             self.tables[table_id] = replace(now, state=STALE, why=known.why or _NOT_FROM_THE_BEGINNING, info=known.info)
-        elif not self._mirrors.keeps(after):
-            self.tables[table_id] = aside(
-                replace(now, info=known.info), f"filters leave out {after.schema}.{after.name}, and its rows from here on"
-            )
         else:
-            self._changed(replace(now, info=known.info), lambda table: self._altered(table, after.info, job, ts))
+            self._changed(replace(now, info=known.info), lambda table: self._altered(table, after, job, ts))
 
     def _as_named(self, known: MirrorState | None, after: TableAt, version: int) -> MirrorState:
         database, name = self._mirrors.named(after)
@@ -313,16 +348,17 @@ class Round:
     def _made(self, table: MirrorState, ts: int, batches: Iterable[pa.RecordBatch] = ()) -> MirrorState:
         """A new mirror."""
         assert table.info is not None
-        path, schema, stamp = new_path(table), mirror_schema(table.info), self._mirrors.stamp(ts)
+        path, schema, stamp = self._mirrors.new_path(table), mirror_schema(table.info), self._mirrors.stamp(ts)
         mirror = MirrorTable.created(self._mirrors.uri(path), schema, stamp)
         if rows := list(batches):
             mirror.append(pa.Table.from_batches(rows, schema), stamp)
         self._mirrors.keep(path, mirror)
         return replace(table, path=path, version=mirror.version, upto_ts=ts)
 
-    def _altered(self, table: MirrorState, after: TableInfo, job: Job, ts: int) -> MirrorState:
-        """A mirror after a job of its table; ``table`` has the definition before."""
-        before, stamp = table.info, self._mirrors.stamp(ts)
+    def _altered(self, table: MirrorState, at: TableAt, job: Job, ts: int) -> MirrorState:
+        """A mirror after a job of its table, which is ``at`` then; ``table`` has the definition before."""
+        self._mirrors.require_kept(at)
+        before, after, stamp = table.info, at.info, self._mirrors.stamp(ts)
         assert before is not None
         if job.type == JobType.FLASHBACK_CLUSTER:
             raise Unfollowed("FLASHBACK CLUSTER changed its rows without row changes")
@@ -340,7 +376,7 @@ class Round:
         if metadata is not None:
             mirror.alter(metadata, stamp)
             return replace(done, version=mirror.version)
-        path = new_path(table)
+        path = self._mirrors.new_path(table)
         made = mirror.rewritten(self._mirrors.uri(path), mirror_schema(after), change.turned, stamp)
         self._mirrors.keep(path, made)
         return replace(done, path=path, version=made.version)
@@ -355,40 +391,32 @@ class Round:
         ids = [i for i in self.history.tables_of_job(job) if i != job.table_id and (parent is None or i != parent.table_id)]
         came = next((t for i in ids if (t := self.history.table_at(i, newest)) is not None), None)
         after = self.history.table_at(parent.table_id, newest) if parent is not None else None
-        if parent is None or after is None or parent.info is None or came is None:
-            why = _NOT_FROM_THE_BEGINNING
-            if parent is not None and parent.state == MIRRORED:
-                self.tables[parent.table_id] = aside(parent, f"{why}: of the table that it has exchanged a partition with")
+        taken = self._as_named(None, came, int(job.version)) if came is not None else None
+        states = [table.state if table is not None else None for table in (parent, plain)]
+        if came is None or after is None or states != [MIRRORED, MIRRORED]:
+            for table in (t for t in (parent, taken) if t is not None):
+                why = f"a partition was exchanged with a table that is not mirrored ({job.query[:200]})"
+                self.tables[table.table_id] = _unloaded(table) if LOADING in states else aside(table, why)
             return
-        taken = self._as_named(None, came, int(job.version))
-        if LOADING in (parent.state, plain.state if plain is not None else None):
-            self.tables |= {parent.table_id: _unloaded(replace(parent, info=after.info)), taken.table_id: _unloaded(taken)}
-            return
-        if parent.state != MIRRORED or plain is None or plain.state != MIRRORED:
-            for table in (parent, taken):
-                self.tables[table.table_id] = aside(
-                    table, f"a partition was exchanged with a table that is not mirrored ({job.query[:200]})"
-                )
-            return
-        before, other = parent.info, plain
+        assert parent is not None and plain is not None and taken is not None and parent.info is not None and plain.info is not None
+        mirrored, before, other, former = parent, parent.info, plain, plain.info
 
-        def exchanged(table: MirrorState) -> MirrorState:
-            where = rows_of_partitions(before, _emptied(before, after.info))
+        def came_out(table: MirrorState) -> MirrorState:
+            rows = list(self._mirrors.mirror(mirrored, stamp).read(rows_of_partitions(before, _emptied(before, after.info))))
+            return self._made(table, ts, _under(mirror_schema(came.info), mirror_schema(before), rows))
+
+        def went_in(table: MirrorState) -> MirrorState:
             mirror = self._mirrors.mirror(table, stamp)
-            rows = list(mirror.read(where))
-            assert other.info is not None
-            self.tables[taken.table_id] = self._made(taken, ts, _under(mirror_schema(came.info), mirror_schema(before), rows))
-            brought = _under(mirror_schema(before), mirror_schema(other.info), self._mirrors.mirror(other, stamp).read())
-            mirror.delete(where, stamp)
+            brought = _under(mirror_schema(before), mirror_schema(former), self._mirrors.mirror(other, stamp).read())
+            mirror.delete(rows_of_partitions(before, _emptied(before, after.info)), stamp)
             mirror.append(pa.Table.from_batches(brought, mirror_schema(before)), stamp)
             require_own_rowids(before, mirror)
             if "WITHOUT VALIDATION" in " ".join(job.query.upper().split()):
                 raise Unfollowed("a partition has rows that came WITHOUT VALIDATION, which may belong to another one")
             return replace(table, info=after.info, version=mirror.version, upto_ts=ts, schema_version=int(job.version))
 
-        self._changed(parent, exchanged)
-        if taken.table_id not in self.tables:
-            self.tables[taken.table_id] = aside(taken, self.tables[parent.table_id].why or "")
+        self._changed(taken, came_out)
+        self._changed(parent, went_in)
 
 
 def aside(table: MirrorState, why: str) -> MirrorState:
@@ -411,11 +439,6 @@ def require_own_rowids(info: TableInfo, mirror: MirrorTable) -> None:
         and mirror.is_true_of_some(f"SELECT {hidden.name} FROM t GROUP BY {hidden.name} HAVING count(*) > 1")
     ):
         raise Unfollowed("EXCHANGE PARTITION left two rows with one _tidb_rowid")
-
-
-def new_path(table: MirrorState) -> str:
-    """Where nothing is or will be: ``old_versions`` removes what an attempt that died has left."""
-    return f"tables/{table.table_id}-{uuid.uuid4().hex[:8]}"
 
 
 def _by_table(rows: pa.Table) -> dict[int, pa.Table]:

@@ -9,7 +9,6 @@ change, ``rewritten`` writes another directory.
 
 import json
 import logging
-import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, TableFeatures, write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.schema import Field, Schema
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -31,10 +30,14 @@ from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, l
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.sinks.lake.ledger import (
     APP,
+    FULL,
     KEPT_HOURS,
+    RUN_BYTES,
+    LiveFile,
     WrittenPart,
     compare_and_swap,
     delta_schema,
+    in_log,
     runs,
     stats_of,
     store_of,
@@ -49,6 +52,8 @@ _log = logging.getLogger(__name__)
 
 FAULTS = (DeltaError, OSError)
 """What delta-rs raises: for a lost race, too."""
+GONE = TableNotFoundError
+"""What it raises where a table's directory was removed."""
 
 
 def is_error(error: BaseException) -> bool:
@@ -67,7 +72,8 @@ _WIDE = 4 << 10
 """Bytes of a row in a file, on average, from which no MERGE is made: it holds 8,192 rows at a time, several times over."""
 _BATCH_ROWS = 1 << 12
 _MOST_FILES = 64
-"""Live files at which a mirror is compacted: each merge adds some."""
+"""Small files at which a mirror is compacted: each merge adds some."""
+_SMALL_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +125,11 @@ class MirrorTable:
         return int(self._table.version())
 
     @property
+    def is_there(self) -> bool:
+        """Whether the log still has the version that is known: delta-rs would begin a new log where somebody has removed it."""
+        return in_log(self._table, self.version)
+
+    @property
     def columns(self) -> list[str]:
         """The names of the columns."""
         return [field.name for field in self._table.schema().fields]
@@ -155,23 +166,32 @@ class MirrorTable:
 
         A MERGE would do the same, but holds 8,192 rows at a time, several times over.
         """
-        stored, store = self.stored_schema(schema), store_of(self._table)
+        stored = self.stored_schema(schema)
         ids = found_by.rename_columns([stored.names[schema.get_field_index(name)] for name in found_by.column_names])
-        parts, removed = list[WrittenPart](), list[RemoveAction]()
-        for path, size in self._files():
-            found = pads.dataset(unquote(path), filesystem=store, format="parquet")
+        parts, changed = list[WrittenPart](), list[LiveFile]()
+        for file in self._files():
+            found = self._rows_of(file, stored)
             stays = _not_among(found.to_table(columns=ids.column_names), ids)
             if not stays.all():
-                parts += written_files(self.uri, stored, _kept_rows(found, stays, stored))
-                removed.append(RemoveAction(path, True, int(time.time() * 1000), size, {}))
-        if removed:
-            self._commit([*(part.added() for part in parts), *removed], "append", self._table.schema(), stamp)
-            without_logs(self.uri, parts)
+                parts += written_files(self.uri, stored, _kept_rows(found, stays))
+                changed.append(file)
+        if changed:
+            self._swap(parts, changed, stamp)
         failpoints.point("after-mirror-merge")
 
-    def _files(self) -> list[tuple[str, int]]:
+    def _files(self) -> list[LiveFile]:
         actions = pa.table(self._table.get_add_actions())
-        return list(zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True))
+        return [LiveFile(*file) for file in zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)]
+
+    def _rows_of(self, file: LiveFile, stored: pa.Schema) -> pads.Dataset:
+        """Of a column that came later, nulls. Without the schema, texts and bytes that a MERGE has written are views, which few functions of Arrow take."""
+        return pads.dataset(unquote(file.path), stored, filesystem=store_of(self._table), format="parquet")
+
+    def _swap(self, parts: Sequence[WrittenPart], gone: Sequence[LiveFile], stamp: Stamp, *, data_change: bool = True) -> None:
+        actions: list[AddAction | RemoveAction] = [part.added(data_change=data_change) for part in parts]
+        actions += [RemoveAction(file.path, data_change, int(time.time() * 1000), file.size, {}) for file in gone]
+        self._commit(actions, "append", self._table.schema(), stamp)
+        without_logs(self.uri, parts)
 
     def _is_wide(self) -> bool:
         actions = pa.table(self._table.get_add_actions())
@@ -185,8 +205,7 @@ class MirrorTable:
         """Add the rows of ``parts``, which were written as ``stored_schema``."""
         failpoints.point("before-load-commit")
         if parts:
-            self._commit([part.added() for part in parts], "append", self._table.schema(), stamp)
-            without_logs(self.uri, parts)
+            self._swap(parts, (), stamp)
         failpoints.point("after-load-commit")
 
     def delete(self, predicate: str, stamp: Stamp) -> None:
@@ -234,11 +253,6 @@ class MirrorTable:
         failpoints.point("after-mirror-ddl")
         return made
 
-    def discard(self) -> None:
-        """Remove the table, which nothing names; in a store that is not local it stays."""
-        if "://" not in self.uri:
-            shutil.rmtree(self.uri, ignore_errors=True)
-
     def read(self, where: str = "TRUE") -> Iterator[pa.RecordBatch]:
         """The rows of which a condition in SQL holds."""
         for batch in QueryBuilder().register("t", self._table).execute(f"SELECT * FROM t WHERE {where}"):
@@ -250,14 +264,14 @@ class MirrorTable:
         """Whether a query on the table ``t`` has a row."""
         return any(pa.record_batch(batch).num_rows for batch in QueryBuilder().register("t", self._table).execute(select))
 
-    def tidy(self, stamp: Stamp) -> None:
-        """Few files again, if there are many."""
-        if self._table.get_add_actions().num_rows > _MOST_FILES:
-            version = self.version
-            self._table.optimize.compact(commit_properties=stamp.commit)
-            if self.version != version + 1:
-                # A compaction goes behind whatever others have committed.
-                raise DeltaError(f"another program has committed to {self.uri}")
+    def tidy(self, schema: pa.Schema, stamp: Stamp) -> None:
+        """Few small files again, if there are many, of a table of ``schema``. delta-rs's own compaction refuses a table with column mapping."""
+        small = [file for file in self._files() if file.size < _SMALL_BYTES and not file.closed]
+        if len(small) > _MOST_FILES:
+            stored, parts = self.stored_schema(schema), list[WrittenPart]()
+            for run in runs(batch for file in small for batch in _batches(self._rows_of(file, stored))):
+                parts += written_files(self.uri, stored, iter(run), FULL if sum(batch.nbytes for batch in run) >= RUN_BYTES else "parts")
+            self._swap(parts, small, stamp, data_change=False)
 
 
 _FEATURES = (
@@ -287,15 +301,17 @@ def _not_among(rows: pa.Table, ids: pa.Table) -> npt.NDArray[np.bool_]:
     return stays
 
 
-def _kept_rows(file: pads.Dataset, stays: npt.NDArray[np.bool_], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a file that stay, as ``schema``: a column that came later is null, one that has gone is left out."""
-    there, begin = [name for name in schema.names if name in file.schema.names], 0
-    for batch in file.to_batches(columns=there, batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1):
-        kept = batch.filter(pa.array(stays[begin : begin + len(batch)]))
+def _kept_rows(file: pads.Dataset, stays: npt.NDArray[np.bool_]) -> Iterator[pa.RecordBatch]:
+    """The rows of a file that stay."""
+    begin = 0
+    for batch in _batches(file):
+        yield batch.filter(pa.array(stays[begin : begin + len(batch)]))
         begin += len(batch)
-        arrays = [kept.column(f.name) if f.name in there else pa.nulls(len(kept), f.type) for f in schema]
-        rows = pa.Table.from_arrays(arrays, names=schema.names).cast(schema)
-        yield from rows.to_batches()
+
+
+def _batches(file: pads.Dataset) -> Iterator[pa.RecordBatch]:
+    """A batch at a time in memory."""
+    return iter(file.to_batches(batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1))
 
 
 def _plain(cells: pa.Array) -> pa.Array:

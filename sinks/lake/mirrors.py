@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, of_ledger, scanned
 from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TableLoads, TablesThen
-from pyspark_tidb_binlog.sinks.lake.mirror_round import WORDS, OpenMirrors, Round, RoundFailed, aside, new_path, require_own_rowids
+from pyspark_tidb_binlog.sinks.lake.mirror_round import OpenMirrors, Round, RoundFailed, require_own_rowids
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, is_error
 from pyspark_tidb_binlog.sinks.lake.moments import LOADING, MIRRORED, NO_JOBS, MirrorState, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, mirror_schema
@@ -61,7 +61,7 @@ class Mirrors:
         """Tables that are to be loaded, and not marked yet."""
         self._told: set[str] = set()
         self._reading = False
-        """Whether a table is being read from the upstream."""
+        """Whether the upstream may be waited for."""
         self._interval = interval
         self._open = OpenMirrors(self._lake, selection)
         self._ledger, self._snapshots = Ledger(lake), Snapshots(lake, retention)
@@ -130,7 +130,7 @@ class Mirrors:
                 self._changes, ending, begun = 0, self._ending, time.monotonic()
             try:
                 upto_ts = self.catch_up()
-                if upto_ts is not None and not ending and self._load_tables(upto_ts):
+                if upto_ts is not None and self._load_tables(upto_ts):
                     self._retry_soon()
                 if not ending:
                     self._old_versions.look()
@@ -162,9 +162,10 @@ class Mirrors:
 
     def catch_up(self) -> int | None:
         """Rounds until the mirrors are where the ledger is, which is returned; None: the ledger has not begun."""
-        if self._tables is None:
-            self._read_published()
         state = self._ledger.load()
+        # Where there is no ledger any more, ``take`` is not to begin ``snapshots`` anew.
+        if self._tables is None and state is not None:
+            self._read_published()
         while state is not None and state.commit_ts is not None:
             done = self._snapshots.moment
             span = self._ledger.span(done.resolved_ts, done.jobs, state.commit_ts, _ROUND_BYTES)
@@ -192,15 +193,13 @@ class Mirrors:
             jobs |= set(self._snapshots.moment.jobs)
         self._snapshots.publish(upto_ts, sorted(jobs), one.published)
         self._tables, self._history = one.tables, one.history
-        self._open.all_well()
+        self._open.all_well(self._tables)
 
     def _read_published(self) -> None:
         """What is published, and the DDLs up to there."""
-        if self._snapshots.moment.epoch != self._open.epoch:
-            self._snapshots.take(self._open.epoch)
-        else:
-            # Before a mirror is put back to its version: the newest writer's version it may be.
-            self._snapshots.require_newest()
+        # Before a mirror is put back to its version: the newest writer's version it may be.
+        self._snapshots.take(self._open.epoch)
+        self._open.discard(set(self._snapshots.rows(["path"])["path"].to_pylist()))
         self._tables = self._snapshots.tables()
         done = self._snapshots.moment
         # Files without a DDL are passed over by their statistics.
@@ -219,9 +218,10 @@ class Mirrors:
             self._asked = [asked for asked in self._asked if asked not in due]
         assert self._tables is not None
         waiting = [table for table in self._tables.values() if table.state == LOADING]
-        if self._loads is None:
+        if self._loads is None or self._ending:
             return False
         if waiting:
+            self._reading = True
             try:
                 with self._loads.at(ts, lambda: self._ending) as upstream:
                     for table in waiting:
@@ -232,6 +232,8 @@ class Mirrors:
                 self._tell(f"{len(waiting)} tables wait to be loaded: {error}")
             except Stopped as error:
                 _log.info("%s", error)
+            finally:
+                self._reading = False
         return bool(self._asked) or any(table.state == LOADING for table in self._tables.values())
 
     def _mark(self, ts: int, asked: Sequence["_Asked"]) -> None:
@@ -254,14 +256,10 @@ class Mirrors:
     def _load(self, table: MirrorState, upstream: TablesThen, ts: int) -> None:
         """Load one table, or set it aside, or leave it for later."""
         try:
-            made = self._loaded(table, upstream, ts)
+            made = self._open.tried(table, lambda table: self._loaded(table, upstream, ts))
         except LoadLater as error:
             self._tell(f"table {table.database}.{table.table} waits to be loaded: {error}")
             return
-        except (LeaseLost, Stopped):
-            raise
-        except Exception as error:
-            made = aside(table, f"it could not be loaded: {type(error).__name__}: {str(error)[:WORDS]}")
         self._publish(ts, [made])
 
     def _loaded(self, table: MirrorState, upstream: TablesThen, ts: int) -> MirrorState:
@@ -271,18 +269,12 @@ class Mirrors:
         if late := [job for job in self._history.jobs_of_table(at.table_id, 0, newest) if job.finished_ts > ts]:
             # An early one: the upstream does not have it at ``ts``.
             raise LoadLater(f"DDL job {late[-1].id} has not ended upstream at the moment of the mirrors")
-        path, stamp, schema = new_path(table), self._open.stamp(ts), mirror_schema(at.info)
+        self._open.require_kept(at)
+        path, stamp, schema = self._open.new_path(table), self._open.stamp(ts), mirror_schema(at.info)
         mirror = MirrorTable.created(self._open.uri(path), schema, stamp)
-        try:
-            self._reading = True
-            parts = upstream.files_of(at, mirror.uri, mirror.stored_schema(schema))
-            mirror.append_files(parts, stamp)
-            require_own_rowids(at.info, mirror)
-        except BaseException:
-            mirror.discard()
-            raise
-        finally:
-            self._reading = False
+        parts = upstream.files_of(at, mirror.uri, mirror.stored_schema(schema))
+        mirror.append_files(parts, stamp)
+        require_own_rowids(at.info, mirror)
         self._open.keep(path, mirror)
         _log.info("table %s.%s is loaded as of %d (%s): %d rows", table.database, table.table, ts, as_time(ts), sum(p.rows for p in parts))
         return replace(table, path=path, version=mirror.version, upto_ts=ts, info=at.info, state=MIRRORED)
@@ -293,6 +285,7 @@ class Mirrors:
         moment = self._snapshots.moment
         self._snapshots.publish(ts, moment.jobs if moment.resolved_ts == ts else (), [(ts, table) for table in tables], defined)
         self._tables |= {table.table_id: table for table in tables}
+        self._open.all_well(self._tables)
 
     def _tell(self, words: str) -> None:
         """A line in the log, once."""

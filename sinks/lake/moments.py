@@ -36,6 +36,7 @@ from pyspark_tidb_binlog.sinks.lake.ledger import (
     KEPT_HOURS,
     at_newest,
     compare_and_swap,
+    in_log,
     recording_commit,
     scanned,
     with_directory,
@@ -227,6 +228,8 @@ class Snapshots:
             if self.moment.epoch > fresh.epoch:
                 raise self._lost()
             version = self._table.version()
+            if not in_log(self._table, version):
+                raise ApplyError(f"the log of {self.uri} has no version {version} any more: what is published is read again")
             try:
                 write(self._table, _commit_of(fresh))
                 self.moment = fresh

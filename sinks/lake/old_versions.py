@@ -16,7 +16,7 @@ names of files and directories are never used twice.
 import logging
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,13 +127,13 @@ class OldVersions:
         for path in [path for path in self._tidied if path not in kept]:
             del self._tidied[path]
         if "://" not in self._lake:
-            self._remove_directories(kept)
+            self._remove_directories({*kept, *self._before})
 
-    def _remove_directories(self, kept: Versions) -> None:
+    def _remove_directories(self, named: Collection[str]) -> None:
         """Mirrors that no row names: dropped, written again elsewhere, or left by an attempt that died."""
         before = time.time() - YOUNG_HOURS * 3600
         there = Path(self._lake, "tables").glob("*")
-        gone = [d for d in there if f"tables/{d.name}" not in kept and max(d.stat().st_mtime, _changed(d / "_delta_log")) < before]
+        gone = [d for d in there if f"tables/{d.name}" not in named and max(d.stat().st_mtime, _changed(d / "_delta_log")) < before]
         self._snapshots.require_newest()
         for directory in gone:
             shutil.rmtree(directory)
@@ -164,8 +164,9 @@ class OldVersions:
             table.create_checkpoint()
             shorten_log(store, newest - ledger.LOG_VERSIONS)
             return
-        young_ts = self._snapshots.moment.resolved_ts - tso(YOUNG_HOURS * HOUR_MS)
-        base = min((v for v in named if versions[v] > young_ts), default=named[-1])
+        # A reader may have a version that was the newest since then, and that no row names any more.
+        young_ts = self._snapshots.moment.resolved_ts - tso(KEPT_HOURS * HOUR_MS)
+        base = max((v for v in named if versions[v] <= young_ts), default=named[0])
         if before.base:
             # By checkpoints of the pass before: who reads the log has found them.
             shorten_log(store, before.base - 1, frozenset(named))
@@ -174,7 +175,9 @@ class OldVersions:
             DeltaTable(uri, version=version).create_checkpoint()
         # The log's hint is to name the newest one.
         table.create_checkpoint()
-        self._tidied[path] = _Tidied(versions, base, versions == before.versions and base == before.base and not unneeded)
+        # A younger version may have files to leave that no moment has named.
+        idle = versions == before.versions and base == before.base and len(old) == len(named) and not unneeded
+        self._tidied[path] = _Tidied(versions, base, idle)
 
 
 def _versions(rows: pa.Table) -> Versions:

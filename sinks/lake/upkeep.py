@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
-from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, LiveFile, Superseded, WrittenPart
+from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, LiveFile, Superseded, WrittenPart, without_logs
 
 _log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class Upkeep:
         except Superseded as error:
             _log.warning("a compaction of %s is given up: %s", self._ledger.uri, error)
         failpoints.point("after-compaction-commit")
-        self._ledger.tidy(parts)
+        without_logs(self._ledger.uri, parts)
         _log.debug("%d files of %s are now %d, after %.1f s", len(chosen), self._ledger.uri, len(parts), time.monotonic() - begun)
         return swapped
 

@@ -145,7 +145,10 @@ def test_a_drainer_is_asked_to_load_tables_again(
 ) -> None:
     for which in (["-node-id", "host-1:8249", *where], where):
         assert main(["reload-tables", "-tables", "shop.`a/b`,shop.*", *which]) == 0
-        assert capsys.readouterr().out == "shop.`a/b`,shop.* will be read again from the upstream, at the next moment of the lake\n"
+        assert (
+            capsys.readouterr().out
+            == "shop.`a/b`,shop.* will be read again from the upstream, at the next moment of the lake: if this Drainer dies before `lake tables` shows it, ask again\n"
+        )
     assert stream.asked == ["reload shop.`a/b`,shop.*"] * 2
     with pytest.raises(ReplicationError, match="refuses: no table mart.item"):
         main(["reload-tables", "-tables", "mart.item", *where])

@@ -1,24 +1,34 @@
 """Tables that a lake loads from the upstream, without Spark and a server: at whichever moment it happens, whatever dies, the mirrors are the recorded tables."""
 
+import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, Stopped
-from pyspark_tidb_binlog.sinks.lake import mirrors
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.schemas.schema_snapshot import table_as_job
+from pyspark_tidb_binlog.sinks.lake import mirror_round, mirrors
 from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published
-from pyspark_tidb_binlog.sinks.lake.ledger import scanned
+from pyspark_tidb_binlog.sinks.lake.ledger import scanned, written_files
 from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TableLoads
 from pyspark_tidb_binlog.sinks.lake.moments import LOADING, Moment
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.bank_states import TOTAL
+from tests.support.ddl_jobs import column, database, job, table
 from tests.support.eventually import eventually
 from tests.support.golden_case import load_case
-from tests.support.golden_messages import replicate
+from tests.support.golden_messages import replicate, spans_of
 from tests.support.lake_lives import life, replicate_loaded, sink_of
+from tests.support.lake_scene import KEY, LakeScene, followed_ts
 from tests.support.mirror_rows import assert_mirrored, published, totals
 from tests.support.recorded_upstream import RecordedUpstream, begin_of
 
@@ -85,7 +95,7 @@ def test_a_table_that_is_refused_is_set_aside_and_loaded_when_asked_again(tmp_pa
     refusing = OneTable("bank", tmp_path / "upstream", "checking", lambda: BootstrapRefused("no SELECT on it"))
     sink = sink_of(lake, mirrors=True, loads=refusing.loads)
     replicate_loaded(sink, "bank", lake)
-    assert published(lake)["g_bank.checking"].why == "it could not be loaded: BootstrapRefused: no SELECT on it"
+    assert published(lake)["g_bank.checking"].why == "BootstrapRefused: no SELECT on it"
     refusing._name = ""
     history = load_case("bank").history
     jobs = refusing.tables(history, history.newest_version)
@@ -190,3 +200,113 @@ def test_a_table_that_is_loaded_again_can_be_read_as_it_was_before(tmp_path: Pat
     with pytest.raises(ConfigError, match=rf"g_bank.savings is not loaded yet; .* \({last}\); lake.at\({last - 1}\).table"):
         known.table_at("g_bank.savings", last)
     assert known.table_at("g_bank.savings", last - 1).path == before.path
+
+
+class PanicException(BaseException):
+    """delta-rs's is no ``Exception``, and known by its name."""
+
+
+@pytest.mark.parametrize(
+    ("error", "times", "why"),
+    [
+        (lambda: OSError(28, "no space left"), 2, None),
+        (lambda: OSError(28, "no space left"), 1 << 30, "OSError: [Errno 28] no space left"),
+        (lambda: PanicException("a bug"), 1 << 30, "PanicException: a bug"),
+    ],
+)
+def test_a_load_fails_as_a_merge_does(
+    error: Callable[[], BaseException], times: int, why: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What may pass is tried again, for a while; what cannot pass sets the table aside; nothing is left of an attempt."""
+    lake, left = tmp_path / "lake", [times]
+    monkeypatch.setattr(mirror_round, "_LONG", 0.3 if why else 60.0)
+
+    def fault() -> Any:
+        left[0] -= 1
+        upstream._name = "checking" if left[0] else ""
+        return error()
+
+    upstream = OneTable("bank", tmp_path / "upstream", "checking", fault)
+    sink = sink_of(lake, mirrors=True, loads=upstream.loads)
+    replicate_loaded(sink, "bank", lake)
+    sink.close()
+    assert_mirrored("bank", lake, stale=frozenset({"checking"} if why else ()))
+    assert published(lake)["g_bank.checking"].why == why
+    assert len(list((lake / "tables").iterdir())) == (1 if why else 2)
+
+
+@pytest.mark.parametrize("what", ["snapshots", "a mirror"])
+def test_what_a_person_removes_under_a_writer_is_made_again(what: str, tmp_path: Path) -> None:
+    """Mirrors from the ledger, or a mirror from the upstream."""
+    lake, upstream = tmp_path / "lake", RecordedUpstream("bank", tmp_path / "upstream")
+    sink = sink_of(lake, mirrors=True, loads=TableLoads(lambda history, version: (), upstream.at))
+
+    def spans() -> Iterator[tuple[int, int]]:
+        for number, span in enumerate(spans_of("bank", 6)):
+            if number == 3:
+                eventually(lambda: followed_ts(sink) == sink.commit_ts)
+                shutil.rmtree(lake / ("snapshots" if what == "snapshots" else published(lake)["g_bank.checking"].path))
+            yield span
+
+    replicate(sink, "bank", spans())  # type: ignore[arg-type]
+    eventually(lambda: followed_ts(sink) == sink.commit_ts and {s.state for s in published(lake).values()} == {"mirrored"}, seconds=60)
+    sink.close()
+    assert_mirrored("bank", lake)
+
+
+def test_a_reload_that_was_asked_is_known_after_a_stop(tmp_path: Path) -> None:
+    lake, upstream = tmp_path / "lake", RecordedUpstream("bank", tmp_path / "upstream")
+    sink = sink_of(lake, mirrors=True, loads=TableLoads(upstream.tables, nowhere))
+    replicate(sink, "bank", spans_of("bank", 6))
+    history = load_case("bank").history
+    sink.load(upstream.tables(history, history.newest_version))
+    sink.close()
+    assert {s.state for s in published(lake).values()} == {LOADING}
+
+
+def test_a_stop_does_not_wait_for_an_upstream_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirrors, "_PATIENCE", 0.1)
+    lake, upstream, asked, end = tmp_path / "lake", RecordedUpstream("keys", tmp_path / "upstream"), threading.Event(), threading.Event()
+
+    @contextmanager
+    def deaf(ts: int, stopped: Callable[[], bool]) -> Iterator[Any]:
+        asked.set()
+        end.wait(60)
+        raise LoadLater("no answer")
+        yield
+
+    sink = sink_of(lake, mirrors=True, loads=TableLoads(upstream.tables, deaf))
+    replicate_half(sink, "keys")
+    assert asked.wait(60)
+    sink.close()
+    assert not end.is_set() and sink._mirrors is not None and sink._mirrors._thread is not None
+    end.set()
+    sink._mirrors._thread.join()
+
+
+def test_a_table_that_left_the_filters_before_it_was_loaded_is_set_aside(tmp_path: Path) -> None:
+    """Its rows do not come any more."""
+    scene = LakeScene(25, Selection.of(ApplyConfig(replicate_do_db=("d",))))
+    made = table(10, "t", [column(1, "id", KEY)])
+    for ts, one in ((10, database(1)), (11, database(2, "other", 1001)), (20, job(3, 3, made))):
+        scene.ddl(ts, one)
+    scene.ddl(40, job(4, 14, made, schema_id=1001, schema_name="other", query="rename table d.t to other.t"))
+    later = [True]
+
+    class Upstream:
+        def files_of(self, table: Any, uri: str, stored: pa.Schema) -> Any:
+            if later[0]:
+                raise LoadLater("not yet")
+            return list(written_files(uri, stored, iter([pa.record_batch([pa.array([1], pa.int32())], schema=stored)])))
+
+    def first(history: SchemaHistory, version: int) -> list[Job]:
+        at = history.table_at(10, version)
+        assert at is not None
+        return [table_as_job(at, history)]
+
+    sink = scene.sink(tmp_path, TableLoads(first, lambda ts, stopped: nullcontext(Upstream())))
+    scene.follow(sink, 30, 45)
+    later[0] = False
+    eventually(lambda: published(tmp_path)["other.t"].state != LOADING)
+    sink.close()
+    assert published(tmp_path)["other.t"].why == "filters leave out other.t, and its rows from here on"

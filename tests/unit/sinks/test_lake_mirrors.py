@@ -10,17 +10,20 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake import mirror_round, mirrors
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed, rows_of_partitions
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
 from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges, mirror_schema
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.bank_states import TOTAL
-from tests.support.ddl_jobs import INT, VARCHAR, column, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, job, table
 from tests.support.eventually import eventually
 from tests.support.golden_case import load_case
 from tests.support.lake_lives import LOST, life, replicate, sink_of
+from tests.support.lake_scene import KEY, LakeScene, cells_of
 from tests.support.mirror_rows import assert_mirrored, moments, published, totals
 
 POINTS = ("after-mirror-merge", "after-mirror-ddl", "before-publication", "after-publication", "after-downstream-commit")
@@ -323,3 +326,117 @@ def test_the_rows_of_a_partition(kind: Any, values: list[Any], how: dict[str, An
         else:
             found = [row["id"] for batch in mirror.read(rows_of_partitions(info, [f"p{number}"])) for row in batch.to_pylist()]
             assert sorted(found) == ids, number
+
+
+ID, A, B = column(1, "id", KEY), column(2, "a"), column(3, "b")
+
+
+def ranged(*ids: int, columns: Any = (ID, A, B)) -> dict[str, Any]:
+    """The table `parent`, whose partitions have these ids."""
+    how = parts(1, "`id`", of=[below("100"), below("MAXVALUE")])
+    for one, partition_id in zip(how["partition"]["definitions"], ids, strict=True):
+        one["id"] = partition_id
+    return table(20, "parent", columns, **how)
+
+
+def exchange(job_id: int, table_id: int, parent: dict[str, Any], how: str = "") -> dict[str, Any]:
+    return job(job_id, 42, parent, table_id=table_id, query=f"alter table parent exchange partition p0 with table plain {how}")
+
+
+def test_rows_are_exchanged_by_the_places_of_columns(tmp_path: Path) -> None:
+    """A column that was moved writes no row again."""
+    scene, moved = LakeScene(), [ID, column(2, "b"), column(3, "a")]
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(10, "plain", [ID, A, B])))
+    scene.ddl(21, job(3, 3, ranged(21, 22, columns=moved)))
+    scene.row(30, 10, 2, None, {"id": 1, "a": 11, "b": 22})
+    scene.row(31, 20, 3, None, {"id": 2, "b": 33, "a": 44})
+    scene.ddl(40, job(4, 12, table(10, "plain", [ID, B, A]), query="alter table plain modify b int after id"))
+    scene.row(45, 10, 4, None, {"id": 3, "b": 222, "a": 111})
+    scene.ddl(50, exchange(5, 10, ranged(10, 22, columns=moved)))
+    scene.run(tmp_path, 35, 47, 60)
+    assert cells_of(tmp_path, "d.parent", "id", "a", "b") == [(1, 11, 22), (3, 111, 222)]
+    assert cells_of(tmp_path, "d.plain", "id", "a", "b") == [(2, 44, 33)]
+
+
+def test_a_partition_with_rows_of_others_sets_its_table_aside(tmp_path: Path) -> None:
+    """DROP PARTITION would take other rows than TiDB."""
+    scene = LakeScene()
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(10, "plain", [ID])))
+    scene.ddl(21, job(3, 3, ranged(21, 22, columns=[ID])))
+    scene.row(30, 10, 2, None, {"id": 150})
+    scene.row(31, 20, 3, None, {"id": 5})
+    scene.ddl(50, exchange(4, 10, ranged(10, 22, columns=[ID]), "WITHOUT  VALIDATION"))
+    scene.run(tmp_path, 35, 60)
+    assert "WITHOUT VALIDATION" in str(published(tmp_path)["d.parent"].why)
+    assert cells_of(tmp_path, "d.plain", "id") == [(5,)]
+
+
+def test_an_exchange_that_fails_sets_both_tables_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where one has an id again that it had before."""
+    scene = LakeScene()
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, ranged(21, 22, columns=[ID])))
+    scene.ddl(25, job(3, 3, table(10, "plain", [ID])))
+    scene.ddl(50, exchange(4, 10, ranged(10, 22, columns=[ID])))
+    scene.ddl(60, exchange(5, 21, ranged(21, 22, columns=[ID])))
+    scene.run(tmp_path, 55)
+
+    def odd(*given: Any) -> None:
+        raise KeyError("odd")
+
+    monkeypatch.setattr(MirrorTable, "read", odd)
+    scene.run(tmp_path, 65)
+    found = {name: (s.table_id, s.state) for name, s in published(tmp_path).items()}
+    assert found == {"d.plain": (10, "stale"), "d.parent": (20, "stale")}
+
+
+def test_a_table_that_filters_left_out_for_a_while_stays_aside(tmp_path: Path) -> None:
+    made, scene = table(10, "t", [ID, A]), LakeScene(1, Selection.of(ApplyConfig(replicate_do_db=("d",))))
+    scene.ddl(10, database(1))
+    scene.ddl(11, database(2, "other", 1001))
+    scene.ddl(20, job(3, 3, made))
+    scene.row(30, 10, 3, None, {"id": 1, "a": 1})
+    scene.ddl(40, job(4, 14, made, schema_id=1001, schema_name="other", query="rename table d.t to other.t"))
+    scene.row(50, 10, 4, {"id": 1, "a": 1}, {"id": 1, "a": 99})
+    scene.ddl(60, job(5, 14, made, query="rename table other.t to d.t"))
+    scene.row(70, 10, 5, None, {"id": 3, "a": 3})
+    scene.run(tmp_path, 35, 45, 55, 65, 80)
+    assert {n: (s.state, s.why) for n, s in published(tmp_path).items()} == {
+        "d.t": ("stale", "filters leave out other.t, and its rows from here on")
+    }
+
+
+def test_nothing_is_left_of_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that is written again for a DDL would fill a disk by its attempts: also those of a round that another table fails."""
+    scene, wider = LakeScene(), [ID, column(2, "a", {**INT, "Flag": 1})]
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(10, "t", [ID])))
+    scene.ddl(21, job(3, 3, table(11, "u", [ID, A])))
+    scene.row(30, 10, 3, None, {"id": 1})
+    scene.row(31, 11, 3, None, {"id": 1, "a": 1})
+    scene.ddl(40, job(4, 5, table(10, "t", wider), query="alter table t add column a int not null"))
+    scene.row(45, 11, 4, {"id": 1, "a": 1}, {"id": 1, "a": 2})
+    scene.run(tmp_path, 35)
+    append, merge, left = MirrorTable.append, MirrorTable.merge, {"append": 3, "merge": 3}
+
+    def fails(of: str, real: Any) -> Any:
+        def one(self: MirrorTable, *given: Any) -> None:
+            left[of] -= 1
+            if left[of] >= 0:
+                raise OSError(28, "no space left")
+            real(self, *given)
+
+        return one
+
+    monkeypatch.setattr(mirrors, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(MirrorTable, "append", fails("append", append))
+    monkeypatch.setattr(MirrorTable, "merge", fails("merge", merge))
+    sink = scene.sink(tmp_path)
+    scene.play(sink, 50)
+    eventually(lambda: published(tmp_path)["d.u"].upto_ts == 50)
+    sink.close()
+    assert max(left.values()) < 0
+    assert cells_of(tmp_path, "d.t", "id", "a") == [(1, 0)]
+    assert len(list((tmp_path / "tables").iterdir())) == 3, "of t as it was, of t as it is, of u"

@@ -1,9 +1,11 @@
 """What a lake keeps of its past, and large moments: which rows of ``snapshots`` stay, kills at every step, a suspended writer that wakes, pieces."""
 
+import itertools
 import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +13,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.schemas.events import tso
-from pyspark_tidb_binlog.sinks.lake import mirror_table, mirrors, old_versions, row_pieces
+from pyspark_tidb_binlog.sinks.lake import mirror_round, mirror_table, mirrors, old_versions, row_pieces
+from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSink
+from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable
 from pyspark_tidb_binlog.sinks.lake.old_versions import outlived
 from pyspark_tidb_binlog.sinks.lake.row_pieces import RowPieces, held
 from tests.support.bank_states import TOTAL, bank_changes, states_at
+from tests.support.ddl_jobs import database, job, table
 from tests.support.eventually import eventually
 from tests.support.golden_case import GOLDEN, load_case
 from tests.support.lake_lives import LOST, SHORT_PAST, life, replicate, sink_of
+from tests.support.lake_scene import LakeScene
 from tests.support.mirror_rows import assert_mirrored, published, totals
 
 POINTS = (
@@ -219,11 +226,27 @@ def test_rows_that_are_too_many_come_in_pieces(case: str, tmp_path: Path, monkey
 
 @pytest.mark.parametrize("case", ["keys", *(pytest.param(case, marks=pytest.mark.slow) for case in ("bank", "ddl", "types"))])
 def test_files_of_wide_rows_are_written_again(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirror_table, "_WIDE", -1)
+    """Also those that a MERGE has written, of a table whose rows were not wide then."""
+    wide = itertools.cycle((False, True))
+    monkeypatch.setattr(MirrorTable, "_is_wide", lambda mirror: next(wide))
     sink = sink_of(tmp_path, mirrors=True)
     replicate(sink, case=case)
     sink.close()
     assert_mirrored(case, tmp_path)
+
+
+@pytest.mark.parametrize("case", ["keys", *(pytest.param(case, marks=pytest.mark.slow) for case in ("bank", "ddl", "types"))])
+def test_small_files_of_a_mirror_become_few(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind merges and changes of columns; some are full, and closed."""
+    monkeypatch.setattr(mirror_table, "_MOST_FILES", 1)
+    monkeypatch.setattr(mirror_table, "RUN_BYTES", 2_000)
+    sink = sink_of(tmp_path, mirrors=True)
+    replicate(sink, 12, case=case)
+    sink.close()
+    assert_mirrored(case, tmp_path)
+    for state in published(tmp_path).values():
+        files = pa.table(DeltaTable(tmp_path / state.path, version=state.version).get_add_actions())["path"].to_pylist()
+        assert sum(not path.startswith("runs/") for path in files) <= 1, files
 
 
 def test_a_writer_that_is_killed_among_pieces(tmp_path: Path) -> None:
@@ -233,3 +256,101 @@ def test_a_writer_that_is_killed_among_pieces(tmp_path: Path) -> None:
         assert one.ended() == 0
     assert_mirrored("bank", tmp_path)
     assert published(tmp_path)["g_bank.checking"].version
+
+
+def test_a_table_that_fails_among_pieces_is_set_aside_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = MirrorTable.tidy
+
+    def tidy(self: MirrorTable, *given: Any) -> None:
+        if "/410-" in self.uri:
+            raise OSError("the disk is odd")
+        real(self, *given)
+
+    monkeypatch.setattr(MirrorTable, "tidy", tidy)
+    monkeypatch.setattr(mirror_round, "_LONG", 0.0)
+    monkeypatch.setattr(mirrors, "_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(mirrors, "PIECE_BYTES", 1)
+    sink = sink_of(tmp_path, mirrors=True)
+    replicate(sink, case="bank")
+    eventually(lambda: any(s.state == "stale" for s in published(tmp_path).values()))
+    sink.close()
+    assert_mirrored("bank", tmp_path, stale=frozenset({"checking"}))
+
+
+class Hours:
+    """A lake to which hours happen: its newest moment goes on, its files get older, and passes are due."""
+
+    def __init__(self, lake: Path, sink: LakeSink) -> None:
+        assert sink._mirrors is not None
+        self._lake, self._snapshots, self._old = lake, sink._mirrors._snapshots, sink._mirrors._old_versions
+        self._now = self._snapshots.moment.resolved_ts
+
+    def pass_at(self, ts: int) -> None:
+        past, self._now = (ts - self._now) / HOUR * 3600, ts
+        for path in [*self._lake.rglob("*")]:
+            status = path.stat()
+            os.utime(path, (status.st_atime - past, status.st_mtime - past))
+        retention = self._snapshots._retention
+        self._snapshots.moment = replace(self._snapshots.moment, resolved_ts=ts, kept_ts=ts - retention)
+        self._old._due = 0.0
+        self._old.look()
+
+
+def test_a_version_can_be_read_for_three_hours_after_it_was_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(old_versions, "PASS_SECONDS", 1e9)
+    scene, minute = LakeScene(NOW - HOUR), HOUR // 60
+    scene.ddl(NOW - 50 * minute, database(1))
+    scene.ddl(NOW - 49 * minute, job(2, 3, table(10, "t")))
+    times = [NOW + at * minute for at in (5, 51, 59)]
+    for number, ts in enumerate(times):
+        scene.row(ts, 10, 2, None, {"id": number})
+    sink = scene.sink(tmp_path)
+    scene.follow(sink, *times)
+    sink.close()
+    read = published(tmp_path, times[1])["d.t"]
+    hours = Hours(tmp_path, sink)
+    for at in (1.9, 2.9, 3.9):
+        hours.pass_at(NOW + int(at * HOUR))
+        assert pa.table(DeltaTable(tmp_path / read.path, version=read.version).scan(["id"])).num_rows == 2, at
+    for at in (4.9, 5.9):
+        hours.pass_at(NOW + int(at * HOUR))
+    with pytest.raises(DeltaError):
+        DeltaTable(tmp_path / read.path, version=read.version)
+
+
+def test_a_directory_stays_until_the_pass_after_its_last_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(old_versions, "PASS_SECONDS", 1e9)
+    scene = LakeScene(NOW - HOUR)
+    scene.ddl(NOW - 1000, database(1))
+    scene.ddl(NOW, job(2, 3, table(10, "t")))
+    scene.ddl(NOW + HOUR, job(3, 4, table(10, "t"), query="drop table t"))
+    scene.run(tmp_path, NOW + 1)
+    sink = scene.sink(tmp_path)
+    scene.play(sink, NOW + HOUR)
+    sink.close()
+    (directory,), hours = (tmp_path / "tables").iterdir(), Hours(tmp_path, sink)
+    hours.pass_at(NOW + 8 * 24 * HOUR)
+    assert not rows_of_snapshots(tmp_path) and directory.exists()
+    hours.pass_at(NOW + 8 * 24 * HOUR + HOUR)
+    assert not directory.exists()
+
+
+def test_what_a_compaction_has_replaced_goes_also_if_its_table_is_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(old_versions, "PASS_SECONDS", 0.0)
+    monkeypatch.setattr(mirror_table, "_MOST_FILES", 2)
+    scene = LakeScene()
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(10, "t")))
+    for ts in (31, 32, 33):
+        scene.row(ts, 10, 2, None, {"id": ts})
+    sink = scene.sink(tmp_path)
+    scene.follow(sink, 25, 31, 32, 33)
+    sink.close()
+    assert sink._mirrors is not None
+    for _ in range(3):
+        sink._mirrors._old_versions.look()
+    assert len(parquet_files(tmp_path)) > 1
+    monkeypatch.setattr(old_versions, "KEPT_HOURS", 0)
+    sink._mirrors._old_versions.look()
+    needed = {uri for r in rows_of_snapshots(tmp_path) for uri in DeltaTable(tmp_path / r["path"], version=r["version"]).file_uris()}
+    assert parquet_files(tmp_path) == set(map(Path, needed))

@@ -1,0 +1,115 @@
+"""DDL jobs and row changes, each at a commit_ts, into a real lake without Spark."""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
+from pyspark_tidb_binlog.sinks.engine.batch import merge, rows_between, summarise
+from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
+from pyspark_tidb_binlog.sinks.engine.choice import chosen, decided, routed
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
+from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
+from pyspark_tidb_binlog.sinks.lake.mirror_load import TableLoads
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+from tests.support.ddl_jobs import INT
+from tests.support.eventually import eventually
+from tests.support.mirror_rows import by_delta, published
+
+KEY = {**INT, "Flag": 4099}
+"""The type of an integer primary key."""
+Row = Mapping[str, Any]
+_ALL = Selection()
+
+
+class LakeScene:
+    """A stream that begins at ``start``: DDLs up to there are in the lake's history only."""
+
+    def __init__(self, start: int = 1, selection: Selection = _ALL) -> None:
+        self._start, self._selection = start, selection
+        self._jobs: list[dict[str, Any]] = []
+        self._ddls: list[DdlEvent] = []
+        self._rows: list[dict[str, Any]] = []
+        self._seq: Counter[int] = Counter()
+        self._applied = AppliedJobs(0)
+
+    def ddl(self, ts: int, job: dict[str, Any]) -> None:
+        """A job of ``tests.support.ddl_jobs``."""
+        job["binlog"]["FinishedTS"] = ts
+        self._jobs.append(job)
+        self._ddls.append(DdlEvent(ts, job["id"], job["query"], 5))
+
+    def row(self, ts: int, table_id: int, version: int, before: Row | None, after: Row | None) -> None:
+        """A change of a row, written at a schema version."""
+        at = self.history.table_at(table_id, version)
+        assert at is not None
+        ids = {c.name: c.id for c in at.info.columns}
+        old, new = ({ids[name]: value for name, value in row.items()} if row is not None else None for row in (before, after))
+        if old is None:
+            assert new is not None
+            op, data = Op.INSERT, encode_insert(at.info, new, None)
+        elif new is None:
+            op, data = Op.DELETE, encode_delete(at.info, old, None)
+        else:
+            op, data = Op.UPDATE, encode_update(at.info, old, new, None)
+        place = {"commit_ts": ts, "seq": self._seq[ts], "table_id": table_id, "schema_version": version, "start_ts": ts - 1}
+        self._rows.append({**place, "op": int(op), "row": data})
+        self._seq[ts] += 1
+
+    @property
+    def history(self) -> SchemaHistory:
+        return SchemaHistory.of(JobReader().read(self._jobs))
+
+    def sink(self, lake: Path, loads: TableLoads | None = None) -> LakeSink:
+        """A sink that has taken the lake."""
+        settings = LakeSettings(str(lake), 1, lease_timeout=1.0, selection=self._selection, mirror_interval=0.0)
+        sink, history = LakeSink(settings, loads=loads), self.history
+        opened = sink.open(lambda _, commit_ts: self._start if commit_ts is None else commit_ts, lambda: history)
+        self._applied = opened.applied
+        return sink
+
+    def play(self, sink: LakeSink, *ends: int) -> None:
+        """Everything up to each of ``ends``, a batch each, that is not in the lake yet; the sink stays open."""
+        rows, history = pa.Table.from_pylist(self._rows, schema=ROW_EVENT), self.history
+        rows = rows.sort_by([("commit_ts", "ascending"), ("seq", "ascending")])
+        for end in ends:
+            here = rows_between(rows, sink.commit_ts, end)
+            touched = merge(summarise(here, [d.commit_ts for d in self._ddls])).tables
+            for step in plan_steps((sink.commit_ts, end), self._ddls, touched, history, self._applied):
+                if isinstance(step, DdlStep):
+                    sink.apply_ddl(decided(step, history, self._selection), history, frozenset())
+                else:
+                    part = rows_between(here, step.after_ts, step.upto_ts)
+                    sink.apply(part, routed(chosen(step, self._selection), self._selection), StageClock())
+                self._applied = step.applied
+
+    def follow(self, sink: LakeSink, *ends: int) -> None:
+        """Likewise, and each of ``ends`` is a moment."""
+        for end in ends:
+            self.play(sink, end)
+            eventually(lambda: followed_ts(sink) == sink.commit_ts)
+
+    def run(self, lake: Path, *ends: int) -> None:
+        """A life of a writer."""
+        sink = self.sink(lake)
+        try:
+            self.play(sink, *ends)
+        finally:
+            sink.close()
+
+
+def followed_ts(sink: LakeSink) -> int:
+    """The newest moment."""
+    assert sink._mirrors is not None
+    return sink._mirrors._snapshots.moment.resolved_ts
+
+
+def cells_of(lake: Path, name: str, *columns: str) -> list[tuple[Any, ...]]:
+    """The rows of a mirror as it was published last."""
+    return sorted(tuple(row[c] for c in columns) for row in by_delta(lake, published(lake)[name]))
