@@ -68,8 +68,10 @@ _SETTINGS = {
     "delta.enableExpiredLogCleanup": "false",
 }
 _ID, _PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
+_AT_ONCE = 8_192
+"""Rows that a MERGE holds at a time, several times over."""
 _WIDE = 4 << 10
-"""Bytes of a row in a file, on average, from which no MERGE is made: it holds 8,192 rows at a time, several times over."""
+"""Bytes of a row in a file, on average, from which no MERGE is made."""
 _BATCH_ROWS = 1 << 12
 _MOST_FILES = 64
 """Small files at which a mirror is compacted: each merge adds some."""
@@ -195,7 +197,8 @@ class MirrorTable:
 
     def _is_wide(self) -> bool:
         actions = pa.table(self._table.get_add_actions())
-        return bool((pc.sum(actions["size_bytes"]).as_py() or 0) > _WIDE * (pc.sum(actions["num_records"]).as_py() or 1))
+        # A file has kilobytes that are no rows: a small table is not wide.
+        return bool((pc.sum(actions["size_bytes"]).as_py() or 0) > _WIDE * max(_AT_ONCE, pc.sum(actions["num_records"]).as_py() or 0))
 
     def append(self, rows: pa.Table, stamp: Stamp) -> None:
         """Add rows."""

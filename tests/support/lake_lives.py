@@ -16,7 +16,7 @@ from typing import Any
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import LeaseHeld, LeaseLost
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
-from pyspark_tidb_binlog.sinks.lake import ledger, mirrors, old_versions, row_pieces, upkeep
+from pyspark_tidb_binlog.sinks.lake import ledger, mirror_table, mirrors, old_versions, row_pieces, upkeep
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.mirror_load import TableLoads
 from pyspark_tidb_binlog.sinks.lake.moments import LOADING
@@ -50,8 +50,8 @@ SHORT_PAST = {
     (old_versions, "HOUR_MS"): 1_000,
 }
 """Limits with which old versions of mirrors go at once. A second stands for an hour."""
-SMALL_PIECES = {(mirrors, "PIECE_BYTES"): 1, (row_pieces, "PIECE_BYTES"): 10_000}
-"""Limits with which rows come in pieces."""
+SMALL_PIECES = {(mirrors, "PIECE_BYTES"): 1, (row_pieces, "PIECE_BYTES"): 10_000, (mirror_table, "_MOST_FILES"): 1}
+"""Limits with which rows come in pieces, and mirrors are compacted."""
 SHORT_RETENTION = 3.0
 """Seconds; less than `bank` lasted."""
 

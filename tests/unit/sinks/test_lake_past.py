@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.lake import mirror_round, mirror_table, mirrors, old_versions, row_pieces
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSink
-from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable
+from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
 from pyspark_tidb_binlog.sinks.lake.old_versions import outlived
 from pyspark_tidb_binlog.sinks.lake.row_pieces import RowPieces, held
 from tests.support.bank_states import TOTAL, bank_changes, states_at
@@ -233,6 +233,17 @@ def test_files_of_wide_rows_are_written_again(case: str, tmp_path: Path, monkeyp
     replicate(sink, case=case)
     sink.close()
     assert_mirrored(case, tmp_path)
+
+
+def test_a_table_is_wide_by_its_rows(tmp_path: Path) -> None:
+    """A file of one row has kilobytes that are no rows."""
+    stamp, schema = Stamp(1, 1), pa.schema([(f"c{number}", pa.string()) for number in range(50)])
+    mirror = MirrorTable.created(str(tmp_path), schema, stamp)
+    mirror.append(pa.table([["x"]] * 50, schema=schema), stamp)
+    assert sum(pa.table(DeltaTable(tmp_path).get_add_actions())["size_bytes"].to_pylist()) > 4_096
+    assert not mirror._is_wide()
+    mirror.append(pa.table([[os.urandom(20_000).hex() for _ in range(40)]] * 50, schema=schema), stamp)
+    assert mirror._is_wide()
 
 
 @pytest.mark.parametrize("case", ["keys", *(pytest.param(case, marks=pytest.mark.slow) for case in ("bank", "ddl", "types"))])
