@@ -90,7 +90,7 @@ class LakeScene:
                 self._applied = step.applied
 
     def follow(self, sink: LakeSink, *ends: int) -> None:
-        """Likewise, and each of ``ends`` is a moment."""
+        """Likewise, and each of ``ends``, at which there are changes, is a moment."""
         for end in ends:
             self.play(sink, end)
             eventually(lambda: followed_ts(sink) == sink.commit_ts)

@@ -305,7 +305,8 @@ def test_a_table_that_left_the_filters_before_it_was_loaded_is_set_aside(tmp_pat
         return [table_as_job(at, history)]
 
     sink = scene.sink(tmp_path, TableLoads(first, lambda ts, stopped: nullcontext(Upstream())))
-    scene.follow(sink, 30, 45)
+    scene.play(sink, 45)
+    eventually(lambda: "other.t" in published(tmp_path))
     later[0] = False
     eventually(lambda: published(tmp_path)["other.t"].state != LOADING)
     sink.close()
