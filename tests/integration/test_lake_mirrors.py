@@ -83,13 +83,13 @@ def test_files_of_wide_rows_are_written_again_after_renames(spark: SparkSession,
 @pytest.mark.parametrize(
     ("name", "deadly"),
     [
-        pytest.param("ddl", {"after-part-write": (2,), "after-mirror-ddl": (2,), "after-publication": (2,)}, id="ddl"),
+        pytest.param("ddl", {"after-part-write": (2,)}, id="ddl"),
         pytest.param("ddl", DEADLY | {"after-mirror-ddl": (1, 3)}, id="ddl-everywhere", marks=pytest.mark.slow),
         pytest.param("bank", DEADLY, id="bank-everywhere", marks=pytest.mark.slow),
     ],
 )
 def test_the_job_dies_and_the_lake_is_the_same(name: str, deadly: dict[str, tuple[int, ...]], spark: SparkSession, tmp_path: Path) -> None:
-    """At one of the deaths Spark's directory goes, too: the lake alone says where to go on."""
+    """At one of the deaths Spark's directory goes, too: the lake alone says where to go on. ``tests/unit/sinks/test_lake_mirrors.py`` kills at the other points."""
     more = {"syncer.db-type": "lake", "syncer.to.dir": tmp_path / "lake", "spark.mirror-interval": 0}
     with Arena(load(GOLDEN / name), None, tmp_path, "raw", PARTS if name == "ddl" else LARGE, more) as arena:
         arena.write()
