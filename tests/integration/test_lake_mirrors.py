@@ -14,11 +14,12 @@ from pyspark.sql import SparkSession
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.sinks.lake import mirror_table
+from pyspark_tidb_binlog.sinks.lake.moments import MirrorState
 from tests.integration.test_lake import DRIVER, LARGE, PARTS, WIDE, assert_ledger, to_lake
 from tests.support.arena import Arena, counted, numbered
 from tests.support.bank_states import TOTAL
 from tests.support.golden_case import GOLDEN
-from tests.support.mirror_rows import assert_mirrored, by_spark, totals
+from tests.support.mirror_rows import Read, assert_mirrored, by_delta, by_spark, totals
 from tests.support.spark_queries import replicated
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -34,6 +35,8 @@ DEADLY = {
     "after-publication": (1, 3),
 }
 """Points, and the passes that kill."""
+CHANGED = {("ddl", "t"), ("ddl", "moved"), ("ddl", "p")}
+"""Columns were renamed, dropped and added; a partition went."""
 CUTS = {"driver": DRIVER, "parts": PARTS, "large": LARGE, "wide": WIDE}
 
 
@@ -54,8 +57,9 @@ def every_way() -> list[Any]:
 @pytest.mark.shows("spark.mirror-interval")
 @pytest.mark.parametrize(("name", "delivery", "cut", "interval"), every_way())
 def test_ledger_and_mirrors_are_what_the_upstream_had(
-    name: str, delivery: str, cut: str, interval: float, spark: SparkSession, tmp_path: Path
+    name: str, delivery: str, cut: str, interval: float, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    """In `make test` Spark reads a few of the mirrors; ``test_lake_reader.py`` has what it reads of others."""
     with Arena(load(GOLDEN / name), None, tmp_path, delivery, CUTS[cut]) as arena:
         arena.write()
         settings = to_lake(arena)
@@ -63,21 +67,28 @@ def test_ledger_and_mirrors_are_what_the_upstream_had(
         for batches in (2, 1 << 30):
             with Replication(spark, settings) as replication:
                 replicated(replication, arena.case.end_ts, batches)
-    assert_lake(spark, name, tmp_path / "lake")
+    slow = request.node.get_closest_marker("slow") is not None
+
+    def read(lake: Path | str, state: MirrorState) -> list[dict[str, Any]]:
+        return (by_spark(spark) if slow or (name, state.table) in CHANGED else by_delta)(lake, state)
+
+    assert_lake(spark, name, tmp_path / "lake", read)
 
 
-def assert_lake(spark: SparkSession, name: str, lake: Path) -> None:
+def assert_lake(spark: SparkSession, name: str, lake: Path, read: Read) -> None:
     assert_ledger(spark, name, lake)
-    assert_mirrored(name, lake, by_spark(spark))
+    assert_mirrored(name, lake, read)
     if name == "bank":
         assert set(totals(lake)) - {0} == {TOTAL}
 
 
 @pytest.mark.slow
-def test_files_of_wide_rows_are_written_again_after_renames(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_wide_rows_are_written_again_after_renames(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """Spark renames columns, so that files have other names of them than the table."""
     monkeypatch.setattr(mirror_table, "_WIDE", -1)
-    test_ledger_and_mirrors_are_what_the_upstream_had("ddl", "sorted", "driver", 0.0, spark, tmp_path)
+    test_ledger_and_mirrors_are_what_the_upstream_had("ddl", "sorted", "driver", 0.0, spark, tmp_path, request)
 
 
 @pytest.mark.parametrize(
@@ -97,4 +108,4 @@ def test_the_job_dies_and_the_lake_is_the_same(name: str, deadly: dict[str, tupl
             numbered(deadly), lambda deaths: arena.forget(delta=False) if deaths == len(deadly) else None, spark=spark
         )
         assert (deaths, arena.deaths()) == (sum(map(len, deadly.values())), counted(deadly))
-    assert_lake(spark, name, tmp_path / "lake")
+    assert_lake(spark, name, tmp_path / "lake", by_delta)
