@@ -41,11 +41,10 @@ CUTS = {"driver": DRIVER, "parts": PARTS, "large": LARGE, "wide": WIDE}
 
 
 def every_way() -> list[Any]:
-    """Each case in each delivery and each cut; in `make test` four of them: `types`, of many small tables, in few batches."""
+    """Each case in each delivery and each cut; in `make test` three of them: `types`, of many small tables, in few batches."""
     quick = {
         ("bank", "raw", "wide", 30.0),
         ("types", "raw", "large", 30.0),
-        ("keys", "sorted", "parts", 0.0),
         ("ddl", "sorted", "driver", 0.0),
     }
     small, big = ("types", "keys", "ddl", "txn", "beyond_mysql"), ("bank", "online")
