@@ -29,6 +29,7 @@ pytestmark = pytest.mark.grpc
 ROOT = Path(__file__).parents[2]
 NO_PYTHON = ("./", "curl ")
 UP = "Ctrl-C ends it and leaves nothing behind."
+TOLD = "ctl status -registry"
 
 
 @contextmanager
@@ -44,6 +45,15 @@ def started(work_dir: Path, *options: str, until: str = UP) -> Iterator[Job]:
             assert job.wait() == 0, job.said()
     finally:
         job.end()
+
+
+def replicates(job: Job) -> None:
+    """Wait for the lines of the target. The workload pauses meanwhile: else what is to be caught up with grows while Spark starts."""
+    stop, go_on = re.findall(r"^    (curl .*?) +#", job.out.read_text(), re.M)
+    in_shell(stop)
+    eventually(lambda: TOLD in job.out.read_text() or job.process.poll() is not None, seconds=LONGEST, what="it replicates", pause=0.05)
+    assert TOLD in job.out.read_text(), job.said()
+    in_shell(go_on)
 
 
 def place_of(port: int) -> Path:
@@ -122,7 +132,8 @@ def test_a_lake_is_read_with_the_lines_that_are_printed(
     monkeypatch.setenv("TIDB_BINLOG__SPARK__MIRROR_INTERVAL", "2")
     lake = tmp_path / "lake"
     (told,) = (block for block in blocks("docs/playground.md") if "pyspark_tidb_binlog.lake" in block)
-    with started(tmp_path, f"--port={free_port()}", f"--lake={lake}", until="ctl status -registry") as job:
+    with started(tmp_path, f"--port={free_port()}", f"--lake={lake}") as job:
+        replicates(job)
         python, printed = LAKE % {"dir": lake}, job.out.read_text()
         assert textwrap.indent(python, "    ") in printed and told == python.replace(str(lake), "/tmp/lake")
         begun = Lake(spark, lake).time
@@ -208,7 +219,7 @@ def test_a_start_after_one_that_was_killed_is_as_any_other(tmp_path: Path) -> No
 @pytest.mark.mariadb
 def test_a_target_without_its_upstream_ends_with_an_error(tmp_path: Path) -> None:
     port = free_port()
-    with started(tmp_path, f"--port={port}", "--target", until="ctl status -registry") as job:
+    with started(tmp_path, f"--port={port}", "--target", until=TOLD) as job:
         lose_upstream(job, port)
 
 
@@ -236,7 +247,8 @@ def test_a_directory_that_it_may_not_use_is_left_alone(tmp_path: Path, taken: st
 @pytest.mark.mariadb
 def test_a_target_follows_the_cluster_and_the_second_signal_ends_all_at_once(tmp_path: Path) -> None:
     port = free_port()
-    with started(tmp_path, f"--port={port}", "--target", until="ctl status -registry") as job:
+    with started(tmp_path, f"--port={port}", "--target") as job:
+        replicates(job)
         assert "More lines follow when the target has the tables." in job.out.read_text().split(UP)[1].split("replicates")[0]
         lag, orders, status = re.findall(r"^    (mariadb .*|.* ctl status .*)$", job.out.read_text(), re.M)
         eventually(lambda: "new" in in_shell(orders), seconds=LONGEST, what="orders are at the target")
