@@ -1,10 +1,11 @@
 """The lake as the target of the real stream: what Spark reads in its ledger and its mirrors is what TiDB had.
 
-In both deliveries, from the driver and in parts, over restarts and ``kill -9`` at every point, with the Spark checkpoint lost.
+In both deliveries, from the driver and in parts, over restarts and ``kill -9``, with the Spark checkpoint lost.
 """
 
 import dataclasses
 import itertools
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.lake import mirror_table
 from pyspark_tidb_binlog.sinks.lake.moments import MirrorState
-from tests.integration.test_lake import DRIVER, LARGE, PARTS, WIDE, assert_ledger, to_lake
 from tests.support.arena import Arena, counted, numbered
 from tests.support.bank_states import TOTAL
 from tests.support.golden_case import GOLDEN
+from tests.support.lake_target import DRIVER, LARGE, PARTS, WIDE, assert_ledger, to_lake
 from tests.support.mirror_rows import Read, assert_mirrored, by_delta, by_spark, totals
 from tests.support.spark_queries import replicated
 
@@ -58,7 +60,14 @@ def every_way() -> list[Any]:
 def test_ledger_and_mirrors_are_what_the_upstream_had(
     name: str, delivery: str, cut: str, interval: float, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """In `make test` Spark reads a few of the mirrors; ``test_lake_reader.py`` has what it reads of others."""
+    """In raw delivery the second life goes on from the lake alone. In `make test` Spark reads a few of the mirrors; of others ``test_lake_reader.py`` has
+    what it reads.
+    """
+    slow = request.node.get_closest_marker("slow") is not None
+
+    def read(lake: Path | str, state: MirrorState) -> list[dict[str, Any]]:
+        return (by_spark(spark) if slow or (name, state.table) in CHANGED else by_delta)(lake, state)
+
     with Arena(load(GOLDEN / name), None, tmp_path, delivery, CUTS[cut]) as arena:
         arena.write()
         settings = to_lake(arena)
@@ -66,12 +75,13 @@ def test_ledger_and_mirrors_are_what_the_upstream_had(
         for batches in (2, 1 << 30):
             with Replication(spark, settings) as replication:
                 replicated(replication, arena.case.end_ts, batches)
-    slow = request.node.get_closest_marker("slow") is not None
-
-    def read(lake: Path | str, state: MirrorState) -> list[dict[str, Any]]:
-        return (by_spark(spark) if slow or (name, state.table) in CHANGED else by_delta)(lake, state)
-
-    assert_lake(spark, name, tmp_path / "lake", read)
+            if delivery == "raw" and batches == 2:
+                arena.forget(delta=True)
+        assert_lake(spark, name, tmp_path / "lake", read)
+        if delivery == "raw":
+            shutil.rmtree(tmp_path / "lake")
+            with pytest.raises(ConfigError, match=r"the target .*lake has no checkpoint .*a lake takes no record by hand"):
+                Replication(spark, settings).start()
 
 
 def assert_lake(spark: SparkSession, name: str, lake: Path, read: Read) -> None:

@@ -47,7 +47,9 @@ def test_a_writer_that_is_killed_again_and_again_leaves_the_recorded_tables(case
         assert set(totals(tmp_path)) - {0} == {TOTAL}
 
 
-@pytest.mark.parametrize(("case", "point"), [("txn", "after-mirror-merge:3"), ("ddl", "after-mirror-ddl:2"), ("txn", "before-publication:3")])
+@pytest.mark.parametrize(
+    ("case", "point"), [("txn", "after-mirror-merge:3"), ("ddl", "after-mirror-ddl:2"), ("txn", "before-publication:3")]
+)
 def test_a_writer_that_was_suspended_publishes_nothing_once_it_wakes(case: str, point: str, tmp_path: Path) -> None:
     with life(tmp_path, stop=point, mirrored=case) as first:
         eventually(first.is_stopped)
