@@ -47,9 +47,14 @@ def started(work_dir: Path, *options: str, until: str = UP) -> Iterator[Job]:
         job.end()
 
 
+def workload_lines(job: Job) -> list[str]:
+    """Those that stop the workload, and have it go on."""
+    return re.findall(r"^    (curl .*?) +#", job.out.read_text(), re.M)
+
+
 def replicates(job: Job) -> None:
     """Wait for the lines of the target. The workload pauses meanwhile: else what is to be caught up with grows while Spark starts."""
-    stop, go_on = re.findall(r"^    (curl .*?) +#", job.out.read_text(), re.M)
+    stop, go_on = workload_lines(job)
     in_shell(stop)
     eventually(lambda: TOLD in job.out.read_text() or job.process.poll() is not None, seconds=LONGEST, what="it replicates", pause=0.05)
     assert TOLD in job.out.read_text(), job.said()
@@ -141,6 +146,7 @@ def test_a_lake_is_read_with_the_lines_that_are_printed(
         (tables,) = re.findall(r"^    .* (tables --dir .*)$", printed, re.M)
         capsys.readouterr()
         exec(compile(python, "what is pasted", "exec"), {})
+        in_shell(workload_lines(job)[0])
         now, before, changes = capsys.readouterr().out.split("+\n\n")[:3]
         assert lake_command.main(tables.split()) == 0
         assert re.search(r"^\|demo +\|orders +\|\d+ +\|mirrored\|NULL", capsys.readouterr().out, re.M)
@@ -164,8 +170,7 @@ def test_a_lake_is_read_with_the_lines_that_are_printed(
 def test_it_stays_up_and_its_workload_stops_and_goes_on(tmp_path: Path) -> None:
     port = free_port()
     with started(tmp_path, f"--port={port}") as job:
-        lines = re.findall(r"^    (curl .*?) +#", job.out.read_text(), re.M)
-        stop, go_on = lines
+        stop, go_on = workload_lines(job)
 
         def counts() -> str:
             return re.sub(r'"upto_ts":\d+', "", in_shell(stop.replace("/stop", "/status")))
