@@ -42,8 +42,9 @@ settings.register_profile("new", deadline=None)
 settings.load_profile(os.environ.get("TIDB_BINLOG_EXAMPLES", "same"))
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, one shard of them; a limit of its own for what is meant to take long; at a MySQL server not what only a MariaDB does."""
+    """The longest files first, one shard of what ``-m`` selects; a limit of its own for what is meant to take long; at a MySQL server not what only a MariaDB does."""
     seconds, which = recorded(), os.environ.get("TIDB_BINLOG_SHARD", "")
     items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0))
     items[:] = [item for place, item in enumerate(items) if in_shard(place, which)]

@@ -51,11 +51,18 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@cache
+def walked(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """All nodes, which most tests look at."""
+    return tuple(ast.walk(tree))
+
+
 @pytest.fixture(scope="module", autouse=True)
 def forgotten() -> Iterator[None]:
     """Trees are kept for the tests of this file only: they are large."""
     yield
     parsed.cache_clear()
+    walked.cache_clear()
 
 
 @cache
@@ -103,7 +110,7 @@ def test_files_and_functions_stay_readable() -> None:
     long_functions = [
         f"{path}:{node.name}"
         for path, tree in trees()
-        for node in ast.walk(tree)
+        for node in walked(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (node.end_lineno or 0) - node.lineno >= 65
     ]
     assert (long_files, long_functions) == ([], [])
@@ -111,7 +118,7 @@ def test_files_and_functions_stay_readable() -> None:
 
 def test_a_name_means_one_thing() -> None:
     """Over the whole product, so that a reader who meets it knows which it is."""
-    classes = [(node.name, path) for path, tree in trees() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    classes = [(node.name, path) for path, tree in trees() for node in walked(tree) if isinstance(node, ast.ClassDef)]
     modules = [(path.stem, name(path)) for path in sources() if path.stem != "__init__"]
     for found in (classes, modules):
         places: dict[str, list[str]] = {}
@@ -141,7 +148,7 @@ def test_no_module_imports_itself_in_a_circle() -> None:
 def imported(path: Path) -> set[str]:
     """Modules and ``package.name`` of every import in a file, those for types included."""
     found = set()
-    for node in ast.walk(parsed(path)):
+    for node in walked(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -181,7 +188,7 @@ def test_the_notebook_uses_only_what_is_promised() -> None:
 
 def named_insides(tree: ast.Module) -> Iterator[str]:
     """Private names and modules of PySpark in a file, and Spark's classes in the JVM."""
-    for node in ast.walk(tree):
+    for node in walked(tree):
         if isinstance(node, ast.Attribute):
             of = node.value
             if node.attr in PRIVATE_NAMES and not (isinstance(of, ast.Name) and of.id == "self"):
@@ -193,24 +200,24 @@ def named_insides(tree: ast.Module) -> Iterator[str]:
 
 def test_two_files_name_the_insides_of_pyspark() -> None:
     """So a port to another Spark reads two files."""
-    beside = [(name(path), ast.parse(path.read_text())) for folder in ("benchmarks", "notebooks") for path in (ROOT / folder).glob("*.py")]
+    beside = [(name(path), parsed(path)) for folder in ("benchmarks", "notebooks") for path in (ROOT / folder).glob("*.py")]
     named = [f"{path}: {found}" for path, tree in (*trees(), *beside) if path not in INSIDES for found in named_insides(tree)]
     words = [
         f"{path}: {node.value!r}"
         for path, tree in trees()
         if path not in INSIDES
-        for texts in [{id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}]
-        for node in ast.walk(tree)
+        for texts in [{id(node.value) for node in walked(tree) if isinstance(node, ast.Expr)}]
+        for node in walked(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and PRIVATE_WORDS.search(node.value) and id(node) not in texts
     ]
     assert (named, words) == ([], [])
-    assert all(list(named_insides(ast.parse((ROOT / path).read_text()))) for path in INSIDES)
+    assert all(list(named_insides(parsed(ROOT / path))) for path in INSIDES)
 
 
 def modules_of(tree: ast.Module) -> set[str]:
     """The modules that a file imports, or imports from."""
-    found = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    return found | {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    found = {alias.name for node in walked(tree) if isinstance(node, ast.Import) for alias in node.names}
+    return found | {node.module for node in walked(tree) if isinstance(node, ast.ImportFrom) and node.module}
 
 
 def test_no_drawer_for_everything() -> None:
@@ -221,7 +228,7 @@ def test_no_error_is_swallowed_unseen() -> None:
     broad = [
         f"{path}:{node.lineno}"
         for path, tree in trees()
-        for node in ast.walk(tree)
+        for node in walked(tree)
         if isinstance(node, ast.ExceptHandler)
         and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException")))
         and not any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
@@ -240,8 +247,8 @@ def test_no_message_names_the_entry_of_a_checkout() -> None:
         f"{file}:{node.lineno}"
         for file, tree in trees()
         if file not in ("conf/entry.py", "conf/reference.py", "jobs/setup.py")
-        for bare in [{id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}]
-        for node in ast.walk(tree)
+        for bare in [{id(node.value) for node in walked(tree) if isinstance(node, ast.Expr)}]
+        for node in walked(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and "spark-submit.sh" in node.value and id(node) not in bare
     ]
     assert named == []
@@ -313,7 +320,7 @@ def test_every_test_can_fail() -> None:
     functions = [
         (f"{name(path)}:{node.lineno}", node)
         for path in sorted((ROOT / "tests").rglob("*.py"))
-        for node in ast.walk(parsed(path))
+        for node in walked(parsed(path))
         if isinstance(node, ast.FunctionDef)
     ]
     known: set[str] = set()

@@ -18,17 +18,17 @@ class LakeCopy:
 
     def __init__(self, lake: "LakeAt") -> None:
         """``lake``: at the moment."""
-        self._lake = lake
+        found = lake.tables().where("state = 'mirrored'").collect()
+        self._tables = {name: lake.table(name) for name in (f"{row['database']}.{row['table']}" for row in found)}
 
     def columns(self) -> dict[str, list[str]]:
         """See ``Copy``."""
-        found = self._lake.tables().where("state = 'mirrored'").collect()
-        return {name: self._lake.table(name).columns for name in (f"{row['database']}.{row['table']}" for row in found)}
+        return {name: table.columns for name, table in self._tables.items()}
 
     def rows(self, name: str, columns: Columns) -> list[Row]:
         """See ``Copy``."""
         chosen = (_selected(quote_name(column), form) for column, form in columns)
-        rows = self._lake.table(name).selectExpr(*chosen).collect()
+        rows = self._tables[name].selectExpr(*chosen).collect()
         return [tuple(text_of(cell, form) for cell, (_, form) in zip(row, columns, strict=True)) for row in rows]
 
 

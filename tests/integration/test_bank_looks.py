@@ -27,7 +27,7 @@ from tests.support.golden_case import GOLDEN, load_case
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 PACES = [float(pace) for pace in os.environ.get("TIDB_BINLOG_PACES", "0.02").split(",")]
-LOOKS, STATES = 300, 10
+LOOKS, STATES = 100, 10
 
 LOOK = (
     "SELECT 'checking', id, balance, '' FROM g_bank.checking UNION ALL SELECT 'savings', id, balance, '' FROM g_bank.savings "

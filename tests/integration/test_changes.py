@@ -426,12 +426,13 @@ def test_a_name_that_no_host_has_is_said_by_load(shop: ChangeScene, named: str) 
     assert len(str(refused.value).splitlines()) < 10, "the reason is not below a trace"
 
 
-def test_a_registry_that_listens_nowhere_is_said_by_load(shop: ChangeScene) -> None:
+# It takes five seconds each.
+@pytest.mark.parametrize("way", ["read", pytest.param("stream", marks=pytest.mark.slow)])
+def test_a_registry_that_listens_nowhere_is_said_by_load(shop: ChangeScene, way: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    for reads in (shop.read, shop.stream):
-        with pytest.raises(PySparkException, match=f"option pumps: no registry listens at 127.0.0.1:{port}: check the port"):
-            reads(pumps=f"http://127.0.0.1:{port}", tidbStatus="")
+    with pytest.raises(PySparkException, match=f"option pumps: no registry listens at 127.0.0.1:{port}: check the port"):
+        getattr(shop, way)(pumps=f"http://127.0.0.1:{port}", tidbStatus="")
 
 
 def test_a_registry_that_is_gone_when_a_stream_starts_is_said_without_a_chain(shop: ChangeScene) -> None:

@@ -1,7 +1,7 @@
 """The kill test in small: the process dies at named points of a recorded case, is started again each time, and nothing differs at the end.
 
 The job dies where Spark takes part; at the points of a DDL a process without Spark dies. The points of rows are those of ``test_row_sink.py``
-and ``test_skipped_in_parts.py``, that of a batch is one of ``test_checkpoint_deaths.py``. The whole of it is ``tests/torture`` (``make torture``).
+and ``test_skipped_in_parts.py``, that of a batch is one of ``test_checkpoint_deaths.py``, those of Delta ``tests/unit/sinks/test_delta_checkpoint.py``. The whole of it is ``tests/torture`` (``make torture``).
 """
 
 from pathlib import Path
@@ -17,8 +17,10 @@ from tests.support.ddl_target import CONFIG, MARKS, apply, assert_columns, ddl_s
 from tests.support.golden_case import GOLDEN, ddl_steps, load_case
 from tests.support.killed_fork import in_a_life_that_is_killed
 
-WORKER = {"source-read": 2, "pair-state": 3, "before-delta": 1, "after-delta": 1}
-"""Point and the pass that kills: a worker that reads, one that keeps the pairing state, and before and after the batch's row in Delta."""
+WORKER = {"source-read": 2, "pair-state": 3}
+"""Point and the pass that kills: a worker that reads, and one that keeps the pairing state."""
+DELTA = {"before-delta": 1, "after-delta": 1}
+"""Before and after the batch's row in Delta."""
 SIX = {"source-read": 3, "pair-state": 9, "before-downstream-commit": 9, "after-ddl-intent": 12, "after-ddl": 20, "after-spark-commit": 3}
 """Besides them: an open transaction, a DDL not run, a DDL run, a batch that Spark has recorded."""
 
@@ -28,7 +30,12 @@ SIX = {"source-read": 3, "pair-state": 9, "before-downstream-commit": 9, "after-
 @pytest.mark.grpc
 @pytest.mark.mysql
 @pytest.mark.parametrize(
-    ("name", "deadly"), [pytest.param("txn", WORKER, id="worker"), pytest.param("ddl", SIX, id="six", marks=pytest.mark.slow)]
+    ("name", "deadly"),
+    [
+        pytest.param("txn", WORKER, id="worker"),
+        pytest.param("txn", DELTA, id="delta", marks=pytest.mark.slow),
+        pytest.param("ddl", SIX, id="six", marks=pytest.mark.slow),
+    ],
 )
 def test_the_job_dies_and_nothing_differs(
     name: str, deadly: dict[str, int], spark: SparkSession, fresh_mariadb: PrivateMariaDB, tmp_path: Path

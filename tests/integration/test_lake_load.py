@@ -79,6 +79,12 @@ def loaded(lake: Path) -> bool:
     return all(s.state != LOADING for s in published(lake).values())
 
 
+def loaded_anew(lake: Path, name: str, before: str) -> bool:
+    """By one look: a table that is to be loaded has no path."""
+    found = published(lake)
+    return all(s.state != LOADING for s in found.values()) and found[name].path != before
+
+
 def await_loads(run: BootstrappedStream, condition: Callable[[], bool]) -> None:
     """The upstream goes on meanwhile: only then it can be read at any moment of the lake."""
 
@@ -133,14 +139,14 @@ def test_a_first_load_and_the_stream_are_what_binlogs_make(
 def test_a_table_is_loaded_again_and_by_a_drainer_that_runs(run: BootstrappedStream, spark: SparkSession, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     run.apply()
-    eventually(lambda: len(published(lake)) == 3)
+    eventually(lambda: len(published(lake)) == 3, pause=0.1)
     paths = {name: s.path for name, s in published(lake).items()}
     more_changes(run, 1)
     run.mirror.tick()
     run.begin(BootstrapRequest(tables=(("SHOP", "item"), ("shop", "LOG"))))
     more_changes(run, 2)
     run.apply()
-    await_loads(run, lambda: loaded(lake) and published(lake)["shop.log"].path != paths["shop.log"])
+    await_loads(run, lambda: loaded_anew(lake, "shop.log", paths["shop.log"]))
     assert {name for name, s in published(lake).items() if s.path != paths[name]} == {"shop.item", "shop.log"}
     loader = TableLoader(spark, run._config, NOTHING, run.stop, run.mirror.reader(spark.sparkContext.broadcast))
     history = run.history()
@@ -148,7 +154,7 @@ def test_a_table_is_loaded_again_and_by_a_drainer_that_runs(run: BootstrappedStr
     run.sink.load(loader.named("shop.named", stand))
     more_changes(run, 3)
     run.apply()
-    await_loads(run, lambda: loaded(lake) and published(lake)["shop.named"].path != paths["shop.named"])
+    await_loads(run, lambda: loaded_anew(lake, "shop.named", paths["shop.named"]))
     run.restart()
     whole(run, tmp_path / "whole")
     assert rows(lake) == rows(tmp_path / "whole")
@@ -181,12 +187,12 @@ def test_gc_that_has_passed_is_waited_out_and_while_a_table_is_read_sets_it_asid
         return real(self, session, *given)
 
     run.apply()
-    eventually(lambda: len(published(lake)) == 3)
+    eventually(lambda: len(published(lake)) == 3, pause=0.1)
     monkeypatch.setattr(lake_load._Mirror, "written", written)
     run.mirror.collect((1 << 63) - 1)
     run.mirror.tick()
     run.begin(BootstrapRequest(tables=(("shop", "*"),)))
-    eventually(lambda: {s.state for s in published(lake).values()} == {LOADING})
+    eventually(lambda: {s.state for s in published(lake).values()} == {LOADING}, pause=0.1)
     time.sleep(0.5)
     now = Lake(spark, lake)
     assert {row["state"] for row in now.tables().collect()} == {LOADING}
@@ -217,7 +223,8 @@ def test_a_stop_does_not_wait_for_the_upstream(
     blocker: Callable[[str], Any] = run.mirror.sql
     blocker("LOCK TABLES shop.item WRITE, mirror.clock READ, mirror.commits READ, mirror.shapes READ")
     run.begin(ALL)
-    time.sleep(3)
+    waiting = "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'Waiting for table metadata lock'"
+    eventually(lambda: run.mirror.sql(waiting)[0][0], seconds=60, pause=0.1)
     begun = time.monotonic()
     run.restart()
     assert time.monotonic() - begun < 20
@@ -263,7 +270,7 @@ def test_recorded_types_from_a_server_and_then_from_binlogs(whole: bool, source:
     lake = tmp_path / "lake"
     sink = LakeSink(LakeSettings(str(lake), 1, mirror_interval=0.0), loads=loads)
     replicate(sink, case, [], begin_ts=begin)
-    eventually(lambda: loaded(lake), seconds=60)
+    eventually(lambda: loaded(lake), seconds=60, pause=0.1)
     assert {s.upto_ts for s in published(lake).values()} == {begin}
     sink.close()
     sink = LakeSink(LakeSettings(str(lake), 1, mirror_interval=0.0), loads=loads)

@@ -1,10 +1,11 @@
 """The lake as the target of the real stream: what Spark reads in its ledger and its mirrors is what TiDB had.
 
-In both deliveries, from the driver and in parts, over restarts and ``kill -9`` at every point, with the Spark checkpoint lost.
+In both deliveries, from the driver and in parts, over restarts and ``kill -9``, with the Spark checkpoint lost.
 """
 
 import dataclasses
 import itertools
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.lake import mirror_table
-from tests.integration.test_lake import DRIVER, LARGE, PARTS, WIDE, assert_ledger, to_lake
+from pyspark_tidb_binlog.sinks.lake.moments import MirrorState
 from tests.support.arena import Arena, counted, numbered
 from tests.support.bank_states import TOTAL
 from tests.support.golden_case import GOLDEN
-from tests.support.mirror_rows import assert_mirrored, by_spark, totals
+from tests.support.lake_target import DRIVER, LARGE, PARTS, WIDE, assert_ledger, to_lake
+from tests.support.mirror_rows import Read, assert_mirrored, by_delta, by_spark, totals
 from tests.support.spark_queries import replicated
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -34,15 +37,16 @@ DEADLY = {
     "after-publication": (1, 3),
 }
 """Points, and the passes that kill."""
+CHANGED = {("ddl", "t"), ("ddl", "moved"), ("ddl", "p")}
+"""Columns were renamed, dropped and added; a partition went."""
 CUTS = {"driver": DRIVER, "parts": PARTS, "large": LARGE, "wide": WIDE}
 
 
 def every_way() -> list[Any]:
-    """Each case in each delivery and each cut; in `make test` four of them: `types`, of many small tables, in few batches."""
+    """Each case in each delivery and each cut; in `make test` three of them: `types`, of many small tables, in few batches."""
     quick = {
         ("bank", "raw", "wide", 30.0),
         ("types", "raw", "large", 30.0),
-        ("keys", "sorted", "parts", 0.0),
         ("ddl", "sorted", "driver", 0.0),
     }
     small, big = ("types", "keys", "ddl", "txn", "beyond_mysql"), ("bank", "online")
@@ -54,8 +58,16 @@ def every_way() -> list[Any]:
 @pytest.mark.shows("spark.mirror-interval")
 @pytest.mark.parametrize(("name", "delivery", "cut", "interval"), every_way())
 def test_ledger_and_mirrors_are_what_the_upstream_had(
-    name: str, delivery: str, cut: str, interval: float, spark: SparkSession, tmp_path: Path
+    name: str, delivery: str, cut: str, interval: float, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    """In raw delivery the second life goes on from the lake alone. In `make test` Spark reads a few of the mirrors; of others ``test_lake_reader.py`` has
+    what it reads.
+    """
+    slow = request.node.get_closest_marker("slow") is not None
+
+    def read(lake: Path | str, state: MirrorState) -> list[dict[str, Any]]:
+        return (by_spark(spark) if slow or (name, state.table) in CHANGED else by_delta)(lake, state)
+
     with Arena(load(GOLDEN / name), None, tmp_path, delivery, CUTS[cut]) as arena:
         arena.write()
         settings = to_lake(arena)
@@ -63,33 +75,41 @@ def test_ledger_and_mirrors_are_what_the_upstream_had(
         for batches in (2, 1 << 30):
             with Replication(spark, settings) as replication:
                 replicated(replication, arena.case.end_ts, batches)
-    assert_lake(spark, name, tmp_path / "lake")
+            if delivery == "raw" and batches == 2:
+                arena.forget(delta=True)
+        assert_lake(spark, name, tmp_path / "lake", read)
+        if delivery == "raw":
+            shutil.rmtree(tmp_path / "lake")
+            with pytest.raises(ConfigError, match=r"the target .*lake has no checkpoint .*a lake takes no record by hand"):
+                Replication(spark, settings).start()
 
 
-def assert_lake(spark: SparkSession, name: str, lake: Path) -> None:
+def assert_lake(spark: SparkSession, name: str, lake: Path, read: Read) -> None:
     assert_ledger(spark, name, lake)
-    assert_mirrored(name, lake, by_spark(spark))
+    assert_mirrored(name, lake, read)
     if name == "bank":
         assert set(totals(lake)) - {0} == {TOTAL}
 
 
 @pytest.mark.slow
-def test_files_of_wide_rows_are_written_again_after_renames(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_wide_rows_are_written_again_after_renames(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """Spark renames columns, so that files have other names of them than the table."""
     monkeypatch.setattr(mirror_table, "_WIDE", -1)
-    test_ledger_and_mirrors_are_what_the_upstream_had("ddl", "sorted", "driver", 0.0, spark, tmp_path)
+    test_ledger_and_mirrors_are_what_the_upstream_had("ddl", "sorted", "driver", 0.0, spark, tmp_path, request)
 
 
 @pytest.mark.parametrize(
     ("name", "deadly"),
     [
-        pytest.param("ddl", {"after-part-write": (2,), "after-mirror-ddl": (2,), "after-publication": (2,)}, id="ddl"),
+        pytest.param("ddl", {"after-part-write": (2,)}, id="ddl"),
         pytest.param("ddl", DEADLY | {"after-mirror-ddl": (1, 3)}, id="ddl-everywhere", marks=pytest.mark.slow),
         pytest.param("bank", DEADLY, id="bank-everywhere", marks=pytest.mark.slow),
     ],
 )
 def test_the_job_dies_and_the_lake_is_the_same(name: str, deadly: dict[str, tuple[int, ...]], spark: SparkSession, tmp_path: Path) -> None:
-    """At one of the deaths Spark's directory goes, too: the lake alone says where to go on."""
+    """At one of the deaths Spark's directory goes, too: the lake alone says where to go on. ``tests/unit/sinks/test_lake_mirrors.py`` kills at the other points."""
     more = {"syncer.db-type": "lake", "syncer.to.dir": tmp_path / "lake", "spark.mirror-interval": 0}
     with Arena(load(GOLDEN / name), None, tmp_path, "raw", PARTS if name == "ddl" else LARGE, more) as arena:
         arena.write()
@@ -97,4 +117,4 @@ def test_the_job_dies_and_the_lake_is_the_same(name: str, deadly: dict[str, tupl
             numbered(deadly), lambda deaths: arena.forget(delta=False) if deaths == len(deadly) else None, spark=spark
         )
         assert (deaths, arena.deaths()) == (sum(map(len, deadly.values())), counted(deadly))
-    assert_lake(spark, name, tmp_path / "lake")
+    assert_lake(spark, name, tmp_path / "lake", by_delta)

@@ -12,12 +12,13 @@ import pytest
 
 from pyspark_tidb_binlog.jobs.lab.ports import free_port
 from pyspark_tidb_binlog.schemas.errors import LeaseHeld, LeaseLost
+from pyspark_tidb_binlog.sinks.lake.moments import MIRRORED
 from tests.support.bank_states import TOTAL
 from tests.support.eventually import eventually
 from tests.support.golden_messages import case_steps
 from tests.support.lake_lives import BUSY_UPKEEP, replicate, sink_of
 from tests.support.lake_rows import ledger_of
-from tests.support.mirror_rows import assert_mirrored, totals
+from tests.support.mirror_rows import assert_mirrored, by_delta, published, totals
 
 pytestmark = pytest.mark.grpc
 EMULATOR = """
@@ -61,17 +62,26 @@ def live(lake: Path | str, case: str, upto: int = 1 << 62, lease_timeout: float 
         sink.close()
 
 
-def test_a_lake_in_a_store_is_as_one_in_a_directory(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("parts", [pytest.param((6, 3), id="a-third"), pytest.param((2, 0), id="whole", marks=pytest.mark.slow)])
+def test_a_lake_in_a_store_is_as_one_in_a_directory(
+    parts: tuple[int, ...], bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Over a restart, with compactions and a log that is shortened meanwhile."""
     for (module, name), value in BUSY_UPKEEP.items():
         monkeypatch.setattr(module, name, value)
     _, rows, _ = case_steps("ddl")
     times = sorted(rows["commit_ts"].to_pylist())
-    for lake in (f"{bucket}/one", tmp_path):
-        live(lake, "ddl", times[len(times) // 2])
-        live(lake, "ddl")
-        assert_mirrored("ddl", lake)
-    assert ledger_of(f"{bucket}/one") == ledger_of(tmp_path)
+    store = f"{bucket}/up-to-{parts[-1]}"
+    for lake in (store, tmp_path):
+        for part in parts:
+            live(lake, "ddl", times[len(times) // part] if part else 1 << 62)
+        if not parts[-1]:
+            assert_mirrored("ddl", lake)
+    assert ledger_of(store) == ledger_of(tmp_path)
+    there, here = published(store), published(tmp_path)
+    assert there.keys() == here.keys() and {state.state for state in there.values()} == {MIRRORED}
+    for name in here:
+        assert sorted(by_delta(store, there[name]), key=repr) == sorted(by_delta(tmp_path, here[name]), key=repr)
 
 
 def test_writers_that_take_the_lease_from_each_other_leave_the_recorded_tables(bucket: str) -> None:

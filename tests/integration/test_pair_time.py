@@ -81,7 +81,7 @@ def test_no_row_is_late_however_far_the_watermark_is(spark: SparkSession, tmp_pa
     query = run(spark, source_of_pumps(pumps, delivery="raw"), taken, tmp_path)
     at = 3000
     while watermark_ms(query) < 9000:
-        at += 500
+        at += 1500
         for pump in pumps:
             send(pump, fake(tso(at)))
         time.sleep(0.5)

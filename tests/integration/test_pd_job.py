@@ -34,7 +34,8 @@ from tests.support.spark_queries import drained
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
 
 
-@pytest.fixture(params=["without TLS", "with TLS"])
+# Without TLS the registry is the same, which ``tests/contract`` shows.
+@pytest.fixture(params=[pytest.param("without TLS", marks=pytest.mark.slow), "with TLS"])
 def tls(request: pytest.FixtureRequest, tmp_path: Path) -> TlsSettings | None:
     return Authority(tmp_path / "ca").settings("node", "node", ("node",)) if request.param == "with TLS" else None
 

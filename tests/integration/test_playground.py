@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import textwrap
 import time
@@ -30,6 +29,7 @@ pytestmark = pytest.mark.grpc
 ROOT = Path(__file__).parents[2]
 NO_PYTHON = ("./", "curl ")
 UP = "Ctrl-C ends it and leaves nothing behind."
+TOLD = "ctl status -registry"
 
 
 @contextmanager
@@ -45,6 +45,20 @@ def started(work_dir: Path, *options: str, until: str = UP) -> Iterator[Job]:
             assert job.wait() == 0, job.said()
     finally:
         job.end()
+
+
+def workload_lines(job: Job) -> list[str]:
+    """Those that stop the workload, and have it go on."""
+    return re.findall(r"^    (curl .*?) +#", job.out.read_text(), re.M)
+
+
+def replicates(job: Job) -> None:
+    """Wait for the lines of the target. The workload pauses meanwhile: else what is to be caught up with grows while Spark starts."""
+    stop, go_on = workload_lines(job)
+    in_shell(stop)
+    eventually(lambda: TOLD in job.out.read_text() or job.process.poll() is not None, seconds=LONGEST, what="it replicates", pause=0.05)
+    assert TOLD in job.out.read_text(), job.said()
+    in_shell(go_on)
 
 
 def place_of(port: int) -> Path:
@@ -80,8 +94,10 @@ def rows_of(shown: str) -> list[list[str]]:
 
 
 @pytest.mark.spark
-def test_what_the_pages_say_works_as_printed(tmp_path: Path) -> None:
-    """README's lines, and then those of the tutorial, in one session."""
+def test_what_the_pages_say_works_as_printed(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """README's lines, and then those of the tutorial, in one session: this process's, whose Spark is warm. Streams run for less than ten seconds."""
     _, start, python, _ = blocks("README.md")
     first, *tutorial = (block for block in blocks("docs/playground.md") if "pyspark_tidb_binlog.lake" not in block)
     assert first == start
@@ -91,11 +107,13 @@ def test_what_the_pages_say_works_as_printed(tmp_path: Path) -> None:
     with started(tmp_path, *options[1:]) as job:
         assert textwrap.indent(python, "    ") in job.out.read_text()
         pasted = "print('--- the tutorial')\n".join([python, *(block for block in tutorial if not block.startswith(NO_PYTHON))])
-        done = subprocess.run([sys.executable], input=pasted, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
+        capsys.readouterr()
+        monkeypatch.chdir(ROOT)
+        exec(compile(pasted.replace("awaitTermination(10)", "awaitTermination(6)"), "what is pasted", "exec"), {})
+        ours, changes, recent, paid, bank = capsys.readouterr().out.split("--- the tutorial\n")
+        spark.catalog.dropTempView("paid")
         assert not job.runs("java")
         ends_and_leaves_nothing(job, signal.SIGHUP, PLAYGROUND_PORT)
-    assert done.returncode == 0, done.stderr
-    ours, changes, recent, paid, bank = done.stdout.split("--- the tutorial\n")
     shown = rows_of(ours)
     assert shown[0] == ["table", "insert", "update", "delete", "ddl"] and {"account", "orders"} <= {row[0] for row in shown}
     header = next(row for row in shown if "_change_type" in row)
@@ -112,11 +130,15 @@ def test_what_the_pages_say_works_as_printed(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_a_lake_is_read_with_the_lines_that_are_printed(tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lake_is_read_with_the_lines_that_are_printed(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """They are pasted into this process, whose Spark is warm."""
+    monkeypatch.setenv("TIDB_BINLOG__SPARK__MIRROR_INTERVAL", "2")
     lake = tmp_path / "lake"
     (told,) = (block for block in blocks("docs/playground.md") if "pyspark_tidb_binlog.lake" in block)
-    with started(tmp_path, f"--port={free_port()}", f"--lake={lake}", until="ctl status -registry") as job:
+    with started(tmp_path, f"--port={free_port()}", f"--lake={lake}") as job:
+        replicates(job)
         python, printed = LAKE % {"dir": lake}, job.out.read_text()
         assert textwrap.indent(python, "    ") in printed and told == python.replace(str(lake), "/tmp/lake")
         begun = Lake(spark, lake).time
@@ -124,6 +146,7 @@ def test_a_lake_is_read_with_the_lines_that_are_printed(tmp_path: Path, spark: S
         (tables,) = re.findall(r"^    .* (tables --dir .*)$", printed, re.M)
         capsys.readouterr()
         exec(compile(python, "what is pasted", "exec"), {})
+        in_shell(workload_lines(job)[0])
         now, before, changes = capsys.readouterr().out.split("+\n\n")[:3]
         assert lake_command.main(tables.split()) == 0
         assert re.search(r"^\|demo +\|orders +\|\d+ +\|mirrored\|NULL", capsys.readouterr().out, re.M)
@@ -147,8 +170,7 @@ def test_a_lake_is_read_with_the_lines_that_are_printed(tmp_path: Path, spark: S
 def test_it_stays_up_and_its_workload_stops_and_goes_on(tmp_path: Path) -> None:
     port = free_port()
     with started(tmp_path, f"--port={port}") as job:
-        lines = re.findall(r"^    (curl .*?) +#", job.out.read_text(), re.M)
-        stop, go_on = lines
+        stop, go_on = workload_lines(job)
 
         def counts() -> str:
             return re.sub(r'"upto_ts":\d+', "", in_shell(stop.replace("/stop", "/status")))
@@ -202,7 +224,7 @@ def test_a_start_after_one_that_was_killed_is_as_any_other(tmp_path: Path) -> No
 @pytest.mark.mariadb
 def test_a_target_without_its_upstream_ends_with_an_error(tmp_path: Path) -> None:
     port = free_port()
-    with started(tmp_path, f"--port={port}", "--target", until="ctl status -registry") as job:
+    with started(tmp_path, f"--port={port}", "--target", until=TOLD) as job:
         lose_upstream(job, port)
 
 
@@ -230,7 +252,8 @@ def test_a_directory_that_it_may_not_use_is_left_alone(tmp_path: Path, taken: st
 @pytest.mark.mariadb
 def test_a_target_follows_the_cluster_and_the_second_signal_ends_all_at_once(tmp_path: Path) -> None:
     port = free_port()
-    with started(tmp_path, f"--port={port}", "--target", until="ctl status -registry") as job:
+    with started(tmp_path, f"--port={port}", "--target") as job:
+        replicates(job)
         assert "More lines follow when the target has the tables." in job.out.read_text().split(UP)[1].split("replicates")[0]
         lag, orders, status = re.findall(r"^    (mariadb .*|.* ctl status .*)$", job.out.read_text(), re.M)
         eventually(lambda: "new" in in_shell(orders), seconds=LONGEST, what="orders are at the target")

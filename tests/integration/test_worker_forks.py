@@ -4,9 +4,12 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.support.eventually import eventually
 
@@ -212,6 +215,22 @@ def test_where_there_can_be_no_socket_jobs_start_without_forks(tmp_path: Path) -
     assert list(deep.glob("tbs-forks-*")) == []
 
 
+def test_this_program_has_a_process_that_forks_beside_it(spark: SparkSession) -> None:
+    """It has threads, as a notebook has, and its environment stays as it was."""
+
+    def seen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"line": [f"{Path('/proc/self/cmdline').read_text()}{hash('text')}"]})
+
+    *line, hashed = spark.range(1).mapInArrow(seen, "line STRING").collect()[0].line.split(chr(0))
+    assert line[1:3] == ["-m", "pyspark_tidb_binlog.jobs.spark.worker_forks"]
+    command = [sys.executable, "-c", "print(hash('text'))"]
+    plain = subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": "0"}, capture_output=True, text=True)
+    assert hashed == plain.stdout.strip(), "as Spark has it in each of its interpreters"
+    assert os.environ.keys().isdisjoint({"TIDB_BINLOG_FORKS", "TIDB_BINLOG_PYTHON"})
+
+
+@pytest.mark.slow
 def test_a_program_with_threads_has_a_process_that_forks_beside_it(tmp_path: Path) -> None:
     """As a notebook, whose environment stays as it was, so that what it starts has workers of its own."""
     program = tmp_path / "program.py"

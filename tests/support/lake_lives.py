@@ -28,9 +28,11 @@ from tests.support.recorded_upstream import RecordedUpstream, begin_of, spans_fr
 
 CASE = "txn"
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["tests.support.lake_lives"])
+_SERVER.set_forkserver_preload(["tests.support.lake_lives", "tests.support.cases_of_lives"])
 LOST, HELD = 41, 42
 """Exit codes."""
+PAUSE = 0.1
+"""Seconds between two looks at what is published, which take a core while they last."""
 
 
 BUSY_UPKEEP = {
@@ -96,7 +98,7 @@ def replicate_loaded(sink: LakeSink, case: str, lake: Path) -> None:
     """The second half of a case, and all loads; the sink stays open."""
     begin = begin_of(case)
     golden_messages.replicate(sink, case, spans_from(case, begin), begin_ts=begin)
-    eventually(lambda: sink.lost or not any(s.state == LOADING for s in published(lake).values()), seconds=60)
+    eventually(lambda: sink.lost or not any(s.state == LOADING for s in published(lake).values()), seconds=60, pause=PAUSE)
 
 
 @contextmanager

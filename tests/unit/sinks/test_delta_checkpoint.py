@@ -2,9 +2,11 @@
 
 import contextlib
 import dataclasses
+import datetime
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,7 @@ from pyspark_tidb_binlog.sinks.delta.checkpoint_table import (
 )
 from pyspark_tidb_binlog.sinks.delta.findings_table import RecordedFindings, missing_findings
 from tests.support.eventually import eventually
+from tests.support.killed_fork import in_a_life_that_is_killed
 
 EMPTY = Newest()
 
@@ -183,6 +186,44 @@ def test_a_filled_up_row_whose_answer_was_lost_is_not_written_twice() -> None:
         writer.flush()
     writer.close()
     assert table.commits == [[FILLED_UP, 0]]
+
+
+class FileTable:
+    """Commits as lines of a file, which outlive a process that is killed."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        file.touch()
+
+    def lines(self) -> list[list[str]]:
+        return [line.split() for line in self._file.read_text().splitlines()]
+
+    def newest(self) -> Newest:
+        *_, last = self.lines() or [[]]
+        if not last:
+            return Newest()
+        return Newest(max(int(line[0]) for line in self.lines()), int(last[1]), datetime.datetime.fromisoformat(last[2]))
+
+    def append(self, rows: Sequence[CheckpointRow]) -> None:
+        with self._file.open("a") as file:
+            file.writelines(f"{r.batch_id} {r.resolved_ts} {r.recorded_at.isoformat()}\n" for r in rows)
+
+
+@pytest.mark.parametrize(("die", "found"), [("before-delta:1", [FILLED_UP, 1]), ("after-delta:1", [0, 1])])
+def test_a_process_that_is_killed_beside_a_commit_leaves_each_batch_once(die: str, found: list[int], tmp_path: Path) -> None:
+    """A start that finds no row of the batch before takes it from the target."""
+    table = FileTable(tmp_path / "table")
+
+    def live(first: CheckpointRow | None, *rows: CheckpointRow) -> None:
+        with contextlib.closing(DeltaCheckpoint(None, "/delta", "app", "target", interval=3600, table=table)) as writer:
+            if first is not None:
+                writer.fill_up(first.resolved_ts, 7)
+            for each in rows:
+                writer.record(each)
+
+    in_a_life_that_is_killed(lambda: live(None, row(0, 10)), die)
+    live(row(0, 10), row(1, 20))
+    assert [int(line[0]) for line in table.lines()] == found
 
 
 def test_rows_as_arrow() -> None:

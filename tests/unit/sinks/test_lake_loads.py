@@ -27,7 +27,7 @@ from tests.support.ddl_jobs import column, database, job, table
 from tests.support.eventually import eventually
 from tests.support.golden_case import load_case
 from tests.support.golden_messages import replicate, spans_of
-from tests.support.lake_lives import life, replicate_loaded, sink_of
+from tests.support.lake_lives import PAUSE, life, replicate_loaded, sink_of
 from tests.support.lake_scene import KEY, LakeScene, followed_ts
 from tests.support.mirror_rows import assert_mirrored, published, totals
 from tests.support.recorded_upstream import RecordedUpstream, begin_of
@@ -49,7 +49,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def every_way() -> list[Any]:
     """Each case, with tables that are read at once and later; in `make test` a few."""
-    quick = {("ddl", 0), ("ddl", 2), ("keys", 1)}
+    quick = {("ddl", 2), ("keys", 1)}
     ways = [(case, later) for case in ("ddl", "keys", "types", "txn", "bank", "online") for later in (0, 1, 2, 5)]
     return [pytest.param(*way, id="-".join(map(str, way)), marks=() if way in quick else pytest.mark.slow) for way in ways]
 
@@ -66,15 +66,23 @@ def test_a_first_load_and_then_the_stream_leave_the_recorded_tables(case: str, l
         assert set(totals(tmp_path / "lake")) - {0} == {TOTAL}
 
 
-@pytest.mark.parametrize("point", [pytest.param(p, marks=() if "load" in p else pytest.mark.slow) for p in POINTS])
-def test_a_writer_that_is_killed_again_and_again_loads_the_recorded_tables(point: str, tmp_path: Path) -> None:
+def every_death() -> list[Any]:
+    """Each point; in `make test` those of loads, of a small case."""
+    small = [pytest.param("txn", point, (1,), id=f"txn-{point}") for point in POINTS if "load" in point]
+    return small + [pytest.param("ddl", point, (1, 2), id=f"ddl-{point}", marks=pytest.mark.slow) for point in POINTS]
+
+
+@pytest.mark.parametrize(("case", "point", "deadly"), every_death())
+def test_a_writer_that_is_killed_again_and_again_loads_the_recorded_tables(
+    case: str, point: str, deadly: tuple[int, ...], tmp_path: Path
+) -> None:
     deaths = 0
-    for passes in (1, 2, 1 << 30):
-        with life(tmp_path / "lake", f"{point}:{passes}", mirrored="ddl", loaded=tmp_path / "upstream") as one:
+    for passes in (*deadly, 1 << 30):
+        with life(tmp_path / "lake", f"{point}:{passes}", mirrored=case, loaded=tmp_path / "upstream") as one:
             code = one.ended()
         deaths += code == -signal.SIGKILL
     assert code == 0 and deaths >= 1
-    assert_mirrored("ddl", tmp_path / "lake")
+    assert_mirrored(case, tmp_path / "lake")
 
 
 class OneTable(RecordedUpstream):
@@ -100,12 +108,12 @@ def test_a_table_that_is_refused_is_set_aside_and_loaded_when_asked_again(tmp_pa
     history = load_case("bank").history
     jobs = refusing.tables(history, history.newest_version)
     sink.load(jobs, absent=True)
-    eventually(lambda: published(lake)["g_bank.checking"].state == "mirrored")
+    eventually(lambda: published(lake)["g_bank.checking"].state == "mirrored", pause=PAUSE)
     version = published(lake)["g_bank.savings"].path
     assert sorted(refusing.asked.values()) == [1, 1]
     sink.load(jobs)
-    eventually(lambda: published(lake)["g_bank.savings"].path not in ("", version))
-    eventually(lambda: published(lake)["g_bank.checking"].state == "mirrored" and max(refusing.asked.values()) == 2)
+    eventually(lambda: published(lake)["g_bank.savings"].path not in ("", version), pause=PAUSE)
+    eventually(lambda: published(lake)["g_bank.checking"].state == "mirrored" and max(refusing.asked.values()) == 2, pause=PAUSE)
     sink.close()
     assert_mirrored("bank", lake)
 
@@ -118,7 +126,7 @@ def test_a_lake_that_began_without_its_tables_gets_them_later(tmp_path: Path) ->
     assert {s.state for s in published(lake).values()} == {"stale"}
     history = load_case("keys").history
     sink.load(upstream.tables(history, history.newest_version), absent=True)
-    eventually(lambda: {s.state for s in published(lake).values()} == {"mirrored"}, seconds=60)
+    eventually(lambda: {s.state for s in published(lake).values()} == {"mirrored"}, seconds=60, pause=PAUSE)
     sink.close()
     assert_mirrored("keys", lake)
 
@@ -189,7 +197,7 @@ def test_a_table_that_is_loaded_again_can_be_read_as_it_was_before(tmp_path: Pat
     replicate_half(sink, "bank")
     history = load_case("bank").history
     sink.load([job for job in upstream.tables(history, history.newest_version) if job.table_name == "savings"])
-    eventually(lambda: published(lake)["g_bank.savings"].state == LOADING)
+    eventually(lambda: published(lake)["g_bank.savings"].state == LOADING, pause=PAUSE)
     sink.close()
     rows = scanned(f"{lake}/snapshots", COLUMNS, "number > 0")
     assert rows is not None

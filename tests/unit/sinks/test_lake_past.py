@@ -214,7 +214,8 @@ def test_all_changes_of_a_row_are_in_one_piece(tmp_path: Path, monkeypatch: pyte
             assert sorted(seq for p in found for seq in p["seq"].to_pylist()) == list(range(5_000))
 
 
-@pytest.mark.parametrize("case", ["bank", *(pytest.param(case, marks=pytest.mark.slow) for case in ("ddl", "keys", "types"))])
+# In `make test` those of ``bank`` come so in ``test_a_writer_that_is_killed_among_pieces``.
+@pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.slow) for case in ("bank", "ddl", "types")] + ["keys"])
 def test_rows_that_are_too_many_come_in_pieces(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirrors, "PIECE_BYTES", 1)
     monkeypatch.setattr(row_pieces, "PIECE_BYTES", 10_000)

@@ -1,33 +1,23 @@
-"""The lake as the target of the real stream, begun again from the lake alone; what its ledger must hold after a case.
-
-``test_lake_mirrors.py`` runs the cases.
-"""
+"""The lake as the target of the real stream: settings, and what its ledger must hold after a case. Imports pyspark."""
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.conf.model import DrainerConfig, FileConfig
-from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.changes.column_lineage import lineage
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
-from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
 from tests.support.arena import Arena, Cut
 from tests.support.golden_case import GOLDEN, load_case
 from tests.support.lake_rows import ledger_of, place
 from tests.support.recorded_tables import comparable, recorded_rows
-from tests.support.spark_queries import replicated
-
-pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 DRIVER = Cut(step_bytes=500, max_bytes=3000)
 PARTS = Cut(step_bytes=500, max_bytes=3000, atomic_rows=1, parts=3)
@@ -105,18 +95,3 @@ def assert_ledger(spark: SparkSession, name: str, lake: Path) -> None:
     for row in rows:
         if row["op"] == "ddl":
             assert Job.from_json(json.loads(row["job"])) == history.job(row["job_id"])
-
-
-def test_a_start_goes_on_from_the_lake_alone(spark: SparkSession, tmp_path: Path) -> None:
-    with Arena(load(GOLDEN / "txn"), None, tmp_path, "sorted", Cut(step_bytes=200, max_bytes=1000)) as arena:
-        arena.write()
-        with Replication(spark, to_lake(arena)) as replication:
-            assert not replicated(replication, arena.case.end_ts, 2)
-        for directory in (arena.spark_dir, arena.delta_dir, tmp_path / "data"):
-            shutil.rmtree(directory, ignore_errors=True)
-        with Replication(spark, to_lake(arena)) as replication:
-            assert replicated(replication, arena.case.end_ts)
-        assert assert_recorded(spark, "txn", tmp_path / "lake")
-        shutil.rmtree(tmp_path / "lake")
-        with pytest.raises(ConfigError, match=r"the target .*lake has no checkpoint .*a lake takes no record by hand"):
-            Replication(spark, to_lake(arena)).start()
