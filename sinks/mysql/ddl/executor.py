@@ -24,6 +24,7 @@ from typing import NamedTuple
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.column_pairs import visible
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
@@ -33,7 +34,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.added_before import of_another_kind, ot
 from pyspark_tidb_binlog.sinks.mysql.ddl.converted import converted_otherwise
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in_clock, in_zone
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive, null_fills
-from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import DROPS, NOTHING_KEPT, EarlierTry, ExecutionCheck, shows, snapshot_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import NOTHING_KEPT, EarlierTry, ExecutionCheck, shows, snapshot_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import comparing_as_upstream, knowing_indexes, only_left_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import drop_of_another_name
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
@@ -43,7 +44,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import load_outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_keys import execute_ddl, taking_its_place
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
-from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, RENAMES, left_with_rows, way_out
+from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, way_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.strict_conversions import converts, keeping_characters
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, rewrite, subject_of
@@ -66,8 +67,6 @@ INTENT, REFUSED, DONE, SKIPPED, QUARANTINED, NOT_SYNCED = "intent", "refused", "
 _EXISTS_DATABASE = 1007
 _GONE = frozenset({1008, 1051, 4091, 4092, 1049})
 """No such database, table, sequence or view: a DROP has nothing left to do."""
-
-_RESTORES = frozenset({JobType.RECOVER_TABLE, JobType.RECOVER_SCHEMA, JobType.FLASHBACK_CLUSTER})
 
 _MOST_TRIES = 20
 """Number of refusals kept per DDL, the newest ones."""
@@ -106,7 +105,7 @@ class _Record(NamedTuple):
 
 def why_not_restored(job: Job, flavour: Flavour) -> str:
     """Why a job that restores rows cannot be replicated; empty for all others, and where the target is a TiDB, which keeps dropped tables for a while."""
-    if job.type not in _RESTORES or (job.type == JobType.RECOVER_TABLE and flavour is Flavour.TIDB):
+    if job.kind.effect is not JobEffect.RESTORES or (job.type == JobType.RECOVER_TABLE and flavour is Flavour.TIDB):
         return ""
     return f"{job.type_name} cannot be replicated: it restores rows that neither the target nor any binlog has"
 
@@ -220,7 +219,7 @@ class _Run:
         outcomes = load_outcomes(session, config.checkpoint_schema, lease.cluster_id) if step.job.type == JobType.RECOVER_TABLE else {}
         self._subject = knowing_indexes(session, subject_of(step, history, refused, Routes.of(config), outcomes))
         self._dialect = keeping_padding(session, dialect_of(session, config), self._subject.before)
-        if self._subject.job.type in RENAMES:
+        if self._subject.job.kind.effect is JobEffect.RENAMES:
             self._dialect = replace(self._dialect, folds_names=folds_names(session))
         self._never = why_not_restored(self._subject.job, self._dialect.flavour)
         self._handed_over = None if safe_from is None else HandedOver(session, self._subject, self._dialect, history)
@@ -276,7 +275,7 @@ class _Run:
             return ended
         scattered = self._scattered()
         text = self._text()
-        if self._subject.job.type in RENAMES and not text.sql:
+        if self._subject.job.kind.effect is JobEffect.RENAMES and not text.sql:
             _log.info("DDL at commit_ts %d needs no statement: the names are the same at the target", self._step.commit_ts)
             return self._finish(DdlOutcome(DONE, "nothing", ""))
         self._clock = clock_of(self._session, self._subject, text.sql)
@@ -479,7 +478,7 @@ class _Run:
         job, subject = self._subject.job, self._subject
         if self._handed_over is not None and self._handed_over.already_so(error):
             return True
-        if job.type in DROPS:
+        if job.kind.effect is JobEffect.DROPS:
             return error.errno in _GONE
         if job.type == JobType.CREATE_SCHEMA:
             return error.errno == _EXISTS_DATABASE
@@ -514,7 +513,7 @@ class _Run:
 
     def _derived(self, refused: str, words: str, mending: str = "", statements: tuple[Rewritten, ...] = ()) -> DdlOutcome:
         statements = statements or derive(self._clock.subject, self._dialect)
-        makes = self._subject.job.type in (JobType.CREATE_TABLES, JobType.CREATE_TABLE)
+        makes = self._subject.job.kind.makes_tables
         losses: list[str] = []
         for number, statement in enumerate(statements):
             try:
@@ -610,7 +609,7 @@ class _Run:
                 INTENT,
                 step.query,
                 sql,
-                (NOTHING_KEPT if self._subject.job.type in DROPS else snapshot).to_json(),
+                (NOTHING_KEPT if self._subject.job.kind.effect is JobEffect.DROPS else snapshot).to_json(),
                 self._tries_json(),
             ],
         )

@@ -16,9 +16,9 @@ from dataclasses import replace
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.sinks.mysql.ddl.alter import expression_indexes
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import Alteration
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import UPSTREAM_DEFAULT
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, is_text_or_words
-from pyspark_tidb_binlog.sinks.mysql.ddl.derive import alter_clauses, expression_changes, other_than_expressions
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
@@ -61,11 +61,12 @@ def _there(session: Target, table: TableAt) -> frozenset[str]:
 def only_left_out(subject: Subject, dialect: Dialect, refused: ApplyError) -> tuple[str, ...]:
     """The losses, if the job only adds expression indexes that the server cannot make; else empty."""
     old, new = subject.old, subject.new
-    if refused.errno not in _CANNOT or old is None or new is None or alter_clauses(subject, old.info, new.info, dialect):
+    if refused.errno not in _CANNOT or old is None or new is None:
         return ()
-    if other_than_expressions(old.info) != other_than_expressions(new.info):
+    altered = Alteration.of(old.info, new.info, subject.query, dialect, subject.lacking)
+    if altered is None or not altered.only_expression_indexes():
         return ()
-    return tuple(f"{subject.label}: expression index {name} left out" for name in expression_changes(old.info, new.info, {})[1])
+    return tuple(f"{subject.label}: {loss}" for loss in altered.losses())
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.column_pairs import pair_columns, visible
-from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import (
     PUBLIC,
@@ -56,7 +55,7 @@ class Unseen:
 def lacks(session: Target, subject: Subject, dialect: Dialect) -> tuple[MissingChange, ...] | None:
     """The job's changes that the target lacks; None if the job changes nothing that is compared."""
     before = {t.table_id: t for t in subject.before}
-    if subject.job.type in NEW_TABLE_ID and subject.old is not None and subject.new is not None:
+    if subject.job.kind.new_table_id and subject.old is not None and subject.new is not None:
         before[subject.new.table_id] = subject.old
     found: list[MissingChange] = []
     looked = False
