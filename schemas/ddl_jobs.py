@@ -169,6 +169,7 @@ KINDS: Mapping[int, JobKind] = {
     JobType.DROP_SEQUENCE: JobKind(On.SEQUENCE, JobEffect.DROPS),
     JobType.ADD_COLUMNS: JobKind(On.TABLE, JobEffect.ALTERS),
     JobType.DROP_COLUMNS: JobKind(On.TABLE, JobEffect.ALTERS),
+    JobType.INDEX_VISIBILITY: JobKind(On.TABLE, JobEffect.ALTERS),
     JobType.EXCHANGE_PARTITION: JobKind(On.TABLE, JobEffect.EXCHANGES),
     JobType.RENAME_TABLES: JobKind(On.TABLE, JobEffect.RENAMES),
     JobType.DROP_INDEXES: JobKind(On.TABLE, JobEffect.ALTERS),

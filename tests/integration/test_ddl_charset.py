@@ -80,7 +80,7 @@ def test_keys_compare_as_upstream(session: Session) -> None:
     session.execute("CREATE DATABASE other")
     for step in plan_steps((0, 100), events, (), history, AppliedJobs(0)):
         if isinstance(step, DdlStep):
-            assert apply_ddl(session, step, history, CONFIG, held(session), lambda _: None).how == "text"
+            assert apply_ddl(session, step, history, CONFIG, held(session), lambda _: None).state == "done"
     for word in ("a", "A", "a ", "日本", "é", "É"):
         session.execute("INSERT INTO cs.t VALUES (%s, %s)", [word, word])
     session.commit()

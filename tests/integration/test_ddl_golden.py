@@ -91,7 +91,7 @@ def test_every_ddl_of_the_case_is_taken(name: str, mariadb: PrivateMariaDB, conf
         for step in steps:
             outcome = apply_ddl(session, step, case.history, config, held(session), lambda _, ts=step.commit_ts: done.append(ts))
             needless = session.flavour is Flavour.MYSQL and step.job.type in SEQUENCES
-            assert (outcome.state, outcome.how) == ("done", "nothing" if needless else "text")
+            assert (outcome.state, outcome.how) in ([("done", "nothing")] if needless else [("done", "text"), ("done", "changes")])
         assert done == [s.commit_ts for s in steps]
         assert_columns(session, case.history, steps[-1].job.version, case.info["databases"])
         assert_nothing_lacks(session, case.history, steps[-1], case.info["databases"])

@@ -42,7 +42,7 @@ def run(session: Session, h: SchemaHistory, texts: dict[int, str], config: Apply
     return [apply(session, step, h, config) for step in steps_of(h, texts)]
 
 
-def test_every_create_and_alter_of_a_golden_case_can_be_derived(session: Session) -> None:
+def test_every_create_of_a_golden_case_can_be_derived_and_no_alter_needs_a_text(session: Session) -> None:
     case = load_case("ddl")
     steps = ddl_steps(case)
     hows = []
@@ -52,7 +52,7 @@ def test_every_create_and_alter_of_a_golden_case_can_be_derived(session: Session
         garbled = info is not None and not info.partitions and bool(derive(subject, Dialect(Flavour.MARIADB)))
         used = dataclasses.replace(step, query="GARBLED;") if garbled else step
         hows.append(apply(session, used, case.history, CONFIG).how)
-    assert hows.count("derived") > 25
+    assert hows.count("derived") > 10 and hows.count("changes") > 15
     assert_columns(session, case.history, steps[-1].job.version, case.info["databases"])
 
 

@@ -8,10 +8,11 @@
 Promises: nothing is guessed. If a column that is gone may be one that came (``SchemaMismatch``), there is no statement.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.table_changes import (
@@ -33,7 +34,15 @@ from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, IndexInfo,
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition, lacks_counter
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import fills_otherwise, origin_literal
+from pyspark_tidb_binlog.sinks.mysql.ddl.fit import differs
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+
+
+def by_changes(subject: Subject, dialect: Dialect) -> bool:
+    """Whether the job is executed change by change: not at a TiDB, which is given its own text."""
+    altering = subject.job.kind.effect is JobEffect.ALTERS and subject.old is not None and subject.new is not None
+    return altering and dialect.flavour is not Flavour.TIDB
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +55,40 @@ class Alteration:
     dialect: Dialect
     lacking: frozenset[str]
     """Lower-case names of the expression indexes that the target's table is known to lack."""
+    expressions: bool = True
+    """Whether the target can make the indexes over expressions; a MariaDB has none."""
 
     @classmethod
     def of(cls, old: TableInfo, new: TableInfo, query: str, dialect: Dialect, lacking: frozenset[str]) -> "Alteration | None":
-        """From the definitions before and after; ``query``: the job's text. None if it is not certain which column became which."""
+        """From the definitions before and after; ``query``: the job's text. None if it is not certain which column became which.
+
+        A column is modified if its definition at the target changes: by the job, or because a key over it needs another charset there.
+        """
         old, new = _public(old), _public(new)
         try:
-            return cls(old, new, tuple(diff(old, new, query)), dialect, lacking)
+            whole = cls(old, new, tuple(diff(old, new, query)), dialect, lacking, dialect.flavour is not Flavour.MARIADB)
         except SchemaMismatch:
             return None
+        changed = {c.name: c for c in whole.changes if isinstance(c, ModifyColumn)}
+        added = {c.column.name for c in whole.changes if isinstance(c, AddColumn)}
+        kept = [(whole.former(c), c) for c in visible(new) if c.name not in added]
+        modified = [changed.get(c.name, ModifyColumn(c.name, ())) for was, c in kept if whole._differs(was, c)]
+        others = (c for c in whole.changes if not isinstance(c, ModifyColumn) and not whole._about_hidden(c))
+        return replace(whole, changes=(*others, *modified))
 
-    def clauses(self) -> list[str]:
-        """In an order in which a server can execute them."""
-        keys = [self._key_clause(c) for c in self.changes if isinstance(c, RenameKey | ModifyKey | AddKey)]
+    def clauses(self, left: Collection[TableChange] | None = None, there: Collection[str] | None = None) -> list[str]:
+        """In an order in which a server can execute them.
+
+        ``left``: those of ``changes`` that are to be made; None: all. ``there``: lower-case names of the target's columns, behind which others can be
+        placed; None: it has all columns of ``old``.
+        """
+        left = self.changes if left is None else left
         found = [
-            *(self._key_clause(c) for c in self.changes if isinstance(c, DropKey)),
-            *(f"DROP COLUMN {quote_name(c.name)}" for c in self.changes if isinstance(c, DropColumn) and not self._hides(self.old, c.name)),
-            *self._column_clauses(),
-            *keys,
-            *self._options(),
+            *(self._key_clause(c) for c in left if isinstance(c, DropKey)),
+            *(f"DROP COLUMN {quote_name(c.name)}" for c in left if isinstance(c, DropColumn)),
+            *self._column_clauses(left, there),
+            *(self._key_clause(c) for c in left if isinstance(c, RenameKey | ModifyKey | AddKey)),
+            *self._options(left),
         ]
         return [clause for clause in found if clause]
 
@@ -74,24 +98,27 @@ class Alteration:
             match change:
                 case AddForeignKey(name):
                     yield f"foreign key {name} left out"
-                case AddKey(key) if self.new.over_expression(key):
+                case AddKey(key) if not self._can_make(key):
                     yield f"expression index {key.name} left out"
                 case AddColumn(column) if lacks_counter(column, self.dialect):
                     yield no_counter(column)
-                case ModifyColumn(name) if lacks_counter(now := self._column(self.new, name), self.dialect):
-                    if not lacks_counter(self._former(now), self.dialect):
+                case ModifyColumn(name) if lacks_counter(now := column_of(self.new, name), self.dialect):
+                    if not lacks_counter(self.former(now), self.dialect):
                         yield no_counter(now)
 
     def filled(self) -> list[ColumnInfo]:
         """The added columns whose default is not the value that older rows get."""
-        added = (c.column for c in self.changes if isinstance(c, AddColumn) and not c.column.hidden)
+        added = (c.column for c in self.changes if isinstance(c, AddColumn))
         return [column for column in added if fills_otherwise(column, self.dialect.flavour)]
 
     def only_expression_indexes(self) -> bool:
         """Whether it adds indexes over expressions, and does nothing else."""
-        return bool(self.changes) and all(
-            self.new.over_expression(c.key) if isinstance(c, AddKey) else isinstance(c, AddColumn) and c.column.hidden for c in self.changes
-        )
+        return bool(self.changes) and all(isinstance(c, AddKey) and self.new.over_expression(c.key) for c in self.changes)
+
+    def former(self, column: ColumnInfo) -> ColumnInfo:
+        """The old column of a new one that was not added."""
+        renamed = {c.after: c.before for c in self.changes if isinstance(c, RenameColumn)}
+        return column_of(self.old, renamed.get(column.name, column.name))
 
     def _key_clause(self, change: DropKey | RenameKey | ModifyKey | AddKey) -> str:
         match change:
@@ -102,56 +129,76 @@ class Alteration:
             case ModifyKey(name, changed) if "invisible" in dict(changed) and self._made(name):
                 seen, unseen = ("NOT IGNORED", "IGNORED") if self.dialect.flavour is Flavour.MARIADB else ("VISIBLE", "INVISIBLE")
                 return f"ALTER INDEX {quote_name(name)} {unseen if dict(changed)['invisible'] else seen}"
-            case AddKey(key) if not self.new.over_expression(key):
-                return "ADD " + index_definition(key, self.dialect)
+            case AddKey(key) if self._can_make(key):
+                return "ADD " + index_definition(key, self.dialect, self.new)
         return ""
+
+    def _can_make(self, key: IndexInfo) -> bool:
+        return self.expressions or not self.new.over_expression(key)
 
     def _made(self, name: str) -> bool:
         """Whether the target has the old table's index of this name: one over an expression may have been left out."""
         key = next((i for i in self.old.indexes if i.name.lower() == name.lower()), None)
-        left_out = self.dialect.flavour is Flavour.MARIADB or name.lower() in self.lacking
+        left_out = not self.expressions or name.lower() in self.lacking
         return key is None or not (self.old.over_expression(key) and left_out)
 
-    def _column_clauses(self) -> Iterator[str]:
-        added = {c.column.name for c in self.changes if isinstance(c, AddColumn)}
-        moved = {c.name for c in self.changes if isinstance(c, MoveColumn)}
+    def _column_clauses(self, left: Collection[TableChange], there: Collection[str] | None) -> Iterator[str]:
+        added = {c.column.name for c in left if isinstance(c, AddColumn)}
+        renamed = {c.after: c.before for c in left if isinstance(c, RenameColumn)}
+        placed = added | {c.name for c in left if isinstance(c, MoveColumn)}
+        modified = {c.name for c in left if isinstance(c, ModifyColumn)}
         position = "FIRST"
         for column in visible(self.new):
+            name = column.name
             text = column_definition(column, self.new, self.dialect, explicit=True)
-            if column.name in added:
-                yield f"ADD COLUMN {self._added(column)} {position}"
-            else:
-                was, place = self._former(column), f" {position}" if column.name in moved else ""
-                if was.name != column.name:
-                    yield f"CHANGE COLUMN {quote_name(was.name)} {text}{place}"
-                elif place or column_definition(was, self.old, self.dialect, explicit=True) != text:
-                    yield f"MODIFY COLUMN {text}{place}"
-            position = f"AFTER {quote_name(column.name)}"
+            place = f" {position}" if name in placed else ""
+            if name in added:
+                yield f"ADD COLUMN {self._added(column)}{place}"
+            elif name in renamed:
+                yield f"CHANGE COLUMN {quote_name(renamed[name])} {text}{place}"
+            elif place or name in modified:
+                yield f"MODIFY COLUMN {text}{place}"
+            if there is None or name in added or name in renamed or name.lower() in there:
+                position = f"AFTER {quote_name(name)}"
 
     def _added(self, column: ColumnInfo) -> str:
         filled = origin_literal(column, self.dialect.flavour) if fills_otherwise(column, self.dialect.flavour) else None
         return column_definition(column, self.new, self.dialect, explicit=True, default=filled)
 
-    def _options(self) -> Iterator[str]:
-        changed = {c.name: c.value for c in self.changes if isinstance(c, AlterOption)}
-        if changed.keys() & {"charset", "collate"}:
+    def _options(self, left: Collection[TableChange]) -> Iterator[str]:
+        changed = {c.name for c in left if isinstance(c, AlterOption)}
+        if changed & {"charset", "collate"}:
             found = self.dialect.charset(self.new.charset, self.new.collate)
             yield f"DEFAULT CHARACTER SET = {found.charset} COLLATE = {found.collate}"
         if "comment" in changed:
             yield f"COMMENT = {quote_string(self.new.comment)}"
 
-    def _former(self, column: ColumnInfo) -> ColumnInfo:
-        """The old column of a new one that was not added."""
-        renamed = {c.after: c.before for c in self.changes if isinstance(c, RenameColumn)}
-        return self._column(self.old, renamed.get(column.name, column.name))
+    def _differs(self, was: ColumnInfo, column: ColumnInfo) -> bool:
+        """Whether a column of the target that has the new name already needs another definition."""
+        before = column_definition(replace(was, name=column.name), self.old, self.dialect, explicit=True)
+        # Where TiDB has a TEXT(50), the target may have chosen a smaller type.
+        return before != column_definition(column, self.new, self.dialect, explicit=True) or differs(was, column)
 
-    @staticmethod
-    def _column(info: TableInfo, name: str) -> ColumnInfo:
-        return next(c for c in info.columns if c.name == name)
+    def _about_hidden(self, change: TableChange) -> bool:
+        """Whether it is about the hidden column of an index over an expression."""
+        match change:
+            case AddColumn(column):
+                return column.hidden
+            case DropColumn(name) | RenameColumn(name):
+                return column_of(self.old, name).hidden
+            case MoveColumn(name):
+                return column_of(self.new, name).hidden
+        return False
 
-    @classmethod
-    def _hides(cls, info: TableInfo, name: str) -> bool:
-        return cls._column(info, name).hidden
+
+def keys_of(changes: Collection[TableChange]) -> list[IndexInfo]:
+    """The keys that come."""
+    return [c.key for c in changes if isinstance(c, AddKey)]
+
+
+def column_of(info: TableInfo, name: str) -> ColumnInfo:
+    """The column of exactly this name, which must be there."""
+    return next(c for c in info.columns if c.name == name)
 
 
 def no_counter(column: ColumnInfo) -> str:

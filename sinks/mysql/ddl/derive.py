@@ -63,7 +63,7 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
         if info.over_expression(index):
             losses.add(f"expression index {index.name} left out")
         else:
-            parts.append(index_definition(index, dialect))
+            parts.append(index_definition(index, dialect, info))
     found = dialect.charset(info.charset, info.collate)
     comment = f" COMMENT = {quote_string(info.comment)}" if info.comment else ""
     options = f"DEFAULT CHARACTER SET = {found.charset} COLLATE = {found.collate}{comment}"

@@ -28,20 +28,25 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.table_changes import AddColumn, TableChange
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.added_before import of_another_kind, other_values
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import Alteration, by_changes, keys_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.converted import converted_otherwise
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in_clock, in_zone
+from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive, null_fills
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import NOTHING_KEPT, EarlierTry, ExecutionCheck, shows, snapshot_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import comparing_as_upstream, knowing_indexes, only_left_out
+from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import cannot_index, comparing_as_upstream, knowing_indexes, only_left_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import drop_of_another_name
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
 from pyspark_tidb_binlog.sinks.mysql.ddl.instant_columns import rebuild_by_hand, rebuilds
+from pyspark_tidb_binlog.sinks.mysql.ddl.present import missing, read_definition
 from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import load_outcomes
-from pyspark_tidb_binlog.sinks.mysql.ddl.server_keys import execute_ddl, taking_its_place
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_keys import execute_ddl, in_place_of_its_key, taking_its_place
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, way_out
@@ -81,7 +86,7 @@ class DdlOutcome:
     state: str
     """``done``, ``skipped``, ``quarantined`` or ``not synced``."""
     how: str
-    """``text``, ``derived``, ``found`` (its effect was there: executed before a crash, or by an operator), ``nothing`` (no statement
+    """``text``, ``changes`` (from the table infos, change by change), ``derived`` (from the infos, as the text was refused), ``found`` (its effect was there: executed before a crash, or by an operator), ``nothing`` (no statement
     needed), ``filtered``, ``ignored``, ``policy`` or ``sync-ddl``."""
     sql: str
     losses: tuple[str, ...] = ()
@@ -273,6 +278,8 @@ class _Run:
         ended = self._ended(record)
         if ended is not None:
             return ended
+        if by_changes(self._subject, self._dialect):
+            return self._run_changes(record)
         scattered = self._scattered()
         text = self._text()
         if self._subject.job.kind.effect is JobEffect.RENAMES and not text.sql:
@@ -306,6 +313,97 @@ class _Run:
             outcome = replace(outcome, losses=(*outcome.losses, *self._converted()))
         return self._finish(outcome)
 
+    def _run_changes(self, record: _Record | None) -> DdlOutcome:
+        """Make the changes that the target does not have, in one statement; after a crash the same again."""
+        step, altered = self._step, self._altered()
+        self._clock = clock_of(self._session, self._subject, self._alter(altered, None) if altered else "")
+        altered = self._altered()
+        earlier = self._earlier(record)
+        why = self._why_not(altered)
+        if altered is None or any(why):
+            self._write_intent(self._step.query, NOTHING_KEPT)
+            return self._finish(self._pass_by(why[0], self._step.query, why[1]))
+        left = self._left(altered)
+        sql = self._alter(altered, left)
+        if earlier is None or earlier.refused:
+            self._write_intent(sql or step.query, NOTHING_KEPT)
+        losses = tuple(f"{self._subject.label}: {loss}" for loss in altered.losses())
+        others = self._other_values() if any(isinstance(c, AddColumn) and c not in left for c in altered.changes) else ()
+        self._point("after-ddl-intent")
+        if sql:
+            outcome = self._make(altered, left, sql)
+        else:
+            outcome = DdlOutcome(DONE, "nothing" if earlier is None else "found", step.query, self._declared(altered))
+        self._point("after-ddl")
+        return self._finish(
+            replace(outcome, losses=(*outcome.losses, *losses, *others, *self._converted())) if not outcome.freezes else outcome
+        )
+
+    def _why_not(self, altered: Alteration | None) -> tuple[str, str]:
+        """At which step the job is passed by, and why; both empty if it is executed."""
+        given = self._subject.given
+        if self._step.decision.fate is DdlFate.REFUSED:
+            return "filter", given.why
+        if self._clock.why_not:
+            return "time zone", self._clock.why_not
+        if given.form is DdlForm.REFUSED:
+            return "frozen", given.why
+        if altered is None:
+            return "changes", "a column that is gone may be one that came under another name, and the text of the DDL does not say which"
+        return "", ""
+
+    def _altered(self) -> Alteration | None:
+        subject = self._clock.subject
+        assert subject.old is not None and subject.new is not None
+        return Alteration.of(subject.old.info, subject.new.info, subject.query, self._dialect, subject.lacking)
+
+    def _left(self, altered: Alteration) -> tuple[TableChange, ...]:
+        there = read_definition(self._session, self._table)
+        return missing(altered, there) if there else altered.changes
+
+    def _alter(self, altered: Alteration, left: tuple[TableChange, ...] | None) -> str:
+        clauses = altered.clauses(left, column_names(self._session, self._table.schema, self._table.name) if left else None)
+        return f"ALTER TABLE {quoted(self._table.schema, self._table.name)} {', '.join(clauses)}" if clauses else ""
+
+    @property
+    def _table(self) -> TableAt:
+        assert self._subject.old is not None
+        return self._subject.old
+
+    def _declared(self, altered: Alteration) -> tuple[str, ...]:
+        return self._declare(declare(quoted(self._table.schema, self._table.name), altered.filled(), altered.new, self._dialect))
+
+    def _make(self, altered: Alteration, left: tuple[TableChange, ...], sql: str) -> DdlOutcome:
+        filled = self._fill_nulls()
+        try:
+            self._send(sql)
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            self._note_try("changes", sql, error)
+            if self._handed_over is not None and self._handed_over.already_so(error):
+                return DdlOutcome(DONE, "nothing", sql, filled)
+            if not self._left(altered):
+                _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
+                return DdlOutcome(DONE, "nothing", sql, (*filled, *self._other_values()))
+            other = self._another_way(altered, left, sql, error)
+            if other is None:
+                return self._by_policy(sql, str(error), way_out(self._subject.job, error) or rebuild_by_hand(self._subject.job, error))
+            return replace(other, losses=(*filled, *other.losses))
+        return DdlOutcome(DONE, "changes", sql, (*filled, *self._declared(altered)))
+
+    def _another_way(self, altered: Alteration, left: tuple[TableChange, ...], sql: str, error: ApplyError) -> DdlOutcome | None:
+        """What is done where the server refuses the statement as it is; None: nothing can be done."""
+        if dropping := in_place_of_its_key(self._session, self._table, sql, error):
+            return self._make(altered, left, dropping)
+        if altered.expressions and cannot_index(error) and any(map(altered.new.over_expression, keys_of(left))):
+            without = replace(altered, expressions=False)
+            losses = tuple(f"{self._subject.label}: {loss}" for loss in without.losses())
+            statement = self._alter(without, left)
+            found = self._make(without, left, statement) if statement else DdlOutcome(DONE, "nothing", sql)
+            return replace(found, losses=(*found.losses, *losses))
+        return None
+
     def _converted(self) -> tuple[str, ...]:
         return converted_otherwise(self._subject, self._dialect.flavour)
 
@@ -325,7 +423,7 @@ class _Run:
 
     def _made_since(self, job_id: int) -> bool:
         """Whether this program executed the job in the span that another Drainer may have applied a part of."""
-        sql = f"SELECT 1 FROM {_table(self._config)} WHERE cluster_id = %s AND job_id = %s AND state = %s AND note IN ('text', 'derived') AND commit_ts > %s"
+        sql = f"SELECT 1 FROM {_table(self._config)} WHERE cluster_id = %s AND job_id = %s AND state = %s AND note IN ('text', 'changes', 'derived') AND commit_ts > %s"
         return bool(self._session.query(sql, [self._lease.cluster_id, job_id, DONE, self._safe_from]))
 
     def _point(self, name: str) -> None:

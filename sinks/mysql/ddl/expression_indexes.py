@@ -58,6 +58,11 @@ def _there(session: Target, table: TableAt) -> frozenset[str]:
     return frozenset(as_text(name).lower() for (name,) in rows)
 
 
+def cannot_index(refused: ApplyError) -> bool:
+    """Whether the server has refused an index over an expression because it cannot make it."""
+    return refused.errno in _CANNOT
+
+
 def only_left_out(subject: Subject, dialect: Dialect, refused: ApplyError) -> tuple[str, ...]:
     """The losses, if the job only adds expression indexes that the server cannot make; else empty."""
     old, new = subject.old, subject.new

@@ -46,7 +46,7 @@ _LEAVES_ROWS = frozenset({JobEffect.DROPS, JobEffect.EMPTIES})
 """What leaves a table which TiDB can restore, until its GC removes it."""
 """Jobs that leave a table which TiDB can restore, until its GC removes it."""
 
-_EXECUTED = frozenset({"text", "derived", "found"})
+_EXECUTED = frozenset({"text", "changes", "derived", "found"})
 _NOT_EXECUTED = frozenset({"filtered", "nothing"})
 """``DdlOutcome.how``; of the others (``ignored``) a person may have executed the job, or not."""
 

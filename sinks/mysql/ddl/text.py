@@ -24,6 +24,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import (
     edit_index,
     is_index,
     next_solid,
+    plain_strings,
     quoted,
     split_commas,
     strip,
@@ -199,14 +200,14 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
         if named is not None:
             return Rewritten(named)
         tokens = settle_boundaries(tidb_tokens(subject.query, restored=restored), subject.info)
-        settled, added = _settled(_settle_strings(tokens, restored), subject, dialect)
+        settled, added = _settled(plain_strings(tokens, restored=restored), subject, dialect)
         return Rewritten(text_of(settled).strip(), (), _then(subject, added, dialect), is_tiflash_replica(tokens))
     certain = _certain(subject, dialect)
     if certain is not None:
         return Rewritten(certain)
     tokens = _without_end(without_features(tokenize(subject.query, backslash_escapes=not restored), losses))
     tokens = quote_reserved(without_if_not_exists(without_linear(settle_boundaries(tokens, subject.info))))
-    settled, added = _settled(_settle_strings(tokens, restored), subject, dialect)
+    settled, added = _settled(plain_strings(tokens, restored=restored), subject, dialect)
     return Rewritten(_by_kind(subject, settled, dialect, losses), tuple(losses.texts), _then(subject, added, dialect))
 
 
@@ -319,18 +320,6 @@ def _renames(pairs: Sequence[tuple[str, str]], dialect: Dialect) -> str:
 def same_name(one: str, other: str, dialect: Dialect) -> bool:
     """Whether two names of tables, with their databases, are one at the target."""
     return one == other or (dialect.folds_names and one.lower() == other.lower())
-
-
-def _settle_strings(tokens: Sequence[Token], restored: bool) -> Tokens:
-    """Strings for our sql_mode: restored text has unescaped backslashes. ``_UTF8MB4`` is removed, being the connection's charset."""
-    out: Tokens = []
-    for i, token in enumerate(tokens):
-        if token.word == "_UTF8MB4" and i + 1 < len(tokens) and tokens[i + 1].kind is TokenKind.STRING:
-            continue
-        if restored and token.kind is TokenKind.STRING and "\\" in token.text:
-            token = Token(TokenKind.STRING, token.text.replace("\\", "\\\\"))
-        out.append(token)
-    return out
 
 
 _FEATURE_LOSSES = {

@@ -52,7 +52,7 @@ def test_what_may_be_a_change_of_another_column_is_not_guessed() -> None:
 def test_moved_columns() -> None:
     old = table(10, "t", [ID, column(2, "a"), column(3, "b")])
     new = table(10, "t", [ID, column(3, "b"), column(2, "a")])
-    assert derived(12, old, new) == ["ALTER TABLE `d`.`t` MODIFY COLUMN `a` INT NULL AFTER `b`"]
+    assert derived(12, old, new) == ["ALTER TABLE `d`.`t` MODIFY COLUMN `b` INT NULL AFTER `id`"]
 
 
 def test_indexes() -> None:
