@@ -12,7 +12,7 @@ import pytest
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, TableActivity, plan_steps
-from pyspark_tidb_binlog.sinks.mysql.ddl.executor import load_applied
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_applied
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, column, database, history, index, job, steps_of, table
 from tests.support.ddl_target import CONFIG, Died, apply, deadly, dying

@@ -8,8 +8,9 @@
 Promises: nothing is guessed. If a column that is gone may be one that came (``SchemaMismatch``), there is no statement.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
@@ -31,18 +32,45 @@ from pyspark_tidb_binlog.schemas.table_changes import (
     diff,
 )
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, IndexInfo, TableInfo
+from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition, lacks_counter
-from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import fills_otherwise, origin_literal
+from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition, is_now, lacks_counter
+from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declared_literal, fills_otherwise, origin_literal
 from pyspark_tidb_binlog.sinks.mysql.ddl.fit import differs
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+
+_NO_DEFAULT = 1 << 12
+"""TiDB's flag of a NOT NULL column without a default."""
+_DEFAULT = frozenset({"default", "default_bit", "default_is_expr"})
+
+UNCLEAR = "a column that is gone may be one that came under another name, and the text of the DDL does not say which"
+"""Why there is no ``Alteration``."""
 
 
 def by_changes(subject: Subject, dialect: Dialect) -> bool:
     """Whether the job is executed change by change: not at a TiDB, which is given its own text."""
     altering = subject.job.kind.effect is JobEffect.ALTERS and subject.old is not None and subject.new is not None
     return altering and dialect.flavour is not Flavour.TIDB
+
+
+def altered_by(subject: Subject, dialect: Dialect) -> "Alteration | None":
+    """What the job changes in its table; None: ``UNCLEAR``."""
+    if subject.old is None or subject.new is None:
+        return None
+    return Alteration.of(subject.old.info, subject.new.info, subject.query, dialect, subject.lacking)
+
+
+class OwnColumn(NamedTuple):
+    """In what a column of the target is a person's own: a change of something else leaves it so."""
+
+    type: str = ""
+    """The whole type; empty: it is the upstream's."""
+    charset: Charset | None = None
+    """None: it is the upstream's."""
+
+
+AS_UPSTREAM = OwnColumn()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +104,10 @@ class Alteration:
         others = (c for c in whole.changes if not isinstance(c, ModifyColumn) and not whole._about_hidden(c))
         return replace(whole, changes=(*others, *modified))
 
-    def clauses(self, left: Collection[TableChange] | None = None, there: Collection[str] | None = None) -> list[str]:
+    def clauses(self, left: Collection[TableChange] | None = None, there: Mapping[str, OwnColumn] | None = None) -> list[str]:
         """In an order in which a server can execute them.
 
-        ``left``: those of ``changes`` that are to be made; None: all. ``there``: lower-case names of the target's columns, behind which others can be
-        placed; None: it has all columns of ``old``.
+        ``left``: those of ``changes`` that are to be made; None: all. ``there``: the target's columns by lower-case name; None: those of ``old``.
         """
         left = self.changes if left is None else left
         found = [
@@ -111,10 +138,6 @@ class Alteration:
         added = (c.column for c in self.changes if isinstance(c, AddColumn))
         return [column for column in added if fills_otherwise(column, self.dialect.flavour)]
 
-    def only_expression_indexes(self) -> bool:
-        """Whether it adds indexes over expressions, and does nothing else."""
-        return bool(self.changes) and all(isinstance(c, AddKey) and self.new.over_expression(c.key) for c in self.changes)
-
     def former(self, column: ColumnInfo) -> ColumnInfo:
         """The old column of a new one that was not added."""
         renamed = {c.after: c.before for c in self.changes if isinstance(c, RenameColumn)}
@@ -142,24 +165,37 @@ class Alteration:
         left_out = not self.expressions or name.lower() in self.lacking
         return key is None or not (self.old.over_expression(key) and left_out)
 
-    def _column_clauses(self, left: Collection[TableChange], there: Collection[str] | None) -> Iterator[str]:
+    def _column_clauses(self, left: Collection[TableChange], there: Mapping[str, OwnColumn] | None) -> Iterator[str]:
         added = {c.column.name for c in left if isinstance(c, AddColumn)}
         renamed = {c.after: c.before for c in left if isinstance(c, RenameColumn)}
         placed = added | {c.name for c in left if isinstance(c, MoveColumn)}
-        modified = {c.name for c in left if isinstance(c, ModifyColumn)}
+        modified = {c.name: c for c in left if isinstance(c, ModifyColumn)}
         position = "FIRST"
         for column in visible(self.new):
             name = column.name
-            text = column_definition(column, self.new, self.dialect, explicit=True)
+            own = there.get(renamed.get(name, name).lower(), AS_UPSTREAM) if there else AS_UPSTREAM
+            text = column_definition(column, self.new, self.dialect, explicit=True, type_=own.type, charset=own.charset)
             place = f" {position}" if name in placed else ""
             if name in added:
                 yield f"ADD COLUMN {self._added(column)}{place}"
             elif name in renamed:
                 yield f"CHANGE COLUMN {quote_name(renamed[name])} {text}{place}"
+            elif name in modified and not place and (default := self._only_default(modified[name])):
+                yield f"ALTER COLUMN {quote_name(name)} {default}"
             elif place or name in modified:
                 yield f"MODIFY COLUMN {text}{place}"
             if there is None or name in added or name in renamed or name.lower() in there:
                 position = f"AFTER {quote_name(name)}"
+
+    def _only_default(self, change: ModifyColumn) -> str:
+        """The clause that sets a plain default, or takes it away, where nothing else changes; else empty."""
+        column = column_of(self.new, change.name)
+        fields = {field for field, _ in change.changed}
+        flags = (self.former(column).flag ^ column.flag) & ~_NO_DEFAULT
+        if not fields & _DEFAULT or not _DEFAULT >= fields - {"flag"} or flags or column.default_is_expr or is_now(column):
+            return ""
+        wanted = declared_literal(column)
+        return "DROP DEFAULT" if wanted is None else f"SET DEFAULT {wanted}"
 
     def _added(self, column: ColumnInfo) -> str:
         filled = origin_literal(column, self.dialect.flavour) if fills_otherwise(column, self.dialect.flavour) else None

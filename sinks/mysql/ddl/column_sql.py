@@ -5,6 +5,7 @@ Promises: pure. Types have explicit lengths, charsets are the target's, and only
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string, text_of, tokenize
 from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN, ColumnFlag, ColumnInfo, ColumnType, IndexInfo, TableInfo
+from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, charset_text, is_text_or_words, plain_strings
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 
@@ -31,15 +32,22 @@ _PLAIN = {ColumnType.DATE: "DATE", ColumnType.NEWDATE: "DATE", ColumnType.YEAR: 
 
 
 def column_definition(
-    column: ColumnInfo, info: TableInfo, dialect: Dialect, *, explicit: bool, default: str | None = None, type_: str = ""
+    column: ColumnInfo,
+    info: TableInfo,
+    dialect: Dialect,
+    *,
+    explicit: bool,
+    default: str | None = None,
+    type_: str = "",
+    charset: Charset | None = None,
 ) -> str:
     """The definition of one column.
 
     ``explicit``: write the charset even if it is the table's. ``default``: a literal instead of the declared default; ``type_``: a type
-    with its length instead of the declared one.
+    with its length instead of the declared one; ``charset``: instead of the upstream's.
     """
     parts = [quote_name(column.name), type_ or column_type(column)]
-    own = dialect.column_charset(column, info)
+    own = charset or dialect.column_charset(column, info)
     if is_text_or_words(column) and (explicit or own != dialect.charset(info.charset, info.collate)):
         parts.append(charset_text(own))
     if column.generated:

@@ -11,7 +11,7 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.history import JobType, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, ColumnType, TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import Alteration, no_counter
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import altered_by, no_counter
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Losses, quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition, lacks_counter
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare, origin_literal
@@ -32,7 +32,7 @@ def derive(subject: Subject, dialect: Dialect) -> tuple[Rewritten, ...]:
     old, new = subject.old, subject.new
     if job.kind.effect is not JobEffect.ALTERS or old is None or new is None:
         return ()
-    altered = Alteration.of(old.info, new.info, subject.query, dialect, subject.lacking)
+    altered = altered_by(subject, dialect)
     clauses = altered.clauses() if altered else []
     if not altered or not clauses:
         return ()

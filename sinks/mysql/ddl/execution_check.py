@@ -14,7 +14,6 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import unlike_the_job
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, take_names, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, same_name
 from pyspark_tidb_binlog.sinks.mysql.ddl.unpartitioned import gone_partitions
@@ -63,12 +62,7 @@ def snapshot_of(session: Target, subject: Subject) -> SchemaSnapshot:
 
 def shows(session: Target, subject: Subject, dialect: Dialect) -> bool:
     """Whether the target already has all changes of the job, whatever the reason for which it refused the statement."""
-    return (
-        subject.job.kind.effect not in _NOT_BY_STRUCTURE
-        and not unseen(subject)
-        and lacks(session, subject, dialect) == ()
-        and not unlike_the_job(session, subject)
-    )
+    return subject.job.kind.effect not in _NOT_BY_STRUCTURE and not unseen(subject) and lacks(session, subject, dialect) == ()
 
 
 class ExecutionCheck:
@@ -111,8 +105,8 @@ class ExecutionCheck:
             return False  # the names are as before and the bounds are not compared; a second time it does the same
         if lacking is None:
             # After a refusal an operator may have changed anything, and running this again is harmless.
-            return not earlier.was_refused_before and not unlike_the_job(self._session, self._subject)
-        return not lacking and not unlike_the_job(self._session, self._subject)
+            return not earlier.was_refused_before
+        return not lacking
 
     def _gone(self, now: SchemaSnapshot) -> bool:
         """Whether nothing of the dropped object is left. A server killed in DROP DATABASE may have dropped only (some of) its tables."""

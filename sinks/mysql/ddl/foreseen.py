@@ -17,7 +17,8 @@ from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, altered_by, by_changes
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import clock_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import why_not_restored
@@ -142,6 +143,9 @@ class _Look:
         if why:
             yield self._refused(why)
             return
+        if by_changes(subject, self._dialect):
+            yield from self._changes()
+            return
         text = rewrite(subject, self._dialect, restored=False)
         clock = clock_of(self._session, subject, text.sql)
         if clock.why_not:
@@ -190,6 +194,17 @@ class _Look:
             if not is_empty(self._session, table.schema, table.name):
                 return "the target has this table already, with rows"
         return ""
+
+    def _changes(self) -> Iterator[Remark]:
+        subject = self._subject
+        altered = altered_by(subject, self._dialect)
+        clauses = altered.clauses() if altered else []
+        said = self._said(f"ALTER TABLE {quoted(subject.schema, subject.name)} {', '.join(clauses)}") if clauses else ""
+        if altered is None or said:
+            yield self._refused(said or UNCLEAR)
+            return
+        for loss in altered.losses():
+            yield note(self._where, f"the target cannot hold: {subject.label}: {loss}")
 
     def _derived(self, said: str) -> Iterator[Remark]:
         statements = derive(self._subject, self._dialect)

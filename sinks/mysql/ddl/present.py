@@ -23,9 +23,11 @@ from pyspark_tidb_binlog.schemas.table_changes import (
     TableChange,
 )
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnInfo, ColumnType
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import Alteration, column_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import is_now
-from pyspark_tidb_binlog.sinks.mysql.ddl.fit import Shown, misfit, spelled
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import AS_UPSTREAM, Alteration, OwnColumn, column_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import is_text_or_words
+from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_type, is_now
+from pyspark_tidb_binlog.sinks.mysql.ddl.fit import Shown, misfit, same_type, spelled
 from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import FoundKey, accepted_charsets, has_key, read_keys
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, read_tables
@@ -78,6 +80,23 @@ def missing(altered: Alteration, there: Definition) -> tuple[TableChange, ...]:
     return tuple(change for change in altered.changes if not _is_there(change, altered, there))
 
 
+def own_columns(altered: Alteration, there: Definition) -> dict[str, OwnColumn]:
+    """The target's columns by lower-case name, in what they are not as the upstream's were before the job."""
+    was, now = ({c.name.lower(): c for c in visible(info)} for info in (altered.old, altered.new))
+    return {name: _own(found, was.get(name), now.get(name), altered) for name, found in there.columns.items()}
+
+
+def _own(found: TargetColumn, was: ColumnInfo | None, now: ColumnInfo | None, altered: Alteration) -> OwnColumn:
+    if was is None or was.generated or found.generated:
+        return AS_UPSTREAM
+    same = now is None or column_type(was) == column_type(now)
+    type_ = found.type if same and not same_type(found.type, was) else ""
+    if not found.collation or not is_text_or_words(was) or (now is not None and (was.charset, was.collate) != (now.charset, now.collate)):
+        return OwnColumn(type_)
+    known = {spelled(c.collate) for c in accepted_charsets(altered.dialect, was, altered.old, None)}
+    return OwnColumn(type_, None if spelled(found.collation) in known else Charset(found.charset, found.collation))
+
+
 def _is_there(change: TableChange, altered: Alteration, there: Definition) -> bool:
     columns, keys = there.columns, there.keys
     match change:
@@ -109,8 +128,7 @@ def _is_there(change: TableChange, altered: Alteration, there: Definition) -> bo
         case AlterOption("comment", value):
             return bool(there.comment == value)
         case AlterOption("charset" | "collate"):
-            wanted = altered.dialect.charset(altered.new.charset, altered.new.collate)
-            return spelled(there.collation) == spelled(wanted.collate)
+            return spelled(there.collation) == spelled(altered.dialect.charset(altered.new.charset, altered.new.collate).collate)
     return False
 
 

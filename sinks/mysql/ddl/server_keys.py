@@ -6,13 +6,10 @@ the account may ask for that (``SESSION_VARIABLES_ADMIN``). A table with partiti
 """
 
 import logging
-from dataclasses import replace
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import TableAt
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, quoted
-from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
@@ -42,14 +39,6 @@ def execute_ddl(session: Target, sql: str) -> None:
             raise error if without.errno == _KEY_REQUIRED else without from without
         finally:
             _set(session, 1)
-
-
-def taking_its_place(session: Target, subject: Subject, dialect: Dialect, error: ApplyError) -> tuple[Rewritten, ...]:
-    """The statements of a job that adds the primary key of the upstream, where the server's is refused beside it; empty for another reason."""
-    if subject.old is None:
-        return ()
-    found = [replace(s, sql=in_place_of_its_key(session, subject.old, s.sql, error)) for s in derive(subject, dialect)]
-    return tuple(found) if all(s.sql for s in found) else ()
 
 
 def in_place_of_its_key(session: Target, table: TableAt, sql: str, error: ApplyError) -> str:
