@@ -44,7 +44,7 @@ _NO_DEFAULT = 1 << 12
 """TiDB's flag of a NOT NULL column without a default."""
 _DEFAULT = frozenset({"default", "default_bit", "default_is_expr"})
 
-UNCLEAR = "a column that is gone may be one that came under another name, and the text of the DDL does not say which"
+UNCLEAR = "a column that is gone may be one that came under another name, and the text of the DDL does not say which; or a column gets the name of another one"
 """Why there is no ``Alteration``."""
 
 
@@ -93,10 +93,16 @@ class Alteration:
         A column is modified if its definition at the target changes: by the job, or because a key over it needs another charset there.
         """
         old, new = _public(old), _public(new)
+        if len({c.name.lower() for c in new.columns}) < len(new.columns):
+            return None  # of a frozen table, which has a column under its former name
         try:
             whole = cls(old, new, tuple(diff(old, new, query)), dialect, lacking, dialect.flavour is not Flavour.MARIADB)
         except SchemaMismatch:
             return None
+        names = {c.name.lower() for c in visible(old)}
+        renamed = [(c.before.lower(), c.after.lower()) for c in whole.changes if isinstance(c, RenameColumn)]
+        if any(after in names and after != before for before, after in renamed):
+            return None  # after a crash nobody could tell whether they have changed their names; TiDB has no such job
         changed = {c.name: c for c in whole.changes if isinstance(c, ModifyColumn)}
         added = {c.column.name for c in whole.changes if isinstance(c, AddColumn)}
         kept = [(whole.former(c), c) for c in visible(new) if c.name not in added]

@@ -2,9 +2,13 @@
 
 Promises: the intent row (``spark_ddl``: text and ``SchemaSnapshot`` of the affected tables) is committed before the statement runs; the
 done state is committed together with what ``on_done`` writes, the checkpoint. A call that finds an earlier attempt first determines from
-the target whether its effect is there (``sinks.mysql.ddl.execution_check``) and never applies it a second time. Order of attempts: TiDB's
-text adapted to the target, a statement derived from the table infos, the policy (``ddl-policy``). Nothing is dropped silently: what the
-target cannot hold is in ``DdlOutcome.losses`` and in the row, and ``tries`` keeps every refusal: time, statement, and the server's message.
+the target whether its effect is there and never applies it a second time. Nothing is dropped silently: what the target cannot hold is in
+``DdlOutcome.losses`` and in the row, and ``tries`` keeps every refusal: time, statement, and the server's message.
+
+* A job that alters columns, keys or options (``by_changes``): the changes that the target lacks, in one statement (``alteration``, ``present``). After a crash the
+  same call makes what is left.
+* Any other, and all at a TiDB: TiDB's text adapted to the target, a statement derived from the table infos, the policy (``ddl-policy``). After a crash
+  ``execution_check`` judges from the target.
 
     no row --intent--> INTENT --executed, or its effect found--> DONE
                           |--refused, policy skip / quarantine--> SKIPPED / QUARANTINED
@@ -311,7 +315,9 @@ class _Run:
             other = self._another_way(altered, left, sql, error)
             if other is None:
                 return self._by_policy(
-                    self._step.query, str(error), way_out(self._subject.job, error) or rebuild_by_hand(self._subject.job, error)
+                    self._step.query.rstrip("; "),
+                    str(error),
+                    way_out(self._subject.job, error) or rebuild_by_hand(self._subject.job, error),
                 )
             return replace(other, losses=(*filled, *other.losses))
         return DdlOutcome(DONE, "changes", sql, (*filled, *self._declared(altered)))

@@ -101,7 +101,9 @@ def _is_there(change: TableChange, altered: Alteration, there: Definition) -> bo
     columns, keys = there.columns, there.keys
     match change:
         case AddColumn(column):
-            found = columns.get(column.name.lower())
+            # A column that the table had under this name, as a frozen one may have, is not the one that comes.
+            had = any(c.name.lower() == column.name.lower() for c in visible(altered.old))
+            found = None if had else columns.get(column.name.lower())
             return found is not None and not (found.generated and not column.generated) and not _misfit(found, column, None, altered)
         case DropColumn(name):
             return name.lower() not in columns
