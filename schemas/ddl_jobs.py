@@ -6,8 +6,8 @@ Promises: pure, frozen, picklable. Unknown job types of later releases are kept 
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Any, Self
+from enum import Enum, IntEnum
+from typing import Any, NamedTuple, Self
 
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
@@ -89,31 +89,118 @@ class JobType(IntEnum):
     REMOVE_PARTITIONING = 72
 
 
-UNSUPPORTED = frozenset(JobType(n) for n in (27, 28, 31, 49, 50, 51, 52, 53, 54, 55, 56, 57, 59, 68, 69, 70))
-"""Types that change nothing that a target can hold (ddl.md 4): skipped everywhere."""
+class On(Enum):
+    """What a job is about."""
 
-NEW_TABLE_ID = frozenset({JobType.TRUNCATE_TABLE, JobType.ALTER_PARTITIONING, JobType.REMOVE_PARTITIONING})
-"""Types after which the table of ``table_id`` goes on under the id that ``table_info`` has (ddl.md 3)."""
+    DATABASE = "database"
+    TABLE = "table"
+    VIEW = "view"
+    SEQUENCE = "sequence"
+    CLUSTER = "cluster"
 
-VISIBLE_IN_INFO = frozenset(
-    {
-        JobType.ADD_COLUMN,
-        JobType.DROP_COLUMN,
-        JobType.ADD_COLUMNS,
-        JobType.DROP_COLUMNS,
-        JobType.MODIFY_COLUMN,
-        JobType.SET_DEFAULT,
-        JobType.ADD_INDEX,
-        JobType.DROP_INDEX,
-        JobType.DROP_INDEXES,
-        JobType.RENAME_INDEX,
-        JobType.MULTI_SCHEMA_CHANGE,
-    }
-)
-"""Jobs on columns and indexes whose changes can all be seen by comparing the table's infos before and after."""
 
-SCHEMA_JOBS = frozenset({JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA, JobType.SCHEMA_CHARSET, JobType.RECOVER_SCHEMA})
-"""Types whose subject is a database and not a table."""
+class JobEffect(Enum):
+    """What a job does to what it is about."""
+
+    NONE = "changes nothing that a target can hold"
+    MAKES = "makes it"
+    DROPS = "drops it"
+    RESTORES = "brings back what was dropped, with rows that no binlog has"
+    RENAMES = "gives it another name"
+    ALTERS = "changes columns, keys or options, all of which the table's infos before and after show"
+    SETS = "changes something that the infos do not show"
+    EMPTIES = "takes all rows"
+    DROPS_PARTITION = "takes the rows of partitions, and the partitions"
+    EMPTIES_PARTITION = "takes the rows of partitions"
+    EXCHANGES = "exchanges the rows of a partition and of a table"
+    ADDS_PARTITION = "adds partitions without rows"
+    DIVIDES = "distributes rows over other partitions, or over none"
+
+
+class JobKind(NamedTuple):
+    """What a type of job means (ddl.md 3 and 4)."""
+
+    on: On
+    effect: JobEffect
+    new_table_id: bool = False
+    """The table of ``table_id`` goes on under the id that ``table_info`` has."""
+    recedes: bool = False
+    """What it drops goes in steps, each with a schema version: rows are written without it before the job is done."""
+
+    @property
+    def makes_tables(self) -> bool:
+        """Whether it creates tables, one or several."""
+        return self.effect is JobEffect.MAKES and self.on is On.TABLE
+
+
+_UNKNOWN = JobKind(On.TABLE, JobEffect.SETS)
+KINDS: Mapping[int, JobKind] = {
+    JobType.CREATE_SCHEMA: JobKind(On.DATABASE, JobEffect.MAKES),
+    JobType.DROP_SCHEMA: JobKind(On.DATABASE, JobEffect.DROPS),
+    JobType.CREATE_TABLE: JobKind(On.TABLE, JobEffect.MAKES),
+    JobType.DROP_TABLE: JobKind(On.TABLE, JobEffect.DROPS),
+    JobType.ADD_COLUMN: JobKind(On.TABLE, JobEffect.ALTERS),
+    JobType.DROP_COLUMN: JobKind(On.TABLE, JobEffect.ALTERS, recedes=True),
+    JobType.ADD_INDEX: JobKind(On.TABLE, JobEffect.ALTERS),
+    JobType.DROP_INDEX: JobKind(On.TABLE, JobEffect.ALTERS, recedes=True),
+    JobType.ADD_FOREIGN_KEY: JobKind(On.TABLE, JobEffect.SETS),
+    JobType.DROP_FOREIGN_KEY: JobKind(On.TABLE, JobEffect.SETS),
+    JobType.TRUNCATE_TABLE: JobKind(On.TABLE, JobEffect.EMPTIES, new_table_id=True),
+    JobType.MODIFY_COLUMN: JobKind(On.TABLE, JobEffect.ALTERS),
+    JobType.RENAME_TABLE: JobKind(On.TABLE, JobEffect.RENAMES),
+    JobType.SET_DEFAULT: JobKind(On.TABLE, JobEffect.ALTERS),
+    JobType.TABLE_COMMENT: JobKind(On.TABLE, JobEffect.ALTERS),
+    JobType.RENAME_INDEX: JobKind(On.TABLE, JobEffect.ALTERS),
+    JobType.ADD_PARTITION: JobKind(On.TABLE, JobEffect.ADDS_PARTITION),
+    JobType.DROP_PARTITION: JobKind(On.TABLE, JobEffect.DROPS_PARTITION),
+    JobType.CREATE_VIEW: JobKind(On.VIEW, JobEffect.MAKES),
+    JobType.TABLE_CHARSET: JobKind(On.TABLE, JobEffect.ALTERS),
+    JobType.TRUNCATE_PARTITION: JobKind(On.TABLE, JobEffect.EMPTIES_PARTITION),
+    JobType.DROP_VIEW: JobKind(On.VIEW, JobEffect.DROPS),
+    JobType.RECOVER_TABLE: JobKind(On.TABLE, JobEffect.RESTORES),
+    JobType.SCHEMA_CHARSET: JobKind(On.DATABASE, JobEffect.SETS),
+    JobType.LOCK_TABLE: JobKind(On.TABLE, JobEffect.NONE),
+    JobType.UNLOCK_TABLE: JobKind(On.TABLE, JobEffect.NONE),
+    JobType.TIFLASH_STATUS: JobKind(On.TABLE, JobEffect.NONE),
+    JobType.ADD_PRIMARY_KEY: JobKind(On.TABLE, JobEffect.ALTERS),
+    JobType.DROP_PRIMARY_KEY: JobKind(On.TABLE, JobEffect.ALTERS, recedes=True),
+    JobType.CREATE_SEQUENCE: JobKind(On.SEQUENCE, JobEffect.MAKES),
+    JobType.ALTER_SEQUENCE: JobKind(On.SEQUENCE, JobEffect.SETS),
+    JobType.DROP_SEQUENCE: JobKind(On.SEQUENCE, JobEffect.DROPS),
+    JobType.ADD_COLUMNS: JobKind(On.TABLE, JobEffect.ALTERS),
+    JobType.DROP_COLUMNS: JobKind(On.TABLE, JobEffect.ALTERS),
+    JobType.INDEX_VISIBILITY: JobKind(On.TABLE, JobEffect.ALTERS),
+    JobType.EXCHANGE_PARTITION: JobKind(On.TABLE, JobEffect.EXCHANGES),
+    JobType.RENAME_TABLES: JobKind(On.TABLE, JobEffect.RENAMES),
+    JobType.DROP_INDEXES: JobKind(On.TABLE, JobEffect.ALTERS),
+    JobType.TABLE_ATTRIBUTES: JobKind(On.TABLE, JobEffect.NONE),
+    JobType.PARTITION_ATTRIBUTES: JobKind(On.TABLE, JobEffect.NONE),
+    JobType.CREATE_PLACEMENT: JobKind(On.CLUSTER, JobEffect.NONE),
+    JobType.ALTER_PLACEMENT: JobKind(On.CLUSTER, JobEffect.NONE),
+    JobType.DROP_PLACEMENT: JobKind(On.CLUSTER, JobEffect.NONE),
+    JobType.PARTITION_PLACEMENT: JobKind(On.TABLE, JobEffect.NONE),
+    JobType.SCHEMA_PLACEMENT: JobKind(On.CLUSTER, JobEffect.NONE),
+    JobType.TABLE_PLACEMENT: JobKind(On.TABLE, JobEffect.NONE),
+    JobType.CACHE_TABLE: JobKind(On.TABLE, JobEffect.NONE),
+    JobType.NOCACHE_TABLE: JobKind(On.TABLE, JobEffect.NONE),
+    JobType.CREATE_TABLES: JobKind(On.TABLE, JobEffect.MAKES),
+    JobType.MULTI_SCHEMA_CHANGE: JobKind(On.TABLE, JobEffect.ALTERS),
+    JobType.FLASHBACK_CLUSTER: JobKind(On.CLUSTER, JobEffect.RESTORES),
+    JobType.RECOVER_SCHEMA: JobKind(On.DATABASE, JobEffect.RESTORES),
+    JobType.REORGANIZE_PARTITION: JobKind(On.TABLE, JobEffect.DIVIDES),
+    JobType.CREATE_RESOURCE_GROUP: JobKind(On.CLUSTER, JobEffect.NONE),
+    JobType.ALTER_RESOURCE_GROUP: JobKind(On.CLUSTER, JobEffect.NONE),
+    JobType.DROP_RESOURCE_GROUP: JobKind(On.CLUSTER, JobEffect.NONE),
+    JobType.ALTER_PARTITIONING: JobKind(On.TABLE, JobEffect.DIVIDES, new_table_id=True),
+    JobType.REMOVE_PARTITIONING: JobKind(On.TABLE, JobEffect.DIVIDES, new_table_id=True),
+}
+"""By ``JobType``; ``_UNKNOWN``, to a table, are REBASE_AUTO_ID, TTL, CHECK constraints and types of later releases."""
+
+
+def kind_of(job_type: int) -> JobKind:
+    """What jobs of this type mean."""
+    return KINDS.get(job_type, _UNKNOWN)
+
 
 STATE_DONE = 4
 STATE_SYNCED = 6
@@ -214,7 +301,12 @@ class Job:
     @property
     def effective(self) -> bool:
         """False for cancelled, rolled back and version-0 jobs and for types that no target can hold."""
-        return self.version > 0 and self.state in (STATE_DONE, STATE_SYNCED) and self.type not in UNSUPPORTED
+        return self.version > 0 and self.state in (STATE_DONE, STATE_SYNCED) and self.kind.effect is not JobEffect.NONE
+
+    @property
+    def kind(self) -> JobKind:
+        """What its type means."""
+        return kind_of(self.type)
 
     @property
     def type_name(self) -> str:

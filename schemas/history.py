@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import UNSUPPORTED, DbInfo, Job, JobReader, JobType
+from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo, Job, JobReader, JobType
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history_fold import Dropped, Fold, TableSnapshot, Track
 from pyspark_tidb_binlog.schemas.layered import Layered
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 
-__all__ = ["UNSUPPORTED", "DbInfo", "FoldedKeys", "FrozenAs", "Job", "JobReader", "JobType", "SchemaHistory", "TableAt", "TableSnapshot"]
+__all__ = ["DbInfo", "FoldedKeys", "FrozenAs", "Job", "JobReader", "JobType", "SchemaHistory", "TableAt", "TableSnapshot"]
 
 
 @dataclass(frozen=True, slots=True)

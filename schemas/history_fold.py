@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID, DbInfo, Job, JobType
+from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo, Job, JobEffect, JobType
 from pyspark_tidb_binlog.schemas.ddl_tokens import rename_pairs
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.layered import Layered
@@ -52,7 +52,6 @@ class _Growing:
 
 
 _ADDS = frozenset({JobType.CREATE_TABLE, JobType.CREATE_VIEW, JobType.CREATE_SEQUENCE, JobType.RECOVER_TABLE, JobType.RENAME_TABLE})
-_DROPS = frozenset({JobType.DROP_TABLE, JobType.DROP_VIEW, JobType.DROP_SEQUENCE})
 INITIAL = DbInfo(1, "mysql", "utf8mb4", "utf8mb4_bin")
 
 
@@ -100,9 +99,9 @@ class Fold:
             self._drop_schema(job)
         elif kind == JobType.RECOVER_SCHEMA:
             self._recover_schema(job)
-        elif kind in _DROPS:
+        elif job.kind.effect is JobEffect.DROPS:
             self._drop(job, job.table_id)
-        elif kind in NEW_TABLE_ID:
+        elif job.kind.new_table_id:
             self._renumber(job)
         elif kind == JobType.RENAME_TABLES:
             self._rename_all(job)

@@ -243,9 +243,9 @@ def _staying(places: Sequence[int]) -> frozenset[int]:
         return frozenset(range(len(places)))
     best: list[tuple[int, ...]] = [()]
     for at, place in enumerate(places):
-        before = max((run for run in best if not run or places[run[-1]] < place), key=len)
+        before = max((run for run in reversed(best) if not run or places[run[-1]] < place), key=len)
         best.append((*before, at))
-    longest = max(best, key=len)
+    longest = max(reversed(best), key=len)  # of two that change places, the later one moves up
     return frozenset(longest)
 
 

@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.schema_reader import SchemaReader
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import LEAST_GC_LIFE_MS
 from pyspark_tidb_binlog.binlog_source.source.mid_history import SYNC_SECONDS
 from pyspark_tidb_binlog.schemas.backoff import Retries, steady
-from pyspark_tidb_binlog.schemas.ddl_jobs import SCHEMA_JOBS, DbInfo, Job, JobType
+from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo, Job, JobType, On, kind_of
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
 from pyspark_tidb_binlog.schemas.events import SchemaVersion, as_time, physical_ms, tso
 from pyspark_tidb_binlog.schemas.history_cache import HistoryCache
@@ -54,7 +54,7 @@ class Touched:
         return cls(
             before[0].version if before else SchemaVersion(0),
             tuple(change for change in changes if change.commit_ts > ts),
-            frozenset(i for change in late for i in change.schema_ids if change.type in SCHEMA_JOBS or not change.table_ids),
+            frozenset(i for change in late for i in change.schema_ids if kind_of(change.type).on is On.DATABASE or not change.table_ids),
             frozenset((schema_id, table_id) for change in late for schema_id in change.schema_ids for table_id in change.table_ids),
             {table_id: change.version for change in recent for table_id in change.table_ids},
         )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pyspark_tidb_binlog.schemas.column_pairs import changed_names
-from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID, Job, JobType
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 
@@ -28,7 +28,7 @@ def lineage(history: SchemaHistory, table_id: int, after: int, upto: int) -> Lin
     """What the table and its columns at schema version ``after`` are at ``upto``."""
     ids: dict[int, int] = {}
     for job in history.jobs_of_table(table_id, after, upto):
-        if job.type in NEW_TABLE_ID and job.table_id == table_id and job.table_info is not None:
+        if job.kind.new_table_id and job.table_id == table_id and job.table_info is not None:
             later = lineage(history, job.table_info.id, job.version, upto)
             return Lineage(later.table_id, _then(ids, later.ids))
         if job.type in _CONVERTING:

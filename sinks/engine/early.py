@@ -16,19 +16,16 @@ is a MODIFY COLUMN that converts data: rows written before its new column has va
 public have both columns.
 """
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType, kind_of
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, PartitionType, TableInfo
 
-_DROPS = frozenset({JobType.DROP_COLUMN, JobType.DROP_INDEX, JobType.DROP_PRIMARY_KEY})
 _STATES_OF_A_DROP = 3
 """Schema versions of a DROP after its first one: delete-only, delete-reorg, none."""
 _STATES_WITH_BOTH = 2
 """Schema versions of a MODIFY that converts data, before it is public, whose rows have both columns: write-only, write-reorg."""
 _STATES_WITHOUT_PARTITION = 2
 """Schema versions of a DROP PARTITION after the one that hides the partition: delete-reorg, none."""
-_ON_THEIR_OWN = frozenset({JobType.ADD_FOREIGN_KEY})
-"""Sub-jobs that are done before the others become public."""
 
 
 def needed_early(job: Job, before: TableAt, after: TableAt, rows: tuple[int, int], history: SchemaHistory) -> bool:
@@ -50,7 +47,7 @@ def needed_early(job: Job, before: TableAt, after: TableAt, rows: tuple[int, int
         if not _takes_over(before.info, after.info) or 0 < last_commit_ts <= job.start_ts:
             return False
         return row_version >= _counted_back(int(job.version), _STATES_WITHOUT_PARTITION, int(before.version), history)
-    drops = sum(kind in _DROPS for kind in job.sub_jobs or (job.type,))
+    drops = sum(kind_of(kind).recedes for kind in job.sub_jobs or (job.type,))
     if not (_frees_a_key(before.info, after.info) or (job.type == JobType.MULTI_SCHEMA_CHANGE and drops)):
         return False
     converts = _replaces_a_column(before.info, after.info)
@@ -71,10 +68,11 @@ def _public_from(job: Job, after: int, drops: int, history: SchemaHistory, *, co
     knows only the last of their versions. Then the result is an earlier version, whose rows have the new column and the old one.
     """
     parts = [(kind, version) for kind, version in zip(job.sub_jobs, job.sub_versions, strict=False) if version > 0]
-    together = [version for kind, version in parts if kind not in _DROPS | _ON_THEIR_OWN]
+    # A foreign key is done before the others become public.
+    together = [version for kind, version in parts if not kind_of(kind).recedes and kind != JobType.ADD_FOREIGN_KEY]
     if together:
         return max(together)
-    ended = [version for kind, version in parts if kind in _DROPS]
+    ended = [version for kind, version in parts if kind_of(kind).recedes]
     end, steps = (min(ended), _STATES_OF_A_DROP) if ended else (int(job.version), _STATES_OF_A_DROP * drops)
     steps += _STATES_WITH_BOTH if converts and _taken(after, end, history) else 0
     return _counted_back(end, steps, after, history)

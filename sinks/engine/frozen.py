@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.arrowtypes import kind_of
 from pyspark_tidb_binlog.schemas.column_pairs import pair_columns
-from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID
 from pyspark_tidb_binlog.schemas.history import FrozenAs, Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import (
     PUBLIC,
@@ -85,7 +84,7 @@ def shape_of(history: SchemaHistory, refused: RefusedJobs, table_id: int, versio
 
 def _former_id(job: Job, table_id: int) -> int:
     """The table's id before ``job``: some jobs, and EXCHANGE, assign another one."""
-    moves = job.type in NEW_TABLE_ID or (job.type == JobType.EXCHANGE_PARTITION and job.table_info and job.table_info.id != table_id)
+    moves = job.kind.new_table_id or (job.type == JobType.EXCHANGE_PARTITION and job.table_info and job.table_info.id != table_id)
     return job.table_id if moves else table_id
 
 

@@ -18,7 +18,7 @@ Promises: pure. The steps, in order, cover (after_ts, upto_ts] without a gap; af
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import DELETE_ONLY, SCHEMA_JOBS
+from pyspark_tidb_binlog.schemas.ddl_jobs import DELETE_ONLY, On
 from pyspark_tidb_binlog.schemas.ddl_tokens import is_setval, with_plain_strings
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
@@ -362,7 +362,7 @@ def _with_foundations(needed: Iterable[Job], unread: Sequence[Job], history: Sch
 
 def _subjects(job: Job, history: SchemaHistory) -> set[object]:
     found: set[object] = set()
-    if job.type in SCHEMA_JOBS:
+    if job.kind.on is On.DATABASE:
         found = {("schema", job.schema_id), ("schema", job.schema_name.lower())}
     for table_id in history.tables_of_job(job):
         found.add(table_id)

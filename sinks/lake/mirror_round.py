@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID, Job, JobType
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
 from pyspark_tidb_binlog.schemas.errors import LeaseLost, Stopped
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
@@ -290,7 +290,7 @@ class Round:
         ids: Iterable[int] = self.history.tables_of_job(job)
         if job.type == JobType.FLASHBACK_CLUSTER:
             ids = [i for i, t in self.tables.items() if t.state == MIRRORED]
-        if job.type in (JobType.EXCHANGE_PARTITION, *NEW_TABLE_ID):
+        if job.kind.new_table_id or job.type == JobType.EXCHANGE_PARTITION:
             ids = {*ids, job.table_id} | ({job.table_info.id} if job.table_info is not None else set())
         ids = sorted(ids)
         before_ts = ts if early else ts - 1
@@ -322,11 +322,11 @@ class Round:
         now = self._as_named(known, after, int(job.version))
         if known is None and job.type in _MAKES:
             self._changed(now, lambda table: self._made(table, ts))
-        elif known is None and job.type in NEW_TABLE_ID and former is not None and former.state == MIRRORED:
+        elif known is None and job.kind.new_table_id and former is not None and former.state == MIRRORED:
             # The rows, where they are, under another id.
             moved = replace(now, path=former.path, version=former.version, upto_ts=former.upto_ts, info=former.info)
             self._changed(moved, lambda table: self._altered(table, after, job, ts))
-        elif known is None and job.type in NEW_TABLE_ID and former is not None and former.state == LOADING:
+        elif known is None and job.kind.new_table_id and former is not None and former.state == LOADING:
             self.tables[table_id] = _unloaded(now)
         elif known is None:
             self.tables[table_id] = aside(now, (former.why if former is not None else None) or _NOT_FROM_THE_BEGINNING)

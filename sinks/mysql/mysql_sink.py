@@ -31,14 +31,8 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, Rows
 from pyspark_tidb_binlog.sinks.mysql import lease, parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.checked import Effects, checked
 from pyspark_tidb_binlog.sinks.mysql.ddl import text
-from pyspark_tidb_binlog.sinks.mysql.ddl.executor import (
-    DdlOutcome,
-    apply_ddl,
-    begin_ddl,
-    ensure_ddl_table,
-    forget_later,
-    load_refused,
-)
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, ensure_ddl_table, forget_later, load_refused
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl, begin_ddl
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_columns import ensure_kept_table, forget_kept
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions

@@ -10,7 +10,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
-from pyspark_tidb_binlog.sinks.mysql.ddl.executor import INTENT, REFUSED, load_applied
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import INTENT, REFUSED, load_applied
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Self
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.schemas.ddl_jobs import SCHEMA_JOBS, Job, JobType
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType, On
 from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, quote_name, read_name, significant
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt, TableSnapshot
 from pyspark_tidb_binlog.sinks.routing.event_rules import EventRules
@@ -164,7 +164,7 @@ class Selection:
             return why
         if not any(map(self.routes.columns_of, (*before, *after))):
             return ""
-        if job.type in _ON_PARTITIONS:
+        if job.kind.effect in _ON_PARTITIONS:
             return f"{job.type_name}: the target has no partitions of a table with a list of columns; change its rows there by hand"
         for table in after:
             was = next((t for t in before if t.table_id == table.table_id), None)
@@ -198,7 +198,7 @@ class Selection:
         return next((token.name for token in significant(query) if token.name.lower() in names), "")
 
     def _by_filter(self, job: Job, schema: str, before: Sequence[TableAt], after: Sequence[TableAt]) -> DdlDecision:
-        if job.type in SCHEMA_JOBS or not (before or after):
+        if job.kind.on is On.DATABASE or not (before or after):
             return APPLIED if self.tables.keeps(schema) else DdlDecision(DdlFate.FILTERED)
         kept_before, kept_after = ({t.table_id for t in tables if self.keeps(t)} for tables in (before, after))
         if not kept_after and (not kept_before or job.type == JobType.RECOVER_TABLE):
@@ -216,7 +216,7 @@ class Selection:
 
 
 _OF_SEVERAL = frozenset({JobType.RENAME_TABLES, JobType.CREATE_TABLES})
-_ON_PARTITIONS = frozenset({JobType.DROP_PARTITION, JobType.TRUNCATE_PARTITION, JobType.EXCHANGE_PARTITION})
+_ON_PARTITIONS = frozenset({JobEffect.DROPS_PARTITION, JobEffect.EMPTIES_PARTITION, JobEffect.EXCHANGES})
 
 
 def names_column(where: str, name: str) -> bool:
@@ -256,7 +256,7 @@ def _not_here(what: str, table: TableAt) -> DdlDecision:
 
 def _subject(job: Job, schema: str, before: Sequence[TableAt], after: Sequence[TableAt]) -> tuple[str, str]:
     """The name by which a real Drainer filters a DDL: after RENAME the new one, of several tables the last one."""
-    if job.type in SCHEMA_JOBS:
+    if job.kind.on is On.DATABASE:
         return schema, ""
     wanted = job.table_info.id if job.table_info else job.table_id
     found = next((t for t in (*after, *before) if t.table_id == wanted), None) or next(iter((*after, *before)), None)

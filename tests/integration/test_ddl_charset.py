@@ -8,7 +8,8 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
-from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.leases import held
 from tests.support.private_mysql import NO_PAD_BIN
@@ -80,7 +81,7 @@ def test_keys_compare_as_upstream(session: Session) -> None:
     session.execute("CREATE DATABASE other")
     for step in plan_steps((0, 100), events, (), history, AppliedJobs(0)):
         if isinstance(step, DdlStep):
-            assert apply_ddl(session, step, history, CONFIG, held(session), lambda _: None).how == "text"
+            assert apply_ddl(session, step, history, CONFIG, held(session), lambda _: None).state == "done"
     for word in ("a", "A", "a ", "日本", "é", "É"):
         session.execute("INSERT INTO cs.t VALUES (%s, %s)", [word, word])
     session.commit()

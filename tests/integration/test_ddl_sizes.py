@@ -69,7 +69,7 @@ def test_a_refused_change_is_not_done(session: Session, there: str, text: str, w
     with refusing(session), pytest.raises(DdlRefused):
         apply(session, step, h)
     assert type_there(session) == before
-    assert apply(session, step, h).how == "text"
+    assert apply(session, step, h).how == "changes"
     assert apply(session, step, h).how == "found"
 
 
@@ -83,7 +83,7 @@ def test_nor_where_collations_keep_their_names(session: Session, there: str, tex
     with refusing(session), pytest.raises(DdlRefused):
         apply(session, step, h, config)
     assert session.query("SHOW CREATE TABLE d.t") == before
-    assert apply(session, step, h, config).how == "text"
+    assert apply(session, step, h, config).how == "changes"
     assert session.query("SHOW CREATE TABLE d.t") != before
     assert apply(session, step, h, config).how == "found"
 
@@ -114,7 +114,7 @@ def test_the_servers_own_refusal(session: Session) -> None:
     with pytest.raises(DdlRefused, match="1846"):
         apply(session, step, h)
     session.execute("SET SESSION alter_algorithm = DEFAULT")
-    assert apply(session, step, h).how == "text"
+    assert apply(session, step, h).how == "changes"
     assert type_there(session) == "longtext"
 
 
@@ -142,7 +142,7 @@ def test_a_crash_before_the_statement_and_an_alter_by_hand(
     with dying("after-ddl-intent"):
         apply(session, step, h)
     session.execute("ALTER TABLE d.t ADD COLUMN note INT")
-    assert apply(session, step, h).how == "text"
+    assert apply(session, step, h).how == "changes"
 
 
 @pytest.mark.parametrize(("there", "text", "was", "now"), CHANGES, ids=[f"{a} to {b}" for a, b, *_ in CHANGES])
@@ -165,3 +165,32 @@ def test_a_column_that_stands_there_is_not_passed_over(session: Session, there: 
     else:
         with pytest.raises(DdlRefused, match="Duplicate column"):
             apply(session, steps[2], h)
+
+
+def test_what_a_person_has_widened_stays_so(session: Session) -> None:
+    """A change of something else gives the column neither its former type nor its former collation, and a default alone does not rebuild the table."""
+    short, key = {**VARCHAR, "Flen": 9}, column(3, "k", INT)
+    infos = [
+        table(10, "t", [ID, column(2, "v", short), key]),
+        table(10, "t", [ID, column(2, "w", short), key]),
+        table(10, "t", [ID, column(2, "w", short), {**key, "comment": "said", "type": {**INT, "Flag": 1}}]),
+        table(10, "t", [ID, column(2, "w", short, default="x"), {**key, "comment": "said", "type": {**INT, "Flag": 1}}]),
+    ]
+    h = history(database(1), *(job(2 + n, kind, info) for n, (kind, info) in enumerate(zip((3, 12, 12, 15), infos, strict=True))))
+    texts = {
+        2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` VARCHAR(9), `k` INT);",
+        3: "ALTER TABLE `t` CHANGE COLUMN `v` `w` VARCHAR(9);",
+        4: "ALTER TABLE `t` MODIFY COLUMN `k` INT NOT NULL COMMENT 'said';",
+        5: "ALTER TABLE `t` ALTER COLUMN `w` SET DEFAULT 'x';",
+    }
+    steps = steps_of(h, texts)
+    for step in steps[:2]:
+        apply(session, step, h)
+    session.execute("ALTER TABLE d.t MODIFY v VARCHAR(30) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci, MODIFY k BIGINT")
+    assert [apply(session, step, h).how for step in steps[2:]] == ["changes"] * 3
+    shown = session.query("SHOW CREATE TABLE d.t")[0][1]
+    assert "`w` varchar(30) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci DEFAULT 'x'" in shown or "`w` varchar(30) COLLATE" in shown
+    assert "`k` bigint(20) NOT NULL COMMENT 'said'" in shown or "`k` bigint NOT NULL COMMENT 'said'" in shown
+    assert session.query("SELECT executed FROM ddl_marks.spark_ddl WHERE job_id = 5") == [
+        ("ALTER TABLE `d`.`t` ALTER COLUMN `w` SET DEFAULT 'x'",)
+    ]

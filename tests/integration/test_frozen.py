@@ -30,7 +30,8 @@ from pyspark_tidb_binlog.sinks.engine.keyed import with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
 from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.checked import checked
-from pyspark_tidb_binlog.sinks.mysql.ddl.executor import DdlOutcome, apply_ddl, ensure_ddl_table, load_refused
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, ensure_ddl_table, load_refused
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import LEFT, PartPlan, PartTarget, apply_part
@@ -179,7 +180,7 @@ def test_an_added_column_stays_away_and_a_later_one_comes(sessions: tuple[Sessio
     assert losses(stream.session, CONFIG) == [words]
     assert stream.rows((None, {1: 2, 2: 20, 3: 7}), ({1: 1, 2: 10, 3: None}, {1: 1, 2: 11, 3: 8})) == ()
     assert stream.all() == [(1, 11), (2, 20)]
-    assert stream.ddl(4).how == "derived"  # the text says AFTER `a`, which the target has not
+    assert stream.ddl(4).how == "changes"  # the text says AFTER `a`, which the target has not
     stream.rows(({1: 2, 2: 20, 3: 7, 4: None}, {1: 2, 2: 21, 3: 7, 4: 5}), ({1: 1, 2: 11, 3: 8, 4: None}, None))
     assert column_names(stream.session, "d", "t") == ("id", "v", "b")
     assert stream.all() == [(2, 21, 5)]
@@ -206,7 +207,7 @@ def test_a_renamed_column_is_written_under_its_former_name(sessions: tuple[Sessi
     stream.refuse(3)
     stream.rows((None, {1: 1, 2: 10}))
     assert stream.all() == [(1, 10)]
-    assert stream.ddl(4).how == "derived"
+    assert stream.ddl(4).how == "changes"
     assert column_names(stream.session, "d", "t") == ("id",)
 
 
@@ -303,7 +304,7 @@ def test_a_renamed_table_goes_on_under_its_former_name(sessions: tuple[Session, 
     stream.ddl(2)
     stream.refuse(3)
     stream.rows((None, {1: 1, 2: 10}))
-    assert stream.ddl(4).how == "derived"
+    assert stream.ddl(4).how == "changes"
     stream.rows((None, {1: 2, 2: 20, 3: 3}))
     assert stream.all() == [(1, 10, None), (2, 20, 3)]
     stream.ddl(5)
@@ -429,7 +430,7 @@ def test_a_database_is_not_dropped_with_a_table_that_has_left_it(sessions: tuple
     stream.rows((None, {1: 1, 2: 10}))
     assert stream.ddl(5).state == "quarantined"
     stream.rows((None, {1: 2, 2: 20}))
-    assert stream.ddl(6).how == "derived"
+    assert stream.ddl(6).how == "changes"
     stream.rows((None, {1: 3, 2: 30, 3: 3}))
     assert stream.all() == [(1, 10, None), (2, 20, None), (3, 30, 3)]
 

@@ -22,7 +22,8 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost,
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql import lease, lease_guard, parallel, progress
-from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table, forget_later, load_applied
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table, forget_later, load_applied
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, GUARD, LeaseGuard, alone
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink

@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal
 from pyspark_tidb_binlog.jobs.check import preflight
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ConfigError
-from pyspark_tidb_binlog.sinks.mysql.ddl.executor import ensure_ddl_table
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint, ensure_tables
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect

@@ -150,6 +150,18 @@ def without_conditions(tokens: Sequence[Token]) -> Tokens:
     return [t for i, t in enumerate(tokens) if i not in dropped]
 
 
+def plain_strings(tokens: Sequence[Token], *, restored: bool) -> Tokens:
+    """Strings for our sql_mode: restored text has unescaped backslashes. ``_UTF8MB4`` is removed, being the connection's charset."""
+    out: Tokens = []
+    for i, token in enumerate(tokens):
+        if token.word == "_UTF8MB4" and i + 1 < len(tokens) and tokens[i + 1].kind is TokenKind.STRING:
+            continue
+        if restored and token.kind is TokenKind.STRING and "\\" in token.text:
+            token = Token(TokenKind.STRING, token.text.replace("\\", "\\\\"))
+        out.append(token)
+    return out
+
+
 def is_index(element: Sequence[Token]) -> bool:
     """Whether an element of a column list defines a key or a constraint, not a column."""
     return bool(words(element)) and words(element)[0] in _INDEX_WORDS

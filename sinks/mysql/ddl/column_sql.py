@@ -3,9 +3,10 @@
 Promises: pure. Types have explicit lengths, charsets are the target's, and only what TiDB left to its defaults is left to the target's.
 """
 
-from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string, text_of, tokenize
 from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN, ColumnFlag, ColumnInfo, ColumnType, IndexInfo, TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, charset_text, is_text_or_words
+from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, charset_text, is_text_or_words, plain_strings
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 
 _ZEROFILL = 1 << 6
@@ -31,19 +32,26 @@ _PLAIN = {ColumnType.DATE: "DATE", ColumnType.NEWDATE: "DATE", ColumnType.YEAR: 
 
 
 def column_definition(
-    column: ColumnInfo, info: TableInfo, dialect: Dialect, *, explicit: bool, default: str | None = None, type_: str = ""
+    column: ColumnInfo,
+    info: TableInfo,
+    dialect: Dialect,
+    *,
+    explicit: bool,
+    default: str | None = None,
+    type_: str = "",
+    charset: Charset | None = None,
 ) -> str:
     """The definition of one column.
 
     ``explicit``: write the charset even if it is the table's. ``default``: a literal instead of the declared default; ``type_``: a type
-    with its length instead of the declared one.
+    with its length instead of the declared one; ``charset``: instead of the upstream's.
     """
     parts = [quote_name(column.name), type_ or column_type(column)]
-    own = dialect.column_charset(column, info)
+    own = charset or dialect.column_charset(column, info)
     if is_text_or_words(column) and (explicit or own != dialect.charset(info.charset, info.collate)):
         parts.append(charset_text(own))
     if column.generated:
-        parts.append(f"GENERATED ALWAYS AS ({column.generated_expr}) {'STORED' if column.generated_stored else 'VIRTUAL'}")
+        parts.append(f"GENERATED ALWAYS AS ({expression(column.generated_expr)}) {'STORED' if column.generated_stored else 'VIRTUAL'}")
     parts.append("NOT NULL" if column.not_null else "NULL")
     if dialect.flavour is Flavour.MARIADB and column.generated:
         parts.pop()  # MariaDB does not accept NULL or NOT NULL on a generated column
@@ -104,12 +112,17 @@ def default_clause(column: ColumnInfo) -> str:
         return ""
     text = str(column.default)
     if column.default_is_expr:
-        return f"DEFAULT ({text})"
+        return f"DEFAULT ({expression(text)})"
     if is_now(column) and (column.tp == ColumnType.DATE or text.upper() == "CURRENT_DATE"):
         return "DEFAULT (CURRENT_DATE)"
     if is_now(column):
         return "DEFAULT CURRENT_TIMESTAMP" + (f"({column.decimal})" if column.decimal > 0 else "")
     return f"DEFAULT {quote_string(text)}"
+
+
+def expression(text: str) -> str:
+    """An expression of a definition, as TiDB writes it, in the target's syntax: in TiDB's strings a backslash is only a backslash."""
+    return text_of(plain_strings(tokenize(text, backslash_escapes=False), restored=True))
 
 
 def is_now(column: ColumnInfo) -> bool:
@@ -119,9 +132,14 @@ def is_now(column: ColumnInfo) -> bool:
     return column.default.upper().startswith(("CURRENT_TIMESTAMP", "CURRENT_DATE"))
 
 
-def index_definition(index: IndexInfo, dialect: Dialect) -> str:
-    """The definition of one key for CREATE TABLE and ALTER TABLE ADD."""
-    columns = ", ".join(quote_name(c.name) + (f"({c.length})" if c.length != WHOLE_COLUMN else "") for c in index.columns)
+def index_definition(index: IndexInfo, dialect: Dialect, info: TableInfo) -> str:
+    """The definition of one key of ``info`` for CREATE TABLE and ALTER TABLE ADD."""
+    columns = ", ".join(
+        f"({expression(column.generated_expr)})"
+        if column.hidden
+        else quote_name(part.name) + (f"({part.length})" if part.length != WHOLE_COLUMN else "")
+        for part, column in zip(index.columns, info.index_columns(index), strict=True)
+    )
     comment = f" COMMENT {quote_string(index.comment)}" if index.comment else ""
     if index.primary:
         return f"PRIMARY KEY ({columns}){comment}"

@@ -8,37 +8,32 @@ have changed: any other difference from the earlier state is never sufficient.
 
 from dataclasses import dataclass
 
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import unlike_the_job
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, take_names, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, same_name
 from pyspark_tidb_binlog.sinks.mysql.ddl.unpartitioned import gone_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import lacks, unseen
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
-DROPS = frozenset({JobType.DROP_SCHEMA, JobType.DROP_TABLE, JobType.DROP_VIEW, JobType.DROP_SEQUENCE})
-"""Running these again drops what is left."""
-
-_MOVES = frozenset({JobType.EXCHANGE_PARTITION, JobType.RENAME_TABLES, JobType.RENAME_TABLE})
+_MOVES = frozenset({JobEffect.EXCHANGES, JobEffect.RENAMES})
 """Not idempotent, and the structure may look the same before and after."""
 
-_EMPTIES = frozenset({JobType.TRUNCATE_TABLE, JobType.TRUNCATE_PARTITION})
+_EMPTIES = frozenset({JobEffect.EMPTIES, JobEffect.EMPTIES_PARTITION})
 """No rows were written since, so these have run, or need not run, if what they truncate is empty."""
 
-_MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES, JobType.CREATE_VIEW, JobType.CREATE_SEQUENCE, JobType.CREATE_SCHEMA})
-"""Running these again reports existing objects, which are compared then."""
-
-_OF_PARTITIONS = frozenset({JobType.DROP_PARTITION, JobType.REORGANIZE_PARTITION, JobType.ALTER_PARTITIONING, JobType.REMOVE_PARTITIONING})
+_OF_PARTITIONS = frozenset({JobEffect.DROPS_PARTITION, JobEffect.DIVIDES})
 """A target's table without partitions looks as these leave it, and has its rows still."""
+
+_NOT_BY_STRUCTURE = frozenset({*_MOVES, *_EMPTIES, *_OF_PARTITIONS, JobEffect.MAKES, JobEffect.DROPS, JobEffect.RESTORES})
+"""A second DROP drops what is left; a second CREATE reports what is there, which is compared then."""
 
 _DIVIDES = frozenset({JobType.REORGANIZE_PARTITION, JobType.ALTER_PARTITIONING})
 """They may leave the names of the partitions as they are and give them other bounds."""
-
-_MAKES_TABLES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +49,7 @@ class EarlierTry:
 
 
 NOTHING_KEPT = SchemaSnapshot({}, ids_known=False)
-"""What an intent records of the target before one of ``DROPS``: the texts of all tables of a database may be too long for one statement."""
+"""What an intent records of the target before a DROP: the texts of all tables of a database may be too long for one statement."""
 
 
 def snapshot_of(session: Target, subject: Subject) -> SchemaSnapshot:
@@ -67,13 +62,7 @@ def snapshot_of(session: Target, subject: Subject) -> SchemaSnapshot:
 
 def shows(session: Target, subject: Subject, dialect: Dialect) -> bool:
     """Whether the target already has all changes of the job, whatever the reason for which it refused the statement."""
-    kind = subject.job.type
-    return (
-        kind not in DROPS | _MOVES | _EMPTIES | _MAKES | _OF_PARTITIONS | {JobType.RECOVER_TABLE}
-        and not unseen(subject)
-        and lacks(session, subject, dialect) == ()
-        and not unlike_the_job(session, subject)
-    )
+    return subject.job.kind.effect not in _NOT_BY_STRUCTURE and not unseen(subject) and lacks(session, subject, dialect) == ()
 
 
 class ExecutionCheck:
@@ -93,21 +82,21 @@ class ExecutionCheck:
         Raises:
             ApplyError: it cannot be determined.
         """
-        kind = self._subject.job.type
+        kind, effect = self._subject.job.type, self._subject.job.kind.effect
         if kind == JobType.SCHEMA_CHARSET:
             return False  # a second time it does the same
-        if kind in DROPS:
+        if effect is JobEffect.DROPS:
             return self._gone(now)
-        if kind in _MOVES:
+        if effect in _MOVES:
             return self._moved(earlier, now)
-        if kind == JobType.RECOVER_TABLE and not earlier.was_refused_before:
+        if effect is JobEffect.RESTORES and not earlier.was_refused_before:
             # With the columns that the target had. After a refusal a person may have made it: then it must have the upstream's.
             return any(not earlier.snapshot.holds(t.schema, t.name) and now.holds(t.schema, t.name) for t in self._subject.after)
-        if earlier.snapshot.same_as(now) or (kind in _MAKES and (earlier.was_refused_before or self._stood(earlier.snapshot))):
+        if earlier.snapshot.same_as(now) or (effect is JobEffect.MAKES and (earlier.was_refused_before or self._stood(earlier.snapshot))):
             return False
-        if kind in _EMPTIES:
+        if effect in _EMPTIES:
             return self._emptied()
-        if kind == JobType.DROP_PARTITION:
+        if effect is JobEffect.DROPS_PARTITION:
             return self._dropped(earlier.snapshot, now)
         if any(_line(earlier.snapshot, u.table, u.before) == _line(now, u.table, u.after) != "" for u in unseen(self._subject)):
             return False  # setting a default or an expression again is harmless
@@ -116,8 +105,8 @@ class ExecutionCheck:
             return False  # the names are as before and the bounds are not compared; a second time it does the same
         if lacking is None:
             # After a refusal an operator may have changed anything, and running this again is harmless.
-            return not earlier.was_refused_before and not unlike_the_job(self._session, self._subject)
-        return not lacking and not unlike_the_job(self._session, self._subject)
+            return not earlier.was_refused_before
+        return not lacking
 
     def _gone(self, now: SchemaSnapshot) -> bool:
         """Whether nothing of the dropped object is left. A server killed in DROP DATABASE may have dropped only (some of) its tables."""
@@ -130,7 +119,7 @@ class ExecutionCheck:
 
     def _stood(self, before: SchemaSnapshot) -> bool:
         """Whether a table of a name that the job creates existed before: it must be compared even if the target has changed otherwise."""
-        return self._subject.job.type in _MAKES_TABLES and any(before.holds(t.schema, t.name) for t in self._subject.after)
+        return self._subject.job.kind.makes_tables and any(before.holds(t.schema, t.name) for t in self._subject.after)
 
     def _emptied(self) -> bool:
         old, after = self._subject.old, self._subject.info
@@ -163,11 +152,11 @@ class ExecutionCheck:
             moves = self._moves()
             if moves and all(_which(now, to) == _which(before, of) != frozenset() for of, to in moves):
                 return True
-            if self._subject.job.type == JobType.EXCHANGE_PARTITION and self._exchanged(before, now):
+            if self._subject.job.kind.effect is JobEffect.EXCHANGES and self._exchanged(before, now):
                 return True
             # Only if it is the same server, or this one has refused it, an id that stays says that nothing was exchanged.
             certain = earlier.refused or before.surely_of_the_server(now)
-            if self._subject.job.type == JobType.EXCHANGE_PARTITION and certain and self._in_place(before, now):
+            if self._subject.job.kind.effect is JobEffect.EXCHANGES and certain and self._in_place(before, now):
                 return False
         elif self._shows(before) and not lacks(self._session, self._subject, self._dialect):
             return True
@@ -175,7 +164,7 @@ class ExecutionCheck:
 
     def _shows(self, before: SchemaSnapshot) -> bool:
         distinct = len({t.create for t in before.objects.values()}) == len(before.objects)
-        return distinct and self._subject.job.type != JobType.EXCHANGE_PARTITION
+        return distinct and self._subject.job.kind.effect is not JobEffect.EXCHANGES
 
     def _moves(self) -> list[tuple[str, str]]:
         """(old name, new name) of each renamed table."""

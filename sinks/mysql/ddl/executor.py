@@ -2,9 +2,13 @@
 
 Promises: the intent row (``spark_ddl``: text and ``SchemaSnapshot`` of the affected tables) is committed before the statement runs; the
 done state is committed together with what ``on_done`` writes, the checkpoint. A call that finds an earlier attempt first determines from
-the target whether its effect is there (``sinks.mysql.ddl.execution_check``) and never applies it a second time. Order of attempts: TiDB's
-text adapted to the target, a statement derived from the table infos, the policy (``ddl-policy``). Nothing is dropped silently: what the
-target cannot hold is in ``DdlOutcome.losses`` and in the row, and ``tries`` keeps every refusal: time, statement, and the server's message.
+the target whether its effect is there and never applies it a second time. Nothing is dropped silently: what the target cannot hold is in
+``DdlOutcome.losses`` and in the row, and ``tries`` keeps every refusal: time, statement, and the server's message.
+
+* A job that alters columns, keys or options (``by_changes``): the changes that the target lacks, in one statement (``alteration``, ``present``). After a crash the
+  same call makes what is left.
+* Any other, and all at a TiDB: TiDB's text adapted to the target, a statement derived from the table infos, the policy (``ddl-policy``). After a crash
+  ``execution_check`` judges from the target.
 
     no row --intent--> INTENT --executed, or its effect found--> DONE
                           |--refused, policy skip / quarantine--> SKIPPED / QUARANTINED
@@ -18,33 +22,49 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.column_pairs import visible
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.table_changes import AddColumn, TableChange
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
-from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
+from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.added_before import of_another_kind, other_values
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Alteration, altered_by, by_changes, keys_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.converted import converted_otherwise
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in_clock, in_zone
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
+    DONE,
+    NOT_SYNCED,
+    QUARANTINED,
+    REFUSED,
+    SKIPPED,
+    DdlOutcome,
+    DdlRecord,
+    RecordedTry,
+    table_of,
+)
+from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive, null_fills
-from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import DROPS, NOTHING_KEPT, EarlierTry, ExecutionCheck, shows, snapshot_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import comparing_as_upstream, knowing_indexes, only_left_out
+from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import NOTHING_KEPT, EarlierTry, ExecutionCheck, shows, snapshot_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import cannot_index, comparing_as_upstream, knowing_indexes
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import drop_of_another_name
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
 from pyspark_tidb_binlog.sinks.mysql.ddl.instant_columns import rebuild_by_hand, rebuilds
+from pyspark_tidb_binlog.sinks.mysql.ddl.present import missing, own_columns, read_definition
 from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import load_outcomes
-from pyspark_tidb_binlog.sinks.mysql.ddl.server_keys import execute_ddl, taking_its_place
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_keys import execute_ddl, in_place_of_its_key
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
-from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, RENAMES, left_with_rows, way_out
-from pyspark_tidb_binlog.sinks.mysql.ddl.strict_conversions import converts, keeping_characters
+from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, way_out
+from pyspark_tidb_binlog.sinks.mysql.ddl.strict_conversions import keeping_characters
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, rewrite, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import in_transaction, with_autocommit
@@ -53,7 +73,6 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import keeping_padding, lacks, u
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
-from pyspark_tidb_binlog.sinks.mysql.own_tables import made_with, require_sound
 from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_use
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
@@ -61,98 +80,16 @@ from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 _log = logging.getLogger(__name__)
 
-INTENT, REFUSED, DONE, SKIPPED, QUARANTINED, NOT_SYNCED = "intent", "refused", "done", "skipped", "quarantined", "not synced"
-
 _EXISTS_DATABASE = 1007
 _GONE = frozenset({1008, 1051, 4091, 4092, 1049})
 """No such database, table, sequence or view: a DROP has nothing left to do."""
 
-_RESTORES = frozenset({JobType.RECOVER_TABLE, JobType.RECOVER_SCHEMA, JobType.FLASHBACK_CLUSTER})
-
-_MOST_TRIES = 20
-"""Number of refusals kept per DDL, the newest ones."""
-
-_TABLE = "spark_ddl"
-
-
-@dataclass(frozen=True, slots=True)
-class DdlOutcome:
-    """The outcome of one DDL."""
-
-    state: str
-    """``done``, ``skipped``, ``quarantined`` or ``not synced``."""
-    how: str
-    """``text``, ``derived``, ``found`` (its effect was there: executed before a crash, or by an operator), ``nothing`` (no statement
-    needed), ``filtered``, ``ignored``, ``policy`` or ``sync-ddl``."""
-    sql: str
-    losses: tuple[str, ...] = ()
-
-    @property
-    def freezes(self) -> bool:
-        """Whether the DDL was not executed, so that its tables are frozen."""
-        return self.state in (SKIPPED, QUARANTINED)
-
-
-class _Record(NamedTuple):
-    """The row of a DDL."""
-
-    state: str
-    commit_ts: int
-    executed: str | None
-    losses: str | None
-    picture: str | None
-    tries: str | None
-
 
 def why_not_restored(job: Job, flavour: Flavour) -> str:
     """Why a job that restores rows cannot be replicated; empty for all others, and where the target is a TiDB, which keeps dropped tables for a while."""
-    if job.type not in _RESTORES or (job.type == JobType.RECOVER_TABLE and flavour is Flavour.TIDB):
+    if job.kind.effect is not JobEffect.RESTORES or (job.type == JobType.RECOVER_TABLE and flavour is Flavour.TIDB):
         return ""
     return f"{job.type_name} cannot be replicated: it restores rows that neither the target nor any binlog has"
-
-
-def ensure_ddl_table(session: Target, config: ApplyConfig) -> None:
-    """Create the table of DDL records if missing."""
-    schema = quote_name(config.checkpoint_schema)
-    session.execute(f"CREATE DATABASE IF NOT EXISTS {schema}")
-    session.execute(
-        f"CREATE TABLE IF NOT EXISTS {_table(config)} ("
-        "cluster_id BIGINT UNSIGNED NOT NULL, job_id BIGINT NOT NULL, commit_ts BIGINT UNSIGNED NOT NULL, version BIGINT NOT NULL, "
-        "early TINYINT NOT NULL, state VARCHAR(16) NOT NULL, query LONGTEXT NOT NULL, executed LONGTEXT, picture LONGTEXT, losses LONGTEXT, "
-        "note LONGTEXT, tries LONGTEXT, began TIMESTAMP(3) NULL, ended TIMESTAMP(3) NULL, PRIMARY KEY (cluster_id, job_id)) "
-        f"{made_with(_TABLE, ' DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin')}"
-    )
-    require_sound(session, config.checkpoint_schema, _TABLE)
-
-
-def load_applied(session: Target, config: ApplyConfig, cluster_id: int, version: int) -> AppliedJobs:
-    """The jobs executed on the target: all up to ``version`` (the checkpoint's schema-version), and those recorded beyond it."""
-    rows = session.query(
-        f"SELECT job_id FROM {_table(config)} WHERE cluster_id = %s AND state NOT IN (%s, %s) AND version > %s",
-        [cluster_id, INTENT, REFUSED, version],
-    )
-    return AppliedJobs(version, frozenset(int(job_id) for (job_id,) in rows))
-
-
-def forget_later(session: Target, config: ApplyConfig, cluster_id: int, commit_ts: int) -> tuple[int, ...]:
-    """Delete the records of jobs finished after the target's checkpoint, in the caller's transaction; returns their ids.
-
-    Intents are kept: whether they were executed is judged from the target.
-    """
-    which = f"FROM {_table(config)} WHERE cluster_id = %s AND commit_ts > %s AND state NOT IN (%s, %s)"
-    values = [cluster_id, commit_ts, INTENT, REFUSED]
-    jobs = tuple(int(job_id) for (job_id,) in session.query(f"SELECT job_id {which} ORDER BY commit_ts", values))
-    if jobs:
-        session.execute(f"DELETE {which}", values)
-    return jobs
-
-
-def load_refused(session: Target, config: ApplyConfig, cluster_id: int) -> RefusedJobs:
-    """The skipped and quarantined jobs, whose tables are frozen (``sinks.engine.frozen``). A row set to ``done`` unfreezes its table."""
-    rows = session.query(
-        f"SELECT job_id FROM {_table(config)} WHERE cluster_id = %s AND state IN (%s, %s)", [cluster_id, SKIPPED, QUARANTINED]
-    )
-    return frozenset(int(job_id) for (job_id,) in rows)
 
 
 def begin_ddl(schema: str, session: Session) -> None:
@@ -220,7 +157,7 @@ class _Run:
         outcomes = load_outcomes(session, config.checkpoint_schema, lease.cluster_id) if step.job.type == JobType.RECOVER_TABLE else {}
         self._subject = knowing_indexes(session, subject_of(step, history, refused, Routes.of(config), outcomes))
         self._dialect = keeping_padding(session, dialect_of(session, config), self._subject.before)
-        if self._subject.job.type in RENAMES:
+        if self._subject.job.kind.effect is JobEffect.RENAMES:
             self._dialect = replace(self._dialect, folds_names=folds_names(session))
         self._never = why_not_restored(self._subject.job, self._dialect.flavour)
         self._handed_over = None if safe_from is None else HandedOver(session, self._subject, self._dialect, history)
@@ -229,8 +166,7 @@ class _Run:
         """For executing statements; comparisons with the target use ``_subject``."""
         self._unfinished: SchemaSnapshot | None = None
         """The target before an attempt with unknown outcome: what was not there then was made by that attempt."""
-        self._tries: list[dict[str, str]] = []
-        """Refusals of earlier calls and of this one."""
+        self._row = DdlRecord(session, step, config, lease)
 
     def run(self) -> DdlOutcome:
         fate = self._step.decision.fate
@@ -270,25 +206,27 @@ class _Run:
             yield
 
     def _run_locked(self) -> DdlOutcome:
-        record = self._record()
-        ended = self._ended(record)
+        record = self._row.read()
+        ended = self._row.ended(record)
         if ended is not None:
             return ended
+        if by_changes(self._subject, self._dialect):
+            return self._run_changes(record)
         scattered = self._scattered()
         text = self._text()
-        if self._subject.job.type in RENAMES and not text.sql:
+        if self._subject.job.kind.effect is JobEffect.RENAMES and not text.sql:
             _log.info("DDL at commit_ts %d needs no statement: the names are the same at the target", self._step.commit_ts)
             return self._finish(DdlOutcome(DONE, "nothing", ""))
         self._clock = clock_of(self._session, self._subject, text.sql)
         if self._clock.subject is not self._subject:
             text = self._text()
         now = self._snapshot()
-        earlier = self._earlier(record)
+        earlier = _earlier(record)
         if self._step.decision.fate is DdlFate.REFUSED:
             # Never taken for done because the target looks like it: rows may still be being copied.
             self._write_intent(text.sql, now)
             return self._finish(self._pass_by("filter", self._step.query, self._subject.given.why))
-        judge = ExecutionCheck(self._session, self._step, self._subject, self._dialect, _table(self._config))
+        judge = ExecutionCheck(self._session, self._step, self._subject, self._dialect, table_of(self._config))
         if earlier is not None and not scattered and judge.has_run(earlier, now):
             others = self._other_values()
             losses = self._declare(text.then or next((d.then for d in derive(self._clock.subject, self._dialect)), ""))
@@ -306,6 +244,95 @@ class _Run:
         if outcome.how in ("text", "derived"):
             outcome = replace(outcome, losses=(*outcome.losses, *self._converted()))
         return self._finish(outcome)
+
+    def _run_changes(self, record: RecordedTry | None) -> DdlOutcome:
+        """Make the changes that the target does not have, in one statement; after a crash the same again."""
+        step, altered = self._step, altered_by(self._subject, self._dialect)
+        self._clock = clock_of(self._session, self._subject, " ".join(altered.clauses()) if altered else "")
+        altered = altered_by(self._clock.subject, self._dialect)
+        earlier = _earlier(record)
+        why = self._why_not(altered)
+        if altered is None or any(why):
+            self._write_intent(self._step.query, NOTHING_KEPT)
+            return self._finish(self._pass_by(why[0], self._step.query, why[1]))
+        left, sql = self._lacking(altered)
+        if earlier is None or earlier.refused:
+            self._write_intent(sql or step.query, NOTHING_KEPT)
+        losses = tuple(f"{self._subject.label}: {loss}" for loss in altered.losses())
+        others = self._other_values() if any(isinstance(c, AddColumn) and c not in left for c in altered.changes) else ()
+        self._point("after-ddl-intent")
+        if sql:
+            outcome = self._make(altered, sql)
+        else:
+            outcome = DdlOutcome(DONE, "nothing" if earlier is None else "found", step.query, self._declared(altered))
+        self._point("after-ddl")
+        return self._finish(
+            replace(outcome, losses=(*outcome.losses, *losses, *others, *self._converted())) if not outcome.freezes else outcome
+        )
+
+    def _why_not(self, altered: Alteration | None) -> tuple[str, str]:
+        """At which step the job is passed by, and why; both empty if it is executed."""
+        given = self._subject.given
+        if self._step.decision.fate is DdlFate.REFUSED:
+            return "filter", given.why
+        if self._clock.why_not:
+            return "time zone", self._clock.why_not
+        if given.form is DdlForm.REFUSED:
+            return "frozen", given.why
+        if altered is None:
+            return "changes", UNCLEAR
+        return "", ""
+
+    def _lacking(self, altered: Alteration) -> tuple[tuple[TableChange, ...], str]:
+        """The changes that the target does not have, and the statement that makes them; empty if nothing need be made."""
+        there = read_definition(self._session, self._table)
+        left = missing(altered, there) if there else altered.changes
+        clauses = altered.clauses(left, own_columns(altered, there) if there else None)
+        return left, f"ALTER TABLE {quoted(self._table.schema, self._table.name)} {', '.join(clauses)}" if clauses else ""
+
+    @property
+    def _table(self) -> TableAt:
+        assert self._subject.old is not None
+        return self._subject.old
+
+    def _declared(self, altered: Alteration) -> tuple[str, ...]:
+        return self._declare(declare(quoted(self._table.schema, self._table.name), altered.filled(), altered.new, self._dialect))
+
+    def _make(self, altered: Alteration, sql: str) -> DdlOutcome:
+        filled = self._fill_nulls()
+        try:
+            self._send(sql)
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            self._row.note_try("changes", sql, error)
+            if self._handed_over is not None and self._handed_over.already_so(error):
+                return DdlOutcome(DONE, "nothing", sql, filled)
+            left, _ = self._lacking(altered)
+            if not left:
+                _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
+                return DdlOutcome(DONE, "nothing", sql, (*filled, *self._other_values()))
+            other = self._another_way(altered, left, sql, error)
+            if other is None:
+                return self._by_policy(
+                    self._step.query.rstrip("; "),
+                    str(error),
+                    way_out(self._subject.job, error) or rebuild_by_hand(self._subject.job, error),
+                )
+            return replace(other, losses=(*filled, *other.losses))
+        return DdlOutcome(DONE, "changes", sql, (*filled, *self._declared(altered)))
+
+    def _another_way(self, altered: Alteration, left: tuple[TableChange, ...], sql: str, error: ApplyError) -> DdlOutcome | None:
+        """What is done where the server refuses the statement as it is; None: nothing can be done."""
+        if dropping := in_place_of_its_key(self._session, self._table, sql, error):
+            return self._make(altered, dropping)
+        if altered.expressions and cannot_index(error) and any(map(altered.new.over_expression, keys_of(left))):
+            without = replace(altered, expressions=False)
+            losses = tuple(f"{self._subject.label}: {loss}" for loss in without.losses())
+            _, statement = self._lacking(without)
+            found = self._make(without, statement) if statement else DdlOutcome(DONE, "nothing", sql)
+            return replace(found, losses=(*found.losses, *losses))
+        return None
 
     def _converted(self) -> tuple[str, ...]:
         return converted_otherwise(self._subject, self._dialect.flavour)
@@ -326,7 +353,7 @@ class _Run:
 
     def _made_since(self, job_id: int) -> bool:
         """Whether this program executed the job in the span that another Drainer may have applied a part of."""
-        sql = f"SELECT 1 FROM {_table(self._config)} WHERE cluster_id = %s AND job_id = %s AND state = %s AND note IN ('text', 'derived') AND commit_ts > %s"
+        sql = f"SELECT 1 FROM {table_of(self._config)} WHERE cluster_id = %s AND job_id = %s AND state = %s AND note IN ('text', 'changes', 'derived') AND commit_ts > %s"
         return bool(self._session.query(sql, [self._lease.cluster_id, job_id, DONE, self._safe_from]))
 
     def _point(self, name: str) -> None:
@@ -372,8 +399,6 @@ class _Run:
             return self._derived(self._step.query, given.why)
         if job.type == JobType.CREATE_TABLES:
             return self._derived(text.sql, "a batched CREATE TABLE has no statement text")
-        if converts(self._subject, self._dialect):
-            return self._derived(text.sql, "columns need another charset, because the keys are too long in the first one")
         if not text.sql:
             return DdlOutcome(DONE, "nothing", "", text.losses)
         filled = self._fill_nulls()
@@ -382,7 +407,7 @@ class _Run:
         except RetryableApplyError:
             raise
         except ApplyError as error:
-            self._note_try("text", text.sql, error)
+            self._row.note_try("text", text.sql, error)
             instead = instead_of(self._session, self._subject, error)
             rows_stay = instead is not None and bool(instead.delete)  # also of a table that another Drainer passed over
             if text.may_fail or (not rows_stay and self._already_so(error)):
@@ -397,8 +422,6 @@ class _Run:
                 return self._derived(text.sql, str(error), mending, (Rewritten(own),))
             if instead is not None:
                 return self._instead(text.sql, error, instead)
-            if left_out := only_left_out(self._subject, self._dialect, error):
-                return DdlOutcome(DONE, "nothing", text.sql, (*text.losses, *left_out))
             return self._derived(text.sql, str(error), mending)
         return DdlOutcome(DONE, "text", text.sql, (*text.losses, *filled, *self._declare(text.then)))
 
@@ -416,7 +439,7 @@ class _Run:
             except RetryableApplyError:
                 raise
             except ApplyError as refused:
-                self._note_try("rows", instead.delete, refused)
+                self._row.note_try("rows", instead.delete, refused)
                 return self._by_policy(sql, f"{error}; {refused}")
         return DdlOutcome(DONE, "derived", instead.delete)
 
@@ -429,7 +452,7 @@ class _Run:
             except RetryableApplyError:
                 raise
             except ApplyError as error:
-                self._note_try("fill", sql, error)
+                self._row.note_try("fill", sql, error)
                 continue
             if rows:
                 losses.append(
@@ -451,7 +474,7 @@ class _Run:
         except RetryableApplyError:
             raise
         except ApplyError as error:
-            self._note_try(step, sql, error)
+            self._row.note_try(step, sql, error)
             return False
         return True
 
@@ -479,7 +502,7 @@ class _Run:
         job, subject = self._subject.job, self._subject
         if self._handed_over is not None and self._handed_over.already_so(error):
             return True
-        if job.type in DROPS:
+        if job.kind.effect is JobEffect.DROPS:
             return error.errno in _GONE
         if job.type == JobType.CREATE_SCHEMA:
             return error.errno == _EXISTS_DATABASE
@@ -514,7 +537,7 @@ class _Run:
 
     def _derived(self, refused: str, words: str, mending: str = "", statements: tuple[Rewritten, ...] = ()) -> DdlOutcome:
         statements = statements or derive(self._clock.subject, self._dialect)
-        makes = self._subject.job.type in (JobType.CREATE_TABLES, JobType.CREATE_TABLE)
+        makes = self._subject.job.kind.makes_tables
         losses: list[str] = []
         for number, statement in enumerate(statements):
             try:
@@ -523,10 +546,7 @@ class _Run:
             except RetryableApplyError:
                 raise
             except ApplyError as error:
-                self._note_try("derived", statement.sql, error)
-                keyed = taking_its_place(self._session, self._clock.subject, self._dialect, error)
-                if keyed and keyed != statements:
-                    return self._derived(refused, words, mending, keyed)
+                self._row.note_try("derived", statement.sql, error)
                 said = str(error)
                 if makes and error.errno == EXISTS_TABLE and number < len(self._subject.after):
                     table = self._subject.after[number]
@@ -543,7 +563,7 @@ class _Run:
 
     def _pass_by(self, step: str, sql: str, words: str) -> DdlOutcome:
         """Apply the policy without executing anything; the reason is kept in ``tries``."""
-        self._note_try(step, sql, ApplyError(words))
+        self._row.note_try(step, sql, ApplyError(words))
         return self._by_policy(sql, words)
 
     def _by_policy(self, sql: str, words: str, mending: str = "") -> DdlOutcome:
@@ -552,99 +572,28 @@ class _Run:
         what = f"DDL of job {step.job.id} on {self._subject.label} at commit_ts {step.commit_ts} refused: {sql!r}: {words}"
         text = f"{what}. {mending or f'Repair the target, or {skipping}'}."
         if config.ddl_policy == "stop":
-            self._write_refused()
+            self._row.write_refused()
             raise DdlRefused(text)
         _log.warning("%s (policy %s)", text, config.ddl_policy)
         state = SKIPPED if config.ddl_policy == "skip" else QUARANTINED
         return DdlOutcome(state, "policy", sql, (self._frozen_words(state, sql),))
 
-    def _record(self) -> _Record | None:
-        rows = self._session.query(
-            f"SELECT state, commit_ts, executed, losses, picture, tries FROM {_table(self._config)} WHERE cluster_id = %s AND job_id = %s",
-            [self._lease.cluster_id, self._step.job.id],
-        )
-        return _Record(*rows[0]) if rows else None
-
-    def _ended(self, record: _Record | None) -> DdlOutcome | None:
-        """The outcome of an earlier call for the same step, when the answer to its commit was lost."""
-        if record is None or record.state in (INTENT, REFUSED) or record.commit_ts != self._step.commit_ts:
-            return None
-        return DdlOutcome(record.state, "found", record.executed or "", tuple(json.loads(record.losses or "[]")))
-
-    def _earlier(self, record: _Record | None) -> EarlierTry | None:
-        if record is None or record.state not in (INTENT, REFUSED) or not record.picture:
-            return None
-        self._tries = json.loads(record.tries or "[]")
-        return EarlierTry(record.state == REFUSED, bool(self._tries), SchemaSnapshot.from_json(record.picture))
-
-    def _note_try(self, step: str, sql: str, error: ApplyError) -> None:
-        at = str(self._session.query("SELECT UTC_TIMESTAMP(3)")[0][0])
-        self._tries = [*self._tries, {"at": at, "step": step, "sql": sql, "words": str(error)}][-_MOST_TRIES:]
-
-    def _write_refused(self) -> None:
-        """Record the refusal; the next start takes a new snapshot."""
-        self._session.begin()
-        check(self._session, self._lease)
-        self._session.execute(
-            f"UPDATE {_table(self._config)} SET state = %s, tries = %s WHERE cluster_id = %s AND job_id = %s AND state IN (%s, %s)",
-            [REFUSED, self._tries_json(), self._lease.cluster_id, self._step.job.id, INTENT, REFUSED],
-        )
-        self._session.commit()
-
-    def _tries_json(self) -> str | None:
-        return json.dumps(self._tries, ensure_ascii=False) if self._tries else None
-
     def _write_intent(self, sql: str, snapshot: SchemaSnapshot) -> None:
-        step = self._step
-        self._session.begin()
-        check(self._session, self._lease)
-        self._session.execute(
-            f"REPLACE INTO {_table(self._config)} (cluster_id, job_id, commit_ts, version, early, state, query, executed, picture, tries, began) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, NOW(3))",
-            [
-                self._lease.cluster_id,
-                step.job.id,
-                step.commit_ts,
-                step.job.version,
-                int(step.early),
-                INTENT,
-                step.query,
-                sql,
-                (NOTHING_KEPT if self._subject.job.type in DROPS else snapshot).to_json(),
-                self._tries_json(),
-            ],
-        )
-        self._session.commit()
+        kept = NOTHING_KEPT if self._subject.job.kind.effect is JobEffect.DROPS else snapshot
+        self._row.write_intent(sql, kept.to_json())
 
     def _finish(self, outcome: DdlOutcome) -> DdlOutcome:
         """Record the outcome and the checkpoint in one transaction."""
-        step = self._step
-        self._session.begin()
-        check(self._session, self._lease)
-        self._session.execute(
-            f"INSERT INTO {_table(self._config)} (cluster_id, job_id, commit_ts, version, early, state, query, executed, losses, note, tries, began, ended) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, NOW(3), NOW(3)) ON DUPLICATE KEY UPDATE state = VALUES(state), "
-            "commit_ts = VALUES(commit_ts), early = VALUES(early), executed = VALUES(executed), losses = VALUES(losses), note = VALUES(note), "
-            "picture = NULL, tries = VALUES(tries), ended = VALUES(ended)",
-            [
-                self._lease.cluster_id,
-                step.job.id,
-                step.commit_ts,
-                step.job.version,
-                int(step.early),
-                outcome.state,
-                step.query,
-                outcome.sql,
-                json.dumps(outcome.losses, ensure_ascii=False),
-                outcome.how,
-                self._tries_json(),
-            ],
-        )
-        self._on_done(self._session)
-        self._point("before-ddl-done")
-        self._session.commit()
+
+        def done(session: Target) -> None:
+            self._on_done(session)
+            self._point("before-ddl-done")
+
+        self._row.write_done(outcome, done)
         return outcome
 
 
-def _table(config: ApplyConfig) -> str:
-    return f"{quote_name(config.checkpoint_schema)}.{quote_name(_TABLE)}"
+def _earlier(record: RecordedTry | None) -> EarlierTry | None:
+    if record is None or not record.unfinished:
+        return None
+    return EarlierTry(record.state == REFUSED, bool(json.loads(record.tries or "[]")), SchemaSnapshot.from_json(record.picture or ""))

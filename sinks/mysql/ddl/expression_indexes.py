@@ -18,7 +18,6 @@ from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.sinks.mysql.ddl.alter import expression_indexes
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import UPSTREAM_DEFAULT
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, is_text_or_words
-from pyspark_tidb_binlog.sinks.mysql.ddl.derive import alter_clauses, expression_changes, other_than_expressions
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
@@ -37,18 +36,6 @@ def knowing_indexes(session: Target, subject: Subject) -> Subject:
     return replace(subject, lacking=named - _there(session, old))
 
 
-def unlike_the_job(session: Target, subject: Subject) -> bool:
-    """Whether the target lacks an expression index that the job creates, or still has one that it drops. Only a MySQL can answer: others have none."""
-    old, new = subject.old, subject.new
-    if session.flavour is not Flavour.MYSQL or old is None or new is None:
-        return False
-    was, now = expression_indexes(old.info), expression_indexes(new.info)
-    if was == now:
-        return False
-    there = _there(session, new)
-    return bool(now - was - there or (was - now) & there)
-
-
 def _there(session: Target, table: TableAt) -> frozenset[str]:
     """Lower-case names of the target's own indexes over expressions: a plain one of that name is another one, of somebody's own."""
     rows = session.query(
@@ -58,14 +45,9 @@ def _there(session: Target, table: TableAt) -> frozenset[str]:
     return frozenset(as_text(name).lower() for (name,) in rows)
 
 
-def only_left_out(subject: Subject, dialect: Dialect, refused: ApplyError) -> tuple[str, ...]:
-    """The losses, if the job only adds expression indexes that the server cannot make; else empty."""
-    old, new = subject.old, subject.new
-    if refused.errno not in _CANNOT or old is None or new is None or alter_clauses(subject, old.info, new.info, dialect):
-        return ()
-    if other_than_expressions(old.info) != other_than_expressions(new.info):
-        return ()
-    return tuple(f"{subject.label}: expression index {name} left out" for name in expression_changes(old.info, new.info, {})[1])
+def cannot_index(refused: ApplyError) -> bool:
+    """Whether the server has refused an index over an expression because it cannot make it."""
+    return refused.errno in _CANNOT
 
 
 @contextmanager

@@ -10,14 +10,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.schemas.ddl_jobs import SCHEMA_JOBS
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, On
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, altered_by, by_changes
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import clock_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import why_not_restored
@@ -37,8 +38,8 @@ _READ_ONLY_TRANSACTION = 1792
 """MariaDB's answer to a DDL that it has parsed without an error, in the caller's transaction."""
 _SAYS_NOTHING = frozenset({1044, 1046, 1049, 1142, 1143, 1146, 1227, 1295, 1356, 1461, 4031, _READ_ONLY_TRANSACTION})
 """Rights are judged elsewhere, names change until then, and some statements cannot be prepared."""
-_MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES, JobType.CREATE_VIEW, JobType.CREATE_SEQUENCE, JobType.RECOVER_TABLE})
-_NEEDS_NOTHING = _MAKES | {JobType.DROP_TABLE, JobType.DROP_VIEW, JobType.DROP_SEQUENCE} | SCHEMA_JOBS
+_NEEDS_NOTHING = frozenset({JobEffect.MAKES, JobEffect.DROPS, JobEffect.RESTORES})
+"""Their tables need not be there."""
 
 Place = tuple[str, str]
 """Database and table, in lower case."""
@@ -142,6 +143,9 @@ class _Look:
         if why:
             yield self._refused(why)
             return
+        if by_changes(subject, self._dialect):
+            yield from self._changes()
+            return
         text = rewrite(subject, self._dialect, restored=False)
         clock = clock_of(self._session, subject, text.sql)
         if clock.why_not:
@@ -171,14 +175,14 @@ class _Look:
     def _why_not_here(self) -> str:
         """What the target lacks for it, or has in its way."""
         subject, seen = self._subject, self._seen
-        if subject.schema and subject.job.type not in SCHEMA_JOBS and subject.schema.lower() not in seen.databases:
+        if subject.schema and subject.job.kind.on is not On.DATABASE and subject.schema.lower() not in seen.databases:
             return f"the target has no database {subject.schema}"
-        if subject.job.type not in _NEEDS_NOTHING:
+        if subject.job.kind.on is not On.DATABASE and subject.job.kind.effect not in _NEEDS_NOTHING:
             lacking = [t for t in subject.before if (t.schema.lower(), t.name.lower()) not in seen.tables]
             return f"the target has no table {lacking[0].schema}.{lacking[0].name}" if lacking else ""
         if subject.job.type == JobType.RECOVER_TABLE and any((t.schema.lower(), t.name.lower()) in seen.tables for t in subject.after):
             return f"the target has a table {subject.label}"
-        if subject.job.type not in (JobType.CREATE_TABLE, JobType.CREATE_TABLES):
+        if not subject.job.kind.makes_tables:
             return ""
         for table in subject.after:
             place = table.schema.lower(), table.name.lower()
@@ -190,6 +194,17 @@ class _Look:
             if not is_empty(self._session, table.schema, table.name):
                 return "the target has this table already, with rows"
         return ""
+
+    def _changes(self) -> Iterator[Remark]:
+        subject = self._subject
+        altered = altered_by(subject, self._dialect)
+        clauses = altered.clauses() if altered else []
+        said = self._said(f"ALTER TABLE {quoted(subject.schema, subject.name)} {', '.join(clauses)}") if clauses else ""
+        if altered is None or said:
+            yield self._refused(said or UNCLEAR)
+            return
+        for loss in altered.losses():
+            yield note(self._where, f"the target cannot hold: {subject.label}: {loss}")
 
     def _derived(self, said: str) -> Iterator[Remark]:
         statements = derive(self._subject, self._dialect)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID, VISIBLE_IN_INFO
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, On
 from pyspark_tidb_binlog.schemas.ddl_tokens import significant
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenShape, RefusedJobs, on_target, renamed_columns, shape_of
@@ -39,29 +39,14 @@ class DdlDelivery:
 
 _TEXT = DdlDelivery(DdlForm.TEXT)
 
-NAMED_BY_INFOS = frozenset(
-    {
-        JobType.DROP_TABLE,
-        JobType.DROP_VIEW,
-        JobType.DROP_SEQUENCE,
-        JobType.TRUNCATE_TABLE,
-        JobType.RENAME_TABLE,
-        JobType.EXCHANGE_PARTITION,
-        JobType.RENAME_TABLES,
-        JobType.RECOVER_TABLE,
-    }
-)
-"""Statements without column names that are built with the target's table names; RENAME_TABLES takes them from the text."""
+_IN_INFOS = frozenset({JobEffect.ALTERS, JobEffect.RENAMES})
+"""What can be seen from the table infos and their names alone."""
 
-_MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES, JobType.CREATE_VIEW, JobType.CREATE_SEQUENCE})
-
-_VISIBLE_IN_INFO = VISIBLE_IN_INFO | {JobType.RENAME_TABLE}
-"""Jobs whose changes are all visible in the table infos and their names."""
-
-_LEAVE_ROWS = frozenset({JobType.DROP_TABLE, JobType.TRUNCATE_TABLE})
+_LEAVES_ROWS = frozenset({JobEffect.DROPS, JobEffect.EMPTIES})
+"""What leaves a table which TiDB can restore, until its GC removes it."""
 """Jobs that leave a table which TiDB can restore, until its GC removes it."""
 
-_EXECUTED = frozenset({"text", "derived", "found"})
+_EXECUTED = frozenset({"text", "changes", "derived", "found"})
 _NOT_EXECUTED = frozenset({"filtered", "nothing"})
 """``DdlOutcome.how``; of the others (``ignored``) a person may have executed the job, or not."""
 
@@ -69,7 +54,12 @@ Outcomes = Mapping[int, str]
 """``DdlOutcome.how`` by job, as ``sinks.mysql.ddl.recorded.load_outcomes``."""
 NO_OUTCOMES: Outcomes = MappingProxyType({})
 
-_NEW_IDS = NEW_TABLE_ID | {JobType.EXCHANGE_PARTITION}
+_NAMED = frozenset({JobEffect.DROPS, JobEffect.EMPTIES, JobEffect.RENAMES, JobEffect.EXCHANGES, JobEffect.RESTORES})
+
+
+def named_by_infos(job: Job) -> bool:
+    """Whether the job's statement has no column names and is built with the target's table names; RENAME_TABLES takes them from the text."""
+    return job.kind.effect in _NAMED and job.kind.on is not On.DATABASE
 
 
 def given(
@@ -82,7 +72,7 @@ def given(
         return _TEXT
     if job.type == JobType.DROP_SCHEMA:
         return _dropped_schema(job, history, refused)
-    if job.type in _MAKES | {JobType.RECOVER_TABLE}:
+    if job.kind.effect is JobEffect.MAKES or job.type == JobType.RECOVER_TABLE:
         return _made(job, query, history, refused)
     changed = [t for i in history.tables_of_job(job) if (t := history.table_at(i, job.version - 1)) is not None]
     frozen = [(t, s) for t in changed if (s := shape_of(history, refused, t.table_id, t.version)) is not None]
@@ -96,7 +86,7 @@ def frozen_tables(history: SchemaHistory, refused: RefusedJobs, version: int) ->
     while jobs:
         for table_id in set(history.tables_of_job(jobs.pop())) - ids:
             ids.add(table_id)
-            jobs += [j for j in history.jobs_of_table(table_id, -1, version) if j.type in _NEW_IDS]
+            jobs += [j for j in history.jobs_of_table(table_id, -1, version) if j.kind.new_table_id or j.kind.effect is JobEffect.EXCHANGES]
     for table_id in sorted(ids):
         table, shape = history.table_at(table_id, version), shape_of(history, refused, table_id, version)
         if table is not None and shape is not None:
@@ -121,7 +111,9 @@ def _restores_another(job: Job, history: SchemaHistory, refused: RefusedJobs, ro
     if outcomes.get(drop.id) not in _EXECUTED:
         return f"job {drop.id} dropped it, but spark_ddl does not record this as executed here, or tables were copied since: {by_hand}"
     for later in history.jobs_between(drop.version, job.version - 1):
-        other = history.table_at(later.table_id, later.version - 1) if later.type in _LEAVE_ROWS else None
+        other = (
+            history.table_at(later.table_id, later.version - 1) if later.kind.on is On.TABLE and later.kind.effect in _LEAVES_ROWS else None
+        )
         if other is None or outcomes.get(later.id) in _NOT_EXECUTED:
             continue
         if _folded(routes.target(other.schema, other.name)) == _folded(name):
@@ -170,14 +162,14 @@ def _made(job: Job, query: str, history: SchemaHistory, refused: RefusedJobs) ->
 def _changed(job: Job, history: SchemaHistory, refused: RefusedJobs, frozen: list[tuple[TableAt, FrozenShape]]) -> DdlDelivery:
     absent = next((s for _, s in frozen if s.info is None), None)
     if absent is not None:
-        alone = len(history.tables_of_job(job)) == 1 or job.type in NEW_TABLE_ID
+        alone = len(history.tables_of_job(job)) == 1 or job.kind.new_table_id
         return DdlDelivery(DdlForm.NOTHING if alone else DdlForm.REFUSED, f"the target has no table {absent.schema}.{absent.name}")
-    if job.type in _VISIBLE_IN_INFO and all(_stays(t, job, history, refused) for t, _ in frozen):
+    if job.type != JobType.RENAME_TABLES and job.kind.effect in _IN_INFOS and all(_stays(t, job, history, refused) for t, _ in frozen):
         return DdlDelivery(DdlForm.NOTHING, "the DDL does not change the frozen table")
     moved = next((why for t, s in frozen if (why := _other_name(t, s))), "")
     if job.type == JobType.RENAME_TABLES and moved:
         return DdlDelivery(DdlForm.REFUSED, moved)
-    if job.type in NAMED_BY_INFOS:
+    if named_by_infos(job):
         return _TEXT
     other = moved or next((why for t, s in frozen if (why := _other_columns(t, s))), "")
     return DdlDelivery(DdlForm.INFOS, other) if other else _TEXT

@@ -16,6 +16,7 @@ Promises: reads only.
 
 from collections.abc import Callable
 
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
@@ -28,10 +29,8 @@ from pyspark_tidb_binlog.sinks.mysql.target import Target
 _EXISTS_TABLE = 1050
 _ALREADY_SO = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1493, 1507, 1517, 4091, 4092})
 """It exists, or does not exist any more: database, table, column, key, partition, sequence, view."""
-_RENAMES = frozenset({JobType.RENAME_TABLE, JobType.RENAME_TABLES})
 _TWICE = frozenset({JobType.ADD_INDEX, JobType.ADD_FOREIGN_KEY, JobType.MULTI_SCHEMA_CHANGE})
 """These may succeed a second time, and make something twice."""
-_CREATES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES})
 
 
 class HandedOver:
@@ -48,40 +47,40 @@ class HandedOver:
         span. Then the renamed tables have all their rows. ``made_since``: whether this program has executed the job of this id there.
         """
         subject = self._subject
-        if subject.job.type not in _RENAMES or self._renamed() is not None:
+        if subject.job.kind.effect is not JobEffect.RENAMES or self._renamed() is not None:
             return False
         made = [self._history.jobs_of_table(t.table_id, 0, self._history.newest_version)[:1] for t in subject.before]
         old, new = {(t.schema, t.name) for t in subject.before}, {(t.schema, t.name) for t in subject.after}
-        fresh = all(jobs and jobs[0].type in _CREATES and made_since(jobs[0].id) for jobs in made)
+        fresh = all(jobs and jobs[0].kind.makes_tables and made_since(jobs[0].id) for jobs in made)
         return fresh and not old & new and all(column_names(self._session, *name) for name in new)
 
     def undecided(self) -> str:
         """Why a person must say whether the DDL was executed; empty if that can be told."""
-        kind = self._subject.job.type
+        job = self._subject.job
         way_out = "check the target, execute the DDL by hand if it was not executed, and then skip it"
-        if kind == JobType.EXCHANGE_PARTITION:
+        if job.kind.effect is JobEffect.EXCHANGES:
             return f"another Drainer may have executed it before it crashed, and executing it again would put the rows back: {way_out}"
-        if kind in _RENAMES and self._renamed() is None:
+        if job.kind.effect is JobEffect.RENAMES and self._renamed() is None:
             return f"another Drainer may have executed it before it crashed, and the names on the target do not show it: {way_out}"
-        if kind == JobType.RECOVER_TABLE and not self._restored():
+        if job.kind.effect is JobEffect.RESTORES and not self._restored():
             return f"another Drainer may have dropped or truncated a later table of that name, and the target may then restore other rows: {way_out}"
         return ""
 
     def executed(self) -> bool:
         """Whether the target shows that it was executed."""
-        kind = self._subject.job.type
-        if kind in _RENAMES:
+        job = self._subject.job
+        if job.kind.effect is JobEffect.RENAMES:
             return bool(self._renamed())
-        if kind == JobType.RECOVER_TABLE:
+        if job.kind.effect is JobEffect.RESTORES:
             return self._restored()
-        return kind in _TWICE and shows(self._session, self._subject, self._dialect)
+        return job.type in _TWICE and shows(self._session, self._subject, self._dialect)
 
     def already_so(self, error: ApplyError) -> bool:
         """Whether the target refuses the DDL because it, or a later one, was executed."""
-        kind, new = self._subject.job.type, self._subject.new
-        if kind in _CREATES and error.errno == _EXISTS_TABLE:
+        kind, new = self._subject.job.kind, self._subject.new
+        if kind.makes_tables and error.errno == _EXISTS_TABLE:
             return new is not None and self.stands(new)
-        return kind not in _RENAMES and error.errno in _ALREADY_SO
+        return kind.effect is not JobEffect.RENAMES and error.errno in _ALREADY_SO
 
     def stands(self, table: TableAt) -> bool:
         """Whether the existing table is the table that the DDL creates, or what later DDLs have made of it."""

@@ -6,12 +6,10 @@ the account may ask for that (``SESSION_VARIABLES_ADMIN``). A table with partiti
 """
 
 import logging
-from dataclasses import replace
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, quoted
-from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, Subject
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
@@ -43,19 +41,16 @@ def execute_ddl(session: Target, sql: str) -> None:
             _set(session, 1)
 
 
-def taking_its_place(session: Target, subject: Subject, dialect: Dialect, error: ApplyError) -> tuple[Rewritten, ...]:
-    """The statements of a job that adds the primary key of the upstream, where the server's is refused beside it; empty for another reason."""
-    old = subject.old
-    if error.errno != _TWO_PRIMARY_KEYS or session.flavour is not Flavour.MYSQL or old is None:
-        return ()
+def in_place_of_its_key(session: Target, table: TableAt, sql: str, error: ApplyError) -> str:
+    """``sql``, an ALTER TABLE that adds the upstream's primary key, with the server's key dropped, where ``sql`` is refused because of that; else empty."""
+    if error.errno != _TWO_PRIMARY_KEYS or session.flavour is not Flavour.MYSQL:
+        return ""
     shown = session.query(
         "SELECT 1 FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s AND index_name = 'PRIMARY'",
-        [old.schema, old.name],
+        [table.schema, table.name],
     )
-    if shown:
-        return ()
-    head = f"ALTER TABLE {quoted(old.schema, old.name)} "
-    return tuple(replace(s, sql=s.sql.replace(head, f"{head}DROP COLUMN `my_row_id`, ", 1)) for s in derive(subject, dialect))
+    head = f"ALTER TABLE {quoted(table.schema, table.name)} "
+    return "" if shown else sql.replace(head, f"{head}DROP COLUMN `my_row_id`, ", 1)
 
 
 def _about_its_key(session: Target, error: ApplyError) -> bool:

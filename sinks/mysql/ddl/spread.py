@@ -5,17 +5,18 @@ not created by the Drainer, distributes rows differently from TiDB, which parses
 exchange the rows of single partitions are considered.
 """
 
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.schemas.tableinfo import PartitionType
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 
-_ON_ROWS = frozenset({JobType.TRUNCATE_PARTITION, JobType.EXCHANGE_PARTITION})
+_ON_ROWS = frozenset({JobEffect.EMPTIES_PARTITION, JobEffect.EXCHANGES})
 
 
 def on_single_partitions(subject: Subject) -> bool:
     """Whether the job removes or exchanges the rows of some partitions only."""
     old, new = subject.old, subject.info
-    if subject.job.type not in _ON_ROWS or old is None or new is None:
+    if subject.job.kind.effect not in _ON_ROWS or old is None or new is None:
         return False
     left = {p.id for p in new.partitions}
     return subject.job.type == JobType.EXCHANGE_PARTITION or any(p.id in left for p in old.info.partitions)

@@ -4,6 +4,7 @@ Promises: reads only. Such rows are older than the table: a restore left them, o
 key nothing shows that a row is there twice.
 """
 
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import Job, JobType, TableAt
@@ -11,9 +12,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
-RENAMES = frozenset({JobType.RENAME_TABLE, JobType.RENAME_TABLES})
 EXISTS_TABLE = 1050
-_MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES})
 
 _SHORT_ROWS = 1709
 """Index column size too large: of a table with ROW_FORMAT COMPACT or REDUNDANT."""
@@ -38,9 +37,9 @@ def way_out(job: Job, error: ApplyError) -> str:
             "that it had upstream at this commit_ts (dumpling --snapshot), and start again. For the next time, make the target's tidb_gc_life_time longer than "
             "the upstream's, by as much as the stream may lag"
         )
-    if job.type not in RENAMES | _MAKES or error.errno != EXISTS_TABLE:
+    if not _gives_a_name(job) or error.errno != EXISTS_TABLE:
         return ""
-    emptying = "" if job.type in RENAMES else " (or, if it is equal, empty it)"
+    emptying = "" if job.kind.effect is JobEffect.RENAMES else " (or, if it is equal, empty it)"
     return (
         f"Drop the table of that name at the target{emptying}, or rename it, and start again. If you skip the DDL instead, the rows of the binlogs "
         "are added to the rows that are there"
@@ -49,7 +48,7 @@ def way_out(job: Job, error: ApplyError) -> str:
 
 def left_with_rows(session: Target, subject: Subject) -> tuple[str, ...]:
     """What is wrong where the job is left out as if somebody had executed it, in words, by table: it has rows, and no RENAME can have brought them."""
-    if subject.job.type not in RENAMES | _MAKES:
+    if not _gives_a_name(subject.job):
         return ()
     names = {_name(table) for table in subject.before}
     renamed = {table.table_id: table for table in subject.before}
@@ -64,6 +63,10 @@ def left_with_rows(session: Target, subject: Subject) -> tuple[str, ...]:
                 f"them. Compare {quote_name(table.schema)}.{quote_name(table.name)} with the upstream: a restore may have left it"
             )
     return tuple(found)
+
+
+def _gives_a_name(job: Job) -> bool:
+    return job.kind.effect is JobEffect.RENAMES or job.kind.makes_tables
 
 
 def _name(table: TableAt) -> tuple[str, str]:

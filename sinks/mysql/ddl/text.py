@@ -7,6 +7,7 @@ nothing to execute. ``losses`` lists what the target cannot hold. For a TiDB tar
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, TokenKind, quote_name, rename_pairs, text_of, tokenize
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
@@ -23,6 +24,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import (
     edit_index,
     is_index,
     next_solid,
+    plain_strings,
     quoted,
     split_commas,
     strip,
@@ -31,7 +33,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import (
     words,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare, settle_defaults
-from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import NAMED_BY_INFOS, NO_OUTCOMES, DdlDelivery, DdlForm, Outcomes, given
+from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import NO_OUTCOMES, DdlDelivery, DdlForm, Outcomes, given, named_by_infos
 from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import settle_boundaries, without_linear
 from pyspark_tidb_binlog.sinks.mysql.ddl.reserved_names import quote_reserved
 from pyspark_tidb_binlog.sinks.mysql.ddl.routed_text import routed_text, spelled_text, table_names
@@ -123,7 +125,9 @@ def subject_of(
     restored = history.restored_by(job)
     delivery = _delivery(step, given(job, step.query, history, refused, routes, outcomes))
     schema = schema_of(step, history)
-    spelled = {} if job.type in _RENAMING else _spelled_otherwise(step.query, schema, (*found, *coming), history, job.version)
+    spelled = (
+        {} if job.kind.effect is JobEffect.RENAMES else _spelled_otherwise(step.query, schema, (*found, *coming), history, job.version)
+    )
     subject = Subject(
         job, step.query, schema, _name_of(job, before), before, after, delivery, spelled=spelled, dropped=restored and restored[0]
     )
@@ -165,7 +169,7 @@ def _routed(subject: Subject, routes: Routes) -> Subject:
 
 def _narrowed_delivery(job: Job, before: Sequence[TableAt], after: Sequence[TableAt]) -> DdlDelivery:
     """The form of a DDL on a table with a list of columns: its text may name others."""
-    if job.type in NAMED_BY_INFOS:
+    if named_by_infos(job):
         return DdlDelivery(DdlForm.TEXT)
     if [replace(t.info, name="") for t in before] == [replace(t.info, name="") for t in after]:
         return DdlDelivery(DdlForm.NOTHING, "it does not change the columns that are replicated")
@@ -196,14 +200,14 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
         if named is not None:
             return Rewritten(named)
         tokens = settle_boundaries(tidb_tokens(subject.query, restored=restored), subject.info)
-        settled, added = _settled(_settle_strings(tokens, restored), subject, dialect)
+        settled, added = _settled(plain_strings(tokens, restored=restored), subject, dialect)
         return Rewritten(text_of(settled).strip(), (), _then(subject, added, dialect), is_tiflash_replica(tokens))
     certain = _certain(subject, dialect)
     if certain is not None:
         return Rewritten(certain)
     tokens = _without_end(without_features(tokenize(subject.query, backslash_escapes=not restored), losses))
     tokens = quote_reserved(without_if_not_exists(without_linear(settle_boundaries(tokens, subject.info))))
-    settled, added = _settled(_settle_strings(tokens, restored), subject, dialect)
+    settled, added = _settled(plain_strings(tokens, restored=restored), subject, dialect)
     return Rewritten(_by_kind(subject, settled, dialect, losses), tuple(losses.texts), _then(subject, added, dialect))
 
 
@@ -317,21 +321,6 @@ def same_name(one: str, other: str, dialect: Dialect) -> bool:
     """Whether two names of tables, with their databases, are one at the target."""
     return one == other or (dialect.folds_names and one.lower() == other.lower())
 
-
-def _settle_strings(tokens: Sequence[Token], restored: bool) -> Tokens:
-    """Strings for our sql_mode: restored text has unescaped backslashes. ``_UTF8MB4`` is removed, being the connection's charset."""
-    out: Tokens = []
-    for i, token in enumerate(tokens):
-        if token.word == "_UTF8MB4" and i + 1 < len(tokens) and tokens[i + 1].kind is TokenKind.STRING:
-            continue
-        if restored and token.kind is TokenKind.STRING and "\\" in token.text:
-            token = Token(TokenKind.STRING, token.text.replace("\\", "\\\\"))
-        out.append(token)
-    return out
-
-
-_RENAMING = frozenset({JobType.RENAME_TABLE, JobType.RENAME_TABLES})
-"""Jobs whose text has new names of tables, perhaps the old names in another case."""
 
 _FEATURE_LOSSES = {
     "AUTO_RANDOM": "AUTO_RANDOM left out",

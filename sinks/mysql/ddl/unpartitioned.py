@@ -11,6 +11,7 @@ Promises: reads only.
 
 from dataclasses import dataclass
 
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
@@ -21,8 +22,8 @@ from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 _CHUNK = 20_000
 """Rows of one DELETE, each a transaction: a partition may have more than one transaction can hold."""
-_ON_ROWS = frozenset({JobType.DROP_PARTITION, JobType.TRUNCATE_PARTITION})
-_ON_STRUCTURE = frozenset({JobType.ADD_PARTITION, JobType.REORGANIZE_PARTITION, JobType.ALTER_PARTITIONING, JobType.REMOVE_PARTITIONING})
+_ON_ROWS = frozenset({JobEffect.DROPS_PARTITION, JobEffect.EMPTIES_PARTITION})
+_ON_STRUCTURE = frozenset({JobEffect.ADDS_PARTITION, JobEffect.DIVIDES})
 _CANNOT = frozenset({1064, 1235, *range(1479, 1518), *range(1562, 1578), *range(1652, 1661)})
 """A clause that the server cannot read, or partitions that it does not make so; not a lack of rights or of space."""
 
@@ -42,12 +43,12 @@ class Instead:
 
 def instead_of(session: Target, subject: Subject, refused: ApplyError) -> Instead | None:
     """What takes the place of the job, which the target has refused; None if it is not on partitions that its table lacks."""
-    old, kind = subject.old, subject.job.type
-    if old is None or kind not in _ON_ROWS | _ON_STRUCTURE or not column_names(session, old.schema, old.name):
+    old, effect = subject.old, subject.job.kind.effect
+    if old is None or effect not in _ON_ROWS | _ON_STRUCTURE or not column_names(session, old.schema, old.name):
         return None
     there = {name.lower() for name in partition_names(session, old.schema, old.name)}
-    if kind in _ON_STRUCTURE:
-        able = kind == JobType.ALTER_PARTITIONING and refused.errno not in _CANNOT
+    if effect in _ON_STRUCTURE:
+        able = subject.job.type == JobType.ALTER_PARTITIONING and refused.errno not in _CANNOT
         return None if there or able else Instead(loss=_loss(subject))
     names = _emptied(subject)
     if not names or all(name.lower() in there for name in names):

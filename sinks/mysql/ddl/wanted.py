@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.column_pairs import pair_columns, visible
-from pyspark_tidb_binlog.schemas.ddl_jobs import NEW_TABLE_ID
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import (
     PUBLIC,
@@ -56,7 +55,7 @@ class Unseen:
 def lacks(session: Target, subject: Subject, dialect: Dialect) -> tuple[MissingChange, ...] | None:
     """The job's changes that the target lacks; None if the job changes nothing that is compared."""
     before = {t.table_id: t for t in subject.before}
-    if subject.job.type in NEW_TABLE_ID and subject.old is not None and subject.new is not None:
+    if subject.job.kind.new_table_id and subject.old is not None and subject.new is not None:
         before[subject.new.table_id] = subject.old
     found: list[MissingChange] = []
     looked = False
@@ -74,7 +73,7 @@ def unlike(session: Target, subject: Subject, dialect: Dialect, table: TableAt) 
     if there is not None and not there.transactional:
         found.append(MissingChange(f"{table.schema}.{table.name}: engine {there.engine} has no transactions", "engine"))
     known = {index.name.lower() for index in (*table.info.indexes, *_handle_key(table.info))}
-    more = [name for name, (unique, _) in _keys(session, table).items() if unique and name not in known]
+    more = [name for name, (unique, _) in read_keys(session, table).items() if unique and name not in known]
     return (*found, *(MissingChange(f"{table.schema}.{table.name}: unique key {name} does not exist upstream", "key") for name in more))
 
 
@@ -156,7 +155,7 @@ def _column_lacks(
     shown = _shown(session, after)
     for column in changed:
         name = column.name.lower()
-        words = misfit(shown.get(name), column, pairs.get(name), *_accepted(dialect, column, after.info, pairs.get(name)))
+        words = misfit(shown.get(name), column, pairs.get(name), *accepted_charsets(dialect, column, after.info, pairs.get(name)))
         words = words or _still_json(session, dialect, after, column, pairs.get(name))
         yield MissingChange(f"{label}: column {column.name} is {words}", "type") if words else None
 
@@ -195,7 +194,7 @@ def _still_json(session: Target, dialect: Dialect, table: TableAt, column: Colum
     return "still JSON" if session.query(sql, [table.schema, table.name, column.name]) else ""
 
 
-def _accepted(dialect: Dialect, column: ColumnInfo, info: TableInfo, was: ColumnInfo | None) -> tuple[Charset, ...]:
+def accepted_charsets(dialect: Dialect, column: ColumnInfo, info: TableInfo, was: ColumnInfo | None) -> tuple[Charset, ...]:
     """The charsets that the target's column may have; the first is the charset that is written.
 
     A table that was created under another ``spark.upstream-new-collations`` is the same table, and a job that was executed under it is done. Only
@@ -265,10 +264,10 @@ def _key_lacks(session: Target, old: TableInfo | None, after: TableAt) -> Iterat
     gone = [i for name, i in was.items() if name not in now]
     if not made and not gone:
         return
-    there = _keys(session, after)
+    there = read_keys(session, after)
     label = f"{after.schema}.{after.name}"
     for index in made:
-        yield None if _is_there(index, there, after.info) else MissingChange(f"{label}: key {index.name} missing or different", "key")
+        yield None if has_key(index, there, after.info) else MissingChange(f"{label}: key {index.name} missing or different", "key")
     for index in gone:
         yield MissingChange(f"{label}: key {index.name} still there", "key") if index.name.lower() in there else None
 
@@ -277,17 +276,18 @@ def _shape(index: IndexInfo) -> tuple[object, ...]:
     return index.unique, index.primary, tuple((c.name.lower(), c.length) for c in index.columns)
 
 
-_Key = tuple[bool, tuple[tuple[str, int | None], ...]]
+FoundKey = tuple[bool, tuple[tuple[str, int | None], ...]]
 """(unique, (column, prefix) in order)."""
 
 
-def _keys(session: Target, table: TableAt) -> dict[str, _Key]:
+def read_keys(session: Target, table: TableAt) -> dict[str, FoundKey]:
+    """The target's keys by lower-case name."""
     rows = session.query(
         "SELECT index_name, non_unique, column_name, sub_part FROM information_schema.statistics "
         "WHERE table_schema = %s AND table_name = %s ORDER BY index_name, seq_in_index",
         [table.schema, table.name],
     )
-    found: dict[str, _Key] = {}
+    found: dict[str, FoundKey] = {}
     for name, non_unique, column, prefix in rows:
         key = as_text(name).lower()
         parts = found[key][1] if key in found else ()
@@ -295,9 +295,12 @@ def _keys(session: Target, table: TableAt) -> dict[str, _Key]:
     return found
 
 
-def _is_there(index: IndexInfo, there: dict[str, _Key], info: TableInfo) -> bool:
+def has_key(index: IndexInfo, there: Mapping[str, FoundKey], info: TableInfo) -> bool:
+    """Whether one of the target's keys is this one; ``info``: its table."""
     unique, parts = there.get(index.name.lower(), (False, ()))
-    if unique != (index.unique or index.primary) or tuple(n for n, _ in parts) != tuple(c.name.lower() for c in index.columns):
+    if unique != (index.unique or index.primary) or tuple(n for n, _ in parts) != tuple(
+        "" if c.hidden else c.name.lower() for c in info.index_columns(index)
+    ):
         return False
     # The prefix length matters for unique keys only: on the others a different one only affects speed.
     lengths = {c.name.lower(): c.flen for c in info.columns}

@@ -113,7 +113,7 @@ def test_changes_of_any_two_definitions_give_the_second(before: TableInfo, after
         (ABC, table(A, C), (DropColumn("b"),)),
         (ABC, table(A, replace(B, name="x"), C), (RenameColumn("b", "x"),)),
         (ABC, table(replace(A, name="b"), replace(B, name="a"), C), (RenameColumn("a", "b"), RenameColumn("b", "a"))),
-        (ABC, table(A, C, B), (MoveColumn("b", "c"),)),
+        (ABC, table(A, C, B), (MoveColumn("c", "a"),)),
         (ABC, table(C, A, B), (MoveColumn("c", ""),)),
         (ABC, table(A, replace(B, tp=ColumnType.BIGINT, flen=20), C), (ModifyColumn("b", (("tp", 8), ("flen", 20))),)),
         (ABC, table(A, replace(B, id=9, tp=ColumnType.VARCHAR), C), (ModifyColumn("b", (("id", 9), ("tp", 15))),)),

@@ -1,0 +1,254 @@
+"""One ALTER TABLE from the changes that a job makes to a table's definition. Pure.
+
+    DropKey, RenameKey, ModifyKey, AddKey      DROP, RENAME, ALTER INDEX, ADD KEY; an index over an expression is left out, a loss
+    DropColumn, AddColumn                      DROP, ADD COLUMN, filled with TiDB's value for older rows; the declared default follows in a second statement
+    RenameColumn, ModifyColumn, MoveColumn     one CHANGE or MODIFY for each column, with its whole definition
+    AlterOption                                charset and comment; the other options are TiDB's own
+
+Promises: nothing is guessed. If a column that is gone may be one that came (``SchemaMismatch``), there is no statement.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from pyspark_tidb_binlog.schemas.column_pairs import visible
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
+from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
+from pyspark_tidb_binlog.schemas.table_changes import (
+    AddColumn,
+    AddForeignKey,
+    AddKey,
+    AlterOption,
+    DropColumn,
+    DropKey,
+    ModifyColumn,
+    ModifyKey,
+    MoveColumn,
+    RenameColumn,
+    RenameKey,
+    TableChange,
+    diff,
+)
+from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, IndexInfo, TableInfo
+from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition, is_now, lacks_counter
+from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declared_literal, fills_otherwise, origin_literal
+from pyspark_tidb_binlog.sinks.mysql.ddl.fit import differs
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+
+_NO_DEFAULT = 1 << 12
+"""TiDB's flag of a NOT NULL column without a default."""
+_DEFAULT = frozenset({"default", "default_bit", "default_is_expr"})
+
+UNCLEAR = "a column that is gone may be one that came under another name, and the text of the DDL does not say which; or a column gets the name of another one"
+"""Why there is no ``Alteration``."""
+
+
+def by_changes(subject: Subject, dialect: Dialect) -> bool:
+    """Whether the job is executed change by change: not at a TiDB, which is given its own text."""
+    altering = subject.job.kind.effect is JobEffect.ALTERS and subject.old is not None and subject.new is not None
+    return altering and dialect.flavour is not Flavour.TIDB
+
+
+def altered_by(subject: Subject, dialect: Dialect) -> "Alteration | None":
+    """What the job changes in its table; None: ``UNCLEAR``."""
+    if subject.old is None or subject.new is None:
+        return None
+    return Alteration.of(subject.old.info, subject.new.info, subject.query, dialect, subject.lacking)
+
+
+class OwnColumn(NamedTuple):
+    """In what a column of the target is a person's own: a change of something else leaves it so."""
+
+    type: str = ""
+    """The whole type; empty: it is the upstream's."""
+    charset: Charset | None = None
+    """None: it is the upstream's."""
+
+
+AS_UPSTREAM = OwnColumn()
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """What a job changes in one table."""
+
+    old: TableInfo
+    new: TableInfo
+    changes: tuple[TableChange, ...]
+    dialect: Dialect
+    lacking: frozenset[str]
+    """Lower-case names of the expression indexes that the target's table is known to lack."""
+    expressions: bool = True
+    """Whether the target can make the indexes over expressions; a MariaDB has none."""
+
+    @classmethod
+    def of(cls, old: TableInfo, new: TableInfo, query: str, dialect: Dialect, lacking: frozenset[str]) -> "Alteration | None":
+        """From the definitions before and after; ``query``: the job's text. None if it is not certain which column became which.
+
+        A column is modified if its definition at the target changes: by the job, or because a key over it needs another charset there.
+        """
+        old, new = _public(old), _public(new)
+        if len({c.name.lower() for c in new.columns}) < len(new.columns):
+            return None  # of a frozen table, which has a column under its former name
+        try:
+            whole = cls(old, new, tuple(diff(old, new, query)), dialect, lacking, dialect.flavour is not Flavour.MARIADB)
+        except SchemaMismatch:
+            return None
+        names = {c.name.lower() for c in visible(old)}
+        renamed = [(c.before.lower(), c.after.lower()) for c in whole.changes if isinstance(c, RenameColumn)]
+        if any(after in names and after != before for before, after in renamed):
+            return None  # after a crash nobody could tell whether they have changed their names; TiDB has no such job
+        changed = {c.name: c for c in whole.changes if isinstance(c, ModifyColumn)}
+        added = {c.column.name for c in whole.changes if isinstance(c, AddColumn)}
+        kept = [(whole.former(c), c) for c in visible(new) if c.name not in added]
+        modified = [changed.get(c.name, ModifyColumn(c.name, ())) for was, c in kept if whole._differs(was, c)]
+        others = (c for c in whole.changes if not isinstance(c, ModifyColumn) and not whole._about_hidden(c))
+        return replace(whole, changes=(*others, *modified))
+
+    def clauses(self, left: Collection[TableChange] | None = None, there: Mapping[str, OwnColumn] | None = None) -> list[str]:
+        """In an order in which a server can execute them.
+
+        ``left``: those of ``changes`` that are to be made; None: all. ``there``: the target's columns by lower-case name; None: those of ``old``.
+        """
+        left = self.changes if left is None else left
+        found = [
+            *(self._key_clause(c) for c in left if isinstance(c, DropKey)),
+            *(f"DROP COLUMN {quote_name(c.name)}" for c in left if isinstance(c, DropColumn)),
+            *self._column_clauses(left, there),
+            *(self._key_clause(c) for c in left if isinstance(c, RenameKey | ModifyKey | AddKey)),
+            *self._options(left),
+        ]
+        return [clause for clause in found if clause]
+
+    def losses(self) -> Iterator[str]:
+        """What the clauses leave out."""
+        for change in self.changes:
+            match change:
+                case AddForeignKey(name):
+                    yield f"foreign key {name} left out"
+                case AddKey(key) if not self._can_make(key):
+                    yield f"expression index {key.name} left out"
+                case AddColumn(column) if lacks_counter(column, self.dialect):
+                    yield no_counter(column)
+                case ModifyColumn(name) if lacks_counter(now := column_of(self.new, name), self.dialect):
+                    if not lacks_counter(self.former(now), self.dialect):
+                        yield no_counter(now)
+
+    def filled(self) -> list[ColumnInfo]:
+        """The added columns whose default is not the value that older rows get."""
+        added = (c.column for c in self.changes if isinstance(c, AddColumn))
+        return [column for column in added if fills_otherwise(column, self.dialect.flavour)]
+
+    def former(self, column: ColumnInfo) -> ColumnInfo:
+        """The old column of a new one that was not added."""
+        renamed = {c.after: c.before for c in self.changes if isinstance(c, RenameColumn)}
+        return column_of(self.old, renamed.get(column.name, column.name))
+
+    def _key_clause(self, change: DropKey | RenameKey | ModifyKey | AddKey) -> str:
+        match change:
+            case DropKey(name) if self._made(name):
+                return f"DROP INDEX {quote_name(name)}"
+            case RenameKey(before, after) if self._made(before):
+                return f"RENAME INDEX {quote_name(before)} TO {quote_name(after)}"
+            case ModifyKey(name, changed) if "invisible" in dict(changed) and self._made(name):
+                seen, unseen = ("NOT IGNORED", "IGNORED") if self.dialect.flavour is Flavour.MARIADB else ("VISIBLE", "INVISIBLE")
+                return f"ALTER INDEX {quote_name(name)} {unseen if dict(changed)['invisible'] else seen}"
+            case AddKey(key) if self._can_make(key):
+                return "ADD " + index_definition(key, self.dialect, self.new)
+        return ""
+
+    def _can_make(self, key: IndexInfo) -> bool:
+        return self.expressions or not self.new.over_expression(key)
+
+    def _made(self, name: str) -> bool:
+        """Whether the target has the old table's index of this name: one over an expression may have been left out."""
+        key = next((i for i in self.old.indexes if i.name.lower() == name.lower()), None)
+        left_out = not self.expressions or name.lower() in self.lacking
+        return key is None or not (self.old.over_expression(key) and left_out)
+
+    def _column_clauses(self, left: Collection[TableChange], there: Mapping[str, OwnColumn] | None) -> Iterator[str]:
+        added = {c.column.name for c in left if isinstance(c, AddColumn)}
+        renamed = {c.after: c.before for c in left if isinstance(c, RenameColumn)}
+        placed = added | {c.name for c in left if isinstance(c, MoveColumn)}
+        modified = {c.name: c for c in left if isinstance(c, ModifyColumn)}
+        position = "FIRST"
+        for column in visible(self.new):
+            name = column.name
+            own = there.get(renamed.get(name, name).lower(), AS_UPSTREAM) if there else AS_UPSTREAM
+            text = column_definition(column, self.new, self.dialect, explicit=True, type_=own.type, charset=own.charset)
+            place = f" {position}" if name in placed else ""
+            if name in added:
+                yield f"ADD COLUMN {self._added(column)}{place}"
+            elif name in renamed:
+                yield f"CHANGE COLUMN {quote_name(renamed[name])} {text}{place}"
+            elif name in modified and not place and (default := self._only_default(modified[name])):
+                yield f"ALTER COLUMN {quote_name(name)} {default}"
+            elif place or name in modified:
+                yield f"MODIFY COLUMN {text}{place}"
+            if there is None or name in added or name in renamed or name.lower() in there:
+                position = f"AFTER {quote_name(name)}"
+
+    def _only_default(self, change: ModifyColumn) -> str:
+        """The clause that sets a plain default, or takes it away, where nothing else changes; else empty."""
+        column = column_of(self.new, change.name)
+        fields = {field for field, _ in change.changed}
+        flags = (self.former(column).flag ^ column.flag) & ~_NO_DEFAULT
+        if not fields & _DEFAULT or not _DEFAULT >= fields - {"flag"} or flags or column.default_is_expr or is_now(column):
+            return ""
+        wanted = declared_literal(column)
+        return "DROP DEFAULT" if wanted is None else f"SET DEFAULT {wanted}"
+
+    def _added(self, column: ColumnInfo) -> str:
+        filled = origin_literal(column, self.dialect.flavour) if fills_otherwise(column, self.dialect.flavour) else None
+        return column_definition(column, self.new, self.dialect, explicit=True, default=filled)
+
+    def _options(self, left: Collection[TableChange]) -> Iterator[str]:
+        changed = {c.name for c in left if isinstance(c, AlterOption)}
+        if changed & {"charset", "collate"}:
+            found = self.dialect.charset(self.new.charset, self.new.collate)
+            yield f"DEFAULT CHARACTER SET = {found.charset} COLLATE = {found.collate}"
+        if "comment" in changed:
+            yield f"COMMENT = {quote_string(self.new.comment)}"
+
+    def _differs(self, was: ColumnInfo, column: ColumnInfo) -> bool:
+        """Whether a column of the target that has the new name already needs another definition."""
+        before = column_definition(replace(was, name=column.name), self.old, self.dialect, explicit=True)
+        # Where TiDB has a TEXT(50), the target may have chosen a smaller type.
+        return before != column_definition(column, self.new, self.dialect, explicit=True) or differs(was, column)
+
+    def _about_hidden(self, change: TableChange) -> bool:
+        """Whether it is about the hidden column of an index over an expression."""
+        match change:
+            case AddColumn(column):
+                return column.hidden
+            case DropColumn(name) | RenameColumn(name):
+                return column_of(self.old, name).hidden
+            case MoveColumn(name):
+                return column_of(self.new, name).hidden
+        return False
+
+
+def keys_of(changes: Collection[TableChange]) -> list[IndexInfo]:
+    """The keys that come."""
+    return [c.key for c in changes if isinstance(c, AddKey)]
+
+
+def column_of(info: TableInfo, name: str) -> ColumnInfo:
+    """The column of exactly this name, which must be there."""
+    return next(c for c in info.columns if c.name == name)
+
+
+def no_counter(column: ColumnInfo) -> str:
+    """The loss of a column whose values the target does not count up."""
+    return f"column {column.name}: AUTO_INCREMENT left out"
+
+
+def _public(info: TableInfo) -> TableInfo:
+    """``info`` without the columns and keys on which a DDL is in progress."""
+    keys: tuple[IndexInfo, ...] = tuple(i for i in info.indexes if i.state == PUBLIC)
+    return replace(info, columns=tuple(c for c in info.columns if c.public), indexes=keys)

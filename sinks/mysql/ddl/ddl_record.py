@@ -1,0 +1,205 @@
+"""The record of each DDL at the target, ``spark_ddl``: intent, outcome, what was refused and left out. [db]
+
+Promises: what is written is written under the lease, and the outcome in one transaction with the checkpoint. For people and RECOVER TABLE see ``recorded``.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check
+from pyspark_tidb_binlog.sinks.mysql.own_tables import made_with, require_sound
+from pyspark_tidb_binlog.sinks.mysql.target import Target
+
+INTENT, REFUSED, DONE, SKIPPED, QUARANTINED, NOT_SYNCED = "intent", "refused", "done", "skipped", "quarantined", "not synced"
+
+_MOST_TRIES = 20
+"""Number of refusals kept per DDL, the newest ones."""
+
+_TABLE = "spark_ddl"
+
+
+@dataclass(frozen=True, slots=True)
+class DdlOutcome:
+    """The outcome of one DDL."""
+
+    state: str
+    """``done``, ``skipped``, ``quarantined`` or ``not synced``."""
+    how: str
+    """``text``, ``changes`` (from the table infos, change by change), ``derived`` (from the infos, as the text was refused), ``found`` (its effect was there: executed before a crash, or by an operator), ``nothing`` (no statement
+    needed), ``filtered``, ``ignored``, ``policy`` or ``sync-ddl``."""
+    sql: str
+    losses: tuple[str, ...] = ()
+
+    @property
+    def freezes(self) -> bool:
+        """Whether the DDL was not executed, so that its tables are frozen."""
+        return self.state in (SKIPPED, QUARANTINED)
+
+
+class RecordedTry(NamedTuple):
+    """The row of a DDL."""
+
+    state: str
+    commit_ts: int
+    executed: str | None
+    losses: str | None
+    picture: str | None
+    tries: str | None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it has an intent, or was refused."""
+        return self.state in (INTENT, REFUSED) and bool(self.picture)
+
+
+def ensure_ddl_table(session: Target, config: ApplyConfig) -> None:
+    """Create the table of DDL records if missing."""
+    schema = quote_name(config.checkpoint_schema)
+    session.execute(f"CREATE DATABASE IF NOT EXISTS {schema}")
+    session.execute(
+        f"CREATE TABLE IF NOT EXISTS {table_of(config)} ("
+        "cluster_id BIGINT UNSIGNED NOT NULL, job_id BIGINT NOT NULL, commit_ts BIGINT UNSIGNED NOT NULL, version BIGINT NOT NULL, "
+        "early TINYINT NOT NULL, state VARCHAR(16) NOT NULL, query LONGTEXT NOT NULL, executed LONGTEXT, picture LONGTEXT, losses LONGTEXT, "
+        "note LONGTEXT, tries LONGTEXT, began TIMESTAMP(3) NULL, ended TIMESTAMP(3) NULL, PRIMARY KEY (cluster_id, job_id)) "
+        f"{made_with(_TABLE, ' DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin')}"
+    )
+    require_sound(session, config.checkpoint_schema, _TABLE)
+
+
+def load_applied(session: Target, config: ApplyConfig, cluster_id: int, version: int) -> AppliedJobs:
+    """The jobs executed on the target: all up to ``version`` (the checkpoint's schema-version), and those recorded beyond it."""
+    rows = session.query(
+        f"SELECT job_id FROM {table_of(config)} WHERE cluster_id = %s AND state NOT IN (%s, %s) AND version > %s",
+        [cluster_id, INTENT, REFUSED, version],
+    )
+    return AppliedJobs(version, frozenset(int(job_id) for (job_id,) in rows))
+
+
+def forget_later(session: Target, config: ApplyConfig, cluster_id: int, commit_ts: int) -> tuple[int, ...]:
+    """Delete the records of jobs finished after the target's checkpoint, in the caller's transaction; returns their ids.
+
+    Intents are kept: whether they were executed is judged from the target.
+    """
+    which = f"FROM {table_of(config)} WHERE cluster_id = %s AND commit_ts > %s AND state NOT IN (%s, %s)"
+    values = [cluster_id, commit_ts, INTENT, REFUSED]
+    jobs = tuple(int(job_id) for (job_id,) in session.query(f"SELECT job_id {which} ORDER BY commit_ts", values))
+    if jobs:
+        session.execute(f"DELETE {which}", values)
+    return jobs
+
+
+def load_refused(session: Target, config: ApplyConfig, cluster_id: int) -> RefusedJobs:
+    """The skipped and quarantined jobs, whose tables are frozen (``sinks.engine.frozen``). A row set to ``done`` unfreezes its table."""
+    rows = session.query(
+        f"SELECT job_id FROM {table_of(config)} WHERE cluster_id = %s AND state IN (%s, %s)", [cluster_id, SKIPPED, QUARANTINED]
+    )
+    return frozenset(int(job_id) for (job_id,) in rows)
+
+
+class DdlRecord:
+    """The row of one DDL. What is written is written under the lease."""
+
+    def __init__(self, session: Target, step: DdlStep, config: ApplyConfig, lease: Lease) -> None:
+        """Of ``step``, in the cluster of the lease."""
+        self._session = session
+        self._step = step
+        self._config = config
+        self._lease = lease
+        self._tries: list[dict[str, str]] = []
+        """Refusals of earlier calls and of this one."""
+
+    def read(self) -> RecordedTry | None:
+        """What earlier calls have left."""
+        rows = self._session.query(
+            f"SELECT state, commit_ts, executed, losses, picture, tries FROM {table_of(self._config)} WHERE cluster_id = %s AND job_id = %s",
+            [self._lease.cluster_id, self._step.job.id],
+        )
+        found = RecordedTry(*rows[0]) if rows else None
+        self._tries = json.loads(found.tries or "[]") if found is not None and found.unfinished else []
+        return found
+
+    def ended(self, found: RecordedTry | None) -> DdlOutcome | None:
+        """The outcome of an earlier call for the same step, when the answer to its commit was lost."""
+        if found is None or found.state in (INTENT, REFUSED) or found.commit_ts != self._step.commit_ts:
+            return None
+        return DdlOutcome(found.state, "found", found.executed or "", tuple(json.loads(found.losses or "[]")))
+
+    def note_try(self, step: str, sql: str, error: ApplyError) -> None:
+        """Keep a refusal; written with the next state."""
+        at = str(self._session.query("SELECT UTC_TIMESTAMP(3)")[0][0])
+        self._tries = [*self._tries, {"at": at, "step": step, "sql": sql, "words": str(error)}][-_MOST_TRIES:]
+
+    def write_refused(self) -> None:
+        """Record the refusal; the next start takes a new snapshot."""
+        self._session.begin()
+        check(self._session, self._lease)
+        self._session.execute(
+            f"UPDATE {table_of(self._config)} SET state = %s, tries = %s WHERE cluster_id = %s AND job_id = %s AND state IN (%s, %s)",
+            [REFUSED, self._tries_json(), self._lease.cluster_id, self._step.job.id, INTENT, REFUSED],
+        )
+        self._session.commit()
+
+    def _tries_json(self) -> str | None:
+        return json.dumps(self._tries, ensure_ascii=False) if self._tries else None
+
+    def write_intent(self, sql: str, picture: str) -> None:
+        """Record what is about to be executed; ``picture``: the target before it, as JSON."""
+        step = self._step
+        self._session.begin()
+        check(self._session, self._lease)
+        self._session.execute(
+            f"REPLACE INTO {table_of(self._config)} (cluster_id, job_id, commit_ts, version, early, state, query, executed, picture, tries, began) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, NOW(3))",
+            [
+                self._lease.cluster_id,
+                step.job.id,
+                step.commit_ts,
+                step.job.version,
+                int(step.early),
+                INTENT,
+                step.query,
+                sql,
+                picture,
+                self._tries_json(),
+            ],
+        )
+        self._session.commit()
+
+    def write_done(self, outcome: DdlOutcome, on_done: Callable[[Target], None]) -> None:
+        """Record the outcome, and what ``on_done`` writes, in one transaction."""
+        step = self._step
+        self._session.begin()
+        check(self._session, self._lease)
+        self._session.execute(
+            f"INSERT INTO {table_of(self._config)} (cluster_id, job_id, commit_ts, version, early, state, query, executed, losses, note, tries, began, ended) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, NOW(3), NOW(3)) ON DUPLICATE KEY UPDATE state = VALUES(state), "
+            "commit_ts = VALUES(commit_ts), early = VALUES(early), executed = VALUES(executed), losses = VALUES(losses), note = VALUES(note), "
+            "picture = NULL, tries = VALUES(tries), ended = VALUES(ended)",
+            [
+                self._lease.cluster_id,
+                step.job.id,
+                step.commit_ts,
+                step.job.version,
+                int(step.early),
+                outcome.state,
+                step.query,
+                outcome.sql,
+                json.dumps(outcome.losses, ensure_ascii=False),
+                outcome.how,
+                self._tries_json(),
+            ],
+        )
+        on_done(self._session)
+        self._session.commit()
+
+
+def table_of(config: ApplyConfig) -> str:
+    """The table's name, quoted."""
+    return f"{quote_name(config.checkpoint_schema)}.{quote_name(_TABLE)}"
