@@ -4,7 +4,7 @@ A change that is there is not made again: it was made before a crash, by another
 which is harmless: a default, an expression, a comment, whether an index is visible.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
@@ -111,8 +111,10 @@ def _is_there(change: TableChange, altered: Alteration, there: Definition) -> bo
             found = columns.get(after.lower())
             return found is not None and found.name == after and (before.lower() == after.lower() or before.lower() not in columns)
         case MoveColumn(name):
-            wanted = [c.name.lower() for c in visible(altered.new)]
-            return _before(name.lower(), wanted, columns) == _before(name.lower(), [c for c in columns if c in wanted], columns)
+            renamed = {c.before.lower(): c.after.lower() for c in altered.changes if isinstance(c, RenameColumn)}
+            named = [renamed.get(c, c) for c in columns]
+            wanted = [c.name.lower() for c in visible(altered.new) if c.name.lower() in named]
+            return _before(name.lower(), wanted) == _before(name.lower(), [c for c in named if c in wanted])
         case ModifyColumn(name, changed):
             column = column_of(altered.new, name)
             was, found = altered.former(column), columns.get(name.lower())
@@ -146,15 +148,6 @@ def _misfit(found: TargetColumn, column: ColumnInfo, was: ColumnInfo | None, alt
     return misfit(shown, column, was, *accepted_charsets(altered.dialect, column, altered.new, was))
 
 
-def _before(name: str, order: Sequence[str], there: Mapping[str, TargetColumn]) -> str:
-    """The column before ``name`` in ``order`` that the target has; empty if there is none."""
-    before = list(_until(name, order, there))
-    return before[-1] if before else ""
-
-
-def _until(name: str, order: Sequence[str], there: Mapping[str, TargetColumn]) -> Iterator[str]:
-    for one in order:
-        if one == name:
-            return
-        if one in there:
-            yield one
+def _before(name: str, order: Sequence[str]) -> str:
+    """The column before ``name``; empty if it is the first, or is not there."""
+    return "".join(order[: order.index(name)][-1:]) if name in order else ""

@@ -1,0 +1,58 @@
+"""Which changes of an ALTER the target has already."""
+
+from typing import Any
+
+import pytest
+
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import Alteration
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.present import Definition, missing, own_columns
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn
+from tests.support.ddl_jobs import INT, column, table
+
+
+def at_target(*names: str, kind: str = "int(11)") -> Definition:
+    return Definition({n.lower(): TargetColumn(n, kind, True, None, False, False) for n in names}, {}, "", "utf8mb4_nopad_bin", frozenset())
+
+
+def left(old: list[dict[str, Any]], new: list[dict[str, Any]], there: Definition, query: str = "x") -> list[str]:
+    infos = (TableInfo.from_json(table(10, "t", columns, pk_is_handle=False)) for columns in (old, new))
+    altered = Alteration.of(*infos, query, Dialect(Flavour.MARIADB), frozenset())
+    assert altered is not None
+    return altered.clauses(missing(altered, there), own_columns(altered, there))
+
+
+A, B, C = (column(n, name, INT) for n, name in enumerate("abc", 1))
+RENAMED = column(1, "r", INT)
+
+
+@pytest.mark.parametrize(
+    ("new", "there", "wanted"),
+    [
+        ([B, RENAMED, C], "abc", ["MODIFY COLUMN `b` INT NULL FIRST", "CHANGE COLUMN `a` `r` INT NULL"]),
+        ([B, RENAMED, C], "rbc", ["MODIFY COLUMN `b` INT NULL FIRST"]),
+        ([B, RENAMED, C], "bac", ["CHANGE COLUMN `a` `r` INT NULL"]),
+        ([B, RENAMED, C], "brc", []),
+        ([B, RENAMED, C], "xbyrc", []),
+        ([A, C], "abc", ["DROP COLUMN `b`"]),
+        ([A, C], "ac", []),
+        ([A, B, C, column(4, "d", INT)], "abc", ["ADD COLUMN `d` INT NULL AFTER `c`"]),
+        ([A, B, C, column(4, "d", INT)], "ab", ["ADD COLUMN `d` INT NULL AFTER `b`"]),
+        ([A, B, C, column(4, "d", INT)], "dabc", []),
+    ],
+)
+def test_only_what_is_lacking_is_made(new: list[dict[str, Any]], there: str, wanted: list[str]) -> None:
+    """Also among columns of somebody's own, in another order, or where one of the upstream's is missing."""
+    assert left([A, B, C], new, at_target(*there)) == wanted
+
+
+def test_a_column_of_another_type_is_not_the_one_that_comes() -> None:
+    assert left([A], [A, B], at_target("a", "b", kind="varchar(9)")) == ["ADD COLUMN `b` INT NULL AFTER `a`"]
+
+
+@pytest.mark.parametrize(("old", "new"), [([A, B], [column(1, "b", INT), column(2, "a", INT)]), ([A], [A, column(2, "A", INT)])])
+def test_a_column_that_gets_the_name_of_another_one_is_not_told_apart(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
+    infos = (TableInfo.from_json(table(10, "t", columns, pk_is_handle=False)) for columns in (old, new))
+    assert Alteration.of(*infos, "x", Dialect(Flavour.MARIADB), frozenset()) is None
