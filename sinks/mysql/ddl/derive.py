@@ -45,7 +45,7 @@ def derive(subject: Subject, dialect: Dialect) -> tuple[Rewritten, ...]:
         return ()
     name = quoted(old.schema, old.name)
     losses = Losses(f"{old.schema}.{old.name}")
-    for key in sorted(set(new.info.foreign_keys) - set(old.info.foreign_keys)):
+    for key in sorted(set(new.info.foreign_key_names) - set(old.info.foreign_key_names)):
         losses.add(f"foreign key {key} left out")
     pairs = pair_columns(job, subject.query, old.info, new.info) or {}
     for index in expression_changes(old.info, new.info, pairs)[1]:
@@ -64,7 +64,7 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
     losses = Losses(f"{schema}.{info.name}")
     if info.partitions:
         losses.add("partitions left out")
-    for name in info.foreign_keys:
+    for name in info.foreign_key_names:
         losses.add(f"foreign key {name} left out")
     parts = [column_definition(c, info, dialect, explicit=False) for c in visible(info)]
     if info.handle_columns() and info.pk_is_handle:
