@@ -201,6 +201,10 @@ bench-plan: setup-dev ## row events to SQL statements
 bench-pump: setup-dev ## write and read rates of a Pump, compared to the disk and a bare grpcio server (BENCH_ARGS=)
 	$(VENV)/python -m benchmarks.bench_pump $(BENCH_ARGS)
 
+.PHONY: ddl-record
+ddl-record: setup ## what each DDL of the cases does to a target, recorded in tests/ddl_record; with RECORD_ARGS=--compare compared to the record
+	$(VENV)/python -m tests.ddl_record.record $(RECORD_ARGS)
+
 .PHONY: soak
 soak: setup ## 200 transactions a second for SOAK_MINUTES (40): memory, files and tables at start and end, flat or not (SOAK_ARGS=)
 	$(VENV)/python -m benchmarks.soak --minutes $(or $(SOAK_MINUTES),40) $(SOAK_ARGS)

@@ -7,7 +7,7 @@ import base64
 from typing import Any
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo, Job
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, IndexInfo, PartitionDef, TableInfo
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ForeignKey, IndexInfo, PartitionDef, SequenceInfo, TableInfo, TtlInfo
 
 
 def job_json(job: Job) -> dict[str, Any]:
@@ -43,6 +43,8 @@ def table_json(info: TableInfo) -> dict[str, Any]:
         "type": info.partition_type,
         "expr": info.partition_expr,
         "columns": [{"O": name} for name in info.partition_columns],
+        "num": info.partition_num,
+        "enable": info.partition_enabled,
         "definitions": [_partition(p) for p in info.partitions],
     }
     return {
@@ -56,18 +58,54 @@ def table_json(info: TableInfo) -> dict[str, Any]:
         "is_common_handle": info.is_common_handle,
         "partition": partition if info.partition_type or info.partitions else None,
         "view": {} if info.is_view else None,
-        "sequence": {} if info.is_sequence else None,
+        "sequence": _sequence(info.sequence) if info.is_sequence else None,
         "temp_table_type": info.temp_table_type,
         "comment": info.comment,
-        "fk_info": [
-            {"fk_name": {"O": name}, "cols": [{"O": c} for c in columns]}
-            for name, columns in zip(info.foreign_keys, info.foreign_key_columns, strict=True)
-        ],
+        "fk_info": [_foreign_key(k) for k in info.foreign_keys],
+        "ttl_info": info.ttl and _ttl(info.ttl),
+        "auto_random_bits": info.auto_random_bits,
+        "ShardRowIDBits": info.shard_row_id_bits,
     }
 
 
 def _database(info: DbInfo) -> dict[str, Any]:
     return {"id": info.id, "db_name": {"O": info.name}, "charset": info.charset, "collate": info.collate}
+
+
+def _foreign_key(key: ForeignKey) -> dict[str, Any]:
+    return {
+        "fk_name": {"O": key.name},
+        "cols": [{"O": c} for c in key.columns],
+        "ref_schema": {"O": key.ref_schema},
+        "ref_table": {"O": key.ref_table},
+        "ref_cols": [{"O": c} for c in key.ref_columns],
+        "on_delete": key.on_delete,
+        "on_update": key.on_update,
+    }
+
+
+def _ttl(ttl: TtlInfo) -> dict[str, Any]:
+    return {
+        "column": {"O": ttl.column},
+        "interval_expr": ttl.interval,
+        "interval_time_unit": ttl.unit,
+        "enable": ttl.enabled,
+        "job_interval": ttl.job_interval,
+    }
+
+
+def _sequence(numbers: SequenceInfo | None) -> dict[str, Any]:
+    if numbers is None:
+        return {}
+    return {
+        "sequence_start": numbers.start,
+        "sequence_increment": numbers.increment,
+        "sequence_min_value": numbers.min_value,
+        "sequence_max_value": numbers.max_value,
+        "sequence_cache": numbers.cache > 0,
+        "sequence_cache_value": numbers.cache,
+        "sequence_cycle": numbers.cycle,
+    }
 
 
 def _column(column: ColumnInfo) -> dict[str, Any]:
@@ -107,6 +145,7 @@ def _index(index: IndexInfo) -> dict[str, Any]:
         "is_unique": index.unique,
         "is_primary": index.primary,
         "state": index.state,
+        "index_type": index.type,
         "is_invisible": index.invisible,
         "comment": index.comment,
     }

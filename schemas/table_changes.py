@@ -14,17 +14,18 @@ Algebra, for definitions of one table, ``None`` being no table:
   renamed is never a dropped and an added one.
 * A change names only what differs. That other columns move up, and keys name a renamed column by its new name, is no change.
 * The order of keys and of foreign keys counts for nothing.
+* What a foreign key refers to is renamed by a DDL of the other table, so that is no change of this one, and ``applied`` leaves it.
 * A definition does not say what became of rows. TRUNCATE and PARTITION BY both give the table another id; the job's type tells which it was.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
 from pyspark_tidb_binlog.schemas.column_pairs import paired
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, IndexInfo, PartitionDef, TableInfo
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ForeignKey, IndexInfo, PartitionDef, TableInfo
 
 Changed: TypeAlias = tuple[tuple[str, Any], ...]
 """(field, new value) of what differs, in the order of the fields."""
@@ -124,8 +125,7 @@ class AddKey:
 class AddForeignKey:
     """A foreign key comes."""
 
-    name: str
-    columns: tuple[str, ...]
+    key: ForeignKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,9 @@ TableChange: TypeAlias = (
     | AlterOption
 )
 
-_PARTS = frozenset("columns indexes foreign_keys foreign_key_columns partitions partition_type partition_expr partition_columns".split())
+_PARTS = frozenset(
+    "columns indexes foreign_keys partitions partition_num partition_enabled partition_type partition_expr partition_columns".split()
+)
 """The fields of a table that changes of their own describe."""
 
 
@@ -268,16 +270,13 @@ class _Keys:
                 if key.id not in self._pairs and old is not None and old.id not in taken and of_old[old.id] == of_new[key.id]:
                     self._pairs[key.id] = old
         renamed = {c.name: names[c.id] for c in before.columns if c.id in names}
-        self._old_foreign = {
-            name: tuple(renamed.get(c, "") for c in columns)
-            for name, columns in zip(before.foreign_keys, before.foreign_key_columns, strict=True)
-        }
-        self._new_foreign = dict(zip(after.foreign_keys, after.foreign_key_columns, strict=True))
+        self._old_foreign = {k.name: replace(k, columns=tuple(renamed.get(c, "") for c in k.columns)) for k in before.foreign_keys}
+        self._new_foreign = {k.name: k for k in after.foreign_keys}
 
     def gone(self) -> Iterator[TableChange]:
         kept = {k.id for k in self._pairs.values()}
         yield from (DropKey(k.name) for k in self._old if k.id not in kept)
-        yield from (DropForeignKey(n) for n, columns in self._old_foreign.items() if self._new_foreign.get(n) != columns)
+        yield from (DropForeignKey(n) for n, key in self._old_foreign.items() if _unlike(self._new_foreign.get(n), key))
 
     def left(self) -> Iterator[TableChange]:
         both = [(self._pairs[k.id], k) for k in self._new if k.id in self._pairs]
@@ -286,7 +285,12 @@ class _Keys:
             if changed := _changed(old, new, {"name", "columns"}):
                 yield ModifyKey(new.name, changed)
         yield from (AddKey(k) for k in self._new if k.id not in self._pairs)
-        yield from (AddForeignKey(n, columns) for n, columns in self._new_foreign.items() if self._old_foreign.get(n) != columns)
+        yield from (AddForeignKey(key) for n, key in self._new_foreign.items() if _unlike(self._old_foreign.get(n), key))
+
+
+def _unlike(one: ForeignKey | None, key: ForeignKey) -> bool:
+    """Whether ``key`` is another foreign key; that what it refers to was renamed, is no change of this table."""
+    return one is None or (one.columns, one.on_delete, one.on_update) != (key.columns, key.on_delete, key.on_update)
 
 
 def _meaning(info: TableInfo, key: IndexInfo, named: Callable[[ColumnInfo], str | None]) -> object:

@@ -75,6 +75,17 @@ class PartitionType(IntEnum):
     KEY = 4
 
 
+class ReferentialAction(IntEnum):
+    """What a foreign key does with the rows that refer to a row that is deleted or changed."""
+
+    UNSAID = 0
+    RESTRICT = 1
+    CASCADE = 2
+    SET_NULL = 3
+    NO_ACTION = 4
+    SET_DEFAULT = 5
+
+
 # Plain integers: testing enum flags is ten times slower, and these are tested for every value.
 _OF_INDEXES = int(ColumnFlag.UNIQUE_KEY | ColumnFlag.MULTIPLE_KEY | ColumnFlag.PART_KEY)
 _NOT_NULL, _PRI_KEY, _UNSIGNED = int(ColumnFlag.NOT_NULL), int(ColumnFlag.PRI_KEY), int(ColumnFlag.UNSIGNED)
@@ -200,6 +211,8 @@ class IndexInfo:
     state: int
     invisible: bool
     comment: str
+    type: int = 0
+    """1 = B-tree, 2 = HASH: a word of the statement, which no server heeds; 0 = unknown."""
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
@@ -213,6 +226,7 @@ class IndexInfo:
             state=json["state"],
             invisible=bool(json.get("is_invisible")),
             comment=json.get("comment") or "",
+            type=json.get("index_type") or 0,
         )
 
 
@@ -239,6 +253,78 @@ class PartitionDef:
 
 
 @dataclass(frozen=True, slots=True)
+class ForeignKey:
+    """One foreign key."""
+
+    name: str
+    columns: tuple[str, ...]
+    ref_schema: str = ""
+    """Database of the table that it refers to; empty = the table's own."""
+    ref_table: str = ""
+    ref_columns: tuple[str, ...] = ()
+    on_delete: int = 0
+    """As ``ReferentialAction``."""
+    on_update: int = 0
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
+        """Read one element of ``fk_info``."""
+        return cls(
+            name=json["fk_name"]["O"],
+            columns=tuple(c["O"] for c in json.get("cols") or ()),
+            ref_schema=(json.get("ref_schema") or {}).get("O") or "",
+            ref_table=(json.get("ref_table") or {}).get("O") or "",
+            ref_columns=tuple(c["O"] for c in json.get("ref_cols") or ()),
+            on_delete=json.get("on_delete") or 0,
+            on_update=json.get("on_update") or 0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TtlInfo:
+    """When rows expire."""
+
+    column: str
+    interval: str
+    """An expression: ``1``."""
+    unit: int
+    """Of the interval, as TiDB's parser numbers them: 5 = DAY."""
+    enabled: bool
+    job_interval: str
+    """How often rows are looked for: ``1h``."""
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
+        """Read ``ttl_info``."""
+        return cls(json["column"]["O"], json["interval_expr"], json["interval_time_unit"], json["enable"], json.get("job_interval") or "")
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceInfo:
+    """The numbers of a sequence."""
+
+    start: int
+    increment: int
+    min_value: int
+    max_value: int
+    cache: int
+    """How many numbers a server takes at once; 0 = NOCACHE."""
+    cycle: bool
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
+        """Read ``sequence``."""
+        return cls(
+            start=json.get("sequence_start", 1),
+            increment=json.get("sequence_increment", 1),
+            min_value=json.get("sequence_min_value", 1),
+            max_value=json.get("sequence_max_value", (1 << 63) - 2),
+            cache=json.get("sequence_cache_value", 1000) if json.get("sequence_cache", True) else 0,
+            cycle=bool(json.get("sequence_cycle")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TableInfo:
     """One table, view or sequence at one schema version."""
 
@@ -257,16 +343,23 @@ class TableInfo:
     is_sequence: bool
     temp_table_type: int
     comment: str
-    foreign_keys: tuple[str, ...] = ()
-    """Names of the foreign keys."""
+    foreign_keys: tuple[ForeignKey, ...] = ()
     partition_type: int = 0
     """How rows are distributed over ``partitions``, as ``PartitionType``; 0 = not at all."""
     partition_expr: str = ""
     """What is compared with the boundaries, as TiDB writes it: `` `id` ``; empty where ``partition_columns`` are."""
     partition_columns: tuple[str, ...] = ()
     """The columns that are compared with the boundaries: RANGE COLUMNS and LIST COLUMNS."""
-    foreign_key_columns: tuple[tuple[str, ...], ...] = ()
-    """The columns of each of ``foreign_keys``."""
+    partition_num: int = 0
+    """How many partitions HASH and KEY have; TiDB counts those of RANGE and LIST, too."""
+    partition_enabled: bool = False
+    """False, and there are ``partitions``: TiDB did not partition the table, because its session may not."""
+    ttl: TtlInfo | None = None
+    sequence: SequenceInfo | None = None
+    auto_random_bits: int = 0
+    """AUTO_RANDOM: how many bits of the integer handle are random; 0 = none."""
+    shard_row_id_bits: int = 0
+    """SHARD_ROW_ID_BITS: the same of ``_tidb_rowid``."""
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
@@ -295,12 +388,22 @@ class TableInfo:
             is_sequence=json.get("sequence") is not None,
             temp_table_type=json.get("temp_table_type") or 0,
             comment=json.get("comment") or "",
-            foreign_keys=tuple(k["fk_name"]["O"] for k in json.get("fk_info") or ()),
+            foreign_keys=tuple(ForeignKey.from_json(k) for k in json.get("fk_info") or ()),
             partition_type=partition.get("type") or 0,
             partition_expr=partition.get("expr") or "",
             partition_columns=tuple(c["O"] for c in partition.get("columns") or ()),
-            foreign_key_columns=tuple(tuple(c["O"] for c in k.get("cols") or ()) for k in json.get("fk_info") or ()),
+            partition_num=partition.get("num") or 0,
+            partition_enabled=bool(partition.get("enable")),
+            ttl=TtlInfo.from_json(json["ttl_info"]) if json.get("ttl_info") else None,
+            sequence=SequenceInfo.from_json(json["sequence"]) if json.get("sequence") else None,
+            auto_random_bits=json.get("auto_random_bits") or 0,
+            shard_row_id_bits=json.get("ShardRowIDBits") or 0,
         )
+
+    @property
+    def foreign_key_names(self) -> tuple[str, ...]:
+        """Names of the foreign keys."""
+        return tuple(key.name for key in self.foreign_keys)
 
     def public_columns(self) -> tuple[ColumnInfo, ...]:
         """Every public column, generated and hidden ones too."""

@@ -143,7 +143,16 @@ def narrowed(info: TableInfo, columns: frozenset[str]) -> TableInfo:
         if all(i in offsets for i in ids):
             parts = (replace(part, offset=offsets[i]) for part, i in zip(index.columns, ids, strict=True))
             indexes.append(replace(index, columns=tuple(parts)))
-    whole = replace(info, partitions=(), partition_type=0, partition_expr="", partition_columns=(), foreign_keys=(), foreign_key_columns=())
+    whole = replace(
+        info,
+        partitions=(),
+        partition_type=0,
+        partition_expr="",
+        partition_columns=(),
+        partition_num=0,
+        partition_enabled=False,
+        foreign_keys=(),
+    )
     return replace(whole, columns=kept, indexes=tuple(indexes))
 
 

@@ -38,13 +38,12 @@ def tidy(info: TableInfo) -> TableInfo:
     columns = tuple(replace(c, offset=place) for place, c in enumerate(info.columns))
     place = {c.name: c.offset for c in columns}
     keys = [replace(k, columns=tuple(replace(c, offset=place[c.name]) for c in k.columns)) for k in info.indexes]
-    foreign = sorted(zip(info.foreign_keys, info.foreign_key_columns, strict=True))
+    foreign = sorted(info.foreign_keys, key=lambda k: k.name)
     return replace(
         info,
         columns=columns,
         indexes=tuple(sorted(keys, key=lambda k: k.name)),
-        foreign_keys=tuple(name for name, _ in foreign),
-        foreign_key_columns=tuple(names for _, names in foreign),
+        foreign_keys=tuple(foreign),
     )
 
 
@@ -57,7 +56,7 @@ def renamed(info: TableInfo, names: dict[str, str]) -> TableInfo:
         columns=tuple(replace(c, name=new(c.name)) for c in info.columns),
         indexes=tuple(replace(k, columns=tuple(replace(c, name=new(c.name)) for c in k.columns)) for k in info.indexes),
         partition_columns=tuple(map(new, info.partition_columns)),
-        foreign_key_columns=tuple(tuple(map(new, columns)) for columns in info.foreign_key_columns),
+        foreign_keys=tuple(replace(k, columns=tuple(map(new, k.columns))) for k in info.foreign_keys),
     )
 
 
@@ -84,15 +83,13 @@ def _(change: to.ModifyKey, info: TableInfo) -> TableInfo:
 
 @changed.register
 def _(change: to.DropForeignKey, info: TableInfo) -> TableInfo:
-    left = [pair for pair in zip(info.foreign_keys, info.foreign_key_columns, strict=True) if pair[0] != change.name]
-    return replace(info, foreign_keys=tuple(n for n, _ in left), foreign_key_columns=tuple(c for _, c in left))
+    return replace(info, foreign_keys=without(info.foreign_keys, change.name))
 
 
 @changed.register
 def _(change: to.AddForeignKey, info: TableInfo) -> TableInfo:
-    assert change.name not in info.foreign_keys
-    both = (*info.foreign_keys, change.name), (*info.foreign_key_columns, change.columns)
-    return replace(info, foreign_keys=both[0], foreign_key_columns=both[1])
+    assert change.key.name not in info.foreign_key_names
+    return replace(info, foreign_keys=(*info.foreign_keys, change.key))
 
 
 @changed.register

@@ -129,10 +129,10 @@ class Alteration:
         """What the clauses leave out."""
         for change in self.changes:
             match change:
-                case AddForeignKey(name):
-                    yield f"foreign key {name} left out"
-                case AddKey(key) if not self._can_make(key):
-                    yield f"expression index {key.name} left out"
+                case AddForeignKey(key):
+                    yield f"foreign key {key.name} left out"
+                case AddKey(index) if not self._can_make(index):
+                    yield f"expression index {index.name} left out"
                 case AddColumn(column) if lacks_counter(column, self.dialect):
                     yield no_counter(column)
                 case ModifyColumn(name) if lacks_counter(now := column_of(self.new, name), self.dialect):

@@ -49,7 +49,7 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
     losses = Losses(f"{schema}.{info.name}")
     if info.partitions:
         losses.add("partitions left out")
-    for name in info.foreign_keys:
+    for name in info.foreign_key_names:
         losses.add(f"foreign key {name} left out")
     parts = [column_definition(c, info, dialect, explicit=False) for c in visible(info)]
     if info.handle_columns() and info.pk_is_handle:

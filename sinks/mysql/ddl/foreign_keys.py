@@ -63,7 +63,7 @@ class ForeignKeys:
 
     def _unnamed(self, info: TableInfo, columns: _Columns) -> list[str]:
         """Those over these columns that a server has named, and otherwise than any of ``info``."""
-        known = {n.lower() for n in info.foreign_keys}
+        known = {n.lower() for n in info.foreign_key_names}
         return sorted(n for n, found in self.there.items() if found == columns and _MADE.fullmatch(n) and n.lower() not in known)
 
     def _sought(self, info: TableInfo, columns: _Columns) -> list[str]:
@@ -77,12 +77,10 @@ def drop_of_another_name(session: Target, subject: Subject) -> str:
     if subject.job.type != JobType.DROP_FOREIGN_KEY or old is None or new is None:
         return ""
     there = ForeignKeys.of(session, old)
-    names = [there.left(old.info, new.info, n) for n in old.info.foreign_keys if n not in new.info.foreign_keys]
+    names = [there.left(old.info, new.info, n) for n in old.info.foreign_key_names if n not in new.info.foreign_key_names]
     drops = ", ".join(f"DROP FOREIGN KEY {quote_name(n)}" for n in names if n)
     return f"ALTER TABLE {quoted(old.schema, old.name)} {drops}" if drops else ""
 
 
 def _upstream(info: TableInfo) -> dict[str, _Columns]:
-    known = len(info.foreign_key_columns) == len(info.foreign_keys)
-    columns: tuple[_Columns, ...] = info.foreign_key_columns if known else ((),) * len(info.foreign_keys)
-    return {name: tuple(c.lower() for c in own) for name, own in zip(info.foreign_keys, columns, strict=True)}
+    return {key.name: tuple(c.lower() for c in key.columns) for key in info.foreign_keys}

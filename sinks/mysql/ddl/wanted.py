@@ -117,7 +117,7 @@ def _table_lacks(
         bounds = partition_bounds(session, after.schema, after.name)
         yield from _name_lacks("partition", label, was, now, bounds)
         yield from _bound_lacks(label, set(now) - set(was), after.info, bounds)
-    if set(old.foreign_keys) != set(after.info.foreign_keys):
+    if set(old.foreign_key_names) != set(after.info.foreign_key_names):
         yield from _foreign_key_lacks(session, label, old, after)
 
 
@@ -244,7 +244,7 @@ def _shown(session: Target, table: TableAt) -> dict[str, Shown]:
 
 def _plain_keys(info: TableInfo) -> dict[str, IndexInfo]:
     """Keys by lower-case name, except those that the target may lack: expression indexes and implicit indexes of foreign keys."""
-    brought = {name.lower() for name in info.foreign_keys}
+    brought = {name.lower() for name in info.foreign_key_names}
     public = [i for i in info.indexes if i.state == PUBLIC and (i.unique or i.name.lower() not in brought)]
     plain = [i for i in public if not info.over_expression(i)]
     return {i.name.lower(): i for i in (*plain, *_handle_key(info))}
@@ -310,7 +310,7 @@ def has_key(index: IndexInfo, there: Mapping[str, FoundKey], info: TableInfo) ->
 
 def _foreign_key_lacks(session: Target, label: str, old: TableInfo, after: TableAt) -> Iterator[MissingChange | None]:
     there = ForeignKeys.of(session, after)
-    for name in sorted(set(after.info.foreign_keys) - set(old.foreign_keys)):
+    for name in sorted(set(after.info.foreign_key_names) - set(old.foreign_key_names)):
         yield MissingChange(f"{label}: foreign key {name} missing", "foreign key") if there.lacks(after.info, name) else None
-    for name in sorted(set(old.foreign_keys) - set(after.info.foreign_keys)):
+    for name in sorted(set(old.foreign_key_names) - set(after.info.foreign_key_names)):
         yield MissingChange(f"{label}: foreign key {name} still there", "foreign key") if there.left(old, after.info, name) else None

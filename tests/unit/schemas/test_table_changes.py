@@ -28,7 +28,7 @@ from pyspark_tidb_binlog.schemas.table_changes import (
     Repartition,
     diff,
 )
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, IndexColumn, IndexInfo, PartitionDef, TableInfo
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, ForeignKey, IndexColumn, IndexInfo, PartitionDef, TableInfo
 from tests.support.applied_changes import applied, tidy
 from tests.support.golden_case import load_case
 
@@ -48,7 +48,7 @@ def table(*columns: ColumnInfo, keys: tuple[IndexInfo, ...] = (), **more: object
 
 A, B, C, D = (column(n, name) for n, name in enumerate("abcd", 1))
 ABC = table(A, B, C)
-FOREIGN = {"foreign_keys": ("fk",), "foreign_key_columns": (("b",),)}
+FK = ForeignKey("fk", ("b",), "d", "p", ("id",), on_delete=2)
 P0, P1 = PartitionDef(11, "p0", ("10",)), PartitionDef(12, "p1", ("20",))
 PARTED = table(A, partition_type=1, partition_expr="`a`", partitions=(P0, P1))
 
@@ -87,8 +87,7 @@ def definitions(draw: st.DrawFn) -> TableInfo:
     return table(
         *columns,
         keys=tuple(keys),
-        foreign_keys=tuple(foreign),
-        foreign_key_columns=tuple((draw(st.sampled_from(names)),) for _ in foreign),
+        foreign_keys=tuple(ForeignKey(name, (draw(st.sampled_from(names)),), on_update=draw(st.integers(0, 1))) for name in foreign),
         partition_type=kind,
         partition_columns=(names[0],) if kind else (),
         partitions=tuple(PartitionDef(draw(st.integers(1, 5)), p, (draw(st.sampled_from("12")),)) for p in parts),
@@ -100,6 +99,15 @@ def definitions(draw: st.DrawFn) -> TableInfo:
 def test_changes_of_any_two_definitions_give_the_second(before: TableInfo, after: TableInfo) -> None:
     assert applied(before, diff(before, after, "ALTER TABLE t DROP COLUMN x")) == after
     assert diff(before, before) == ()
+
+
+def test_another_name_of_what_a_foreign_key_refers_to_is_no_change_of_its_table() -> None:
+    before, after = (table(A, B, foreign_keys=(replace(FK, ref_table=name),)) for name in ("p", "q"))
+    assert diff(before, after) == ()
+    assert diff(before, table(A, B, foreign_keys=(replace(FK, on_delete=3),))) == (
+        DropForeignKey("fk"),
+        AddForeignKey(replace(FK, on_delete=3)),
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,9 +136,9 @@ def test_changes_of_any_two_definitions_give_the_second(before: TableInfo, after
             table(A, keys=(key(2, "k", "a", unique=True),)),
             (DropKey("k"), AddKey(key(2, "k", "a", unique=True))),
         ),
-        (table(A, B), table(A, B, **FOREIGN), (AddForeignKey("fk", ("b",)),)),
-        (table(A, B, **FOREIGN), table(A, B), (DropForeignKey("fk"),)),
-        (table(A, B, **FOREIGN), table(A, replace(B, name="x"), foreign_keys=("fk",), foreign_key_columns=(("x",),)), (RenameColumn("b", "x"),)),
+        (table(A, B), table(A, B, foreign_keys=(FK,)), (AddForeignKey(FK),)),
+        (table(A, B, foreign_keys=(FK,)), table(A, B), (DropForeignKey("fk"),)),
+        (table(A, B, foreign_keys=(FK,)), table(A, replace(B, name="x"), foreign_keys=(replace(FK, columns=("x",)),)), (RenameColumn("b", "x"),)),
         (PARTED, replace(PARTED, partitions=(P0,)), (DropPartition("p1"),)),
         (PARTED, replace(PARTED, partitions=(P1,)), (DropPartition("p0"),)),
         (replace(PARTED, partitions=(P0,)), PARTED, (AddPartition(P1, "p0"),)),

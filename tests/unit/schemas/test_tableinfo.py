@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pyspark_tidb_binlog.schemas.errors import Corruption
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, ForeignKey, ReferentialAction, SequenceInfo, TableInfo, TtlInfo
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -76,3 +76,14 @@ def test_words_have_numbers() -> None:
 def test_json_that_is_no_table_is_refused(broken: Any) -> None:
     with pytest.raises(Corruption, match="table info of table id"):
         TableInfo.from_json(broken)
+
+
+def test_what_only_some_tables_have() -> None:
+    (key,) = newest("beyond_mysql", "fk_child").foreign_keys
+    assert key == ForeignKey("fk_1", ("pid",), "g_beyond", "fk_parent", ("id",), ReferentialAction.CASCADE, ReferentialAction.UNSAID)
+    hashed = newest("ddl", "ph")
+    assert (hashed.partition_num, hashed.partition_enabled, newest("beyond_mysql", "ttl").partition_enabled) == (4, True, False)
+    assert newest("beyond_mysql", "ttl").ttl == TtlInfo("created", "1", 5, False, "1h")
+    assert newest("beyond_mysql", "sq").sequence == SequenceInfo(10, 2, 1, (1 << 63) - 2, 1000, False)
+    assert (newest("beyond_mysql", "auto_r").auto_random_bits, newest("beyond_mysql", "shard").shard_row_id_bits) == (5, 4)
+    assert {index.type for index in newest("types", "gen").indexes} == {1}
