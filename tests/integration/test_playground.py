@@ -11,7 +11,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -141,7 +141,7 @@ def test_a_lake_is_read_with_the_lines_that_are_printed(
         replicates(job)
         python, printed = LAKE % {"dir": lake}, job.out.read_text()
         assert textwrap.indent(python, "    ") in printed and told == python.replace(str(lake), "/tmp/lake")
-        begun = Lake(spark, lake).time
+        begun = datetime.now(UTC)
         eventually(lambda: Lake(spark, lake).time > begun + timedelta(seconds=7), seconds=LONGEST, pause=0.5)
         (tables,) = re.findall(r"^    .* (tables --dir .*)$", printed, re.M)
         capsys.readouterr()
