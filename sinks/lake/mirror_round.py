@@ -60,6 +60,8 @@ class OpenMirrors:
         self._handles: dict[str, MirrorTable] = {}
         self._failed: dict[int, float] = {}
         """Since when tables fail, by the monotonic clock."""
+        self.replaced_bytes = 0
+        """Of the files of mirrors, since it was set to 0."""
         self._made: list[str] = []
         """Where mirrors were made that may not be published yet."""
 
@@ -212,8 +214,7 @@ class Round:
             stamp = self._mirrors.stamp(upto_ts)
             mirror = self._mirrors.mirror(table, stamp)
             mirror.merge(net, stamp)
-            mirror.tidy(net.rows.schema, stamp)
-            return replace(table, version=mirror.version, upto_ts=upto_ts)
+            return self._tidied(table, mirror, stamp)
 
         self._changed(table, merged)
 
@@ -248,10 +249,7 @@ class Round:
             mirror_of(table).append(net.rows.filter(pc.invert(net.gone)), stamp)
 
         def done(table: MirrorState) -> MirrorState:
-            assert table.info is not None
-            mirror = mirror_of(table)
-            mirror.tidy(mirror_schema(table.info), stamp)
-            return replace(table, version=mirror.version, upto_ts=self._upto_ts)
+            return self._tidied(table, mirror_of(table), stamp)
 
         self._each(pieces, lambda table, net: None if net.fresh else was[table.table_id].append(net.found_by))
         for table_id in list(was):
@@ -261,6 +259,14 @@ class Round:
         for table_id in mirrors:
             if self.tables[table_id].state == MIRRORED:
                 self._changed(self.tables[table_id], done)
+
+    def _tidied(self, table: MirrorState, mirror: MirrorTable, stamp: Stamp) -> MirrorState:
+        """``table`` after its rows were brought to the moment of ``stamp``."""
+        assert table.info is not None
+        replaced = mirror.tidy(mirror_schema(table.info), stamp)
+        with self._lock:
+            self._mirrors.replaced_bytes += replaced
+        return replace(table, version=mirror.version, upto_ts=stamp.upto_ts)
 
     def _each(self, pieces: RowPieces, use: Callable[[MirrorState, MirrorChanges], None]) -> None:
         """The net changes of each table in each piece; the tables stay."""

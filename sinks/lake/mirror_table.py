@@ -98,6 +98,7 @@ class MirrorTable:
     def __init__(self, uri: str, table: DeltaTable) -> None:
         self.uri = uri
         self._table = table
+        self._known = set(self._files())
 
     @classmethod
     def created(cls, uri: str, schema: pa.Schema, stamp: Stamp) -> "MirrorTable":
@@ -267,14 +268,19 @@ class MirrorTable:
         """Whether a query on the table ``t`` has a row."""
         return any(pa.record_batch(batch).num_rows for batch in QueryBuilder().register("t", self._table).execute(select))
 
-    def tidy(self, schema: pa.Schema, stamp: Stamp) -> None:
-        """Few small files again, if there are many, of a table of ``schema``. delta-rs's own compaction refuses a table with column mapping."""
+    def tidy(self, schema: pa.Schema, stamp: Stamp) -> int:
+        """Few small files again, if there are many, of a table of ``schema``. delta-rs's own compaction refuses a table with column mapping.
+
+        Returns the bytes of the files that are not there any more since the last call: what readers of former versions still need.
+        """
         small = [file for file in self._files() if file.size < _SMALL_BYTES and not file.closed]
         if len(small) > _MOST_FILES:
             stored, parts = self.stored_schema(schema), list[WrittenPart]()
             for run in runs(batch for file in small for batch in _batches(self._rows_of(file, stored))):
                 parts += written_files(self.uri, stored, iter(run), FULL if sum(batch.nbytes for batch in run) >= RUN_BYTES else "parts")
             self._swap(parts, small, stamp, data_change=False)
+        before, self._known = self._known, set(self._files())
+        return sum(file.size for file in before - self._known)
 
 
 _FEATURES = (

@@ -38,6 +38,10 @@ _log = logging.getLogger(__name__)
 
 MUCH = 100_000
 """Row changes after which a moment is published before its time. A DDL counts as many: until it is followed, readers stop before it."""
+_REPLACED_BYTES = 16 << 20
+"""Of files of mirrors that a round replaces, for which an interval is waited. They are kept for hours."""
+_LONGEST = 3600.0
+"""Seconds that are waited at most."""
 _ROUND_BYTES = 64 << 20
 """Of the ledger's files, which are compressed, in one round."""
 _RETRY_SECONDS = 5.0
@@ -121,17 +125,20 @@ class Mirrors:
                 return
 
     def _follow(self) -> None:
-        begun = 0.0
+        begun, pause = 0.0, self._interval
         while True:
             with self._wake:
-                due = begun + self._interval
+                due = begun + pause
                 while not self._ending and (not self._changes or (self._changes < MUCH and time.monotonic() < due)):
                     self._wake.wait(max(0.0, due - time.monotonic()) if self._changes else None)
-                self._changes, ending, begun = 0, self._ending, time.monotonic()
+                self._changes, ending, begun, pause = 0, self._ending, time.monotonic(), self._interval
             try:
                 upto_ts = self.catch_up()
                 if upto_ts is not None and self._load_tables(upto_ts):
                     self._retry_soon()
+                else:
+                    pause = pause_after(self._open.replaced_bytes, self._interval)
+                    self._open.replaced_bytes = 0
                 if not ending:
                     self._old_versions.look()
             except LeaseLost as error:
@@ -292,6 +299,11 @@ class Mirrors:
         if words not in self._told:
             self._told.add(words)
             _log.warning("%s", words)
+
+
+def pause_after(replaced_bytes: int, interval: float) -> float:
+    """Seconds from a round that has replaced so many bytes of files to the next one; pure."""
+    return max(interval, min(_LONGEST, interval * replaced_bytes / _REPLACED_BYTES))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 import datetime
 import signal
+import time
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -133,6 +135,38 @@ def test_a_round_holds_a_file_and_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     replicate(sink, case="bank")
     sink.close()
     assert_mirrored("bank", tmp_path)
+
+
+def test_what_was_replaced_puts_the_next_moment_off() -> None:
+    waits = [mirrors.pause_after(size << 20, 30.0) for size in (0, 16, 160, 1 << 20)]
+    assert waits == [30.0, 30.0, 300.0, 3600.0]
+    assert mirrors.pause_after(1 << 40, 0.0) == 0.0
+    assert mirrors.pause_after(1 << 40, 7200.0) == 7200.0
+
+
+def test_a_moment_that_was_put_off_comes_with_many_changes_and_at_the_end(tmp_path: Path) -> None:
+    rounds = list[int]()
+
+    class Costly(mirrors.Mirrors):
+        def catch_up(self) -> int:
+            self._open.replaced_bytes += 1 << 40
+            rounds.append(self._changes)
+            return 1
+
+        def _load_tables(self, ts: int) -> bool:
+            return False
+
+    one = Costly(str(tmp_path), 0.01, 60.0, Selection())
+    one._old_versions = SimpleNamespace(look=lambda: None)  # type: ignore[assignment]
+    one.start(1)
+    eventually(lambda: len(rounds) == 1)
+    one.note(1)
+    time.sleep(0.2)
+    assert len(rounds) == 1
+    one.note(mirrors.MUCH)
+    eventually(lambda: len(rounds) == 2)
+    one.close()
+    assert len(rounds) == 3
 
 
 def test_a_table_whose_beginning_the_ledger_lacks_is_stale(tmp_path: Path) -> None:
