@@ -34,7 +34,7 @@ from pyspark_tidb_binlog.schemas.table_changes import (
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, IndexInfo, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition, is_now, lacks_counter
+from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition, is_now, lacks_counter, lacks_sequence
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declared_literal, fills_otherwise, origin_literal
 from pyspark_tidb_binlog.sinks.mysql.ddl.fit import differs
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
@@ -133,11 +133,12 @@ class Alteration:
                     yield f"foreign key {key.name} left out"
                 case AddKey(index) if not self._can_make(index):
                     yield f"expression index {index.name} left out"
-                case AddColumn(column) if lacks_counter(column, self.dialect):
-                    yield no_counter(column)
-                case ModifyColumn(name) if lacks_counter(now := column_of(self.new, name), self.dialect):
-                    if not lacks_counter(self.former(now), self.dialect):
-                        yield no_counter(now)
+                case AddColumn(column):
+                    yield from left_out(column, self.dialect)
+                case ModifyColumn(name):
+                    column = column_of(self.new, name)
+                    before = set(left_out(replace(self.former(column), name=name), self.dialect))
+                    yield from (loss for loss in left_out(column, self.dialect) if loss not in before)
 
     def filled(self) -> list[ColumnInfo]:
         """The added columns whose default is not the value that older rows get."""
@@ -217,7 +218,10 @@ class Alteration:
 
     def _differs(self, was: ColumnInfo, column: ColumnInfo) -> bool:
         """Whether a column of the target that has the new name already needs another definition."""
-        before = column_definition(replace(was, name=column.name), self.old, self.dialect, explicit=True)
+        was = replace(was, name=column.name)
+        if list(left_out(was, self.dialect)) != list(left_out(column, self.dialect)):
+            return True
+        before = column_definition(was, self.old, self.dialect, explicit=True)
         # Where TiDB has a TEXT(50), the target may have chosen a smaller type.
         return before != column_definition(column, self.new, self.dialect, explicit=True) or differs(was, column)
 
@@ -243,9 +247,12 @@ def column_of(info: TableInfo, name: str) -> ColumnInfo:
     return next(c for c in info.columns if c.name == name)
 
 
-def no_counter(column: ColumnInfo) -> str:
-    """The loss of a column whose values the target does not count up."""
-    return f"column {column.name}: AUTO_INCREMENT left out"
+def left_out(column: ColumnInfo, dialect: Dialect) -> Iterator[str]:
+    """What the target's definition of a column lacks."""
+    if lacks_counter(column, dialect):
+        yield f"column {column.name}: AUTO_INCREMENT left out"
+    if lacks_sequence(column, dialect):
+        yield f"column {column.name}: default from a sequence left out"
 
 
 def _public(info: TableInfo) -> TableInfo:

@@ -55,7 +55,8 @@ def column_definition(
     parts.append("NOT NULL" if column.not_null else "NULL")
     if dialect.flavour is Flavour.MARIADB and column.generated:
         parts.pop()  # MariaDB does not accept NULL or NOT NULL on a generated column
-    clause = default_clause(column) if default is None else f"DEFAULT {default}"
+    own_default = "" if lacks_sequence(column, dialect) else default_clause(column)
+    clause = own_default if default is None else f"DEFAULT {default}"
     if clause and not column.generated:
         parts.append(clause)
     if column.flag & ColumnFlag.AUTO_INCREMENT and not lacks_counter(column, dialect):
@@ -71,6 +72,11 @@ def lacks_counter(column: ColumnInfo, dialect: Dialect) -> bool:
     """Whether the definition is without the upstream's AUTO_INCREMENT: MySQL has none for FLOAT and DOUBLE since 8.4."""
     counts = bool(column.flag & ColumnFlag.AUTO_INCREMENT)
     return counts and column.tp in (ColumnType.FLOAT, ColumnType.DOUBLE) and dialect.flavour is Flavour.MYSQL
+
+
+def lacks_sequence(column: ColumnInfo, dialect: Dialect) -> bool:
+    """Whether the definition is without the upstream's default, which is the next value of a sequence: MySQL has none."""
+    return dialect.flavour is Flavour.MYSQL and column.default_is_expr and str(column.default).lower().startswith("nextval(")
 
 
 def column_type(column: ColumnInfo) -> str:

@@ -11,9 +11,9 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.history import JobType, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, ColumnType, TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import altered_by, no_counter
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import altered_by, left_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Losses, quoted
-from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition, lacks_counter
+from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare, origin_literal
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, Subject
 
@@ -55,8 +55,8 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
     if info.handle_columns() and info.pk_is_handle:
         parts.append("PRIMARY KEY (" + ", ".join(quote_name(c.name) for c in info.handle_columns()) + ")")
     for column in visible(info):
-        if lacks_counter(column, dialect):
-            losses.add(no_counter(column))
+        for loss in left_out(column, dialect):
+            losses.add(loss)
     for index in info.indexes:
         if index.state != PUBLIC:
             continue

@@ -5,7 +5,7 @@ which is harmless: a default, an expression, a comment, whether an index is visi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_string
@@ -59,8 +59,11 @@ def read_definition(session: Target, table: TableAt) -> Definition | None:
     found = read_tables(session, [place]).get(place)
     if found is None:
         return None
+    # By the name that the server has: it may have another table that differs only in case.
+    place = found.schema, found.name
+    table = replace(table, schema=found.schema, name=found.name)
     options = "SELECT table_comment, table_collation FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
-    ((comment, collation),) = session.query(options, place)
+    (comment, collation), *_ = session.query(options, place)
     columns = {c.name.lower(): c for c in found.columns}
     return Definition(columns, read_keys(session, table), as_text(comment), as_text(collation or ""), _json_columns(session, table))
 
