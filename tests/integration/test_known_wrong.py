@@ -7,7 +7,7 @@ import pytest
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
+from tests.support.ddl_jobs import INT, column, database, history, index, job, steps_of, table
 from tests.support.ddl_target import apply, ddl_session, losses
 
 pytestmark = pytest.mark.mysql
@@ -23,13 +23,15 @@ def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
 def test_an_expression_index_and_placement_end_nothing(session: Session) -> None:
     """The real one stops at error 1064 and never starts again (ddl.md 6, VERIFIED-LIVE)."""
     columns = [column(1, "id", {**INT, "Flag": 4099}), column(2, "b")]
-    after = table(10, "t", [*columns, column(3, "c")])
+    hidden = column(4, "_V$_ue_0", hidden=True, generated_expr_string="`b` + 1")
+    indexed = table(10, "t", [*columns, hidden], index_info=[index(1, "ue", ("_V$_ue_0", 2), unique=True)])
+    after = table(10, "t", [*columns, column(3, "c"), hidden], index_info=[index(1, "ue", ("_V$_ue_0", 3), unique=True)])
     h = history(
         database(1),
         job(2, 51, schema_name="pp", query="create placement policy pp followers=2"),
         job(3, 3, table(10, "t", columns)),
-        job(4, 7, table(10, "t", columns)),
-        job(5, 56, table(10, "t", columns)),
+        job(4, 7, indexed),
+        job(5, 56, indexed),
         job(6, 5, after),
     )
     texts = {
