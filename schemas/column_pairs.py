@@ -6,7 +6,7 @@ Promises: pure; nothing is guessed: an ambiguous match gives None.
 from collections.abc import Sequence
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
-from pyspark_tidb_binlog.schemas.ddl_tokens import significant
+from pyspark_tidb_binlog.schemas.ddl_tokens import Token, significant
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 
 
@@ -44,15 +44,24 @@ def paired(query: str, old: Sequence[ColumnInfo], new: Sequence[ColumnInfo]) -> 
 
 
 def changed_names(query: str) -> dict[str, str]:
-    """Old name -> new name of each ``CHANGE [COLUMN] [IF EXISTS] old new …`` of an ALTER TABLE, in lower case."""
+    """Old name -> new name of each ``CHANGE [COLUMN] [IF EXISTS] [[database.]table.]old new …`` of an ALTER TABLE, in lower case."""
     tokens, depth, found = significant(query), 0, {}
     for place, token in enumerate(tokens):
         depth += {"(": 1, ")": -1}.get(token.text, 0)
         if depth == 0 and token.word == "CHANGE":
-            names = [t for t in tokens[place + 1 : place + 6] if t.word not in ("COLUMN", "IF", "EXISTS")]
-            if len(names) > 1:
-                found[names[0].name.lower()] = names[1].name.lower()
+            at = next((i for i in range(place + 1, len(tokens)) if tokens[i].word not in ("COLUMN", "IF", "EXISTS")), len(tokens))
+            old, at = _column_name(tokens, at)
+            new, _ = _column_name(tokens, at)
+            if old and new:
+                found[old] = new
     return found
+
+
+def _column_name(tokens: Sequence[Token], at: int) -> tuple[str, int]:
+    """The column at ``at`` in lower case, without its table and database, and the index after it; empty at the end of the text."""
+    while at + 2 < len(tokens) and tokens[at + 1].text == ".":
+        at += 2
+    return (tokens[at].name.lower(), at + 1) if at < len(tokens) else ("", at)
 
 
 def _same(old: Sequence[ColumnInfo], new: Sequence[ColumnInfo]) -> dict[str, ColumnInfo]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
-from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, kind_of
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.table_changes import (
@@ -49,9 +49,12 @@ UNCLEAR = "a column that is gone may be one that came under another name, and th
 
 
 def by_changes(subject: Subject, dialect: Dialect) -> bool:
-    """Whether the job is executed change by change: not at a TiDB, which is given its own text."""
-    altering = subject.job.kind.effect is JobEffect.ALTERS and subject.old is not None and subject.new is not None
-    return altering and dialect.flavour is not Flavour.TIDB
+    """Whether the job is executed change by change: not at a TiDB, which is given its own text, and not if there is more than ``Alteration`` makes."""
+    job, old, new = subject.job, subject.old, subject.new
+    if job.kind.effect is not JobEffect.ALTERS or old is None or new is None or dialect.flavour is Flavour.TIDB:
+        return False
+    # A multi-schema change may also add foreign keys, and set AUTO_INCREMENT.
+    return old.info.foreign_key_names == new.info.foreign_key_names and all(kind_of(t).effect is JobEffect.ALTERS for t in job.sub_jobs)
 
 
 def altered_by(subject: Subject, dialect: Dialect) -> "Alteration | None":
@@ -67,7 +70,7 @@ class OwnColumn(NamedTuple):
     type: str = ""
     """The whole type; empty: it is the upstream's."""
     charset: Charset | None = None
-    """None: it is the upstream's."""
+    """None: it is the upstream's; without a name: the type has none."""
 
 
 AS_UPSTREAM = OwnColumn()

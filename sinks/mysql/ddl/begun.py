@@ -13,10 +13,14 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import Job
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.sinks.engine.choice import decided
+from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import altered_by, by_changes
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import INTENT, REFUSED
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import EarlierTry, ExecutionCheck, snapshot_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
+from pyspark_tidb_binlog.sinks.mysql.ddl.present import missing, read_definition
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
@@ -52,15 +56,22 @@ def begun(session: Target, waiting: WaitingDdls, config: ApplyConfig, cluster_id
         if subject.given.form is DdlForm.NOTHING or (dialect.flavour is not Flavour.TIDB and _scattered(session, subject)):
             continue
         earlier = EarlierTry(state == REFUSED, bool(json.loads(tries or "[]")), SchemaSnapshot.from_json(picture))
-        now = snapshot_of(session, subject)
         where = f"DDL of job {step.job.id} on {subject.label}"
         try:
-            if ExecutionCheck(session, step, subject, dialect, marks).has_run(earlier, now):
+            if _has_run(session, step, subject, dialect, earlier, marks):
                 yield step.job, note(where, "an earlier life began it, and the target shows its effect: it is not executed again")
         except RetryableApplyError:
             raise
         except ApplyError as error:
             yield step.job, hinders(where, str(error), "decide this before you start the stream")
+
+
+def _has_run(session: Target, step: DdlStep, subject: Subject, dialect: Dialect, earlier: EarlierTry, marks: str) -> bool:
+    if not by_changes(subject, dialect):
+        return ExecutionCheck(session, step, subject, dialect, marks).has_run(earlier, snapshot_of(session, subject))
+    altered, old = altered_by(subject, dialect), subject.old
+    there = read_definition(session, old) if old else None
+    return altered is not None and there is not None and not altered.clauses(missing(altered, there))
 
 
 def _scattered(session: Target, subject: Subject) -> bool:

@@ -44,11 +44,13 @@ def column_definition(
     """The definition of one column.
 
     ``explicit``: write the charset even if it is the table's. ``default``: a literal instead of the declared default; ``type_``: a type
-    with its length instead of the declared one; ``charset``: instead of the upstream's.
+    with its length instead of the declared one; ``charset``: instead of the upstream's; without a name: the type has none.
     """
     parts = [quote_name(column.name), type_ or column_type(column)]
     own = charset or dialect.column_charset(column, info)
-    if is_text_or_words(column) and (explicit or own != dialect.charset(info.charset, info.collate)):
+    if own.charset and (
+        charset is not None or (is_text_or_words(column) and (explicit or own != dialect.charset(info.charset, info.collate)))
+    ):
         parts.append(charset_text(own))
     if column.generated:
         parts.append(f"GENERATED ALWAYS AS ({expression(column.generated_expr)}) {'STORED' if column.generated_stored else 'VIRTUAL'}")

@@ -31,7 +31,7 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
-from pyspark_tidb_binlog.schemas.table_changes import AddColumn, TableChange
+from pyspark_tidb_binlog.schemas.table_changes import AddColumn, DropColumn, TableChange
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.added_before import of_another_kind, other_values
@@ -287,6 +287,8 @@ class _Run:
         """The changes that the target does not have, and the statement that makes them; empty if nothing need be made."""
         there = read_definition(self._session, self._table)
         left = missing(altered, there) if there else altered.changes
+        if self._handed_over is not None and there:
+            left = tuple(c for c in left if not (isinstance(c, DropColumn) and self._handed_over.another_by_now(c.name, there.columns)))
         clauses = altered.clauses(left, own_columns(altered, there) if there else None)
         return left, f"ALTER TABLE {quoted(self._table.schema, self._table.name)} {', '.join(clauses)}" if clauses else ""
 

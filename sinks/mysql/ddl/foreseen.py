@@ -199,6 +199,9 @@ class _Look:
         subject = self._subject
         altered = altered_by(subject, self._dialect)
         clauses = altered.clauses() if altered else []
+        if why := clock_of(self._session, subject, " ".join(clauses)).why_not:
+            yield self._refused(why)
+            return
         said = self._said(f"ALTER TABLE {quoted(subject.schema, subject.name)} {', '.join(clauses)}") if clauses else ""
         if altered is None or said:
             yield self._refused(said or UNCLEAR)

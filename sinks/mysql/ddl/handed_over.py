@@ -9,13 +9,15 @@ statement was (drainer.md 5.6). Here these numbers are accepted only in this spa
     RECOVER TABLE             executed if the table is there; otherwise undecided: the span may have dropped another table, which the target would restore
     ADD INDEX, FOREIGN KEY    executed if the table has it: without a name, a second index would be made
     CREATE TABLE              an existing table is accepted if it is equal, or if a later DDL of the history explains the difference
+    DROP COLUMN               not of a column that a later DDL has given this name: another Drainer has dropped the one, and renamed the other
     all others                executed; an error that says "already so" is accepted
 
 Promises: reads only.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
+from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory, TableAt
@@ -81,6 +83,19 @@ class HandedOver:
         if kind.makes_tables and error.errno == _EXISTS_TABLE:
             return new is not None and self.stands(new)
         return kind.effect is not JobEffect.RENAMES and error.errno in _ALREADY_SO
+
+    def another_by_now(self, name: str, there: Collection[str]) -> bool:
+        """Whether the target's column of this name, which the DDL drops, is one that stays, under the name that a later DDL has given it.
+
+        ``there``: lower-case names of the target's columns.
+        """
+        old, new = self._subject.old, self._subject.new
+        if old is None or new is None:
+            return False
+        gone = {c.id for c in visible(new.info) if c.name.lower() not in there} & {c.id for c in visible(old.info)}
+        later = self._history.jobs_of_table(new.table_id, self._subject.job.version, self._history.newest_version) if gone else ()
+        tables = (table for job in later if (table := self._history.table_at(new.table_id, job.version)) is not None)
+        return any(c.id in gone and c.name.lower() == name.lower() for table in tables for c in visible(table.info))
 
     def stands(self, table: TableAt) -> bool:
         """Whether the existing table is the table that the DDL creates, or what later DDLs have made of it."""

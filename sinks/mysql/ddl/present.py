@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.schemas.table_changes import (
     TableChange,
 )
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnInfo, ColumnType
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import AS_UPSTREAM, Alteration, OwnColumn, column_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import AS_UPSTREAM, Alteration, OwnColumn, column_of, keys_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import is_text_or_words
 from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_type, is_now
@@ -94,6 +94,8 @@ def _own(found: TargetColumn, was: ColumnInfo | None, now: ColumnInfo | None, al
         return AS_UPSTREAM
     same = now is None or column_type(was) == column_type(now)
     type_ = found.type if same and not same_type(found.type, was) else ""
+    if type_ and not (found.collation and is_text_or_words(was)):
+        return OwnColumn(type_, Charset(found.charset, found.collation))
     if not found.collation or not is_text_or_words(was) or (now is not None and (was.charset, was.collate) != (now.charset, now.collate)):
         return OwnColumn(type_)
     known = {spelled(c.collate) for c in accepted_charsets(altered.dialect, was, altered.old, None)}
@@ -107,7 +109,7 @@ def _is_there(change: TableChange, altered: Alteration, there: Definition) -> bo
             # A column that the table had under this name, as a frozen one may have, is not the one that comes.
             had = any(c.name.lower() == column.name.lower() for c in visible(altered.old))
             found = None if had else columns.get(column.name.lower())
-            return found is not None and not (found.generated and not column.generated) and not _misfit(found, column, None, altered)
+            return found is not None and found.generated == column.generated and not _misfit(found, column, None, altered)
         case DropColumn(name):
             return name.lower() not in columns
         case RenameColumn(before, after):
@@ -122,14 +124,18 @@ def _is_there(change: TableChange, altered: Alteration, there: Definition) -> bo
             column = column_of(altered.new, name)
             was, found = altered.former(column), columns.get(name.lower())
             still_json = name.lower() in there.json and column.tp != ColumnType.JSON
-            if found is None or not changed or still_json or (was.flag ^ column.flag) & _NOT_SHOWN:
+            if found is None or not changed or still_json or _may_be_former(found, was, column) or (was.flag ^ column.flag) & _NOT_SHOWN:
                 return False
             others = {field for field, _ in changed} - _SHOWN
             return (not others or (others == {"default"} and _has_default(found, column))) and not _misfit(found, column, was, altered)
         case AddKey(key):
-            return has_key(key, there.keys, altered.new)
+            return has_key(
+                key, keys, altered.new, exactly=any(isinstance(c, DropKey) and c.name.lower() == key.name.lower() for c in altered.changes)
+            )
         case DropKey(name):
-            return name.lower() not in keys
+            # One that comes back under its name, over other parts of its columns, is not dropped again.
+            again = [k for k in keys_of(altered.changes) if k.name.lower() == name.lower()]
+            return name.lower() not in keys or any(has_key(k, keys, altered.new, exactly=True) for k in again)
         case RenameKey(before, after):
             return before.lower() not in keys and after.lower() in keys
         case AlterOption("comment", value):
@@ -137,6 +143,13 @@ def _is_there(change: TableChange, altered: Alteration, there: Definition) -> bo
         case AlterOption("charset" | "collate"):
             return spelled(there.collation) == spelled(altered.dialect.charset(altered.new.charset, altered.new.collate).collate)
     return False
+
+
+def _may_be_former(found: TargetColumn, was: ColumnInfo, column: ColumnInfo) -> bool:
+    """Whether the target's column may have its former type still, where that passes for the new one: another width, or a LONGTEXT that becomes JSON."""
+    former, wanted, there = column_type(was), column_type(column).lower(), found.type.lower()
+    alike = former.lower() != wanted and same_type(former, column, was)
+    return alike and (there == former.lower() or ("(" in wanted and there != wanted))
 
 
 def _has_default(found: TargetColumn, column: ColumnInfo) -> bool:

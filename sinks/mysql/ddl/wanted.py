@@ -295,8 +295,8 @@ def read_keys(session: Target, table: TableAt) -> dict[str, FoundKey]:
     return found
 
 
-def has_key(index: IndexInfo, there: Mapping[str, FoundKey], info: TableInfo) -> bool:
-    """Whether one of the target's keys is this one; ``info``: its table."""
+def has_key(index: IndexInfo, there: Mapping[str, FoundKey], info: TableInfo, *, exactly: bool = False) -> bool:
+    """Whether one of the target's keys is this one; ``info``: its table; ``exactly``: with its prefixes, also if it is not unique."""
     unique, parts = there.get(index.name.lower(), (False, ()))
     if unique != (index.unique or index.primary) or tuple(n for n, _ in parts) != tuple(
         "" if c.hidden else c.name.lower() for c in info.index_columns(index)
@@ -305,7 +305,7 @@ def has_key(index: IndexInfo, there: Mapping[str, FoundKey], info: TableInfo) ->
     # The prefix length matters for unique keys only: on the others a different one only affects speed.
     lengths = {c.name.lower(): c.flen for c in info.columns}
     whole = [None if c.length in (WHOLE_COLUMN, lengths.get(c.name.lower())) else c.length for c in index.columns]
-    return not unique or [None if p == lengths.get(n) else p for n, p in parts] == whole
+    return not (unique or exactly) or [None if p == lengths.get(n) else p for n, p in parts] == whole
 
 
 def _foreign_key_lacks(session: Target, label: str, old: TableInfo, after: TableAt) -> Iterator[MissingChange | None]:

@@ -1,0 +1,225 @@
+"""ALTERs that are made change by change, where a server, a person or another Drainer leaves the table between its two definitions. Real SQL."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import DdlRefused
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.choice import decided
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
+from pyspark_tidb_binlog.sinks.mysql.ddl.begun import begun
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
+from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, steps_of, table
+from tests.support.ddl_target import CONFIG, MARKS, apply, ddl_session, dying
+from tests.support.leases import held
+
+pytestmark = pytest.mark.mysql
+
+ID = column(1, "id", {**INT, "Flag": 4099})
+BYTES = {**VARCHAR, "Charset": "binary", "Collate": "binary", "Flag": 128}
+LONGTEXT = {**VARCHAR, "Tp": 251, "Flen": 4294967295}
+JSON = {**BYTES, "Tp": 245, "Flen": 4294967295}
+TIMESTAMP, DATETIME = ({**INT, "Tp": tp, "Flen": 19, "Flag": 128} for tp in (7, 12))
+
+
+@pytest.fixture
+def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
+    with ddl_session(mariadb.target()) as session:
+        yield session
+
+
+def of(*columns: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return table(10, "t", [ID, *columns], **more)
+
+
+def number(length: int, flag: int) -> dict[str, Any]:
+    return {**INT, "Flen": length, "Flag": flag}
+
+
+def made(
+    session: Session,
+    before: dict[str, Any],
+    create: str,
+    *ddls: tuple[int, dict[str, Any], str],
+    by_hand: tuple[str, ...] = (),
+    **more: Any,
+) -> tuple[SchemaHistory, list[DdlStep]]:
+    """The history, and the steps after the one that makes the table; ``more``: of the last job."""
+    jobs = [job(n, kind, info, query=text, **(more if n == len(ddls) + 2 else {})) for n, (kind, info, text) in enumerate(ddls, 3)]
+    h = history(database(1), job(2, 3, before, query=create), *jobs)
+    first, making, *others = steps_of(h, {})
+    for step in (first, making):
+        apply(session, step, h)
+    for sql in by_hand:
+        session.execute(sql)
+    session.commit()
+    return h, others
+
+
+def shown(session: Session) -> str:
+    return str(session.query("SHOW CREATE TABLE d.t")[0][1])
+
+
+@pytest.mark.parametrize("point", ["", "after-ddl-intent", "after-ddl", "before-ddl-done"])
+@pytest.mark.parametrize("unique", [False, True])
+def test_a_key_whose_prefix_became_its_column_stays(session: Session, unique: bool, point: str) -> None:
+    """A TiDB makes the key whole where its column becomes shorter, and a server does so by itself."""
+    key = index(1, "k", ("c", 1), unique=unique)
+    prefixed = {**key, "idx_cols": [{**key["idx_cols"][0], "length": 10}]}
+    before = of(column(2, "c", VARCHAR), index_info=[prefixed])
+    after = of(column(3, "c", {**VARCHAR, "Flen": 5}), index_info=[{**key, "id": 2}])
+    create = f"CREATE TABLE t (id INT PRIMARY KEY, c VARCHAR(20), {'UNIQUE ' * unique}KEY k (c(10)))"
+    h, (step,) = made(session, before, create, (12, after, "ALTER TABLE t MODIFY c VARCHAR(5)"))
+    if point:
+        with dying(point):
+            apply(session, step, h)
+        session.rollback()
+    assert apply(session, step, h).state == "done"
+    assert f"{'UNIQUE ' * unique}KEY `k` (`c`)" in shown(session) and "varchar(5)" in shown(session)
+
+
+@pytest.mark.parametrize("kind", [12, 61])
+@pytest.mark.parametrize("names", ["t.a b", "`d`.`t`.`a` `b`", "t.a t.b", "COLUMN IF EXISTS a b"])
+def test_a_converted_column_that_the_text_names_with_its_table_keeps_its_rows(session: Session, names: str, kind: int) -> None:
+    change = (kind, of(column(3, "b", VARCHAR)), f"ALTER TABLE t CHANGE {names} VARCHAR(20)")
+    create = "CREATE TABLE t (id INT PRIMARY KEY, a INT)"
+    h, (step,) = made(session, of(column(2, "a")), create, change, by_hand=("INSERT INTO d.t VALUES (1, 7)",))
+    apply(session, step, h)
+    assert session.query("SELECT b FROM d.t") == [("7",)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "declared", "own", "wanted"),
+    [
+        (VARCHAR, "VARCHAR(20)", "VARBINARY(30)", "`c` varbinary(30) DEFAULT NULL COMMENT 'x'"),
+        (VARCHAR, "VARCHAR(20)", "BIGINT", "`c` bigint(20) DEFAULT NULL COMMENT 'x'"),
+        (BYTES, "VARBINARY(20)", "VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", "varchar(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"),
+    ],
+)  # fmt: skip
+def test_somebody_s_own_type_keeps_what_texts_it_has(session: Session, kind: dict[str, Any], declared: str, own: str, wanted: str) -> None:
+    """Bytes where the upstream has a text, and the reverse, in a table whose texts are of another charset."""
+    by_hand = ("ALTER TABLE d.t DEFAULT CHARSET latin1", f"ALTER TABLE d.t MODIFY c {own}")
+    change = (12, of(column(2, "c", kind, comment="x")), f"ALTER TABLE t MODIFY c {declared} COMMENT 'x'")
+    h, (step,) = made(session, of(column(2, "c", kind)), f"CREATE TABLE t (id INT PRIMARY KEY, c {declared})", change, by_hand=by_hand)
+    assert apply(session, step, h).how == "changes"
+    assert wanted in shown(session) and "COMMENT 'x'" in shown(session)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "text", "wanted"),
+    [
+        (("INT(5) UNSIGNED ZEROFILL", number(5, 96)), ("INT(8) UNSIGNED ZEROFILL", number(8, 96)), "7", "int(8) unsigned zerofill"),
+        (("TINYINT(1)", {**number(1, 0), "Tp": 1}), ("TINYINT", {**number(4, 0), "Tp": 1}), "7", "tinyint(4)"),
+        (("TINYINT", {**number(4, 0), "Tp": 1}), ("TINYINT(1)", {**number(1, 0), "Tp": 1}), "7", "tinyint(1)"),
+        (("LONGTEXT", LONGTEXT), ("JSON", JSON), "'[1]'", "json_valid"),
+    ],
+)
+@pytest.mark.parametrize("point", ["", "after-ddl"])
+def test_what_a_type_does_not_show_is_made(
+    session: Session, was: tuple[str, Any], now: tuple[str, Any], text: str, wanted: str, point: str
+) -> None:
+    change = (12, of(column(2, "c", now[1])), f"ALTER TABLE t MODIFY c {now[0]}")
+    create = f"CREATE TABLE t (id INT PRIMARY KEY, c {was[0]})"
+    h, (step,) = made(session, of(column(2, "c", was[1])), create, change, by_hand=(f"INSERT INTO d.t VALUES (1, {text})",))
+    if point:
+        with dying(point):
+            apply(session, step, h)
+        session.rollback()
+    apply(session, step, h)
+    assert wanted in shown(session)
+
+
+def test_a_plain_column_is_not_the_generated_one_that_comes(session: Session) -> None:
+    """No row would have its value."""
+    after = of(column(2, "a"), column(3, "g", INT, generated_expr_string="`a` + 1"))
+    change = (5, after, "ALTER TABLE t ADD COLUMN g INT AS (a + 1)")
+    by_hand = ("ALTER TABLE d.t ADD COLUMN g INT",)
+    h, (step,) = made(session, of(column(2, "a")), "CREATE TABLE t (id INT PRIMARY KEY, a INT)", change, by_hand=by_hand)
+    with pytest.raises(DdlRefused, match="Duplicate column"):
+        apply(session, step, h)
+
+
+@pytest.mark.parametrize(
+    ("clauses", "parts", "info", "wanted"),
+    [
+        (
+            "ADD CONSTRAINT fk FOREIGN KEY (n) REFERENCES p (id)",
+            (7, 9),
+            {
+                "index_info": [index(1, "fk", ("n", 1))],
+                "fk_info": [
+                    {"id": 1, "fk_name": {"O": "fk"}, "ref_table": {"O": "p"}, "cols": [{"O": "n"}], "ref_cols": [{"O": "id"}], "state": 5}
+                ],
+            },
+            "CONSTRAINT `fk` FOREIGN KEY (`n`) REFERENCES `p` (`id`)",
+        ),
+        ("ADD INDEX k (n), AUTO_INCREMENT = 5000", (7, 13), {"index_info": [index(1, "k", ("n", 1))]}, "AUTO_INCREMENT=5000"),
+    ],
+)
+def test_what_is_no_change_of_columns_and_keys_is_made_by_the_text(
+    session: Session, clauses: str, parts: tuple[int, ...], info: dict[str, Any], wanted: str
+) -> None:
+    """TiDB makes one job of a foreign key and the index that it needs."""
+    change = (61, of(column(2, "n"), **info), f"ALTER TABLE t {clauses}")
+    create = "CREATE TABLE t (id INT PRIMARY KEY AUTO_INCREMENT, n INT)"
+    by_hand = ("CREATE TABLE d.p (id INT PRIMARY KEY)",)
+    sub_jobs = {"sub_jobs": [{"type": part} for part in parts]}
+    h, (step,) = made(session, of(column(2, "n")), create, change, by_hand=by_hand, multi_schema_info=sub_jobs)
+    assert not apply(session, step, h).losses and wanted in shown(session)
+
+
+def safely(session: Session, step: DdlStep, h: SchemaHistory) -> DdlOutcome:
+    step = decided(step, h, Selection.of(CONFIG))
+    return apply_ddl(session, step, h, CONFIG, held(session, schema=MARKS), lambda _: None, safe_from=0)
+
+
+@pytest.mark.parametrize("executed", [0, 1, 2])
+@pytest.mark.parametrize("more", [(), (column(4, "c"),)])
+def test_a_column_that_another_drainer_gave_the_name_of_a_dropped_one_stays(
+    session: Session, more: tuple[dict[str, Any], ...], executed: int
+) -> None:
+    drop = f"ALTER TABLE t DROP COLUMN x{', ADD COLUMN c INT' * len(more)}"
+    rename = "ALTER TABLE t CHANGE y x INT"
+    ddls = (61, of(column(3, "y"), *more), drop), (12, of(column(3, "x"), *more), rename)
+    create = "CREATE TABLE t (id INT PRIMARY KEY, x INT, y INT)"
+    by_hand = ("INSERT INTO d.t VALUES (1, 2, 3)", "USE d", *(drop, rename)[:executed])
+    h, steps = made(session, of(column(2, "x"), column(3, "y")), create, *ddls, by_hand=by_hand)
+    for step in steps:
+        safely(session, step, h)
+    assert session.query("SELECT x FROM d.t") == [(3,)] and "`y`" not in shown(session)
+
+
+def waiting(h: SchemaHistory) -> WaitingDdls:
+    return WaitingDdls(25, h, AppliedJobs(2))
+
+
+def test_a_default_that_was_only_begun_is_not_called_done(session: Session) -> None:
+    change = (15, of(column(2, "a", default="6")), "ALTER TABLE t ALTER COLUMN a SET DEFAULT 6")
+    h, (step,) = made(session, of(column(2, "a")), "CREATE TABLE t (id INT PRIMARY KEY, a INT)", change)
+    with dying("after-ddl-intent"):
+        apply(session, step, h)
+    session.rollback()
+    assert not list(begun(session, waiting(h), CONFIG, 1))
+    with dying("after-ddl"):
+        apply(session, step, h)
+    session.rollback()
+    ((_, remark),) = begun(session, waiting(h), CONFIG, 1)
+    assert "it is not executed again" in str(remark)
+
+
+def test_a_zone_that_nobody_knows_is_foreseen(session: Session) -> None:
+    change = (12, of(column(3, "a", DATETIME)), "ALTER TABLE t MODIFY a DATETIME")
+    zone = {"location": {"name": "Mars/Olympus", "offset": 0}}
+    create = "CREATE TABLE t (id INT PRIMARY KEY, a TIMESTAMP NULL)"
+    h, (step,) = made(session, of(column(2, "a", TIMESTAMP)), create, change, reorg_meta=zone)
+    (remark,) = foreseen(session, waiting(h), CONFIG, {("d", "t")}, {"d"})
+    assert "the time zone 'Mars/Olympus'" in str(remark)
+    with pytest.raises(DdlRefused, match="time zone 'Mars/Olympus'"):
+        apply(session, step, h)
