@@ -16,6 +16,7 @@ from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, kind_of
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
+from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.table_changes import (
     AddColumn,
     AddForeignKey,
@@ -33,7 +34,7 @@ from pyspark_tidb_binlog.schemas.table_changes import (
 )
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, IndexInfo, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition, is_now, lacks_counter, lacks_sequence
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declared_literal, fills_otherwise, origin_literal
 from pyspark_tidb_binlog.sinks.mysql.ddl.fit import differs
@@ -238,6 +239,11 @@ class Alteration:
             case MoveColumn(name):
                 return column_of(self.new, name).hidden
         return False
+
+
+def alter_table(table: TableAt, clauses: Collection[str]) -> str:
+    """The statement that makes ``clauses``; empty if there are none."""
+    return f"ALTER TABLE {quoted(table.schema, table.name)} {', '.join(clauses)}" if clauses else ""
 
 
 def keys_of(changes: Collection[TableChange]) -> list[IndexInfo]:

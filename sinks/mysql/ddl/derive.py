@@ -11,7 +11,7 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.history import JobType, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, ColumnType, TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import altered_by, left_out
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import alter_table, altered_by, left_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Losses, quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare, origin_literal
@@ -41,7 +41,7 @@ def derive(subject: Subject, dialect: Dialect) -> tuple[Rewritten, ...]:
     for loss in altered.losses():
         losses.add(loss)
     then = declare(name, altered.filled(), new.info, dialect)
-    return (Rewritten(f"ALTER TABLE {name} {', '.join(clauses)}", tuple(losses.texts), then),)
+    return (Rewritten(alter_table(old, clauses), tuple(losses.texts), then),)
 
 
 def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:

@@ -35,7 +35,7 @@ from pyspark_tidb_binlog.schemas.table_changes import AddColumn, DropColumn, Tab
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.added_before import of_another_kind, other_values
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Alteration, altered_by, by_changes, keys_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Alteration, alter_table, altered_by, by_changes, keys_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.converted import converted_otherwise
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in_clock, in_zone
@@ -290,7 +290,7 @@ class _Run:
         if self._handed_over is not None and there:
             left = tuple(c for c in left if not (isinstance(c, DropColumn) and self._handed_over.another_by_now(c.name, there.columns)))
         clauses = altered.clauses(left, own_columns(altered, there) if there else None)
-        return left, f"ALTER TABLE {quoted(self._table.schema, self._table.name)} {', '.join(clauses)}" if clauses else ""
+        return left, alter_table(self._table, clauses)
 
     @property
     def _table(self) -> TableAt:

@@ -17,8 +17,8 @@ from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, altered_by, by_changes
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, quoted
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, alter_table, altered_by, by_changes
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import clock_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import why_not_restored
@@ -202,7 +202,7 @@ class _Look:
         if why := clock_of(self._session, subject, " ".join(clauses)).why_not:
             yield self._refused(why)
             return
-        said = self._said(f"ALTER TABLE {quoted(subject.schema, subject.name)} {', '.join(clauses)}") if clauses else ""
+        said = self._said(alter_table(subject.old, clauses)) if clauses and subject.old else ""
         if altered is None or said:
             yield self._refused(said or UNCLEAR)
             return

@@ -28,8 +28,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import is_text_or_words
 from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_type, is_now
 from pyspark_tidb_binlog.sinks.mysql.ddl.fit import Shown, misfit, same_type, spelled
-from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import FoundKey, accepted_charsets, has_key, read_keys
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import FoundKey, accepted_charsets, has_key, json_columns, read_keys
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
 
@@ -65,17 +64,7 @@ def read_definition(session: Target, table: TableAt) -> Definition | None:
     options = "SELECT table_comment, table_collation FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
     (comment, collation), *_ = session.query(options, place)
     columns = {c.name.lower(): c for c in found.columns}
-    return Definition(columns, read_keys(session, table), as_text(comment), as_text(collation or ""), _json_columns(session, table))
-
-
-def _json_columns(session: Target, table: TableAt) -> frozenset[str]:
-    if session.flavour is not Flavour.MARIADB:
-        return frozenset()
-    sql = (
-        "SELECT constraint_name FROM information_schema.check_constraints "
-        "WHERE constraint_schema = %s AND table_name = %s AND check_clause LIKE 'json_valid%%'"
-    )
-    return frozenset(as_text(name).lower() for (name,) in session.query(sql, [table.schema, table.name]))
+    return Definition(columns, read_keys(session, table), as_text(comment), as_text(collation or ""), json_columns(session, table))
 
 
 def missing(altered: Alteration, there: Definition) -> tuple[TableChange, ...]:

@@ -187,11 +187,18 @@ def _still_json(session: Target, dialect: Dialect, table: TableAt, column: Colum
     """MariaDB's JSON is a LONGTEXT with a CHECK, which alone distinguishes it from other LONGTEXTs. In words what is still JSON; empty if nothing is."""
     if dialect.flavour is not Flavour.MARIADB or was is None or was.tp != ColumnType.JSON or column.tp == ColumnType.JSON:
         return ""
+    return "still JSON" if column.name.lower() in json_columns(session, table) else ""
+
+
+def json_columns(session: Target, table: TableAt) -> frozenset[str]:
+    """Lower-case names of the columns of a MariaDB that are JSON; none at other servers, which show the type."""
+    if session.flavour is not Flavour.MARIADB:
+        return frozenset()
     sql = (
-        "SELECT 1 FROM information_schema.check_constraints WHERE constraint_schema = %s AND table_name = %s AND constraint_name = %s "
-        "AND check_clause LIKE 'json_valid%%'"
+        "SELECT constraint_name FROM information_schema.check_constraints "
+        "WHERE constraint_schema = %s AND table_name = %s AND check_clause LIKE 'json_valid%%'"
     )
-    return "still JSON" if session.query(sql, [table.schema, table.name, column.name]) else ""
+    return frozenset(as_text(name).lower() for (name,) in session.query(sql, [table.schema, table.name]))
 
 
 def accepted_charsets(dialect: Dialect, column: ColumnInfo, info: TableInfo, was: ColumnInfo | None) -> tuple[Charset, ...]:
