@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType
 from pyspark_tidb_binlog.schemas.errors import LeaseLost, Stopped
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
@@ -41,11 +41,7 @@ _LONG = 300.0
 """Seconds for which a table holds up the others before it is set aside."""
 _WORDS = 300
 """Of an error, in ``why``."""
-_KEEPS_ROWS = frozenset({JobType.ALTER_PARTITIONING, JobType.REMOVE_PARTITIONING, JobType.REORGANIZE_PARTITION})
-"""Jobs that distribute a table's rows in another way."""
-_MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES, JobType.TRUNCATE_TABLE})
-_RESTORES = frozenset({JobType.RECOVER_TABLE, JobType.RECOVER_SCHEMA})
-_EMPTIES = frozenset({JobType.DROP_PARTITION, JobType.TRUNCATE_PARTITION})
+_TAKES_PARTITIONS = frozenset({JobEffect.DROPS_PARTITION, JobEffect.EMPTIES_PARTITION})
 _NOT_FROM_THE_BEGINNING = "the ledger does not hold the table's rows from its beginning"
 
 
@@ -326,7 +322,7 @@ class Round:
         if after.info.is_view or after.info.is_sequence:
             return
         now = self._as_named(known, after, int(job.version))
-        if known is None and job.type in _MAKES:
+        if known is None and (job.kind.makes_tables or job.kind.effect is JobEffect.EMPTIES):
             self._changed(now, lambda table: self._made(table, ts))
         elif known is None and job.kind.new_table_id and former is not None and former.state == MIRRORED:
             # The rows, where they are, under another id.
@@ -336,7 +332,7 @@ class Round:
             self.tables[table_id] = _unloaded(now)
         elif known is None:
             self.tables[table_id] = aside(now, (former.why if former is not None else None) or _NOT_FROM_THE_BEGINNING)
-        elif known.state == DROPPED and job.type in _RESTORES and known.path and known.why is None:
+        elif known.state == DROPPED and job.kind.effect is JobEffect.RESTORES and known.path and known.why is None:
             self.tables[table_id] = replace(now, state=MIRRORED)
         elif known.state == LOADING:
             self.tables[table_id] = now
@@ -368,10 +364,10 @@ class Round:
         assert before is not None
         if job.type == JobType.FLASHBACK_CLUSTER:
             raise Unfollowed("FLASHBACK CLUSTER changed its rows without row changes")
-        if job.type in _KEEPS_ROWS and hidden_column(before) is not None:
+        if job.kind.effect is JobEffect.DIVIDES and hidden_column(before) is not None:
             raise Unfollowed(f"{job.type_name} gave its rows, which have no clustered key, other _tidb_rowids")
         done = replace(table, info=after, upto_ts=ts)
-        if job.type in _EMPTIES:
+        if job.kind.effect in _TAKES_PARTITIONS:
             mirror = self._mirrors.mirror(table, stamp)
             mirror.delete(rows_of_partitions(before, _emptied(before, after)), stamp)
             return replace(done, version=mirror.version)
