@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.jobs.entry.cli import no_command, parser
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.sinks.lake.lake_reader import Lake
+from pyspark_tidb_binlog.sinks.past.lake_past import Lake
 
 _SHOWN, _MOST_TABLES = 20, 1_000_000
 COMMANDS = {

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, image_schema, kind_of
-from pyspark_tidb_binlog.schemas.changes.typed_cells import is_date
-from pyspark_tidb_binlog.schemas.changes.variant_cells import InvalidDates, cells_of, date_texts
+from pyspark_tidb_binlog.schemas.changes.typed_cells import InvalidDates, is_date
+from pyspark_tidb_binlog.schemas.changes.variant_cells import cells_of, date_texts
 from pyspark_tidb_binlog.schemas.changes.variant_values import DECIMAL16, DOUBLE, INT8, OBJECT, WIDE
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 

@@ -10,7 +10,6 @@ kept exactly, or there is an error.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.arrowtypes import image_schema
+from pyspark_tidb_binlog.schemas.changes.column_lineage import lineage
 from pyspark_tidb_binlog.schemas.changes.row_images import images_of
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType, On
 from pyspark_tidb_binlog.schemas.errors import ConfigError
@@ -39,6 +39,7 @@ _ROWLESS = frozenset(
         JobEffect.RESTORES,
     }
 )
+_ALWAYS = (1 << 63) - 1
 _OF_ROWS = (On.TABLE, On.DATABASE, On.CLUSTER)
 
 
@@ -112,13 +113,15 @@ class PastSchema:
     ddl_ts: Ints
     """The commit_ts of the ledger's DDLs, ascending."""
     versions: Ints
-    """The schema version after each of them."""
+    """The schema version before the first, and after each of them."""
+    loaded: frozenset[int] | set[int] = frozenset()
+    """Tables that were there before the ledger."""
 
     @classmethod
-    def of(cls, history: SchemaHistory, ddls: Sequence[tuple[int, int]]) -> "PastSchema":
+    def of(cls, history: SchemaHistory, ddls: Sequence[tuple[int, int]], loaded: frozenset[int] = frozenset()) -> "PastSchema":
         """``ddls``: commit_ts and schema version of each, in order."""
         versions = np.maximum.accumulate(np.array([0, *(version for _, version in ddls)], np.int64))
-        return cls(history, np.array([ts for ts, _ in ddls], np.int64), versions)
+        return cls(history, np.array([ts for ts, _ in ddls], np.int64), versions, loaded)
 
     def version_at(self, commit_ts: int) -> int:
         """After all DDLs up to ``commit_ts``."""
@@ -126,7 +129,7 @@ class PastSchema:
 
     def version_of(self, commit_ts: Ints) -> Ints:
         """Those whose tables rows of ``commit_ts`` were written with: an early DDL has the commit_ts of the transaction before it."""
-        return self.versions[np.searchsorted(self.ddl_ts, commit_ts, "left")]  # type: ignore[no-any-return]
+        return self.versions[np.searchsorted(self.ddl_ts, commit_ts, "left")]
 
     def table_of(self, table_id: int, version: int) -> TableAt:
         """The table of rows; of one that was loaded, as it was loaded first.
@@ -151,6 +154,45 @@ class PastSchema:
         gone = self.history.table_at(table_id, upto) is None
         last = self.history.jobs_of_table(table_id, version, upto)[-1:] if gone else ()
         return table_id, (last[0] if last else None)
+
+    def only(self, table_ids: set[int]) -> "PastSchema":
+        """Those of some tables: small enough to ship to executors."""
+        jobs = {i: job for i, job in self.history.jobs.items() if table_ids & {job.table_id, *self.history.tables_of_job(job)}}
+        return PastSchema(SchemaHistory.of(jobs.values()), self.ddl_ts, self.versions, self.loaded & table_ids)
+
+    def is_loaded(self, table_id: int) -> bool:
+        """Whether the table was there before the ledger."""
+        return table_id in self.loaded
+
+    def names_of(self, table_id: int, names: Sequence[str], ids: set[int]) -> list[tuple[int, int, dict[str, str]]]:
+        """What columns of the table were called: after a commit_ts, up to another, by their names now.
+
+        Raises:
+            ConfigError: the table has no such column now.
+        """
+        newest = int(self.history.newest_version)
+        last = self.history.tracks[table_id].entries
+        now = next(e.info for e in reversed(last) if isinstance(e, TableSnapshot))
+        columns = {c.name.lower(): c for c in now.target_columns()}
+        if unknown := [name for name in names if name.lower() not in columns]:
+            raise ConfigError(f"the table has no column {unknown[0]}; its columns are {', '.join(c.name for c in now.target_columns())}")
+        wanted = {columns[name.lower()].id: name for name in names}
+        found = []
+        for one in sorted(ids):
+            entries = self.history.tracks[one].entries if one in self.history.tracks else ()
+            bounds = [self._begin_of(int(e.version)) for e in entries] + [_ALWAYS]
+            for entry, begin, end in zip(entries, [0, *bounds[1:-1]], bounds[1:], strict=True):
+                if isinstance(entry, TableSnapshot):
+                    later = lineage(self.history, one, int(entry.version), newest).ids
+                    called = {wanted[i]: c.name for c in entry.info.target_columns() if (i := later.get(c.id, c.id)) in wanted}
+                    if len(called) == len(names) and begin < end:
+                        found.append((begin, end, called))
+        return found
+
+    def _begin_of(self, version: int) -> int:
+        """The commit_ts after which rows are of ``version`` or a later one."""
+        at = int(np.searchsorted(self.versions[1:], version, "left"))
+        return int(self.ddl_ts[at]) if at < len(self.ddl_ts) else 0
 
     def former_ids(self, table_id: int) -> set[int]:
         """The table's id, and those that it had before."""
@@ -220,33 +262,22 @@ def net_rows(rows: pa.Table, schema: PastSchema, upto: int) -> Iterator[NetRows]
     """
     if not rows.num_rows:
         return
-    ids, versions = rows["table_id"].to_numpy(), schema.version_of(rows["commit_ts"].to_numpy())
-    kinds = {(i, v): schema.table_of(i, v) for i, v in set(zip(ids.tolist(), versions.tolist(), strict=True))}
-    ends = {key: schema.end_of(table.table_id, int(table.version), upto) for key, table in kinds.items()}
-    versions = np.array([int(kinds[key].version) for key in zip(ids.tolist(), versions.tolist(), strict=True)], np.int64)
-    known = {(t.table_id, int(t.version)): (t, ends[key]) for key, t in kinds.items()}
-    last_ids = np.array([known[key][1][0] for key in zip(ids.tolist(), versions.tolist(), strict=True)], np.int64)
+    ids = rows["table_id"].to_numpy()
+    ends = {i: schema.end_of(i, 0, upto) for i in np.unique(ids).tolist()}
+    last_ids = np.array([ends[i][0] for i in ids.tolist()], np.int64)
     for table_id in np.unique(last_ids).tolist():
-        here = np.flatnonzero(last_ids == table_id)
-        mine = rows.take(pa.array(here)).combine_chunks()
-        taken = next(end[1] for _, end in known.values() if end[0] == table_id)
+        here = pa.array(np.flatnonzero(last_ids == table_id))
+        taken = schema.end_of(table_id, 0, upto)[1]
         target = schema.table_of(table_id, int(taken.version) - 1 if taken is not None else upto)
-        yield _folded(mine, ids[here], versions[here], {key: table for key, (table, _) in known.items()}, target, taken, schema)
+        yield _folded(rows.take(here).combine_chunks(), schema, target, gone=taken is not None)
 
 
 NET_COLUMNS = ("commit_ts", "seq", "schema_version", "op", "table_id", "row_key", "before", "after")
 
 
-def _folded(
-    rows: pa.Table,
-    ids: Ints,
-    versions: Ints,
-    tables: dict[tuple[int, int], TableAt],
-    target: TableAt,
-    taken: Job | None,
-    schema: PastSchema,
-) -> NetRows:
+def _folded(rows: pa.Table, schema: PastSchema, target: TableAt, *, gone: bool) -> NetRows:
     keys, before, after = (rows[name].combine_chunks() for name in ("row_key", "before", "after"))
+    ids, commit_ts = rows["table_id"].to_numpy(), rows["commit_ts"].to_numpy()
     codes = pc.dictionary_encode(keys).indices.to_numpy(zero_copy_only=False)
     _, first = np.unique(codes, return_index=True)
     last = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
@@ -254,32 +285,28 @@ def _folded(
     first, last = first[order], last[order]
 
     def images(variants: pa.StructArray, at: Ints) -> pa.RecordBatch:
-        return _carried_images(variants.take(pa.array(at)), ids[at], versions[at], tables, target, schema)
+        return images_under(variants.take(pa.array(at)), ids[at], commit_ts[at], schema, target)
 
     was_there = before.is_valid().to_numpy(zero_copy_only=False)[first]
-    now_there = after.is_valid().to_numpy(zero_copy_only=False)[last] & (taken is None)
+    now_there = after.is_valid().to_numpy(zero_copy_only=False)[last] & (not gone)
     found = NetRows(target, keys.take(pa.array(first)), images(before, first), images(after, last), was_there, now_there)
     names = [c.name for c in target.info.target_columns()]
     return found.only(found.inserted | found.deleted | found.changed(names))
 
 
-def _carried_images(
-    variants: pa.StructArray, ids: Ints, versions: Ints, tables: dict[tuple[int, int], TableAt], target: TableAt, schema: PastSchema
-) -> pa.RecordBatch:
+def images_under(variants: pa.StructArray, ids: Ints, commit_ts: Ints, schema: PastSchema, target: TableAt) -> pa.RecordBatch:
+    """Images of the ledger under the columns of ``target``; ``ids``, ``commit_ts``: of each row.
+
+    Raises:
+        Unfollowed, ConfigError: rows cannot be given so.
+    """
+    versions = schema.version_of(commit_ts)
     pieces, places = list[pa.RecordBatch](), list[Ints]()
-    for key in sorted(set(zip(ids.tolist(), versions.tolist(), strict=True))):
-        at, table = np.flatnonzero((ids == key[0]) & (versions == key[1])), tables[key]
-        found = carried(images_of(variants.take(pa.array(at)), table.info.target_columns()), table, schema, int(target.version))
-        pieces.append(found)
+    for table_id, version in sorted(set(zip(ids.tolist(), versions.tolist(), strict=True))):
+        at, table = np.flatnonzero((ids == table_id) & (versions == version)), schema.table_of(table_id, version)
+        images = images_of(variants.take(pa.array(at)), table.info.target_columns())
+        pieces.append(carried(images, table, schema, int(target.version)))
         places.append(at)
     order = pa.array(np.argsort(np.concatenate(places), kind="stable"))
     whole = pa.Table.from_batches(pieces, image_schema(target.info.target_columns())).take(order).combine_chunks()
     return whole.to_batches()[0] if whole.num_rows else pieces[0]
-
-
-def key_words(net: NetRows) -> list[dict[str, Any]]:
-    """The key of each row for people: of the image that is there after, or before; without a key all columns."""
-    keys = net.table.info.unique_keys()
-    names = [c.name for c in (keys[0] if keys else net.table.info.target_columns())]
-    rows = zip(net.now.select(names).to_pylist(), net.was.select(names).to_pylist(), net.now_there.tolist(), strict=True)
-    return [now if there else was for now, was, there in rows]

@@ -44,7 +44,8 @@ class PastChanges:
         loaded = scanned(f"{self.directory}/snapshots", ("job",), "job IS NOT NULL")
         defined = [Job.from_json(json.loads(text)) for text in loaded.read_all()["job"].to_pylist()] if loaded is not None else []
         history = SchemaHistory.of([*defined, *(job for _, job in self._ddls)])
-        return PastSchema.of(history, [(ts, int(job.version)) for ts, job in self._ddls])
+        loaded = frozenset(job.table_id for job in defined)
+        return PastSchema.of(history, [(ts, int(job.version)) for ts, job in self._ddls], loaded)
 
     @property
     def version(self) -> int:
@@ -72,6 +73,12 @@ class PastChanges:
         found = scanned(f"{self.directory}/changes", columns, span)
         assert found is not None
         return found.read_all().sort_by(ORDER)
+
+    def ddl_rows(self, jobs: Sequence[int], columns: Sequence[str]) -> pa.Table:
+        """The ledger's rows of some DDLs."""
+        found = scanned(f"{self.directory}/changes", columns, f"op = 'ddl' AND job_id IN ({', '.join(map(str, jobs)) or 'NULL'})")
+        assert found is not None
+        return found.read_all()
 
     def net(self, after_ts: int, upto_ts: int, ids: set[int] | None, version: int) -> Iterator[NetRows]:
         """The net changes of a span, table by table, under the columns of a schema version."""

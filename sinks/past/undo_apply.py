@@ -132,7 +132,7 @@ class _Attempt:
         ok[gone] = False
         return ok
 
-    def _leave(self, number: int, rows: np.ndarray, why: str) -> None:  # type: ignore[type-arg]
+    def _leave(self, number: int, rows: np.ndarray, why: str) -> None:
         for row in rows.tolist():
             self.left.setdefault((number, row), why)
 

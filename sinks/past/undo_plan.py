@@ -35,6 +35,15 @@ UNDO = pa.schema(
 )
 """The rows of a plan: ``expected`` is the present row that is deleted or updated, ``restored`` what is there afterwards."""
 
+_DIFFERENCE = pa.schema(
+    [
+        pa.field("op", pa.string()),
+        pa.field("columns", pa.list_(pa.string())),
+        pa.field("before", VARIANT),
+        pa.field("after", VARIANT),
+    ]
+)
+
 
 @dataclass(frozen=True, slots=True)
 class UndoCount:
@@ -100,6 +109,15 @@ class UndoPlan:
             pieces.append(pa.RecordBatch.from_arrays([cells[f.name] for f in UNDO], schema=UNDO))
             place += len(rows)
         return pa.Table.from_batches(pieces, UNDO)
+
+    def differences(self, columns: Sequence[Sequence[str]]) -> pa.Table:
+        """The changes themselves: ``op``, ``columns`` (as given), ``before``, ``after``."""
+        (net,) = self.nets
+        ops = np.where(net.inserted, "insert", np.where(net.deleted, "delete", "update"))
+        cells = [pa.array(ops), pa.array(columns, pa.list_(pa.string()))]
+        return pa.Table.from_arrays(
+            [*cells, _variants(net, net.was, net.was_there), _variants(net, net.now, net.now_there)], schema=_DIFFERENCE
+        )
 
     def _steps(self, flavour: Flavour) -> Iterator[tuple[tuple[str, TableUndo], pa.BinaryArray]]:
         for op in ("delete", "update", "insert"):
