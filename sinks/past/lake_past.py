@@ -10,9 +10,10 @@ from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructField, StructType, VariantType
 
 from pyspark_tidb_binlog.conf.model import TargetConfig
 from pyspark_tidb_binlog.schemas.changes.change_rows import ROWID, columns_of
@@ -35,6 +36,7 @@ from pyspark_tidb_binlog.sinks.past.undo_plan import UndoPlan
 When = str | int | datetime.datetime
 _LIFE = ("commit_ts", "commit_time", "seq", "schema_version", "database", "table", "table_id", "row_key", "op", "before", "after", "ddl")
 _MOST_KEYS = 1000
+_SIDE = "_tidb_side"
 _WITHOUT_DDL = "give a span on one side of it, or other tables"
 
 
@@ -183,6 +185,20 @@ class Lake(LakeNow):
         """
         return self.history(name).where("current").drop("valid_from", "valid_to", "current")
 
+    def rebuilt_differs(self, name: str) -> tuple[int, int, int]:
+        """How many rows ``rebuilt`` has, how many of them ``table`` lacks, and how many others it has.
+
+        Raises:
+            ConfigError: as ``history`` does.
+        """
+        made, there = (_as_texts(rows) for rows in (self.rebuilt(name), self.table(name)))
+        sides = made.select("*", F.lit(1).alias(_SIDE)).unionByName(there.select("*", F.lit(-1).alias(_SIDE)))
+        rows = sides.groupBy(*map(quote_name, made.columns)).agg(
+            F.sum(_SIDE).alias("more"), F.sum(F.expr(f"int({_SIDE} > 0)")).alias("made")
+        )
+        (found,) = rows.selectExpr("sum(made)", "sum(greatest(more, 0))", "sum(greatest(-more, 0))").collect()
+        return found[0] or 0, found[1] or 0, found[2] or 0
+
     @overload
     def diff(self, name: When, begin: When, end: When) -> DataFrame: ...
 
@@ -259,7 +275,12 @@ class Lake(LakeNow):
         place = "_place"
         cells = [cells.values for _, cells in columns_of(net.table.info, images)]
         rows = pa.Table.from_arrays([*cells, pa.array(np.arange(count))], names=[*names, place])
-        return np.array([row[0] for row in self._spark.createDataFrame(rows).where(where).select(place).collect()], np.int64)
+        try:
+            return np.array([row[0] for row in self._spark.createDataFrame(rows).where(where).select(place).collect()], np.int64)
+        except AnalysisException as error:
+            raise ConfigError(
+                f"where = {where!r} does not fit {net.table.schema}.{net.table.name}: {str(error).splitlines()[0]}"
+            ) from error
 
     def _ids(self, name: str) -> set[int]:
         found = self._past.ids_of([name], self._commit_ts)
@@ -334,7 +355,8 @@ def _row_changes(rows: pa.Table) -> list[RowChange]:
 
 
 def _among(column: str, keys: Collection[bytes]) -> str:
-    return f" AND {column} IN ({', '.join(f"X'{key.hex()}'" for key in sorted(keys))})"
+    listed = ", ".join(f"X'{key.hex()}'" for key in sorted(keys))
+    return f" AND {column} IN ({listed})"
 
 
 def _text(value: Any) -> str:
@@ -347,3 +369,9 @@ def _changed_columns(net: NetRows) -> list[list[str]]:
     names = [c.name for c in net.table.info.target_columns()]
     changes = [differs(net.was.column(name), net.now.column(name)) & net.updated for name in names]
     return [[name for name, change in zip(names, changes, strict=True) if change[row]] for row in range(len(net))]
+
+
+def _as_texts(rows: DataFrame) -> DataFrame:
+    """Rows that can be compared: a VARIANT cannot."""
+    json = {f.name for f in rows.schema if isinstance(f.dataType, VariantType)}
+    return rows.select([F.to_json(quote_name(n)).alias(n) if n in json else F.col(quote_name(n)) for n in rows.columns])

@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.lake.lake_moment import Published
-from pyspark_tidb_binlog.sinks.lake.ledger import scanned
+from pyspark_tidb_binlog.sinks.lake.ledger import of_ledger, scanned
 from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER
 from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, NetRows, PastSchema, net_rows
 
@@ -76,7 +76,9 @@ class PastChanges:
 
     def ddl_rows(self, jobs: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """The ledger's rows of some DDLs."""
-        found = scanned(f"{self.directory}/changes", columns, f"op = 'ddl' AND job_id IN ({', '.join(map(str, jobs)) or 'NULL'})")
+        if not jobs:
+            return of_ledger(columns).empty_table()
+        found = scanned(f"{self.directory}/changes", columns, f"op = 'ddl' AND job_id IN ({', '.join(map(str, jobs))})")
         assert found is not None
         return found.read_all()
 
