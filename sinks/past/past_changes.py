@@ -10,7 +10,6 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from pyspark_tidb_binlog.schemas.changes.table_names import NamedTable
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
@@ -64,7 +63,7 @@ class PastChanges:
         """
         if not names:
             return None
-        return {i for name in names for i in self.schema.former_ids(self.published.called(str(NamedTable.of(name)), ts).table_id)}
+        return {i for name in names for i in self.schema.former_ids(self.published.called(name, ts).table_id)}
 
     def changes(self, after_ts: int, upto_ts: int, ids: set[int] | None, columns: Sequence[str] = NET_COLUMNS, where: str = "") -> pa.Table:
         """The row changes of a span, in order."""
