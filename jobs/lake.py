@@ -77,6 +77,9 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     options.add_argument("--tables", default="", metavar="DB.TABLE,...", help="of undo: only changes of these tables")
     options.add_argument("--where", default="", metavar="SQL", help="of undo: only rows for which this condition over their columns holds")
     options.add_argument("--apply", default="", metavar="URL", help="of undo: execute it at mysql://user:password@host:port")
+    options.add_argument(
+        "--with-anchors", action="store_true", help="of undo: rows that a TRUNCATE took are those of the table just before it"
+    )
     given = options.parsed(argv)
     command, words = given.command, given.words
     if command not in COMMANDS:
@@ -108,7 +111,7 @@ def _past(lake: Lake, given: argparse.Namespace) -> DataFrame:
 
 def _undo(lake: Lake, given: argparse.Namespace) -> int:
     span = _tso(given.words[0]) if given.words else (given.begin, given.end)
-    undo = lake.undo(span, [name for name in given.tables.split(",") if name], given.where)
+    undo = lake.undo(span, [name for name in given.tables.split(",") if name], given.where, with_anchors=given.with_anchors)
     if not given.apply:
         for line in undo.plan.sql():
             print(line)

@@ -16,12 +16,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, VariantType
 
 from pyspark_tidb_binlog.conf.model import TargetConfig
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, image_schema, kind_of
 from pyspark_tidb_binlog.schemas.changes.change_rows import ROWID, columns_of
-from pyspark_tidb_binlog.schemas.changes.row_images import images_of
+from pyspark_tidb_binlog.schemas.changes.row_images import image_cells, images_of, with_equal_documents
+from pyspark_tidb_binlog.schemas.changes.typed_cells import type_of
 from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, laid_out
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
 from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeNow, ts_of
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
 from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER, hidden_column, identity
@@ -31,13 +35,14 @@ from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
 from pyspark_tidb_binlog.sinks.past.row_life import KeyMove, RowChange, is_move, life, moves_among
 from pyspark_tidb_binlog.sinks.past.typed_history import HISTORY_MARKS, typed_history
 from pyspark_tidb_binlog.sinks.past.undo_apply import Undone, undone
-from pyspark_tidb_binlog.sinks.past.undo_plan import UndoPlan
+from pyspark_tidb_binlog.sinks.past.undo_plan import UndoPlan, before_emptied
 
 When = str | int | datetime.datetime
 _LIFE = ("commit_ts", "commit_time", "seq", "schema_version", "database", "table", "table_id", "row_key", "op", "before", "after", "ddl")
 _MOST_KEYS = 1000
 _SIDE = "_tidb_side"
 _WITHOUT_DDL = "give a span on one side of it, or other tables"
+_ANCHORS = "with_anchors (--with-anchors) takes the rows of a TRUNCATE from the table just before it"
 
 
 class LakeUndo:
@@ -89,7 +94,7 @@ class Lake(LakeNow):
         """All changes of one transaction, in order."""
         return self.changes().where(f"commit_ts = {int(commit_ts)}").orderBy("seq", "schema_version")
 
-    def life(self, name: str, **values: Any) -> DataFrame:
+    def life(self, name: str, /, **values: Any) -> DataFrame:
         """The changes of the rows that ever had these values, in order, and the DDLs of their table meanwhile.
 
         A row goes on under another key, and under other names of its table and columns. ``others`` says how many other rows of which tables the transaction
@@ -225,13 +230,14 @@ class Lake(LakeNow):
         schema = "op string, columns array<string>, before variant, after variant"
         return self._spark.createDataFrame(pa.concat_tables(pieces)) if pieces else self._spark.createDataFrame([], schema)
 
-    def undo(self, span: int | tuple[When, When], tables: Sequence[str] = (), where: str = "") -> LakeUndo:
+    def undo(self, span: int | tuple[When, When], tables: Sequence[str] = (), where: str = "", *, with_anchors: bool = False) -> LakeUndo:
         """The inverse of a transaction (its commit_ts), or of all changes after one moment up to another.
 
         Args:
             span: which changes.
             tables: only of these; none: of all.
             where: only of rows for which this condition in Spark's SQL holds, over the columns of the row before the span, or of a row that came: as it is.
+            with_anchors: rows that a TRUNCATE took are those of the table just before it.
 
         Raises:
             ConfigError: rows went or came without row changes (TRUNCATE, DROP PARTITION), or a table is gone now.
@@ -239,7 +245,13 @@ class Lake(LakeNow):
         after_ts, upto_ts = self._span(span)
         past = self._past
         ids = past.ids_of(tables, self._commit_ts)
-        nets = [net for net in self._net(after_ts, upto_ts, ids, past.version) if len(net)]
+        emptied = past.emptied(after_ts, upto_ts, ids) if with_anchors else []
+        past.require_images(
+            after_ts, upto_ts, ids, _WITHOUT_DDL if with_anchors else f"{_WITHOUT_DDL}; {_ANCHORS}", {job.id for _, job in emptied}
+        )
+        taken = {job.table_id for _, job in emptied}
+        nets = [net for net in past.net(after_ts, upto_ts, ids, past.version) if len(net) and net.table.table_id not in taken]
+        nets += [net for ts, job in emptied if len(net := self._before_emptied(after_ts, ts, job))]
         for net in nets:
             if (gone := past.schema.end_of(net.table.table_id, int(net.table.version), past.version)[1]) is not None:
                 raise ConfigError(
@@ -249,6 +261,15 @@ class Lake(LakeNow):
         if where:
             nets = [chosen for net in nets if len(chosen := net.only(self._where(net, where)))]
         return LakeUndo(self._spark, UndoPlan(after_ts, upto_ts, nets))
+
+    def _before_emptied(self, after_ts: int, ts: int, job: Job) -> NetRows:
+        """The rows that were there at ``after_ts``, of a table that ``job`` emptied at ``ts``, for the table that it is now."""
+        past, version = self._past, int(job.version)
+        table = past.schema.table_of(job.table_id, version - 1)
+        (there,) = [place for place in self._published.at(ts - 1).values() if place.table_id == job.table_id]
+        rows = self.at(ts - 1).table(f"{quote_name(there.database)}.{quote_name(there.table)}")
+        changed = list(past.net(after_ts, ts - 1, {job.table_id}, version - 1))
+        return before_emptied(_images(rows, table.info.target_columns()), changed, past.schema, job, past.version)
 
     def _net(self, after_ts: int, upto_ts: int, ids: set[int] | None, version: int) -> Iterator[NetRows]:
         self._past.require_images(after_ts, upto_ts, ids, _WITHOUT_DDL)
@@ -347,6 +368,16 @@ class Lake(LakeNow):
 
     def _others(self) -> StructType:
         return self._spark.createDataFrame([], "others map<string,bigint>").schema
+
+
+def _images(rows: DataFrame, columns: Sequence[ColumnInfo]) -> pa.RecordBatch:
+    """Rows of a mirror as decoded images."""
+    found = _as_texts(rows).toArrow().combine_chunks()
+    cells = []
+    for column, values in zip(columns, (c.combine_chunks() for c in found.columns), strict=True):
+        json = kind_of(column) is CellKind.JSON
+        cells.append(with_equal_documents(column, values) if json else image_cells(column, values.cast(type_of(column))))
+    return pa.RecordBatch.from_arrays(cells, schema=image_schema(columns))
 
 
 def _row_changes(rows: pa.Table) -> list[RowChange]:

@@ -4,13 +4,13 @@ Promises: nothing is written. Of the ledger only files are read whose statistics
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import Job
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
@@ -85,10 +85,19 @@ class PastChanges:
         """The net changes of a span, table by table, under the columns of a schema version."""
         return net_rows(self.changes(after_ts, upto_ts, ids), self.schema, version)
 
-    def require_images(self, after_ts: int, upto_ts: int, ids: set[int] | None, todo: str) -> None:
-        """Raises ``ConfigError`` if a DDL of the span took or gave rows of these tables without row changes. ``todo``: what a person can do."""
-        jobs = self.schema.rowless(self.jobs(after_ts, upto_ts), self.schema.version_at(after_ts), ids)
-        if jobs:
+    def emptied(self, after_ts: int, upto_ts: int, ids: set[int] | None) -> list[tuple[int, Job]]:
+        """The TRUNCATEs of tables that a span has, each with its commit_ts."""
+        before = self.schema.version_at(after_ts)
+        found = [(ts, job) for ts, job in self._ddls if after_ts < ts <= upto_ts and job.kind.effect is JobEffect.EMPTIES]
+        return [(ts, job) for ts, job in found if self.schema.rowless([job], before, ids) or (ids is not None and job.table_id in ids)]
+
+    def require_images(self, after_ts: int, upto_ts: int, ids: set[int] | None, todo: str, known: Collection[int] = ()) -> None:
+        """Raises ``ConfigError`` if a DDL of the span took or gave rows of these tables without row changes, but for jobs that are ``known``.
+
+        ``todo``: what a person can do.
+        """
+        jobs = [job for job in self.jobs(after_ts, upto_ts) if job.id not in known]
+        if jobs := self.schema.rowless(jobs, self.schema.version_at(after_ts), ids):
             told = "; ".join(f"{job.query[:200].strip()} at {as_time(job.finished_ts)} ({job.finished_ts})" for job in jobs[:5])
             raise ConfigError(
                 f"rows went or came without row changes, which the ledger does not have: {told}{', …' * (len(jobs) > 5)}; {todo}"

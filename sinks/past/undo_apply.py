@@ -94,6 +94,9 @@ class _Attempt:
         oks = [self._expected(number, table) for number, table in enumerate(tables)]
         for table, ok in zip(tables, oks, strict=True):
             self._delete(table, ok & table.removes)
+        # What was deleted takes no key any more.
+        for number, (table, ok) in enumerate(zip(tables, oks, strict=True)):
+            self._require_free(number, table, ok)
         for table, ok in zip(tables, oks, strict=True):
             for sql in table.updates(table.net.only(ok & table.sets)).to_pylist():
                 self._require(self.session.execute(sql), 1, table)
@@ -120,17 +123,19 @@ class _Attempt:
             self._leave(number, there[~good & before], BEFORE)
             self._leave(number, there[~good & ~before], CHANGED)
             ok[there] = good
-        came = np.flatnonzero(net.deleted)
+        ok[[row for of, row in self.left if of == number]] = False
+        return ok
+
+    def _require_free(self, number: int, table: TableUndo, ok: Mask) -> None:
+        """Leave out rows that went, and whose keys another row has, or that are there again."""
+        came = np.flatnonzero(table.net.deleted & ok)
         if len(came):
-            wanted = net.was.take(pa.array(came))
+            wanted = table.net.was.take(pa.array(came))
             found = self._present(table, wanted)
             same, taken = _is_in(table.rows(wanted), table.rows(found)), _is_in(table.conditions(wanted), table.conditions(found))
             self._leave(number, came[same], BEFORE)
             self._leave(number, came[taken & ~same], TAKEN)
             ok[came] = ~same & ~taken
-        gone = [row for (of, row) in self.left if of == number]
-        ok[gone] = False
-        return ok
 
     def _leave(self, number: int, rows: np.ndarray, why: str) -> None:
         for row in rows.tolist():
