@@ -171,7 +171,7 @@ def test_debits_are_credits_after_every_commit(bank: Path, spark: SparkSession) 
 
 @pytest.mark.mysql
 @pytest.mark.mariadb
-@pytest.mark.shows("lake")
+@pytest.mark.shows("lake of the past")
 def test_the_commands_print_the_past_and_undo_it_at_a_server(bank: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     def said(*argv: str, code: int = 0) -> str:
         assert command.main([*argv, "--dir", str(bank)]) == code
