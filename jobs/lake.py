@@ -7,8 +7,7 @@ Promises: nothing of the lake is written, and nothing else but by ``undo --apply
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-
-from pyspark.sql import DataFrame
+from typing import Any
 
 from pyspark_tidb_binlog.conf.entry import PROGRAM
 from pyspark_tidb_binlog.conf.load import load_drainer
@@ -95,7 +94,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     return given
 
 
-def _past(lake: Lake, given: argparse.Namespace) -> DataFrame:
+def _past(lake: Lake, given: argparse.Namespace) -> Any:
+    """A DataFrame."""
     words = given.words
     match given.command:
         case "life":

@@ -224,7 +224,7 @@ class Lake(LakeNow):
             rows = [(n.table.schema, n.table.name, *(int(m.sum()) for m in (n.inserted, n.deleted, n.updated))) for n in nets if len(n)]
             return self._spark.createDataFrame(rows, "database string, table string, inserted bigint, deleted bigint, updated bigint")
         after_ts, upto_ts = self._span((begin, end))
-        ids = self._past.ids_of([str(name)], upto_ts)
+        ids = self._past.ids_of([str(name)], self._commit_ts)
         nets = self._net(after_ts, upto_ts, ids, self._past.schema.version_at(upto_ts))
         pieces = [UndoPlan(after_ts, upto_ts, [net]).differences(_changed_columns(net)) for net in nets if len(net)]
         schema = "op string, columns array<string>, before variant, after variant"
@@ -259,7 +259,7 @@ class Lake(LakeNow):
                     f'lake.at({upto_ts}).table("{net.table.schema}.{net.table.name}"); name other tables to undo their changes'
                 )
         if where:
-            nets = [chosen for net in nets if len(chosen := net.only(self._where(net, where)))]
+            nets = [chosen for net in nets if len(chosen := net.only(net.with_partners(self._where(net, where))))]
         return LakeUndo(self._spark, UndoPlan(after_ts, upto_ts, nets))
 
     def _before_emptied(self, after_ts: int, ts: int, job: Job) -> NetRows:

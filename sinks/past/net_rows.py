@@ -8,7 +8,7 @@ Promises: whole columns at a time. Images of any definition are given under the 
 kept exactly, or there is an error.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,6 +57,8 @@ class NetRows:
     """After, likewise."""
     was_there: Mask
     now_there: Mask
+    partners: Ints | None = None
+    """For each row, the number of the one that it is under another key; -1: of none. None: of no row."""
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -81,6 +83,11 @@ class NetRows:
         """Some of the rows."""
         at = pa.array(np.flatnonzero(rows) if rows.dtype == np.bool_ else rows)
         chosen = at.to_numpy()
+        partners = None
+        if self.partners is not None:
+            numbers = np.full(len(self) + 1, -1, np.int64)
+            numbers[chosen] = np.arange(len(chosen))
+            partners = numbers[self.partners[chosen]]
         return NetRows(
             self.table,
             self.keys.take(at),
@@ -88,7 +95,15 @@ class NetRows:
             self.now.take(at),
             self.was_there[chosen],
             self.now_there[chosen],
+            partners,
         )
+
+    def with_partners(self, rows: Ints) -> Ints:
+        """``rows``, and what they are under other keys."""
+        if self.partners is None:
+            return rows
+        both = np.unique(np.concatenate([rows, self.partners[rows]]))
+        return both[both >= 0]
 
     def changed(self, names: Sequence[str]) -> Mask:
         """The updated rows that are not the same in one of these columns."""
@@ -289,9 +304,46 @@ def _folded(rows: pa.Table, schema: PastSchema, target: TableAt, *, gone: bool) 
 
     was_there = before.is_valid().to_numpy(zero_copy_only=False)[first]
     now_there = after.is_valid().to_numpy(zero_copy_only=False)[last] & (not gone)
-    found = NetRows(target, keys.take(pa.array(first)), images(before, first), images(after, last), was_there, now_there)
+    partners = _partners(rows, codes, codes[first], target, images)
+    found = NetRows(target, keys.take(pa.array(first)), images(before, first), images(after, last), was_there, now_there, partners)
     names = [c.name for c in target.info.target_columns()]
     return found.only(found.inserted | found.deleted | found.changed(names))
+
+
+def _partners(
+    rows: pa.Table, codes: Ints, order: Ints, target: TableAt, images: Callable[[pa.StructArray, Ints], pa.RecordBatch]
+) -> Ints | None:
+    """For each of the rows ``order`` (codes of keys) the number of the one that it is at the other end of the span (``NetRows.partners``).
+
+    The binlog has an update of the key as a delete and an insert (``row_life.is_move``).
+    """
+    ops = rows["op"].combine_chunks()
+    gone, came = (pc.equal(ops, op).to_numpy(zero_copy_only=False) for op in ("delete", "insert"))
+    pairs = gone[:-1] & came[1:] & (codes[:-1] != codes[1:])
+    for name, step in (("commit_ts", 0), ("table_id", 0), ("seq", 1)):
+        pairs &= np.diff(rows[name].to_numpy()) == step
+    at = np.flatnonzero(pairs)
+    if not len(at):
+        return None
+    old, new = images(rows["before"].combine_chunks(), at), images(rows["after"].combine_chunks(), at + 1)
+    keyed = {c.name for key in target.info.unique_keys() for c in key}
+    same = np.array([~differs(old.column(name), new.column(name)) for name in old.schema.names if name not in keyed])
+    # As ``row_life.is_move``.
+    moves = set(at[2 * same.sum(axis=0) >= len(same)].tolist()) if len(same) else set(at.tolist())
+    origins: dict[int, int | None] = {}
+    for place in np.flatnonzero(gone | came).tolist():
+        code = int(codes[place])
+        if place - 1 in moves:
+            continue
+        if place in moves:
+            origins[int(codes[place + 1])] = origins.get(code, code)
+        origins[code] = None
+    numbers = {code: number for number, code in enumerate(order.tolist())}
+    found = np.full(len(order), -1, np.int64)
+    for code, origin in origins.items():
+        if origin is not None and origin != code:
+            found[numbers[code]], found[numbers[origin]] = numbers[origin], numbers[code]
+    return found if (found >= 0).any() else None
 
 
 def images_under(variants: pa.StructArray, ids: Ints, commit_ts: Ints, schema: PastSchema, target: TableAt) -> pa.RecordBatch:

@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of, expres
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried
-from pyspark_tidb_binlog.sinks.past.net_rows import Mask
+from pyspark_tidb_binlog.sinks.past.net_rows import Ints, Mask
 from pyspark_tidb_binlog.sinks.past.undo_plan import UndoPlan
 from pyspark_tidb_binlog.sinks.past.undo_sql import NO_KEY, TableUndo
 
@@ -114,16 +114,24 @@ class _Attempt:
         ok = np.ones(len(net), np.bool_)
         there = np.flatnonzero(net.now_there)
         if len(there):
-            expected, found = table.rows(net.now.take(pa.array(there))), self._present(table, net.now.take(pa.array(there)))
-            good = _among(expected, table.rows(found))
+            present = net.now.take(pa.array(there))
+            found = self._present(table, present)
+            good = _among(table.rows(present), table.rows(found))
             was = net.was.take(pa.array(there))
             # Of a row that has another key: where it was before.
             elsewhere = self._present(table, was.filter(pa.array(table.moved[there]))) if table.moved[there].any() else found
-            before = net.was_there[there] & (_among(table.rows(was), table.rows(found)) | _among(table.rows(was), table.rows(elsewhere)))
+            back = _among(table.rows(was), table.rows(found)) | _among(table.rows(was), table.rows(elsewhere))
+            before = np.where(net.was_there[there], back, ~_is_in(table.conditions(present), table.conditions(found)))
             self._leave(number, there[~good & before], BEFORE)
             self._leave(number, there[~good & ~before], CHANGED)
             ok[there] = good
         ok[[row for of, row in self.left if of == number]] = False
+        if net.partners is not None:
+            # A row that somebody has changed under its new key stays there.
+            tied = np.flatnonzero((net.partners >= 0) & ok & ~ok[net.partners])
+            for row in tied.tolist():
+                self.left.setdefault((number, row), self.left[number, int(net.partners[row])])
+            ok[tied] = False
         return ok
 
     def _require_free(self, number: int, table: TableUndo, ok: Mask) -> None:
@@ -136,6 +144,12 @@ class _Attempt:
             self._leave(number, came[same], BEFORE)
             self._leave(number, came[taken & ~same], TAKEN)
             ok[came] = ~same & ~taken
+            self._clash(number, table, came[(same | taken) & (_partner(table, came) >= 0)], TAKEN)
+
+    def _clash(self, number: int, table: TableUndo, rows: Ints, why: str) -> None:
+        """Have the transaction tried without these rows, which then stay under the keys that they have."""
+        for row, partner in zip(rows.tolist(), _partner(table, rows).tolist(), strict=True):
+            self.clashes |= {(number, one): why for one in (row, partner) if one >= 0}
 
     def _leave(self, number: int, rows: np.ndarray, why: str) -> None:
         for row in rows.tolist():
@@ -172,7 +186,8 @@ class _Attempt:
             if self._inserted(table, chunk):
                 continue
             # Some of them cannot be there: which, is found one by one.
-            self.clashes |= {(number, row): TAKEN for row, text in zip(mine, chunk, strict=True) if not self._inserted(table, [text])}
+            refused = [row for row, text in zip(mine, chunk, strict=True) if not self._inserted(table, [text])]
+            self._clash(number, table, np.array(refused, np.int64), TAKEN)
 
     def _inserted(self, table: TableUndo, rows: Sequence[bytes]) -> bool:
         try:
@@ -200,6 +215,10 @@ class _Attempt:
             for place, row in enumerate(rows):
                 text = images[0 if net.now_there[place] else 1][place].as_py()
                 yield LeftRow(table.name, text.decode("utf-8", "backslashreplace"), self.left[number, row])
+
+
+def _partner(table: TableUndo, rows: Ints) -> Ints:
+    return table.net.partners[rows] if table.net.partners is not None else np.full(len(rows), -1, np.int64)
 
 
 def _is_in(texts: pa.BinaryArray, known: pa.BinaryArray) -> Mask:

@@ -117,7 +117,7 @@ def test_rows_that_were_changed_since_stay(shop: UndoPlan, server: PrivateMariaD
     run_sql(server, "UPDATE d.item SET price = 99 WHERE id = 4")
     run_sql(server, "DELETE FROM d.item WHERE id = 8")
     run_sql(server, "INSERT INTO d.item (id, name, price) VALUES (9, 'n3', 1), (5, 'other', 1)")
-    assert left_of(shop, server) == {"`id`=4": CHANGED, "`id`=8": CHANGED, "`id`=3": TAKEN, "`id`=5": TAKEN}
+    assert left_of(shop, server) == {"`id`=4": CHANGED, "`id`=8": BEFORE, "`id`=3": TAKEN, "`id`=5": TAKEN, "`id`=55": TAKEN}
     assert prices(server) == [
         (1, "n1", 10),
         (2, "n2", 10),
@@ -126,8 +126,15 @@ def test_rows_that_were_changed_since_stay(shop: UndoPlan, server: PrivateMariaD
         (6, "n6", 10),
         (7, "n7", 10),
         (9, "n3", 1),
+        (55, "n5", 10),
     ]
     assert set(left_of(shop, server).values()) == {CHANGED, TAKEN, BEFORE}
+
+
+def test_a_row_that_was_changed_under_its_new_key_stays_there(shop: UndoPlan, server: PrivateMariaDB) -> None:
+    run_sql(server, "UPDATE d.item SET price = 77, name = 'later' WHERE id = 55")
+    assert left_of(shop, server) == {"`id`=55": CHANGED, "`id`=5": CHANGED}
+    assert prices(server)[-1] == (55, "later", 77) and (5, "n5", 10) not in prices(server)
 
 
 def test_a_refused_undo_changes_nothing(shop: UndoPlan, server: PrivateMariaDB) -> None:
@@ -138,7 +145,7 @@ def test_a_refused_undo_changes_nothing(shop: UndoPlan, server: PrivateMariaDB) 
     assert prices(server) == before
     run_sql(server, "DROP TRIGGER d.late")
     assert left_of(shop, server) == {} and prices(server) == [(n, f"n{n}", 10) for n in range(1, 8)]
-    assert set(left_of(shop, server).values()) == {BEFORE, CHANGED}
+    assert set(left_of(shop, server).values()) == {BEFORE}
 
 
 def test_the_printed_sql_does_the_same(shop: UndoPlan, server: PrivateMariaDB) -> None:

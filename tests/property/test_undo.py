@@ -147,6 +147,9 @@ def test_each_step_of_an_undo_leaves_unique_keys_unique(drawn_: Any) -> None:
                 uniques = [u for _, u, _ in there if u is not None]
                 assert len({i for i, _, _ in there}) == len(there) and len(set(uniques)) == len(uniques)
         touched += len(net)
+        for row in np.flatnonzero(net.partners >= 0).tolist() if net.partners is not None else ():
+            partner = net.partners[row]
+            assert net.partners[partner] == row and net.inserted[row] == net.deleted[partner]
         assert not (undo.removes & undo.sets).any() and ((undo.removes | undo.sets | undo.writes).all())
         texts = [t.decode() for op in ("delete", "update", "insert") for t in undo.statements(op).to_pylist()]
         assert len(texts) == touched + int(undo.moved.sum())
