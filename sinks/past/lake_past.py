@@ -13,7 +13,18 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType, VariantType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VariantType,
+)
 
 from pyspark_tidb_binlog.conf.model import TargetConfig
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, image_schema, kind_of
@@ -39,6 +50,8 @@ from pyspark_tidb_binlog.sinks.past.undo_plan import UndoPlan, before_emptied
 
 When = str | int | datetime.datetime
 _LIFE = ("commit_ts", "commit_time", "seq", "schema_version", "database", "table", "table_id", "row_key", "op", "before", "after", "ddl")
+_MARK_TYPES = (LongType(), IntegerType(), BinaryType(), BooleanType(), LongType(), TimestampType())
+"""Of ``HISTORY_MARKS``."""
 _MOST_KEYS = 1000
 _SIDE = "_tidb_side"
 _WITHOUT_DDL = "give a span on one side of it, or other tables"
@@ -151,11 +164,7 @@ class Lake(LakeNow):
         mirror = self._delta(place.path, place.version)
         hidden = hidden_column(target.info)
         kinds = [StructField(c.name, mirror.schema[c.name].dataType) for c in target.info.target_columns()]
-        marks = self._spark.createDataFrame(
-            [], "commit_ts bigint, seq int, row_key binary, there boolean, chain bigint, ends timestamp"
-        ).schema
-        assert tuple(marks.names) == HISTORY_MARKS
-        wanted = StructType([*marks.fields, *kinds])
+        wanted = StructType([*map(StructField, HISTORY_MARKS, _MARK_TYPES), *kinds])
         small = schema.only(ids)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -213,22 +222,35 @@ class Lake(LakeNow):
     def diff(self, name: When, begin: When, end: When | None = None) -> DataFrame:
         """What is different at a later moment: ``diff("shop.orders", t1, t2)`` row by row, ``diff(t1, t2)`` in numbers, table by table.
 
-        Of a row: ``op`` (insert, delete, update), ``columns`` that changed, ``before`` and ``after``, under the columns at the later moment.
+        Of a row: ``op`` (insert, delete, update), ``columns`` that changed, ``before`` and ``after``, under the columns at the later moment. The numbers of a
+        table are NULL if rows of it went or came without row changes in between.
 
         Raises:
-            ConfigError: rows went or came without row changes in between.
+            ConfigError: they did so in the one table.
         """
         if end is None:
-            after_ts, upto_ts = self._span((name, begin))
-            nets = self._net(after_ts, upto_ts, None, self._past.schema.version_at(upto_ts))
-            rows = [(n.table.schema, n.table.name, *(int(m.sum()) for m in (n.inserted, n.deleted, n.updated))) for n in nets if len(n)]
-            return self._spark.createDataFrame(rows, "database string, table string, inserted bigint, deleted bigint, updated bigint")
+            return self._counts(*self._span((name, begin)))
         after_ts, upto_ts = self._span((begin, end))
         ids = self._past.ids_of([str(name)], self._commit_ts)
         nets = self._net(after_ts, upto_ts, ids, self._past.schema.version_at(upto_ts))
         pieces = [UndoPlan(after_ts, upto_ts, [net]).differences(_changed_columns(net)) for net in nets if len(net)]
         schema = "op string, columns array<string>, before variant, after variant"
         return self._spark.createDataFrame(pa.concat_tables(pieces)) if pieces else self._spark.createDataFrame([], schema)
+
+    def _counts(self, after_ts: int, upto_ts: int) -> DataFrame:
+        past, version = self._past, self._past.schema.version_at(upto_ts)
+        jobs = past.schema.rowless(past.jobs(after_ts, upto_ts), past.schema.version_at(after_ts), None)
+        unknown = {past.schema.end_of(i, 0, version)[0] for job in jobs for i in {job.table_id, *past.schema.history.tables_of_job(job)}}
+        rows: dict[tuple[str, str], tuple[int | None, ...]] = {}
+        for net in past.net(after_ts, upto_ts, None, version):
+            if len(net):
+                rows[net.table.schema, net.table.name] = tuple(int(m.sum()) for m in (net.inserted, net.deleted, net.updated))
+        for table_id in unknown:
+            if table_id in past.schema.history.tracks:
+                table = past.schema.last_of(table_id, version)
+                rows[table.schema, table.name] = (None, None, None)
+        schema = "database string, table string, inserted bigint, deleted bigint, updated bigint"
+        return self._spark.createDataFrame([(*name, *counts) for name, counts in sorted(rows.items())], schema)
 
     def undo(self, span: int | tuple[When, When], tables: Sequence[str] = (), where: str = "", *, with_anchors: bool = False) -> LakeUndo:
         """The inverse of a transaction (its commit_ts), or of all changes after one moment up to another.
@@ -363,11 +385,8 @@ class Lake(LakeNow):
                 mine[own] -= 1
             maps.append([(of, count) for of, count in mine.items() if count])
         table = pa.Table.from_arrays([*cells, pa.array(maps, pa.map_(pa.string(), pa.int64()))], names=[*names, "others"])
-        shape = StructType([*(StructField(n, schema[n].dataType) for n in names), *self._others().fields])
+        shape = StructType([*(StructField(n, schema[n].dataType) for n in names), StructField("others", MapType(StringType(), LongType()))])
         return self._spark.createDataFrame(table, shape)
-
-    def _others(self) -> StructType:
-        return self._spark.createDataFrame([], "others map<string,bigint>").schema
 
 
 def _images(rows: DataFrame, columns: Sequence[ColumnInfo]) -> pa.RecordBatch:

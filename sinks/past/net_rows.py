@@ -161,6 +161,15 @@ class PastSchema:
             )
         return found
 
+    def last_of(self, table_id: int, upto: int) -> TableAt:
+        """The table at ``upto``, or as it was when it went.
+
+        Raises:
+            ConfigError: the lake has no definition of it.
+        """
+        gone = self.end_of(table_id, 0, upto)[1]
+        return self.table_of(table_id, int(gone.version) - 1 if gone is not None else upto)
+
     def end_of(self, table_id: int, version: int, upto: int) -> tuple[int, Job | None]:
         """The id under which rows of a table are at ``upto``, and the job that took them all, if one has."""
         for job in self.history.jobs_of_table(table_id, version, upto):
@@ -282,9 +291,8 @@ def net_rows(rows: pa.Table, schema: PastSchema, upto: int) -> Iterator[NetRows]
     last_ids = np.array([ends[i][0] for i in ids.tolist()], np.int64)
     for table_id in np.unique(last_ids).tolist():
         here = pa.array(np.flatnonzero(last_ids == table_id))
-        taken = schema.end_of(table_id, 0, upto)[1]
-        target = schema.table_of(table_id, int(taken.version) - 1 if taken is not None else upto)
-        yield _folded(rows.take(here).combine_chunks(), schema, target, gone=taken is not None)
+        gone = schema.end_of(table_id, 0, upto)[1] is not None
+        yield _folded(rows.take(here).combine_chunks(), schema, schema.last_of(table_id, upto), gone=gone)
 
 
 NET_COLUMNS = ("commit_ts", "seq", "schema_version", "op", "table_id", "row_key", "before", "after")

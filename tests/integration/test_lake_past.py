@@ -111,7 +111,8 @@ def test_differences_are_counted_and_shown(shop: Path, spark: SparkSession) -> N
     assert {(r["op"], tuple(r["columns"])) for r in rows} == {("update", ("title",)), ("delete", ())}
     assert lake.diff("d.goods", 31, 40).count() == 2
     with pytest.raises(ConfigError, match="truncate table log at .*give a span on one side of it, or other tables"):
-        lake.diff(35, 95)
+        lake.diff("d.log", 35, 95)
+    assert [tuple(r) for r in lake.diff(35, 95).collect()] == [("d", "goods", 0, 1, 2), ("d", "log", None, None, None)]
 
 
 def test_an_undo_is_printed_and_names_what_it_cannot_take_back(shop: Path, spark: SparkSession) -> None:
