@@ -1,6 +1,7 @@
 """What a lake knows of its past, in Python and on the command line: lives of rows, transactions, history, differences, and the undo that is printed."""
 
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,40 @@ def test_an_undo_is_printed_and_names_what_it_cannot_take_back(shop: Path, spark
     ]
     with pytest.raises(ConfigError, match="was read up to"):
         lake.undo((35, 1 << 60))
+
+
+ORDERS = table(20, "orders", [ID, column(2, "customer", VARCHAR), column(3, "status", VARCHAR)])
+
+
+def order(key: int, customer: str, status: str) -> dict[str, Any]:
+    return {"id": key, "customer": customer.encode(), "status": status.encode()}
+
+
+def test_the_tutorials_lines_find_a_wrong_delete_and_take_it_back(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """docs/undo.md as it stands there; ``test_playground.py`` pastes it beside a playground."""
+    scene = LakeScene()
+    scene.ddl(10, database(1, "demo"))
+    scene.ddl(20, job(2, 3, ORDERS, schema_name="demo", query="create table orders"))
+    for key in range(1, 7):
+        scene.row(30, 20, 2, None, order(key, "Ada" if key % 2 else "Bo", "new"))
+    scene.row(40, 20, 2, order(1, "Ada", "new"), order(1, "Ada", "paid"))
+    scene.row(45, 20, 2, order(2, "Bo", "new"), None)
+    for key in (1, 3, 5):
+        scene.row(50, 20, 2, order(key, "Ada", "paid" if key == 1 else "new"), None)
+    scene.run(tmp_path / "lake", 35, 60)
+    page = (Path(__file__).parents[2] / "docs" / "undo.md").read_text()
+    blocks = [textwrap.dedent(block) for block in re.findall(r"(?:^    .*\n)+", page, re.M)]
+    pasted: dict[str, Any] = {"lake": Lake(spark, tmp_path / "lake"), "spark": spark}
+    for block in blocks[1:-1]:
+        exec(compile(block, "what is pasted", "exec"), pasted)
+    shown = capsys.readouterr().out
+    assert "3 orders of Ada" in shown and re.search(r"\|demo +\|orders\|0 +\|3 +\|0 +\|", shown)
+    assert "`demo`.`orders`: 0 deletes, 0 updates, 3 inserts" in shown
+    argv = blocks[-1].replace("COMMIT_TS", "50").replace("/tmp/lake", str(tmp_path / "lake")).split()
+    assert command.main(argv[2:]) == 0
+    assert capsys.readouterr().out.count("INSERT INTO `demo`.`orders`") == 3
 
 
 @pytest.fixture(scope="module")
