@@ -158,8 +158,8 @@ def examined(config: DrainerConfig, address: str = "") -> Examined:
         history.answer,
         disks.answer,
         findings.answer,
-        target and target.answer,
-        account and account.answer,
+        target.answer if target is not None else None,
+        account.answer if account is not None else None,
     ).examined()
 
 
@@ -324,7 +324,8 @@ class _Answers:
 
     def _unsupported(self) -> Iterator[str]:
         if self._here:
-            for require in (lambda: require_java(*java_of(os.environ)), lambda: require_spark(_spark() or "4.2")):
+            needs: tuple[Callable[[], None], ...] = (partial(require_java, *java_of(os.environ)), partial(require_spark, _spark() or "4.2"))
+            for require in needs:
                 try:
                     require()
                 except ConfigError as error:

@@ -137,7 +137,9 @@ def _alarms() -> dict[str, Any]:
 
 
 def _panel(one: Measured, variable: str) -> dict[str, Any]:
-    targets = [{"refId": chr(65 + number), "expr": expr, "legendFormat": legend} for number, (expr, legend) in enumerate(_queries(one, variable))]
+    targets = [
+        {"refId": chr(65 + number), "expr": expr, "legendFormat": legend} for number, (expr, legend) in enumerate(_queries(one, variable))
+    ]
     return {
         "type": "timeseries",
         "title": one.name.removeprefix(_OURS).removeprefix("binlog_"),

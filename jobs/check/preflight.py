@@ -130,6 +130,7 @@ class UpstreamCheck:
         return UpstreamSight(self._cluster_id, self._history, self._servers)
 
     def remarks(self) -> Iterator[Remark]:
+        """What hinders on the upstream's side."""
         if self._tls is not None:
             self._tls.check(listens=True)
         yield from self._tried("Pumps", self.ask_pumps, NAMED["registry-silent"].todo)
@@ -214,6 +215,7 @@ class TargetCheck:
         self._where = to.socket or f"{to.host}:{to.port}"
 
     def remarks(self) -> Iterator[Remark]:
+        """All that there is to say before a start."""
         history = self._upstream.history
         there = inventory_of(self._session)
         stand = self._stand(history) if history is not None else None

@@ -14,9 +14,12 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PROMTOOL = shutil.which("promtool")
 NOW_MS = "1.7e12"
-ONLINE = {'binlog_drainer_spark_state{instance="d",state="online"}': "1x20", "binlog_drainer_spark_batches_total{instance=\"d\"}": "1x20"}
+ONLINE = {'binlog_drainer_spark_state{instance="d",state="online"}': "1x20", 'binlog_drainer_spark_batches_total{instance="d"}': "1x20"}
 SERIES = {
-    "drainer-silent": ({'binlog_drainer_spark_lag_seconds{instance="d"}': "1x5 stale"}, {'binlog_drainer_spark_lag_seconds{instance="d"}': "1x20"}),
+    "drainer-silent": (
+        {'binlog_drainer_spark_lag_seconds{instance="d"}': "1x5 stale"},
+        {'binlog_drainer_spark_lag_seconds{instance="d"}': "1x20"},
+    ),
     "drainer-paused": (
         {'binlog_drainer_spark_state{instance="d",state="paused"}': "1x20"},
         {'binlog_drainer_spark_state{instance="d",state="paused"}': "0x20"},

@@ -92,9 +92,9 @@ def test_all_is_well(site: Site) -> None:
 
 
 @pytest.mark.shows("ctl doctor")
-def test_a_pump_that_is_gone_and_a_finding(site: Site) -> None:
+def test_a_pump_that_is_gone_and_a_finding(site: Site, registry: RegistryClient) -> None:
     site.now(findings=1, newest_findings=("rows `d`.`t`: a row was missing",))
-    RegistryClient(site.service.url).put_status(PUMPS, NodeStatus("dead", "127.0.0.1:1"))
+    registry.put_status(PUMPS, NodeStatus("dead", "127.0.0.1:1"))
     code, found = site.doctor()
     assert (code, not_well(found)) == (1, {"Pumps", "findings"}), found
     (pumps,) = found["Pumps"]

@@ -11,7 +11,7 @@ WORDS = frozenset(
     "time changes last_over_time rate sum min max histogram_quantile label_values unless and by ignoring ALERTS instance".split()
 )
 """What PromQL and Grafana know, and Prometheus' own metric of the alerts."""
-_NO_NAMES = re.compile(r'\{[^}]*\}|\[[^\]]*\]|\b(?:by|ignoring) \([^)]*\)|"[^"]*"')
+_NO_NAMES = re.compile(r'\{[^}]*\}|\[[^\]]*\]|\b(?:by|ignoring) ?\([^)]*\)|"[^"]*"')
 
 
 def asked_metrics() -> set[str]:

@@ -22,9 +22,13 @@ def test_ten_lines_when_all_is_well() -> None:
 
 
 def test_what_is_wrong_and_what_is_not_known() -> None:
-    found = Examined(replace(WELL, target="cannot connect\nto it", rights=None, lease=None, disks=None, pumps=None), WORDS, frozenset({Check.DISK}))
+    found = Examined(
+        replace(WELL, target="cannot connect\nto it", rights=None, lease=None, disks=None, pumps=None), WORDS, frozenset({Check.DISK})
+    )
     bad = [line for line, good in lines(found) if not good]
-    assert bad[0].startswith("critical  target       cannot connect to it; correct host, port, user or password, or start the server (docs/")
+    assert bad[0].startswith(
+        "critical  target       cannot connect to it; correct host, port, user or password, or start the server (docs/"
+    )
     assert bad[1:] == ["unknown   rights       words on rights", "unknown   GC distance  words on GC distance"]
     assert ("-         disk         words on disk", True) in lines(found)
 
@@ -45,7 +49,9 @@ def test_answers_and_what_takes_their_place() -> None:
     held.set()
 
 
-@pytest.mark.parametrize(("at", "gc_ts", "seconds"), [(0, 5, None), (0, 0, float("inf")), (9, None, None), (3600_000 << 18, 1 << 18, 3599.999)])
+@pytest.mark.parametrize(
+    ("at", "gc_ts", "seconds"), [(0, 5, None), (0, 0, float("inf")), (9, None, None), (3600_000 << 18, 1 << 18, 3599.999)]
+)
 def test_the_distance_to_what_was_collected(at: int, gc_ts: int | None, seconds: float | None) -> None:
     assert doctor._ahead(at, gc_ts) == seconds
 
