@@ -28,9 +28,10 @@ setup-etcd:
 	@./spark-submit.sh setup --etcd --dev
 
 .PHONY: lint
-lint: setup-dev ## formatting and lint (ruff)
+lint: setup-dev ## formatting and lint (ruff; hadolint for the Containerfile)
 	$(VENV)/ruff format --check $(LINTED)
 	$(VENV)/ruff check $(LINTED)
+	$(VENV)/hadolint deploy/Containerfile
 
 .PHONY: format
 format: setup-dev ## fix the formatting

@@ -345,7 +345,7 @@ class _Answers:
         no_rights = "the target does not answer" if seen is None else "without the DDL history, the databases are not known"
         return {
             Check.DRAINER: f"{self.drainer.name}: {facts.state}" if isinstance(self.drainer, NodeReport) else "",
-            Check.LAG: f"{facts.copying or lag}; held back by {facts.holding or 'nothing'}",
+            Check.LAG: lag if facts.drainer else f"{facts.copying or lag}; held back by {facts.holding or 'nothing'}",
             Check.PUMPS: f"{len(pumps)}: " + ", ".join(f"{pump.name} {pump.state}".rstrip() for pump in pumps),
             Check.HISTORY: f"{self.history.jobs:,} jobs" if isinstance(self.history, _History) else "",
             Check.TARGET: f"{seen.where}, lease: {seen.lease or 'nobody'}" if seen is not None else f"{db_type} is not asked",
