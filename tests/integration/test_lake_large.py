@@ -41,7 +41,7 @@ def vectors(lake: Path) -> set[str]:
 def test_recorded_tables_come_through_spark(case: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if case == "types":
         monkeypatch.setattr(mirror_table, "_MOST_FILES", 1)
-    sink = sink_of(tmp_path, mirrors=True, large=LargeMirrors(spark, 0))
+    sink = sink_of(tmp_path, mirrors=True, large=LargeMirrors(spark, 0), followed=True)
     replicate(sink, case, spans_of(case, 2))
     sink.close()
     assert vectors(tmp_path)

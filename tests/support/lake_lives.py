@@ -85,14 +85,19 @@ class FollowedSink(TidySink):
 
 
 def sink_of(
-    lake: Path | str, lease_timeout: float = 1.0, mirrors: bool = False, loads: TableLoads | None = None, large: LargeMirrors | None = None
+    lake: Path | str,
+    lease_timeout: float = 1.0,
+    mirrors: bool = False,
+    loads: TableLoads | None = None,
+    large: LargeMirrors | None = None,
+    followed: bool = False,
 ) -> LakeSink:
+    """``followed``: each step is a moment; else one may have all of them, and a point is passed only once."""
     settings = LakeSettings(str(lake), 1, lease_timeout=lease_timeout, mirror_interval=0.0 if mirrors else None)
-    if large is not None:
-        # Only behind another moment is there something that Spark marks.
-        return FollowedSink(settings, loads=loads, large=large)
     if mirrors and old_versions.HOUR_MS == SHORT_PAST[old_versions, "HOUR_MS"]:
         return FollowedSink(replace(settings, retention=SHORT_RETENTION), loads=loads, large=large)
+    if followed:
+        return FollowedSink(settings, large=large)
     return (TidySink if upkeep.MOST_OPEN == BUSY_UPKEEP[upkeep, "MOST_OPEN"] else LakeSink)(settings, loads=loads, large=large)
 
 
@@ -176,7 +181,8 @@ def _live(
         failpoints._die = lambda: os.kill(os.getpid(), signal.SIGSTOP)
     spark = LargeMirrors(build_session("life", master="local[1]"), 0) if large else None
     while True:
-        sink = sink_of(lake, lease_timeout, bool(mirrored), RecordedUpstream(mirrored, loaded).loads if loaded is not None else None, spark)
+        loads = RecordedUpstream(mirrored, loaded).loads if loaded is not None else None
+        sink = sink_of(lake, lease_timeout, bool(mirrored), loads, spark, bool(mirrored) and not pieces and loads is None)
         try:
             if loaded is not None:
                 replicate_loaded(sink, mirrored, lake)
