@@ -1,7 +1,7 @@
-"""Corrects partition clauses of DDL text that have another meaning on the target.
+"""Corrects partition clauses of DDL text for a TiDB.
 
 Promises: pure. A computed boundary (``UNIX_TIMESTAMP('2020-01-01 00:00:00')`` depends on the session's time zone) is replaced by the number
-that TiDB computed, if the table info has it. LINEAR is removed, since TiDB ignores it when distributing rows.
+that TiDB computed, if the table info has it.
 """
 
 import re
@@ -30,16 +30,6 @@ def settle_boundaries(tokens: Sequence[Token], info: TableInfo | None) -> Tokens
 def boundaries(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
     """(begin, end) of the values of each ``PARTITION name VALUES``, without their parentheses."""
     return ((begin, end) for _, begin, end in _boundaries(tokens))
-
-
-def without_linear(tokens: Sequence[Token]) -> Tokens:
-    """The statement without the LINEAR of ``PARTITION BY LINEAR HASH`` and ``LINEAR KEY``."""
-    solid = [i for i, t in enumerate(tokens) if not t.blank]
-    dropped: set[int] = set()
-    for before, at, behind in zip(solid, solid[1:], solid[2:], strict=False):
-        if (tokens[before].word, tokens[at].word) == ("BY", "LINEAR") and tokens[behind].word in ("HASH", "KEY"):
-            dropped.update(range(at, behind))
-    return [t for i, t in enumerate(tokens) if i not in dropped]
 
 
 def _boundaries(tokens: Sequence[Token]) -> Iterator[tuple[str, int, int]]:
