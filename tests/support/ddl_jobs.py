@@ -54,8 +54,8 @@ def partitioned(method: int, *parts: tuple[Any, ...], expr: str = "", columns: t
 
 
 def partitions(*pairs: tuple[int, str]) -> dict[str, Any]:
-    """The partitions of a table."""
-    return {"definitions": [{"id": i, "name": {"O": n}} for i, n in pairs]}
+    """The partitions of a table by RANGE of its ``id``: each a hundred rows."""
+    return partitioned(1, *((i, n, f"{place}00") for place, (i, n) in enumerate(pairs, 1)), expr="`id`")
 
 
 def job(job_id: int, kind: int, info: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
