@@ -192,3 +192,34 @@ def is_text_or_words(column: ColumnInfo) -> bool:
 def quoted(schema: str, name: str) -> str:
     """A table name qualified with its database, quoted."""
     return f"{quote_name(schema)}.{quote_name(name)}"
+
+
+def definition_at(spec: Tokens) -> int:
+    """Index of the definition in ADD, MODIFY or CHANGE [COLUMN] [IF NOT EXISTS]; 0 if the spec does not define a column."""
+    verb = spec[0].word
+    at = next_solid(spec, 1)
+    if at >= len(spec):
+        return 0
+    if spec[at].word == "COLUMN":
+        at = next_solid(spec, at + 1)
+    elif verb == "ADD" and (is_index(spec[at:]) or spec[at].word == "PARTITION"):
+        return 0
+    while at < len(spec) and spec[at].kind is TokenKind.WORD and spec[at].word in ("IF", "NOT", "EXISTS"):
+        at = next_solid(spec, at + 1)
+    at = next_solid(spec, at + 1) if verb == "CHANGE" else at
+    return at if at < len(spec) else 0
+
+
+def table_name(tokens: Tokens) -> tuple[int, int]:
+    """Begin and end of the name in ``ALTER TABLE name …``."""
+    at = next(i for i, t in enumerate(tokens) if t.word == "TABLE")
+    begin = next_solid(tokens, at + 1)
+    end = begin + 1
+    while end < len(tokens) and (tokens[end].text == "." or tokens[end - 1].text == "."):
+        end += 1
+    return begin, end
+
+
+def alter_specs(tokens: Tokens) -> list[Tokens]:
+    """What ``ALTER TABLE name …`` does, piece by piece, with the blanks between."""
+    return split_commas(tokens[table_name(tokens)[1] :])
