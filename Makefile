@@ -28,9 +28,10 @@ setup-etcd:
 	@./spark-submit.sh setup --etcd --dev
 
 .PHONY: lint
-lint: setup-dev ## formatting and lint (ruff)
+lint: setup-dev ## formatting and lint (ruff; hadolint for the Containerfile)
 	$(VENV)/ruff format --check $(LINTED)
 	$(VENV)/ruff check $(LINTED)
+	$(VENV)/hadolint deploy/Containerfile
 
 .PHONY: format
 format: setup-dev ## fix the formatting
@@ -52,6 +53,10 @@ settings: setup-dev ## docs/settings.md and conf/*.toml from the model of the se
 .PHONY: parity
 parity: setup-dev ## docs/parity.md from the markers of the tests and tests/parity.toml
 	$(VENV)/python -m tests.support.parity_page
+
+.PHONY: monitoring
+monitoring: setup-dev ## deploy/: the Grafana dashboard and the alert rules, from the metrics and the table of alarms
+	$(VENV)/python -m pyspark_tidb_binlog.jobs.check.monitoring_files
 
 .PHONY: notebook
 notebook: setup-dev ## notebooks/replicate.ipynb, as Jupyter opens it, from notebooks/replicate.py

@@ -47,6 +47,8 @@ class StreamProgress:
         """The newest batches."""
         self.applied_at = time.monotonic()
         """``time.monotonic`` when a transaction or DDL was applied last, or the stream was made."""
+        self._advanced_at = self.applied_at
+        """The same of a batch, which may be empty."""
 
     def take(self, report: BatchReport) -> None:
         """Count a batch that is in the target."""
@@ -63,8 +65,9 @@ class StreamProgress:
                 last_ddl=one_ddl(report.last_ddl) or self._totals.last_ddl,
             )
             self._recent.append((time.monotonic(), report.row_events))
+        self._advanced_at = time.monotonic()
         if report.transactions or report.ddls:
-            self.applied_at = time.monotonic()
+            self.applied_at = self._advanced_at
         self._metrics.applied(
             AppliedBatch(
                 report.upto_ts,
@@ -113,6 +116,7 @@ class StreamProgress:
             state=self._metrics.state.value,
             pumps=self._pumps,
             stalled=stalled,
+            still_seconds=now - self._advanced_at,
         )
 
     def _holding(self, reported: Mapping[str, Any], gate: BatchGate | None) -> tuple[str, str]:
