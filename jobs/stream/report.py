@@ -53,6 +53,12 @@ class Progress:
     ddls: int = 0
     holding: str = ""
     """The stage or the Pump that holds resolved_ts back, in words; empty = nothing does."""
+    held_stage: str = ""
+    """Where that is: ``read``, ``history``, ``plan``, ``apply`` or ``ddl`` of a batch; ``source`` between two batches; ``pair``: what is read and not released
+    is as much as may be.
+    """
+    held_pump: str = ""
+    """The Pump among it; empty = it is not a single Pump's."""
     findings: int = 0
     """Number of findings: rows and values that do not match, DDLs not fully applied, lost binlogs."""
     newest_findings: tuple[str, ...] = ()

@@ -39,6 +39,8 @@ class PretendedStream:
             applied_at=lambda: self.applied_at,
             progress=lambda: self.progress,
             metrics=self.metrics.text,
+            page=lambda after: {"after": after},
+            document={"": "a list", "errors/ddl": "# DDLs"}.get,
         )
         controls = StreamControls(
             pause=lambda: self._do("pause"),
