@@ -21,6 +21,7 @@ from pyspark_tidb_binlog.jobs.check.upstream_account import UpstreamSight, upstr
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, drainer_config
 from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest, drainer_options
 from pyspark_tidb_binlog.jobs.stream.upstream_cluster import StreamServers, servers_at
+from pyspark_tidb_binlog.schemas.alarms import NAMED
 from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, ReplicationError
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
@@ -99,7 +100,7 @@ def preflight(config: DrainerConfig, request: BootstrapRequest = NOTHING) -> Ite
         try:
             session = closing.enter_context(connect(config.target, config.apply))
         except ApplyError as error:
-            yield hinders("syncer.to", str(error), "correct host, port, user or password, or start the server")
+            yield hinders("syncer.to", str(error), NAMED["target-silent"].todo)
             return
         with contextlib.suppress(ApplyError):  # TiDB has no such transactions
             session.execute("START TRANSACTION READ ONLY")
@@ -122,12 +123,10 @@ class _Upstream:
         tls = TlsSettings.of(config.source.security)
         if tls is not None:
             tls.check(listens=True)
-        yield from self._tried("Pumps", self._ask_cluster, "start PD, the registry or the Pumps, or correct pd-urls or spark.pumps")
+        yield from self._tried("Pumps", self._ask_cluster, NAMED["registry-silent"].todo)
         for what in self._unfit:
-            yield hinders(
-                "Pumps", what, "start this Pump, or correct its registered address, the settings in [security] or spark.cluster-id"
-            )
-        yield from self._tried("DDL history", lambda: self._read_history(tls), "start a TiDB server, or correct spark.tidb-status")
+            yield hinders("Pumps", what, NAMED["pump-unreachable"].todo)
+        yield from self._tried("DDL history", lambda: self._read_history(tls), NAMED["history-silent"].todo)
 
     def _tried(self, where: str, act: Callable[[], None], todo: str) -> Iterator[Remark]:
         try:
@@ -262,7 +261,7 @@ class _Check:
             )
         held = lease.look(self._session, self._upstream.cluster_id, self._config.apply.checkpoint_schema) if found.known else None
         if held is not None and held.life:
-            yield note(self._where, f"the lease is held by {held.words}", "stop that Drainer before this one is started")
+            yield note(self._where, f"the lease is held by {held.words}", NAMED["lease-held"].todo)
 
     def _to_be_filled(self, history: SchemaHistory) -> Iterator[Remark]:
         yield note(self._where, "has no checkpoint: --bootstrap-all fills the target and creates missing databases and tables")

@@ -9,8 +9,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pyspark_tidb_binlog.conf.version import VERSION
+from pyspark_tidb_binlog.jobs.stream.alarm_facts import facts_of
 from pyspark_tidb_binlog.jobs.stream.page_history import PageHistory
 from pyspark_tidb_binlog.jobs.stream.report import Progress, one_ddl
+from pyspark_tidb_binlog.schemas.alarms import raised
 from pyspark_tidb_binlog.schemas.events import Delivery, physical_ms
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
 from pyspark_tidb_binlog.schemas.redaction import ddl_without_values, words_without_values
@@ -108,7 +110,8 @@ def state_of(
 ) -> dict[str, Any]:
     """Everything but the figures over time; ``now``: when ``progress`` was read."""
     rows, transactions = history.rates()
-    ddls, findings = seen
+    ddls, findings = (list(one)[::-1] for one in seen)
+    known = replace(facts_of(progress), newest_finding=findings[0].words if findings else "")
     stage = _STAGES.get(hold.stage, hold.stage)
     if hold.stage == "read" and (hold.pump or facts.delivery is Delivery.SORTED):
         stage = "source"
@@ -140,8 +143,9 @@ def state_of(
             for pump in progress.pumps
         ],
         "tables": [asdict(table) for table in history.busiest(now, _MOST_TABLES)],
-        "ddls": [asdict(ddl) for ddl in ddls][::-1],
-        "findings": [asdict(finding) for finding in findings][::-1],
+        "ddls": [asdict(ddl) for ddl in ddls],
+        "findings": [asdict(finding) for finding in findings],
+        "alarms": [one.to_dict() | {"what": one.what[:_WORDS]} for one in raised(known)],
         "kept": [
             {
                 "name": table.name,

@@ -47,6 +47,8 @@ class StreamProgress:
         """The newest batches."""
         self.applied_at = time.monotonic()
         """``time.monotonic`` when a transaction or DDL was applied last, or the stream was made."""
+        self._advanced_at = self.applied_at
+        """The same of a batch, which may be empty."""
 
     def take(self, report: BatchReport) -> None:
         """Count a batch that is in the target."""
@@ -62,8 +64,9 @@ class StreamProgress:
                 newest_findings=(self._totals.newest_findings + words)[-_SHOWN_FINDINGS:],
             )
             self._recent.append((time.monotonic(), report.row_events))
+        self._advanced_at = time.monotonic()
         if report.transactions or report.ddls:
-            self.applied_at = time.monotonic()
+            self.applied_at = self._advanced_at
         self._metrics.applied(
             AppliedBatch(
                 report.upto_ts,
@@ -120,6 +123,7 @@ class StreamProgress:
             state=self._metrics.state.value,
             pumps=self._pumps,
             stalled=held.stalled,
+            still_seconds=now - self._advanced_at,
         )
 
     def _held(self, reported: Mapping[str, Any], gate: BatchGate | None) -> "_Held":
