@@ -78,7 +78,8 @@ def words_without_values(words: str, sql: str) -> str:
             words = re.sub(rf"(?<![\w.]){re.escape(value)}(?![\w.])", HIDDEN, words) if len(value) >= _SHORTEST else words
             continue
         inner = value[1:-1].replace(value[0] * 2, value[0])
-        for spelled in (value[1:-1], inner, repr(inner)[1:-1], inner.replace("\\", "\\\\").replace("'", "''")):
+        slashed = inner.replace("\\", "\\\\")
+        for spelled in (value[1:-1], inner, repr(inner)[1:-1], slashed.replace("'", "''"), slashed.replace("'", "\\'")):
             for quote in "'\"":
                 words = words.replace(f"{quote}{spelled}{quote}", f"{quote}{HIDDEN}{quote}")
             words = words.replace(spelled, HIDDEN) if len(spelled) >= _SHORTEST else words
