@@ -111,9 +111,10 @@ def unanswered(reported: Mapping[str, Any]) -> str:
     return f"Pump {', '.join(sorted(away))}" if away else "the registry" if reported.get("registry") else ""
 
 
-def pumps_of(reported: Mapping[str, Any], now: float) -> tuple[SeenPump, ...]:
-    """The Pumps, from what the source reports of them; ``now``: seconds since the epoch."""
+def pumps_of(reported: Mapping[str, Any], now: float, resolved_ts: int = 0) -> tuple[SeenPump, ...]:
+    """The Pumps, from what the source reports of them between two batches; ``now``: seconds since the epoch. ``resolved_ts``: every Pump was read up to here."""
     promises, states, away = (reported.get(name) or {} for name in ("promises", "states", "unreachable"))
+    promises = {pump: max(promise, resolved_ts) for pump, promise in promises.items()}
     names = sorted({*promises, *away})
     return tuple(SeenPump(n, states.get(n, ""), promises.get(n, 0), age_of(promises.get(n, 0), now), away.get(n, "")) for n in names)
 

@@ -108,7 +108,7 @@ class StreamProgress:
         resolved = self._sink.commit_ts
         reported = _reported(query)
         held = self._held(reported, gate)
-        self._pumps = pumps_of(reported, time.time()) or self._pumps
+        self._pumps = pumps_of(reported, time.time(), resolved) or self._pumps
         self._metrics.pumps(reported)
         self._fakes_sent = max(self._fakes_sent, sum((reported.get("woken") or {}).values()))
         return dataclasses.replace(
