@@ -125,7 +125,14 @@ def test_the_page_asks_nobody_else_for_anything(node: DrainerNode) -> None:
 
 
 def test_the_pages_json_is_asked_for_what_is_new(node: DrainerNode) -> None:
-    for query, after in (("", 0), ("?after=1790000000", 1790000000), ("?after=-5", 0), ("?after=x", 0), (f"?after={'9' * 40}", 0), ("?after=²", 0)):
+    for query, after in (
+        ("", 0),
+        ("?after=1790000000", 1790000000),
+        ("?after=-5", 0),
+        ("?after=x", 0),
+        (f"?after={'9' * 40}", 0),
+        ("?after=²", 0),
+    ):
         answer, body = whole(node, f"/page.json{quote(query, safe='?=')}")
         assert json.loads(body) == {"after": after} and answer.headers["Cache-Control"] == "no-store"
     assert [ask(node, "POST", path)[0] for path in ("/", "/page.json", "/docs/errors/ddl")] == [405] * 3
@@ -141,7 +148,16 @@ def test_documents_are_plain_text_and_nothing_else_is_read(node: DrainerNode) ->
 
 def test_what_a_document_is_named_finds_pages_of_the_release_only() -> None:
     assert str(documents.text_of("errors/ddl")).startswith("# DDLs") and "runbook" in str(documents.text_of(""))
-    for name in ("../setup", "../setup.cfg", "/etc/passwd", "errors/../../setup.cfg", "docs/../conf/drainer.toml", "conf/drainer.toml", "\0", "."):
+    for name in (
+        "../setup",
+        "../setup.cfg",
+        "/etc/passwd",
+        "errors/../../setup.cfg",
+        "docs/../conf/drainer.toml",
+        "conf/drainer.toml",
+        "\0",
+        ".",
+    ):
         assert documents.text_of(name) is None
 
 

@@ -88,8 +88,12 @@ def test_the_figures_move_and_nothing_else_does(window: Browser, often: None) ->
         window.open(stream.url)
         assert window.shows("lag", "s behind") and window.shows("tables", "shop.orders")
         before = [window.text(name) for name in ("rows-count", "tables", "clock")]
-        eventually(lambda: all(window.text(n) != b for n, b in zip(("rows-count", "tables", "clock"), before, strict=True)), what="they move")
-        eventually(lambda: int(window.run("return document.querySelectorAll('#lags path.line')[0].getAttribute('d').length")) > 8, what="a line")
+        eventually(
+            lambda: all(window.text(n) != b for n, b in zip(("rows-count", "tables", "clock"), before, strict=True)), what="they move"
+        )
+        eventually(
+            lambda: int(window.run("return document.querySelectorAll('#lags path.line')[0].getAttribute('d').length")) > 8, what="a line"
+        )
         stream.page.note_ddl(DdlNote(tso(int(time.time() * 1000)), "ALTER TABLE t ADD COLUMN c INT", "executed"))
         window.shows("ddls", "ALTER TABLE t ADD COLUMN c INT")
         assert "began at" in window.text("history") and window.text("notice") == "No alarm is on."
@@ -115,7 +119,9 @@ def test_a_phone_has_no_sideways_scroll_whatever_the_names(window: Browser, dark
 
 def test_text_from_upstream_stays_text(window: Browser) -> None:
     pumps = (SeenPump(HOSTILE, HOSTILE, 1, 5.0, HOSTILE),)
-    stream = Stream(Progress(pumps=pumps, holding=HOSTILE, held_stage="source", held_pump=HOSTILE, stalled=HOSTILE, unrecorded=HOSTILE), kind="lake")
+    stream = Stream(
+        Progress(pumps=pumps, holding=HOSTILE, held_stage="source", held_pump=HOSTILE, stalled=HOSTILE, unrecorded=HOSTILE), kind="lake"
+    )
     stream.kept = (KeptTable(HOSTILE, 5, tso(1), "stale", HOSTILE),)
     with stream:
         ddl = f"CREATE TABLE `{HOSTILE}` (a INT)"
@@ -201,7 +207,7 @@ def test_a_running_drainer_from_a_load_over_a_dead_pump_to_a_refused_ddl(scene: 
     window.open(page_of(scene))
     window.shows("lag", "s behind", LONGEST)
     before = window.text("rows-count"), window.text("ddls")
-    eventually(lambda: (window.text("rows-count") != before[0] and window.text("ddls") != before[1]), seconds=LONGEST, what="they move")
+    eventually(lambda: window.text("rows-count") != before[0] and window.text("ddls") != before[1], seconds=LONGEST, what="they move")
     window.shows("tables", "demo.", LONGEST)
     window.shows("pumps", "pump-2", LONGEST)
     assert (window.complaints(), window.shifts()) == ([], [])

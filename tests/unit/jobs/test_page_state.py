@@ -92,7 +92,11 @@ def test_a_ddl_that_was_executed_asks_for_nothing_and_a_skipped_one_does() -> No
 
 
 def test_a_lakes_tables_come_with_those_that_do_not_follow_first() -> None:
-    kept = (KeptTable("d.small", 10, TS, "mirrored"), KeptTable("d.big", 10**9, TS, "mirrored"), KeptTable("d.odd", None, 0, "stale", "why: x"))
+    kept = (
+        KeptTable("d.small", 10, TS, "mirrored"),
+        KeptTable("d.big", 10**9, TS, "mirrored"),
+        KeptTable("d.odd", None, 0, "stale", "why: x"),
+    )
     state = shown(AT_WORK, kept=kept)
     assert [table["name"] for table in state["kept"]] == ["d.odd", "d.big", "d.small"] and state["kept_tables"] == 3
     assert state["kept"][0]["bytes"] is None and state["kept"][1]["ms"] == 1_789_999_999_700

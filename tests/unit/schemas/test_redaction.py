@@ -62,10 +62,19 @@ def test_the_head_of_a_statement_ends_before_its_first_value(sql: str, shown: st
 @pytest.mark.parametrize(
     ("sql", "shown"),
     [
-        ("ALTER TABLE `t` ADD COLUMN `a` VARCHAR(20) DEFAULT 'x''y' COMMENT 'z'", "ALTER TABLE `t` ADD COLUMN `a` VARCHAR(20) DEFAULT '…' COMMENT '…'"),
-        ("ALTER TABLE t ADD a DECIMAL(10,2) DEFAULT -1.5, ADD b BIT(8) DEFAULT b'101'", "ALTER TABLE t ADD a DECIMAL(10,2) DEFAULT -…, ADD b BIT(8) DEFAULT b'…'"),
+        (
+            "ALTER TABLE `t` ADD COLUMN `a` VARCHAR(20) DEFAULT 'x''y' COMMENT 'z'",
+            "ALTER TABLE `t` ADD COLUMN `a` VARCHAR(20) DEFAULT '…' COMMENT '…'",
+        ),
+        (
+            "ALTER TABLE t ADD a DECIMAL(10,2) DEFAULT -1.5, ADD b BIT(8) DEFAULT b'101'",
+            "ALTER TABLE t ADD a DECIMAL(10,2) DEFAULT -…, ADD b BIT(8) DEFAULT b'…'",
+        ),
         ("CREATE TABLE t (a ENUM('x','y'), KEY (`a`(5)))", "CREATE TABLE t (a ENUM('…','…'), KEY (`a`(5)))"),
-        ("ALTER TABLE t ADD PARTITION (PARTITION p VALUES LESS THAN (1000))", "ALTER TABLE t ADD PARTITION (PARTITION p VALUES LESS THAN (…))"),
+        (
+            "ALTER TABLE t ADD PARTITION (PARTITION p VALUES LESS THAN (1000))",
+            "ALTER TABLE t ADD PARTITION (PARTITION p VALUES LESS THAN (…))",
+        ),
         ("ALTER TABLE t /* a secret */ ADD a INT DEFAULT 0xFF", "ALTER TABLE t … ADD a INT DEFAULT …"),
         (r"ALTER TABLE t ADD a TEXT DEFAULT 'ends with \' COMMENT 'two'", "ALTER TABLE t ADD a TEXT DEFAULT '…' COMMENT '…'"),
         ("ALTER TABLE t ADD a DATETIME(6) DEFAULT CURRENT_TIMESTAMP(6)", "ALTER TABLE t ADD a DATETIME(6) DEFAULT CURRENT_TIMESTAMP(6)"),
