@@ -109,6 +109,7 @@ class StreamProgress:
         reported = _reported(query)
         held = self._held(reported, gate)
         self._pumps = pumps_of(reported, time.time(), resolved) or self._pumps
+        waits = held.pump if held.stage == Stage.READ else ""
         self._metrics.pumps(reported)
         self._fakes_sent = max(self._fakes_sent, sum((reported.get("woken") or {}).values()))
         return dataclasses.replace(
@@ -121,7 +122,7 @@ class StreamProgress:
             held_stage=held.stage,
             held_pump=held.pump,
             state=self._metrics.state.value,
-            pumps=self._pumps,
+            pumps=tuple(dataclasses.replace(p, trouble=held.words) if p.name == waits else p for p in self._pumps),
             stalled=held.stalled,
             still_seconds=now - self._advanced_at,
         )

@@ -202,8 +202,8 @@ def pump_process(name: str) -> psutil.Process:
 
 @pytest.mark.spark
 @pytest.mark.mysql
-def test_a_running_drainer_from_a_load_over_a_dead_pump_to_a_refused_ddl(scene: Scene, window: Browser) -> None:
-    job = streaming(scene)
+def test_a_running_drainer_under_load_and_over_a_dead_pump(scene: Scene, window: Browser) -> None:
+    streaming(scene)
     window.open(page_of(scene))
     window.shows("lag", "s behind", LONGEST)
     before = window.text("rows-count"), window.text("ddls")
