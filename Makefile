@@ -57,6 +57,10 @@ settings: setup-dev ## docs/settings.md and conf/*.toml from the model of the se
 parity: setup-dev ## docs/parity.md from the markers of the tests and tests/parity.toml
 	$(VENV)/python -m tests.support.parity_page
 
+.PHONY: monitoring
+monitoring: setup-dev ## deploy/: the Grafana dashboard and the alert rules, from the metrics and the table of alarms
+	$(VENV)/python -m pyspark_tidb_binlog.jobs.check.monitoring_files
+
 .PHONY: notebook
 notebook: setup-dev ## notebooks/replicate.ipynb, as Jupyter opens it, from notebooks/replicate.py
 	$(VENV)/python -m benchmarks.notebook_form
