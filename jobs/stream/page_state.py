@@ -110,7 +110,7 @@ def state_of(
 ) -> dict[str, Any]:
     """Everything but the figures over time; ``now``: when ``progress`` was read."""
     rows, transactions = history.rates()
-    ddls, findings = (list(one)[::-1] for one in seen)
+    ddls, findings = list(seen[0])[::-1], list(seen[1])[::-1]
     known = replace(facts_of(progress), newest_finding=findings[0].words if findings else "")
     stage = _STAGES.get(hold.stage, hold.stage)
     if hold.stage == "read" and (hold.pump or facts.delivery is Delivery.SORTED):
