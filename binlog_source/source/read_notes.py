@@ -27,6 +27,11 @@ class WaitingRead:
     pump: str
     words: str
 
+    @property
+    def why(self) -> str:
+        """The reason alone."""
+        return self.words.split(": ", 2)[-1]
+
 
 class ReadNote:
     """What one partition's read waits for."""

@@ -109,7 +109,6 @@ class StreamProgress:
         reported = _reported(query)
         held = self._held(reported, gate)
         self._pumps = pumps_of(reported, time.time(), resolved) or self._pumps
-        waits = held.pump if held.stage == Stage.READ else ""
         self._metrics.pumps(reported)
         self._fakes_sent = max(self._fakes_sent, sum((reported.get("woken") or {}).values()))
         return dataclasses.replace(
@@ -122,36 +121,38 @@ class StreamProgress:
             held_stage=held.stage,
             held_pump=held.pump,
             state=self._metrics.state.value,
-            pumps=tuple(dataclasses.replace(p, trouble=held.words) if p.name == waits else p for p in self._pumps),
+            pumps=tuple(dataclasses.replace(p, trouble=held.trouble) if held.trouble and p.name == held.pump else p for p in self._pumps),
             stalled=held.stalled,
             still_seconds=now - self._advanced_at,
         )
 
-    def _held(self, reported: Mapping[str, Any], gate: BatchGate | None) -> "_Held":
+    def _held(self, reported: Mapping[str, Any], gate: BatchGate | None) -> "_HeldAt":
         if (error := self._sink.waiting_for) is not None:
-            return _Held(str(error), Stage.APPLY, stalled=str(error))
+            return _HeldAt(str(error), Stage.APPLY, stalled=str(error))
         stage = self._clock.stage
         if gate is not None and (stage in IDLE or stage is Stage.READ) and (away := waiting(gate.file)):
-            return _Held(away.words, Stage.READ, away.pump, stalled=away.words)
+            return _HeldAt(away.words, Stage.READ, away.pump, away.words, away.why)
         outside = unanswered(reported)
         if stage not in IDLE:
-            return _Held(stage.value, stage, stalled=outside)
+            return _HeldAt(stage.value, stage, stalled=outside)
         if (state := self._metrics.state) is not NodeState.ONLINE:
-            return _Held(f"an operator ({state.value})", "source", stalled=outside)
+            return _HeldAt(f"an operator ({state.value})", "source", stalled=outside)
         words = held_by(reported) or (stage.value if stage is Stage.START else "")
         unreachable = sorted(reported.get("unreachable") or {})
         pump = reported.get("held_by") or (unreachable[0] if len(unreachable) == 1 else "")
-        return _Held(words, "" if not words else "pair" if reported.get("holding") else "source", pump, outside)
+        return _HeldAt(words, "" if not words else "pair" if reported.get("holding") else "source", pump, outside)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Held:
+class _HeldAt:
     """What holds progress, and what outside does not answer."""
 
     words: str
     stage: str
     pump: str = ""
     stalled: str = ""
+    trouble: str = ""
+    """Why a read gets nothing of the Pump."""
 
 
 def _reported(query: StreamingQuery | None) -> dict[str, Any]:
