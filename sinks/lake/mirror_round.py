@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -32,6 +32,7 @@ from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, LOADING, MIRRORED, S
 from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges, hidden_column, mirror_schema, net_changes
 from pyspark_tidb_binlog.sinks.lake.row_pieces import RowPieces
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+from pyspark_tidb_binlog.sinks.sink import KeptTable
 
 _log = logging.getLogger(__name__)
 
@@ -89,6 +90,16 @@ class OpenMirrors:
         if len(self._handles) >= _HANDLES:
             self._handles.clear()
         self._handles[path] = table
+
+    def kept(self, tables: Mapping[int, MirrorState], before: Sequence[KeptTable]) -> tuple[KeptTable, ...]:
+        """The tables that are there; a mirror that is not open keeps the size that it had in ``before``."""
+        sizes = {table.name: table.bytes for table in before}
+        found = []
+        for table in (table for table in tables.values() if table.state != DROPPED):
+            name, handle = f"{table.database}.{table.table}", self._handles.get(table.path)
+            size = handle.bytes if handle is not None else sizes.get(name)
+            found.append(KeptTable(name, size, table.upto_ts, table.state, table.why or ""))
+        return tuple(found)
 
     def new_path(self, table: MirrorState) -> str:
         """Where nothing is or will be: what a failure leaves there goes by ``discard``, what a death leaves by ``old_versions``."""

@@ -150,6 +150,11 @@ class MirrorTable:
         return int(self._table.version())
 
     @property
+    def bytes(self) -> int:
+        """Of its files, as they were when it was opened or tidied last."""
+        return sum(file.size for file in self._known)
+
+    @property
     def is_there(self) -> bool:
         """Whether the log still has the version that is known: delta-rs would begin a new log where somebody has removed it."""
         return in_log(self._table, self.version)

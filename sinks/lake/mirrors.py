@@ -34,6 +34,7 @@ from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, mirror_sch
 from pyspark_tidb_binlog.sinks.lake.old_versions import OldVersions
 from pyspark_tidb_binlog.sinks.lake.row_pieces import PIECE_BYTES, RowPieces, held
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+from pyspark_tidb_binlog.sinks.sink import KeptTable
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +85,8 @@ class Mirrors:
         self._thread: threading.Thread | None = None
         self._tables: dict[int, MirrorState] | None = None
         self._history = SchemaHistory()
+        self.kept: tuple[KeptTable, ...] = ()
+        """The tables after the last round, for any thread to look at."""
 
     @property
     def begun_at(self) -> int | None:
@@ -143,7 +146,9 @@ class Mirrors:
                 self._changes, ending, begun, pause = 0, self._ending, time.monotonic(), self._interval
             try:
                 upto_ts = self.catch_up()
-                if upto_ts is not None and self._load_tables(upto_ts):
+                later = upto_ts is not None and self._load_tables(upto_ts)
+                self.kept = self._open.kept(self._tables or {}, self.kept)
+                if later:
                     self._retry_soon()
                 else:
                     pause = pause_after(self._open.replaced_bytes, self._interval)
