@@ -54,6 +54,12 @@ class Progress:
     ddls: int = 0
     holding: str = ""
     """The stage or the Pump that holds resolved_ts back, in words; empty = nothing does."""
+    held_stage: str = ""
+    """Where that is: ``read``, ``history``, ``plan``, ``apply`` or ``ddl`` of a batch; ``source`` between two batches; ``pair``: what is read and not released
+    is as much as may be.
+    """
+    held_pump: str = ""
+    """The Pump among it; empty = it is not a single Pump's."""
     findings: int = 0
     """Number of findings: rows and values that do not match, DDLs not fully applied, lost binlogs."""
     newest_findings: tuple[str, ...] = ()
@@ -105,9 +111,10 @@ def unanswered(reported: Mapping[str, Any]) -> str:
     return f"Pump {', '.join(sorted(away))}" if away else "the registry" if reported.get("registry") else ""
 
 
-def pumps_of(reported: Mapping[str, Any], now: float) -> tuple[SeenPump, ...]:
-    """The Pumps, from what the source reports of them; ``now``: seconds since the epoch."""
+def pumps_of(reported: Mapping[str, Any], now: float, resolved_ts: int = 0) -> tuple[SeenPump, ...]:
+    """The Pumps, from what the source reports of them between two batches; ``now``: seconds since the epoch. ``resolved_ts``: every Pump was read up to here."""
     promises, states, away = (reported.get(name) or {} for name in ("promises", "states", "unreachable"))
+    promises = {pump: max(promise, resolved_ts) for pump, promise in promises.items()}
     names = sorted({*promises, *away})
     return tuple(SeenPump(n, states.get(n, ""), promises.get(n, 0), age_of(promises.get(n, 0), now), away.get(n, "")) for n in names)
 
