@@ -48,7 +48,8 @@ class StreamProgress:
         self.applied_at = time.monotonic()
         """``time.monotonic`` when a transaction or DDL was applied last, or the stream was made."""
         self._advanced_at = self.applied_at
-        """The same of a batch, which may be empty."""
+        """The same of a batch, which may be empty, or of a step of it."""
+        self._stood_at = 0
 
     def take(self, report: BatchReport) -> None:
         """Count a batch that is in the target."""
@@ -106,6 +107,9 @@ class StreamProgress:
         now = time.monotonic()
         rows = sum(n for at, n in recent if now - at <= _RATE_SECONDS)
         resolved = self._sink.commit_ts
+        if resolved != self._stood_at:
+            # A batch of many steps moves the target long before it ends.
+            self._stood_at, self._advanced_at = resolved, now
         reported = _reported(query)
         held = self._held(reported, gate)
         self._pumps = pumps_of(reported, time.time(), resolved) or self._pumps
