@@ -32,9 +32,10 @@ setup-browser: setup
 	@./spark-submit.sh setup --browser --dev
 
 .PHONY: lint
-lint: setup-dev ## formatting and lint (ruff)
+lint: setup-dev ## formatting and lint (ruff; hadolint for the Containerfile)
 	$(VENV)/ruff format --check $(LINTED)
 	$(VENV)/ruff check $(LINTED)
+	$(VENV)/hadolint deploy/Containerfile
 
 .PHONY: format
 format: setup-dev ## fix the formatting

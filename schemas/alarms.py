@@ -191,9 +191,10 @@ def _paused(facts: Facts) -> str | None:
 
 
 def _waiting(facts: Facts) -> str | None:
-    if any(pump.trouble for pump in facts.pumps or ()):
-        return ""  # an alarm of its own
-    return facts.waiting and f"the stream waits for {facts.waiting}"
+    if not facts.waiting:
+        return facts.waiting
+    # a Pump that is away has an alarm of its own
+    return "" if any(pump.trouble for pump in facts.pumps or ()) else f"the stream waits for {facts.waiting}"
 
 
 def _of_pumps(words: Callable[[PumpFacts], str | None]) -> Callable[[Facts], str | None]:

@@ -52,6 +52,7 @@ _MORE_SECONDS = 5.0
 """How much longer the target's may take, which begins anew with what the others have answered."""
 _SIZE = re.compile(r'^binlog_pump_storage_storage_size_bytes\{type="(capacity|available)"\}[ \t]+([0-9.eE+]+)', re.MULTILINE)
 _TIDB = re.compile(r"TiDB-v(\d+)\.(\d+)")
+_NO_PLACE = "the registry does not say where the Drainer is, and addr has no port: name it with -addr HOST:PORT"
 _LAST_TIDB = (8, 3)
 """The last version of TiDB with binlogs."""
 
@@ -163,7 +164,8 @@ def examined(config: DrainerConfig, address: str = "") -> Examined:
     ).examined()
 
 
-def _drainer(config: DrainerConfig, address: str, tls: TlsSettings | None) -> NodeReport:
+def _drainer(config: DrainerConfig, address: str, tls: TlsSettings | None) -> NodeReport | None:
+    """None: nobody says where it is."""
     name = config.apply.drainer
     if not address and names_registry(config.source):
         with contextlib.suppress(PumpUnavailable), contextlib.closing(open_registry(config.source.pumps, tls)) as registry:
@@ -174,9 +176,7 @@ def _drainer(config: DrainerConfig, address: str, tls: TlsSettings | None) -> No
                 f"no Drainer {name!r} is registered at {registry.url}; there is {', '.join(sorted(known)) or 'none'}: correct node-id"
             )
     address = address or config.advertise_addr or config.addr
-    if address.endswith(":0"):
-        raise PumpUnavailable(f"the registry does not say where the Drainer is, and addr is {address}: name it with -addr HOST:PORT")
-    return look(NodeStatus(name, address), tls, registered=False)
+    return None if address.endswith(":0") else look(NodeStatus(name, address), tls, registered=False)
 
 
 def _pumps(config: DrainerConfig, tls: TlsSettings | None) -> _Pumps:
@@ -242,7 +242,7 @@ class _Answers:
     """What everybody has answered, or why they have not; ``target`` and ``account`` None: there is none."""
 
     config: DrainerConfig
-    drainer: NodeReport | str
+    drainer: NodeReport | str | None
     pumps: _Pumps | str
     history: _History | str
     disks: tuple[Disk, ...] | str
@@ -288,7 +288,7 @@ class _Answers:
     def _stream(self) -> tuple[Facts, int]:
         """What the Drainer says, and its position; if it does not answer, what it has left behind."""
         now = time.time()
-        trouble = self.drainer if isinstance(self.drainer, str) else self.drainer.trouble
+        trouble = self.drainer.trouble if isinstance(self.drainer, NodeReport) else self.drainer
         if isinstance(self.drainer, NodeReport) and not trouble:
             progress = self.drainer.seen(now)
             return replace(facts_of(progress), findings=None if self._is_real else progress.findings), progress.resolved_ts
@@ -344,8 +344,8 @@ class _Answers:
         versions += [*sorted({f"TiDB {version}" for version in self._tidb.values() if version}), *([seen.version] if seen else [])]
         no_rights = "the target does not answer" if seen is None else "without the DDL history, the databases are not known"
         return {
-            Check.DRAINER: f"{self.drainer.name}: {facts.state}" if isinstance(self.drainer, NodeReport) else "",
-            Check.LAG: f"{facts.copying or lag}; held back by {facts.holding or 'nothing'}",
+            Check.DRAINER: f"{self.drainer.name}: {facts.state}" if isinstance(self.drainer, NodeReport) else _NO_PLACE,
+            Check.LAG: lag if facts.state is None else f"{facts.copying or lag}; held back by {facts.holding or 'nothing'}",
             Check.PUMPS: f"{len(pumps)}: " + ", ".join(f"{pump.name} {pump.state}".rstrip() for pump in pumps),
             Check.HISTORY: f"{self.history.jobs:,} jobs" if isinstance(self.history, _History) else "",
             Check.TARGET: f"{seen.where}, lease: {seen.lease or 'nobody'}" if seen is not None else f"{db_type} is not asked",

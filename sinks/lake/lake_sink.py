@@ -32,6 +32,7 @@ from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.late_record import LateRecord, Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
 from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState, LakeWriter
+from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
 from pyspark_tidb_binlog.sinks.lake.ledger import CommitUnclear, Ledger, LiveFile, WrittenPart, without_logs
 from pyspark_tidb_binlog.sinks.lake.ledger_parts import parts_of
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ddl_row, ledger_rows
@@ -76,14 +77,22 @@ class LakeSettings:
 class LakeSink(Sink):
     """One stream into one lake."""
 
-    def __init__(self, settings: LakeSettings, pause: Callable[[float], None] = time.sleep, loads: TableLoads | None = None) -> None:
-        """Nothing is read or written before ``open``. ``pause``: waits for so many seconds, or raises to end the wait. ``loads``: of ``Mirrors``."""
+    def __init__(
+        self,
+        settings: LakeSettings,
+        pause: Callable[[float], None] = time.sleep,
+        loads: TableLoads | None = None,
+        large: LargeMirrors | None = None,
+    ) -> None:
+        """Nothing is read or written before ``open``. ``pause``: waits for so many seconds, or raises to end the wait. ``loads``, ``large``: of ``Mirrors``."""
         self._settings = settings
         self._loads = loads
         self._pause = pause
         self._ledger = Ledger(settings.directory)
         every = settings.mirror_interval
-        self._mirrors = Mirrors(settings.directory, every, settings.retention, settings.selection, loads) if every is not None else None
+        self._mirrors = (
+            Mirrors(settings.directory, every, settings.retention, settings.selection, loads, large) if every is not None else None
+        )
         self._late = LateRecord()
         self._lock = threading.Lock()
         """Held while the ledger is used."""

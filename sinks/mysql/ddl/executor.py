@@ -36,7 +36,7 @@ from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.added_before import of_another_kind, other_values
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Alteration, alter_table, altered_by, by_changes, keys_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Rewritten, quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.converted import converted_otherwise
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in_clock, in_zone
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
@@ -66,7 +66,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_sing
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, way_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.strict_conversions import keeping_characters
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, rewrite, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import rewrite, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import in_transaction, with_autocommit
 from pyspark_tidb_binlog.sinks.mysql.ddl.unpartitioned import Instead, instead_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import keeping_padding, lacks, unlike
@@ -396,7 +396,7 @@ class _Run:
         given = self._subject.given
         if given.form is DdlForm.REFUSED:
             return self._pass_by("frozen", self._step.query, given.why)
-        if given.form is DdlForm.INFOS:
+        if given.form is DdlForm.INFOS and not text.by_infos:
             self._fill_nulls()
             return self._derived(self._step.query, given.why)
         if job.type == JobType.CREATE_TABLES:
@@ -480,6 +480,19 @@ class _Run:
             return False
         return True
 
+    def _sent(self, statement: Rewritten) -> Rewritten:
+        """Send it, or what stands for it where it is refused; returns what was sent."""
+        try:
+            self._send(statement.sql)
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            if statement.plain is None or error.errno == EXISTS_TABLE:
+                raise
+            self._row.note_try("derived", statement.sql, error)
+            return self._sent(statement.plain)
+        return statement
+
     def _send(self, sql: str) -> None:
         if self._subject.schema and self._subject.job.type not in (JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA):
             self._use()
@@ -543,8 +556,8 @@ class _Run:
         losses: list[str] = []
         for number, statement in enumerate(statements):
             try:
-                self._send(statement.sql)
-                losses += (*statement.losses, *self._declare(statement.then))
+                sent = self._sent(statement)
+                losses += (*sent.losses, *self._declare(sent.then))
             except RetryableApplyError:
                 raise
             except ApplyError as error:

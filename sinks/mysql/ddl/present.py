@@ -5,16 +5,18 @@ which is harmless: a default, an expression, a comment, whether an index is visi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_string
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.table_changes import (
     AddColumn,
+    AddForeignKey,
     AddKey,
     AlterOption,
     DropColumn,
+    DropForeignKey,
     DropKey,
     ModifyColumn,
     MoveColumn,
@@ -28,6 +30,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import is_text_or_words
 from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_type, is_now
 from pyspark_tidb_binlog.sinks.mysql.ddl.fit import Shown, misfit, same_type, spelled
+from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import ForeignKeys
 from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import FoundKey, accepted_charsets, has_key, json_columns, read_keys
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
@@ -50,6 +53,7 @@ class Definition:
     """Of new columns that have none of their own."""
     json: frozenset[str]
     """Lower-case names of the columns of a MariaDB that are JSON: a LONGTEXT with a CHECK."""
+    foreign: ForeignKeys = field(default=ForeignKeys({}))
 
 
 def read_definition(session: Target, table: TableAt) -> Definition | None:
@@ -64,12 +68,19 @@ def read_definition(session: Target, table: TableAt) -> Definition | None:
     options = "SELECT table_comment, table_collation FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
     (comment, collation), *_ = session.query(options, place)
     columns = {c.name.lower(): c for c in found.columns}
-    return Definition(columns, read_keys(session, table), as_text(comment), as_text(collation or ""), json_columns(session, table))
+    keys, foreign = read_keys(session, table), ForeignKeys.of(session, table)
+    return Definition(columns, keys, as_text(comment), as_text(collation or ""), json_columns(session, table), foreign)
 
 
 def missing(altered: Alteration, there: Definition) -> tuple[TableChange, ...]:
-    """The changes that the target does not have."""
-    return tuple(change for change in altered.changes if not _is_there(change, altered, there))
+    """The changes that the target does not have; a foreign key that goes has its name there."""
+    left = (change for change in altered.changes if not _is_there(change, altered, there))
+    return tuple(DropForeignKey(_there_as(c.name, altered, there)) if isinstance(c, DropForeignKey) else c for c in left)
+
+
+def _there_as(name: str, altered: Alteration, there: Definition) -> str:
+    """The target's name of a foreign key that goes; empty if it is gone."""
+    return there.foreign.left(altered.old, altered.new, name)
 
 
 def own_columns(altered: Alteration, there: Definition) -> dict[str, OwnColumn]:
@@ -125,6 +136,10 @@ def _is_there(change: TableChange, altered: Alteration, there: Definition) -> bo
             # One that comes back under its name, over other parts of its columns, is not dropped again.
             again = [k for k in keys_of(altered.changes) if k.name.lower() == name.lower()]
             return name.lower() not in keys or any(has_key(k, keys, altered.new, exactly=True) for k in again)
+        case AddForeignKey(key):
+            return not there.foreign.lacks(altered.new, key.name)
+        case DropForeignKey(name):
+            return not _there_as(name, altered, there)
         case RenameKey(before, after):
             return before.lower() not in keys and after.lower() in keys
         case AlterOption("comment", value):

@@ -41,7 +41,7 @@ def test_a_rule_for_each_alarm_that_metrics_can_say() -> None:
 
 
 def test_the_containerfile() -> None:
-    """Without a container's runtime: what it must say. hadolint has found nothing in it."""
+    """What it must say; `make lint` has hadolint judge how. No container runtime is asked for."""
     text = (ROOT / "deploy" / "Containerfile").read_text()
     joined = re.sub(r"\\\n", " ", re.sub(r"^#.*\n", "", text, flags=re.M))
     instructions = [line.split(None, 1) for line in joined.splitlines() if line.strip()]

@@ -108,3 +108,8 @@ def test_a_pump_that_is_away_is_one_alarm() -> None:
 
 def test_the_documents_are_there() -> None:
     assert [alarm.page for alarm in ALARMS if not (ROOT / "docs" / f"{alarm.page}.md").is_file()] == []
+
+
+def test_of_a_drainer_that_does_not_answer_no_lag_is_known() -> None:
+    away = Facts(drainer="no answer", pumps=(replace(PUMP, trouble="refused"),))
+    assert [known for check, known, _ in by_check(away) if check is Check.LAG] == [False]
