@@ -75,6 +75,21 @@ def test_an_alarm_says_what_to_do() -> None:
     assert "pump-1" in alarms["pump-unreachable"]["what"] and alarms["pump-unreachable"]["todo"] and alarms["lag"]["page"]
 
 
+@pytest.mark.parametrize(
+    ("state", "stage", "behind"),
+    [
+        ("online", "", True),
+        ("online", "source", True),
+        ("online", "apply", False),
+        ("paused", "source", False),
+        ("closing", "source", False),
+    ],
+)
+def test_a_pump_that_nobody_asks_is_not_behind(state: str, stage: str, behind: bool) -> None:
+    waits = replace(AT_WORK, state=state, held_stage=stage, pumps=(SeenPump("pump-1", "online", TS, 90.0),))
+    assert ("pump-behind" in [alarm["name"] for alarm in shown(waits)["alarms"]]) is behind
+
+
 def test_values_of_ddls_are_hidden_unless_rows_may_be_shown() -> None:
     words = f"refused: {SECRET!r}: Unknown thing 'x' near pass'word"
     hidden = seen_ddl(DdlNote(TS, SECRET, REFUSED, words), NOW, False)
