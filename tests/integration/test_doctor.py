@@ -126,6 +126,24 @@ def test_the_registry_is_gone_and_the_drainer_is_not(site: Site) -> None:
     assert found["Drainer"][0].startswith("ok: ") and "correct pd-urls or spark.pumps" in found["Pumps"][0]
 
 
+def test_a_registry_that_accepts_and_never_answers_hides_no_drainer(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_SECONDS", 4.0)
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        code, found = site.doctor(addr=site.node.address, spark__pumps=f"http://127.0.0.1:{deaf.getsockname()[1]}")
+    assert (code, found["Drainer"]) == (1, [f"ok: Drainer drainer at {site.node.address}: online"]), found
+    assert found["Pumps"][0].startswith("critical: no answer within 4 s; start PD, the registry"), found
+
+
+@pytest.mark.parametrize("other", [{"drainer": "theirs"}, {"drainer": "drainer", "target": {"name": "db9:3306"}}])
+def test_another_streams_drainer_has_its_address(site: Site, other: dict[str, object]) -> None:
+    site.stream.page = lambda after: {"drainer": "drainer", "target": {"name": site.settings["spark.socket"]}}
+    assert site.doctor()[0] == 0
+    site.stream.page = lambda after: other
+    code, found = site.doctor()
+    assert code == 1 and "Drainer" in not_well(found), found
+    assert f"at {site.node.address} answers Drainer {other['drainer']!r}" in found["Drainer"][0], found
+
+
 def test_the_drainer_is_gone(site: Site) -> None:
     site.node.stop()
     code, found = site.doctor()
