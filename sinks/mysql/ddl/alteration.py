@@ -108,9 +108,7 @@ class Alteration:
         if any(after in names and after != before for before, after in renamed):
             return None  # after a crash nobody could tell whether they have changed their names; TiDB has no such job
         changed = {c.name: c for c in whole.changes if isinstance(c, ModifyColumn)}
-        added = {c.column.name for c in whole.changes if isinstance(c, AddColumn)}
-        kept = [(whole.former(c), c) for c in visible(new) if c.name not in added]
-        modified = [changed.get(c.name, ModifyColumn(c.name, ())) for was, c in kept if whole._differs(was, c)]
+        modified = [changed.get(c.name, ModifyColumn(c.name, ())) for was, c in whole.kept() if whole._differs(was, c)]
         others = (c for c in whole.changes if not isinstance(c, ModifyColumn) and not whole._about_hidden(c))
         return replace(whole, changes=(*others, *modified))
 
@@ -148,6 +146,20 @@ class Alteration:
         """The added columns whose default is not the value that older rows get."""
         added = (c.column for c in self.changes if isinstance(c, AddColumn))
         return [column for column in added if fills_otherwise(column, self.dialect.flavour)]
+
+    def kept(self) -> list[tuple[ColumnInfo, ColumnInfo]]:
+        """Each column that stays, before and after."""
+        added = {c.column.name for c in self.changes if isinstance(c, AddColumn)}
+        return [(self.former(c), c) for c in visible(self.new) if c.name not in added]
+
+    def changed_column(self, change: TableChange) -> str:
+        """The former name of the column that ``change`` drops, renames, modifies or moves; empty: it does not."""
+        match change:
+            case DropColumn(name) | RenameColumn(name):
+                return name
+            case ModifyColumn(name) | MoveColumn(name):
+                return self.former(column_of(self.new, name)).name
+        return ""
 
     def former(self, column: ColumnInfo) -> ColumnInfo:
         """The old column of a new one that was not added."""

@@ -31,7 +31,7 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
-from pyspark_tidb_binlog.schemas.table_changes import AddColumn, DropColumn, TableChange
+from pyspark_tidb_binlog.schemas.table_changes import AddColumn, TableChange
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.added_before import of_another_kind, other_values
@@ -288,7 +288,7 @@ class _Run:
         there = read_definition(self._session, self._table)
         left = missing(altered, there) if there else altered.changes
         if self._handed_over is not None and there:
-            left = tuple(c for c in left if not (isinstance(c, DropColumn) and self._handed_over.another_by_now(c.name, there.columns)))
+            left = tuple(c for c in left if not self._handed_over.another_by_now(altered.changed_column(c), there.columns))
         clauses = altered.clauses(left, own_columns(altered, there) if there else None)
         return left, alter_table(self._table, clauses)
 
@@ -310,8 +310,8 @@ class _Run:
             self._row.note_try("changes", sql, error)
             if self._handed_over is not None and self._handed_over.already_so(error):
                 return DdlOutcome(DONE, "nothing", sql, filled)
-            left, _ = self._lacking(altered)
-            if not left:
+            left, statement = self._lacking(altered)
+            if not statement:
                 _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
                 return DdlOutcome(DONE, "nothing", sql, (*filled, *self._other_values()))
             other = self._another_way(altered, left, sql, error)

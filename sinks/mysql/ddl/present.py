@@ -74,18 +74,17 @@ def missing(altered: Alteration, there: Definition) -> tuple[TableChange, ...]:
 
 def own_columns(altered: Alteration, there: Definition) -> dict[str, OwnColumn]:
     """The target's columns by lower-case name, in what they are not as the upstream's were before the job."""
-    was, now = ({c.name.lower(): c for c in visible(info)} for info in (altered.old, altered.new))
-    return {name: _own(found, was.get(name), now.get(name), altered) for name, found in there.columns.items()}
+    pairs = {column.name.lower(): pair for pair in altered.kept() for column in pair}
+    return {name: _own(found, *pairs[name], altered) for name, found in there.columns.items() if name in pairs}
 
 
-def _own(found: TargetColumn, was: ColumnInfo | None, now: ColumnInfo | None, altered: Alteration) -> OwnColumn:
-    if was is None or was.generated or found.generated:
+def _own(found: TargetColumn, was: ColumnInfo, now: ColumnInfo, altered: Alteration) -> OwnColumn:
+    if was.generated or found.generated:
         return AS_UPSTREAM
-    same = now is None or column_type(was) == column_type(now)
-    type_ = found.type if same and not same_type(found.type, was) else ""
+    type_ = found.type if column_type(was) == column_type(now) and not same_type(found.type, was) else ""
     if type_ and not (found.collation and is_text_or_words(was)):
         return OwnColumn(type_, Charset(found.charset, found.collation))
-    if not found.collation or not is_text_or_words(was) or (now is not None and (was.charset, was.collate) != (now.charset, now.collate)):
+    if not found.collation or not is_text_or_words(was) or (was.charset, was.collate) != (now.charset, now.collate):
         return OwnColumn(type_)
     known = {spelled(c.collate) for c in accepted_charsets(altered.dialect, was, altered.old, None)}
     return OwnColumn(type_, None if spelled(found.collation) in known else Charset(found.charset, found.collation))
