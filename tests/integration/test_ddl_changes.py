@@ -16,6 +16,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.begun import begun
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, steps_of, table
@@ -324,3 +325,51 @@ def test_a_zone_that_nobody_knows_is_foreseen(session: Session) -> None:
     assert "the time zone 'Mars/Olympus'" in str(remark)
     with pytest.raises(DdlRefused, match="time zone 'Mars/Olympus'"):
         apply(session, step, h)
+
+
+class PlayedTidb:
+    """A MariaDB's session that says it is a TiDB, and takes the statements that both know."""
+
+    flavour, version = Flavour.TIDB, "8.0.11-TiDB-v7.1.0"
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+@pytest.mark.parametrize("point", ["", "after-ddl-intent", "after-ddl", "before-ddl-done"])
+@pytest.mark.parametrize(
+    ("own", "wanted"),
+    [("", "text"), ("ALTER TABLE d.t ADD COLUMN c INT", "changes"), ("ALTER TABLE d.t ADD COLUMN mine INT FIRST", "text")],
+)
+def test_a_tidb_is_given_the_text_unless_it_has_a_part_of_it(session: Session, own: str, wanted: str, point: str) -> None:
+    """What is left is made by itself: a comment is made again, and a column that is there is not added."""
+    after = of(column(2, "a", INT, comment="x"), column(3, "c"), index_info=[index(1, "k", ("c", 2))])
+    change = (61, after, "ALTER TABLE t ADD COLUMN c INT, ADD INDEX k (c), MODIFY a INT COMMENT 'x' /*T![attr] */")
+    create = "CREATE TABLE t (id INT PRIMARY KEY, a INT)"
+    h, (step,) = made(session, of(column(2, "a")), create, change, by_hand=("INSERT INTO d.t VALUES (1, 2)", *filter(None, [own])))
+    target: Any = PlayedTidb(session)
+    if point:
+        with dying(point):
+            apply(target, step, h)
+        session.rollback()
+        assert not list(begun(target, waiting(h), CONFIG, 1))
+    assert apply(target, step, h).how == (wanted if point in ("", "after-ddl-intent") else "changes")
+    assert "KEY `k` (`c`)" in shown(session) and shown(session).count("COMMENT 'x'") == 1
+    assert session.query("SELECT id, a, c FROM d.t") == [(1, 2, None)]
+
+
+@pytest.mark.parametrize("point", ["", "after-ddl"])
+def test_a_tidb_that_refuses_the_text_is_given_the_changes(session: Session, point: str) -> None:
+    change = (6, of(column(3, "b")), "ALTER TABLE t DROP COLUMN a, SOMETHING NEW")
+    create = "CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)"
+    h, (step,) = made(session, of(column(2, "a"), column(3, "b")), create, change)
+    target: Any = PlayedTidb(session)
+    if point:
+        with dying(point):
+            apply(target, step, h)
+        session.rollback()
+    assert apply(target, step, h).how == ("found" if point else "changes")
+    assert "`a`" not in shown(session)

@@ -19,7 +19,6 @@ from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.table_changes import (
     AddColumn,
-    AddForeignKey,
     AddKey,
     AlterOption,
     DropColumn,
@@ -50,9 +49,11 @@ UNCLEAR = "a column that is gone may be one that came under another name, and th
 
 
 def by_changes(subject: Subject, dialect: Dialect) -> bool:
-    """Whether the job is executed change by change: not at a TiDB, which is given its own text, and not if there is more than ``Alteration`` makes."""
+    """Whether the job is executed change by change: not if there is more than ``Alteration`` makes, and at a TiDB, which is given its own text, not if that is unclear."""
     job, old, new = subject.job, subject.old, subject.new
-    if job.kind.effect is not JobEffect.ALTERS or old is None or new is None or dialect.flavour is Flavour.TIDB:
+    if job.kind.effect is not JobEffect.ALTERS or old is None or new is None:
+        return False
+    if dialect.flavour is Flavour.TIDB and altered_by(subject, dialect) is None:
         return False
     # A multi-schema change may also add foreign keys, and set AUTO_INCREMENT.
     return old.info.foreign_key_names == new.info.foreign_key_names and all(kind_of(t).effect is JobEffect.ALTERS for t in job.sub_jobs)
@@ -109,7 +110,7 @@ class Alteration:
             return None  # after a crash nobody could tell whether they have changed their names; TiDB has no such job
         changed = {c.name: c for c in whole.changes if isinstance(c, ModifyColumn)}
         modified = [changed.get(c.name, ModifyColumn(c.name, ())) for was, c in whole.kept() if whole._differs(was, c)]
-        others = (c for c in whole.changes if not isinstance(c, ModifyColumn) and not whole._about_hidden(c))
+        others = (c for c in whole.changes if not isinstance(c, ModifyColumn) and not whole._is_none_there(c))
         return replace(whole, changes=(*others, *modified))
 
     def clauses(self, left: Collection[TableChange] | None = None, there: Mapping[str, OwnColumn] | None = None) -> list[str]:
@@ -129,10 +130,11 @@ class Alteration:
 
     def losses(self) -> Iterator[str]:
         """What the clauses leave out."""
+        for name in self.new.foreign_key_names:
+            if name not in self.old.foreign_key_names:
+                yield f"foreign key {name} left out"
         for change in self.changes:
             match change:
-                case AddForeignKey(key):
-                    yield f"foreign key {key.name} left out"
                 case AddKey(index) if not self._can_make(index):
                     yield f"expression index {index.name} left out"
                 case AddColumn(column):
@@ -172,7 +174,7 @@ class Alteration:
                 return f"DROP INDEX {quote_name(name)}"
             case RenameKey(before, after) if self._made(before):
                 return f"RENAME INDEX {quote_name(before)} TO {quote_name(after)}"
-            case ModifyKey(name, changed) if "invisible" in dict(changed) and self._made(name):
+            case ModifyKey(name, changed) if self._made(name):
                 seen, unseen = ("NOT IGNORED", "IGNORED") if self.dialect.flavour is Flavour.MARIADB else ("VISIBLE", "INVISIBLE")
                 return f"ALTER INDEX {quote_name(name)} {unseen if dict(changed)['invisible'] else seen}"
             case AddKey(key) if self._can_make(key):
@@ -241,8 +243,8 @@ class Alteration:
         # Where TiDB has a TEXT(50), the target may have chosen a smaller type.
         return before != column_definition(column, self.new, self.dialect, explicit=True) or differs(was, column)
 
-    def _about_hidden(self, change: TableChange) -> bool:
-        """Whether it is about the hidden column of an index over an expression."""
+    def _is_none_there(self, change: TableChange) -> bool:
+        """Whether the target has nothing of the kind: the hidden column of an index over an expression, an option or an id of TiDB; or not made here."""
         match change:
             case AddColumn(column):
                 return column.hidden
@@ -250,7 +252,11 @@ class Alteration:
                 return column_of(self.old, name).hidden
             case MoveColumn(name):
                 return column_of(self.new, name).hidden
-        return False
+            case ModifyKey(_, changed):
+                return "invisible" not in dict(changed)
+            case AlterOption(name):
+                return name not in ("charset", "collate", "comment")
+        return not isinstance(change, DropKey | RenameKey | AddKey)
 
 
 def alter_table(table: TableAt, clauses: Collection[str]) -> str:
