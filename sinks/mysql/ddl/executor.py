@@ -51,7 +51,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
     table_of,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare
-from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive, null_fills
+from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive, null_fills, with_plain_columns
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import NOTHING_KEPT, EarlierTry, ExecutionCheck, shows, snapshot_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import cannot_index, comparing_as_upstream, knowing_indexes
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import drop_of_another_name
@@ -82,6 +82,8 @@ from pyspark_tidb_binlog.sinks.routing.routes import Routes
 _log = logging.getLogger(__name__)
 
 _EXISTS_DATABASE = 1007
+_CANNOT_COMPUTE = frozenset({1901, 3102, 3763})
+"""The server does not let a generated column depend on this: MariaDB 10.11 a STORED one on a CHAR, whose blanks depend on the session."""
 _GONE = frozenset({1008, 1051, 4091, 4092, 1049})
 """No such database, table, sequence or view: a DROP has nothing left to do."""
 
@@ -572,6 +574,11 @@ class _Run:
                     if not why:
                         continue  # created before a crash between two of the statements
                     said = f"{error}; {why}"
+                if makes and error.errno in _CANNOT_COMPUTE:
+                    plain, lost = with_plain_columns(self._clock.subject)
+                    if lost and (others := derive(plain, self._dialect)) != statements:
+                        found = self._derived(refused, words, mending, others)
+                        return replace(found, losses=(*found.losses, *lost))
                 mending = way_out(self._subject.job, error)
                 return self._by_policy(refused or statement.sql, f"{words}; the target also refuses the derived statement: {said}", mending)
         if not statements:

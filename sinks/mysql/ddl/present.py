@@ -88,7 +88,8 @@ class Presence:
                 found = None if column.name.lower() in self._had else self._columns.get(column.name.lower())
                 if found is None:
                     return MissingChange(f"column {column.name} missing", "column")
-                words = "of another kind" if found.generated != column.generated else self._misfit(found, column, None)
+                plain = column.generated_stored and not found.generated  # rows write it
+                words = "of another kind" if found.generated != column.generated and not plain else self._misfit(found, column, None)
                 return MissingChange(f"column {column.name} is {words}", "type") if words else None
             case DropColumn(name):
                 return MissingChange(f"column {name} still there", "column") if name.lower() in self._columns else None
