@@ -9,14 +9,28 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 _PREFIX = "waits-"
 _AGAIN_SECONDS = 60.0
 """Interval at which the warning is logged again."""
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRead:
+    """A read that waits for its Pump, and why, in words."""
+
+    pump: str
+    words: str
+
+    @property
+    def why(self) -> str:
+        """The reason alone."""
+        return self.words.split(": ", 2)[-1]
 
 
 class ReadNote:
@@ -60,10 +74,10 @@ def noted(stop_file: str, pump: str) -> Iterator[ReadNote]:
         note.over()
 
 
-def waiting(stop_file: Path) -> str:
-    """The oldest note beside ``stop_file``; empty = no read waits."""
+def waiting(stop_file: Path) -> WaitingRead | None:
+    """The oldest note beside ``stop_file``; None = no read waits."""
     with contextlib.suppress(OSError):
         notes = sorted(stop_file.parent.glob(f"{_PREFIX}*"), key=lambda path: path.stat().st_mtime)
         if notes:
-            return notes[0].read_text("utf-8")
-    return ""
+            return WaitingRead(unquote(notes[0].name.removeprefix(_PREFIX)), notes[0].read_text("utf-8"))
+    return None

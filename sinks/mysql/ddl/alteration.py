@@ -3,7 +3,8 @@
     DropKey, RenameKey, ModifyKey, AddKey      DROP, RENAME, ALTER INDEX, ADD KEY; an index over an expression is left out, a loss
     DropColumn, AddColumn                      DROP, ADD COLUMN, filled with TiDB's value for older rows; the declared default follows in a second statement
     RenameColumn, ModifyColumn, MoveColumn     one CHANGE or MODIFY for each column, with its whole definition
-    AlterOption                                charset and comment; the other options are TiDB's own
+    DropForeignKey, AddForeignKey              DROP, ADD FOREIGN KEY
+    AlterOption                                charset, comment and where AUTO_INCREMENT begins; the others are TiDB's own, losses
 
 Promises: nothing is guessed. If a column that is gone may be one that came (``SchemaMismatch``), there is no statement.
 """
@@ -13,15 +14,17 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
-from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, kind_of
+from pyspark_tidb_binlog.schemas.ddl_jobs import KINDS, JobEffect, JobType, On, kind_of
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.table_changes import (
     AddColumn,
+    AddForeignKey,
     AddKey,
     AlterOption,
     DropColumn,
+    DropForeignKey,
     DropKey,
     ModifyColumn,
     ModifyKey,
@@ -34,9 +37,10 @@ from pyspark_tidb_binlog.schemas.table_changes import (
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, IndexInfo, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, quoted
-from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition, is_now, lacks_counter, lacks_sequence
+from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition, is_now
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declared_literal, fills_otherwise, origin_literal
 from pyspark_tidb_binlog.sinks.mysql.ddl.fit import differs
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import charset_option, counter_option, foreign_key_definition, left_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 
@@ -44,26 +48,29 @@ _NO_DEFAULT = 1 << 12
 """TiDB's flag of a NOT NULL column without a default."""
 _DEFAULT = frozenset({"default", "default_bit", "default_is_expr"})
 
+_FOREIGN = frozenset({JobType.ADD_FOREIGN_KEY, JobType.DROP_FOREIGN_KEY})
+
 UNCLEAR = "a column that is gone may be one that came under another name, and the text of the DDL does not say which; or a column gets the name of another one"
 """Why there is no ``Alteration``."""
 
 
 def by_changes(subject: Subject, dialect: Dialect) -> bool:
-    """Whether the job is executed change by change: not if there is more than ``Alteration`` makes, and at a TiDB, which is given its own text, not if that is unclear."""
-    job, old, new = subject.job, subject.old, subject.new
-    if job.kind.effect is not JobEffect.ALTERS or old is None or new is None:
+    """Whether the job is executed change by change: no type of a later release, and at a TiDB, which is given its own text, not what only the text says."""
+    job, kind = subject.job, subject.job.kind
+    if subject.old is None or subject.new is None:
         return False
-    if dialect.flavour is Flavour.TIDB and altered_by(subject, dialect) is None:
-        return False
-    # A multi-schema change may also add foreign keys, and set AUTO_INCREMENT.
-    return old.info.foreign_key_names == new.info.foreign_key_names and all(kind_of(t).effect is JobEffect.ALTERS for t in job.sub_jobs)
+    if dialect.flavour is Flavour.TIDB:
+        types = job.sub_jobs if job.type == JobType.MULTI_SCHEMA_CHANGE else (job.type,)
+        shown = bool(types) and all(kind_of(t).effect is JobEffect.ALTERS or t in _FOREIGN for t in types)
+        return shown and altered_by(subject, dialect) is not None
+    return kind.effect is JobEffect.ALTERS or (kind.effect is JobEffect.SETS and kind.on is On.TABLE and job.type in KINDS)
 
 
 def altered_by(subject: Subject, dialect: Dialect) -> "Alteration | None":
     """What the job changes in its table; None: ``UNCLEAR``."""
     if subject.old is None or subject.new is None:
         return None
-    return Alteration.of(subject.old.info, subject.new.info, subject.query, dialect, subject.lacking)
+    return Alteration.of(subject.old.info, subject.new.info, subject.query, dialect, subject.lacking, subject.new.schema)
 
 
 class OwnColumn(NamedTuple):
@@ -88,11 +95,15 @@ class Alteration:
     dialect: Dialect
     lacking: frozenset[str]
     """Lower-case names of the expression indexes that the target's table is known to lack."""
+    schema: str = ""
+    """The table's database at the target."""
     expressions: bool = True
     """Whether the target can make the indexes over expressions; a MariaDB has none."""
 
     @classmethod
-    def of(cls, old: TableInfo, new: TableInfo, query: str, dialect: Dialect, lacking: frozenset[str]) -> "Alteration | None":
+    def of(
+        cls, old: TableInfo, new: TableInfo, query: str, dialect: Dialect, lacking: frozenset[str], schema: str = ""
+    ) -> "Alteration | None":
         """From the definitions before and after; ``query``: the job's text. None if it is not certain which column became which.
 
         A column is modified if its definition at the target changes: by the job, or because a key over it needs another charset there.
@@ -101,7 +112,7 @@ class Alteration:
         if len({c.name.lower() for c in new.columns}) < len(new.columns):
             return None  # of a frozen table, which has a column under its former name
         try:
-            whole = cls(old, new, tuple(diff(old, new, query)), dialect, lacking, dialect.flavour is not Flavour.MARIADB)
+            whole = cls(old, new, tuple(diff(old, new, query)), dialect, lacking, schema, dialect.flavour is not Flavour.MARIADB)
         except SchemaMismatch:
             return None
         names = {c.name.lower() for c in visible(old)}
@@ -120,29 +131,23 @@ class Alteration:
         """
         left = self.changes if left is None else left
         found = [
+            *(f"DROP FOREIGN KEY {quote_name(c.name)}" for c in left if isinstance(c, DropForeignKey)),
             *(self._key_clause(c) for c in left if isinstance(c, DropKey)),
             *(f"DROP COLUMN {quote_name(c.name)}" for c in left if isinstance(c, DropColumn)),
             *self._column_clauses(left, there),
             *(self._key_clause(c) for c in left if isinstance(c, RenameKey | ModifyKey | AddKey)),
+            *(f"ADD {foreign_key_definition(c.key, self.schema)}" for c in left if isinstance(c, AddForeignKey)),
             *self._options(left),
         ]
         return [clause for clause in found if clause]
 
     def losses(self) -> Iterator[str]:
         """What the clauses leave out."""
-        for name in self.new.foreign_key_names:
-            if name not in self.old.foreign_key_names:
-                yield f"foreign key {name} left out"
-        for change in self.changes:
-            match change:
-                case AddKey(index) if not self._can_make(index):
-                    yield f"expression index {index.name} left out"
-                case AddColumn(column):
-                    yield from left_out(column, self.dialect)
-                case ModifyColumn(name):
-                    column = column_of(self.new, name)
-                    before = set(left_out(replace(self.former(column), name=name), self.dialect))
-                    yield from (loss for loss in left_out(column, self.dialect) if loss not in before)
+        yield from (f"expression index {key.name} left out" for key in keys_of(self.changes) if not self._can_make(key))
+        renamed = {c.before: c.after for c in self.changes if isinstance(c, RenameColumn)}
+        was = replace(self.old, columns=tuple(replace(c, name=renamed.get(c.name, c.name)) for c in self.old.columns))
+        before = set(left_out(was, self.dialect))
+        yield from (loss for loss in left_out(self.new, self.dialect) if loss not in before)
 
     def filled(self) -> list[ColumnInfo]:
         """The added columns whose default is not the value that older rows get."""
@@ -229,16 +234,15 @@ class Alteration:
     def _options(self, left: Collection[TableChange]) -> Iterator[str]:
         changed = {c.name for c in left if isinstance(c, AlterOption)}
         if changed & {"charset", "collate"}:
-            found = self.dialect.charset(self.new.charset, self.new.collate)
-            yield f"DEFAULT CHARACTER SET = {found.charset} COLLATE = {found.collate}"
+            yield charset_option(self.new, self.dialect)
         if "comment" in changed:
             yield f"COMMENT = {quote_string(self.new.comment)}"
+        if "auto_increment" in changed:
+            yield counter_option(self.new, self.dialect)
 
     def _differs(self, was: ColumnInfo, column: ColumnInfo) -> bool:
         """Whether a column of the target that has the new name already needs another definition."""
         was = replace(was, name=column.name)
-        if list(left_out(was, self.dialect)) != list(left_out(column, self.dialect)):
-            return True
         before = column_definition(was, self.old, self.dialect, explicit=True)
         # Where TiDB has a TEXT(50), the target may have chosen a smaller type.
         return before != column_definition(column, self.new, self.dialect, explicit=True) or differs(was, column)
@@ -255,8 +259,8 @@ class Alteration:
             case ModifyKey(_, changed):
                 return "invisible" not in dict(changed)
             case AlterOption(name):
-                return name not in ("charset", "collate", "comment")
-        return not isinstance(change, DropKey | RenameKey | AddKey)
+                return name not in ("charset", "collate", "comment", "auto_increment")
+        return not isinstance(change, DropKey | RenameKey | AddKey | DropForeignKey | AddForeignKey)
 
 
 def alter_table(table: TableAt, clauses: Collection[str]) -> str:
@@ -272,14 +276,6 @@ def keys_of(changes: Collection[TableChange]) -> list[IndexInfo]:
 def column_of(info: TableInfo, name: str) -> ColumnInfo:
     """The column of exactly this name, which must be there."""
     return next(c for c in info.columns if c.name == name)
-
-
-def left_out(column: ColumnInfo, dialect: Dialect) -> Iterator[str]:
-    """What the target's definition of a column lacks."""
-    if lacks_counter(column, dialect):
-        yield f"column {column.name}: AUTO_INCREMENT left out"
-    if lacks_sequence(column, dialect):
-        yield f"column {column.name}: default from a sequence left out"
 
 
 def _public(info: TableInfo) -> TableInfo:

@@ -36,7 +36,7 @@ from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.added_before import of_another_kind, other_values
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Alteration, alter_table, altered_by, by_changes, keys_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Rewritten, quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.converted import converted_otherwise
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in_clock, in_zone
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
@@ -54,7 +54,6 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive, null_fills, with_plain_columns
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import NOTHING_KEPT, EarlierTry, ExecutionCheck, shows, snapshot_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import cannot_index, comparing_as_upstream, knowing_indexes
-from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import drop_of_another_name
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
 from pyspark_tidb_binlog.sinks.mysql.ddl.instant_columns import rebuild_by_hand, rebuilds
@@ -66,7 +65,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_sing
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, way_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.strict_conversions import keeping_characters
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names, keeping_padding
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, rewrite, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import rewrite, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import in_transaction, with_autocommit
 from pyspark_tidb_binlog.sinks.mysql.ddl.unpartitioned import Instead, instead_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import STRUCTURE, lacks, unlike
@@ -413,7 +412,7 @@ class _Run:
         given = self._subject.given
         if given.form is DdlForm.REFUSED:
             return self._pass_by("frozen", self._step.query, given.why)
-        if given.form is DdlForm.INFOS:
+        if given.form is DdlForm.INFOS and not text.by_infos:
             self._fill_nulls()
             return self._derived(self._step.query, given.why)
         if job.type == JobType.CREATE_TABLES:
@@ -436,9 +435,9 @@ class _Run:
                 return self._by_policy(text.sql, f"{error}; {self._in_the_way(self._subject.new)}", way_out(job, error))
             if not self._snapshot().same_as(now):
                 raise
+            if (without := self._computing_nothing(error)) is not None:
+                return self._execute(without, now)
             mending = way_out(job, error) or rebuild_by_hand(job, error)
-            if own := drop_of_another_name(self._session, self._subject):
-                return self._derived(text.sql, str(error), mending, (Rewritten(own),))
             if instead is not None:
                 return self._instead(text.sql, error, instead)
             return self._derived(text.sql, str(error), mending)
@@ -497,6 +496,19 @@ class _Run:
             return False
         return True
 
+    def _sent(self, statement: Rewritten) -> Rewritten:
+        """Send it, or what stands for it where it is refused; returns what was sent."""
+        try:
+            self._send(statement.sql)
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            if statement.plain is None or error.errno == EXISTS_TABLE:
+                raise
+            self._row.note_try("derived", statement.sql, error)
+            return self._sent(statement.plain)
+        return statement
+
     def _send(self, sql: str) -> None:
         if self._subject.schema and self._subject.job.type not in (JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA):
             self._use()
@@ -554,14 +566,23 @@ class _Run:
             return "the existing table has other columns"
         return "" if is_empty(self._session, table.schema, table.name) else "the existing table is not empty"
 
-    def _derived(self, refused: str, words: str, mending: str = "", statements: tuple[Rewritten, ...] = ()) -> DdlOutcome:
-        statements = statements or derive(self._clock.subject, self._dialect)
+    def _computing_nothing(self, error: ApplyError) -> Rewritten | None:
+        """The statement from now on, where the server refuses to compute a STORED column: the column is plain. None: it has refused something else."""
+        plain, losses = with_plain_columns(self._clock.subject)
+        if not self._subject.job.kind.makes_tables or error.errno not in _CANNOT_COMPUTE or not losses:
+            return None
+        self._clock = replace(self._clock, subject=plain)
+        text = self._text()
+        return replace(text, losses=(*text.losses, *losses))
+
+    def _derived(self, refused: str, words: str, mending: str = "") -> DdlOutcome:
+        statements = derive(self._clock.subject, self._dialect)
         makes = self._subject.job.kind.makes_tables
         losses: list[str] = []
         for number, statement in enumerate(statements):
             try:
-                self._send(statement.sql)
-                losses += (*statement.losses, *self._declare(statement.then))
+                sent = self._sent(statement)
+                losses += (*sent.losses, *self._declare(sent.then))
             except RetryableApplyError:
                 raise
             except ApplyError as error:
@@ -574,11 +595,9 @@ class _Run:
                     if not why:
                         continue  # created before a crash between two of the statements
                     said = f"{error}; {why}"
-                if makes and error.errno in _CANNOT_COMPUTE:
-                    plain, lost = with_plain_columns(self._clock.subject)
-                    if lost and (others := derive(plain, self._dialect)) != statements:
-                        found = self._derived(refused, words, mending, others)
-                        return replace(found, losses=(*found.losses, *lost))
+                if (without := self._computing_nothing(error)) is not None:
+                    found = self._derived(refused, words, mending)
+                    return replace(found, losses=(*found.losses, *without.losses))
                 mending = way_out(self._subject.job, error)
                 return self._by_policy(refused or statement.sql, f"{words}; the target also refuses the derived statement: {said}", mending)
         if not statements:

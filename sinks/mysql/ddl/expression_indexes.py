@@ -15,7 +15,6 @@ from dataclasses import replace
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import TableAt
-from pyspark_tidb_binlog.sinks.mysql.ddl.alter import expression_indexes
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import UPSTREAM_DEFAULT
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, is_text_or_words
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
@@ -30,7 +29,7 @@ _CANNOT = frozenset({1064, 1071, 1170, 1235, 1305, 3751, 3752, 3753, 3754, 3757,
 def knowing_indexes(session: Target, subject: Subject) -> Subject:
     """``subject`` with the names of the expression indexes that the target's table lacks: it was made without them, or somebody has dropped them."""
     old = subject.old
-    named = expression_indexes(old.info) if old else frozenset()
+    named = frozenset(i.name.lower() for i in old.info.indexes if old.info.over_expression(i)) if old else frozenset()
     if old is None or not named or session.flavour is Flavour.TIDB or not column_names(session, old.schema, old.name):
         return subject
     return replace(subject, lacking=named - _there(session, old))

@@ -11,9 +11,11 @@ from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_string
 from pyspark_tidb_binlog.schemas.table_changes import (
     AddColumn,
+    AddForeignKey,
     AddKey,
     AlterOption,
     DropColumn,
+    DropForeignKey,
     DropKey,
     ModifyColumn,
     MoveColumn,
@@ -27,6 +29,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, is_text_or_words
 from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_type, is_now
 from pyspark_tidb_binlog.sinks.mysql.ddl.fit import misfit, same_type, spelled
+from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import ForeignKeys
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
 
 _SHOWN = frozenset("id tp flag flen decimal charset collate elems origin_default origin_default_bit state version".split())
@@ -56,11 +59,17 @@ class Presence:
         named = [renamed.get(name, name) for name in self._columns]
         wanted = [name for c in visible(altered.new) if (name := c.name.lower()) in set(named)]
         self._places = _before(wanted), _before([name for name in named if name in set(wanted)])
+        self._foreign = ForeignKeys(there.foreign_keys)
         self._had = {c.name.lower() for c in visible(altered.old)}
 
     def missing(self) -> tuple[TableChange, ...]:
-        """The changes that the target does not have, or that cannot be seen."""
-        return tuple(change for change in self._altered.changes if self.lack(change) is not None)
+        """The changes that the target does not have, or that cannot be seen; a foreign key that goes has its name there."""
+        left = (change for change in self._altered.changes if self.lack(change) is not None)
+        return tuple(DropForeignKey(self._there_as(c.name)) if isinstance(c, DropForeignKey) else c for c in left)
+
+    def _there_as(self, name: str) -> str:
+        """The target's name of a foreign key that goes; empty if it is gone."""
+        return self._foreign.left(self._altered.old, self._altered.new, name)
 
     def own_columns(self) -> dict[str, OwnColumn]:
         """The target's columns by lower-case name, in what they are not as the upstream's were before the job."""
@@ -117,6 +126,11 @@ class Presence:
                 again = [k for k in keys_of(altered.changes) if k.name.lower() == name.lower()]
                 gone = there.key(name) is None or any(has_key(k, there, altered.new, exactly=True) for k in again)
                 return None if gone else MissingChange(f"key {name} still there", "key")
+            case AddForeignKey(foreign):
+                lacks = self._foreign.lacks(altered.new, foreign.name)
+                return MissingChange(f"foreign key {foreign.name} missing", "foreign key") if lacks else None
+            case DropForeignKey(name):
+                return MissingChange(f"foreign key {name} still there", "foreign key") if self._there_as(name) else None
             case RenameKey(before, after):
                 done = there.key(before) is None and there.key(after) is not None
                 return None if done else MissingChange(f"key {before} is not {after}", "key")

@@ -13,7 +13,6 @@ from pyspark_tidb_binlog.schemas.table_changes import AddKey, DropKey, ModifyKey
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, IndexColumn, IndexInfo, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Alteration
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import ForeignKeys
 from pyspark_tidb_binlog.sinks.mysql.ddl.partition_bounds import limit_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.present import UNSEEN, MissingChange, Presence, has_key
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import partition_bounds
@@ -77,26 +76,26 @@ def _table_lacks(
         yield None if there else MissingChange(f"table {label}", "table")
     if there is None or after.info.is_view or after.info.is_sequence:
         return
-    old = before.info if before else replace(after.info, columns=(), indexes=())
-    yield from _definition_lacks(subject, dialect, label, old, after.info, there)
+    # Foreign keys of a table that comes are not compared.
+    new = after.info if before else replace(after.info, foreign_keys=())
+    old = before.info if before else replace(new, columns=(), indexes=())
+    yield from _definition_lacks(subject, dialect, label, old, new, after.info, there)
     was, now = [p.name for p in old.partitions], [p.name for p in after.info.partitions]
     if set(was) != set(now):
         bounds = partition_bounds(session, after.schema, after.name)
         yield from _name_lacks("partition", label, was, now, bounds)
         yield from _bound_lacks(label, set(now) - set(was), after.info, bounds)
-    if set(old.foreign_key_names) != set(after.info.foreign_key_names):
-        yield from _foreign_key_lacks(session, label, old, after)
 
 
 def _definition_lacks(
-    subject: Subject, dialect: Dialect, label: str, old: TableInfo, new: TableInfo, there: TargetTable
+    subject: Subject, dialect: Dialect, label: str, old: TableInfo, new: TableInfo, whole: TableInfo, there: TargetTable
 ) -> Iterator[MissingChange | None]:
     """Columns, keys and options. A target may lack indexes over expressions, and those that a foreign key has brought."""
     altered = Alteration.of(old, new, subject.query or ";", dialect, subject.lacking)
     if altered is None:
         yield MissingChange(f"{label}: {UNCLEAR}", "column")
         return
-    brought = {name.lower() for name in (*old.foreign_key_names, *new.foreign_key_names)}
+    brought = {name.lower() for name in (*old.foreign_key_names, *whole.foreign_key_names)}
     may_lack = {
         i.name.lower() for t in (old, new) for i in t.indexes if t.over_expression(i) or (not i.unique and i.name.lower() in brought)
     }
@@ -134,11 +133,3 @@ def _bound_lacks(label: str, added: Collection[str], info: TableInfo, bounds: Ma
         wanted, found = limit_of(info, name), there.get(name.lower(), "")
         if wanted and found and wanted.upper() != found.upper():
             yield MissingChange(f"{label}: partition {name} ends at {found} instead of {wanted}", "partition")
-
-
-def _foreign_key_lacks(session: Target, label: str, old: TableInfo, after: TableAt) -> Iterator[MissingChange | None]:
-    there = ForeignKeys.of(session, after)
-    for name in sorted(set(after.info.foreign_key_names) - set(old.foreign_key_names)):
-        yield MissingChange(f"{label}: foreign key {name} missing", "foreign key") if there.lacks(after.info, name) else None
-    for name in sorted(set(old.foreign_key_names) - set(after.info.foreign_key_names)):
-        yield MissingChange(f"{label}: foreign key {name} still there", "foreign key") if there.left(old, after.info, name) else None
