@@ -38,7 +38,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, IndexInfo,
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition, is_now
-from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declared_literal, fills_otherwise, origin_literal
+from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import fills_otherwise, origin_literal, set_default
 from pyspark_tidb_binlog.sinks.mysql.ddl.fit import differs
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import charset_option, counter_option, foreign_key_definition, left_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
@@ -210,22 +210,19 @@ class Alteration:
                 yield f"ADD COLUMN {self._added(column)}{place}"
             elif name in renamed:
                 yield f"CHANGE COLUMN {quote_name(renamed[name])} {text}{place}"
-            elif name in modified and not place and (default := self._only_default(modified[name])):
-                yield f"ALTER COLUMN {quote_name(name)} {default}"
+            elif name in modified and not place and self._only_default(modified[name]):
+                yield set_default(column)
             elif place or name in modified:
                 yield f"MODIFY COLUMN {text}{place}"
             if there is None or name in added or name in renamed or name.lower() in there:
                 position = f"AFTER {quote_name(name)}"
 
-    def _only_default(self, change: ModifyColumn) -> str:
-        """The clause that sets a plain default, or takes it away, where nothing else changes; else empty."""
+    def _only_default(self, change: ModifyColumn) -> bool:
+        """Whether nothing but a plain default changes, or goes."""
         column = column_of(self.new, change.name)
         fields = {field for field, _ in change.changed}
         flags = (self.former(column).flag ^ column.flag) & ~_NO_DEFAULT
-        if not fields & _DEFAULT or not _DEFAULT >= fields - {"flag"} or flags or column.default_is_expr or is_now(column):
-            return ""
-        wanted = declared_literal(column)
-        return "DROP DEFAULT" if wanted is None else f"SET DEFAULT {wanted}"
+        return bool(fields & _DEFAULT) and fields - {"flag"} <= _DEFAULT and not (flags or column.default_is_expr or is_now(column))
 
     def _added(self, column: ColumnInfo) -> str:
         filled = origin_literal(column, self.dialect.flavour) if fills_otherwise(column, self.dialect.flavour) else None

@@ -212,6 +212,10 @@ class _Run:
         ended = self._row.ended(record)
         if ended is not None:
             return ended
+        if self._step.decision.fate is DdlFate.REFUSED:
+            # Never taken for done because the target looks like it: rows may still be being copied.
+            self._write_intent(self._step.query, NOTHING_KEPT)
+            return self._finish(self._pass_by("filter", self._subject.given.why))
         if by_changes(self._subject, self._dialect):
             return self._run_changes(record)
         scattered = self._scattered()
@@ -224,10 +228,6 @@ class _Run:
             text = self._text()
         now = self._snapshot()
         earlier = _earlier(record)
-        if self._step.decision.fate is DdlFate.REFUSED:
-            # Never taken for done because the target looks like it: rows may still be being copied.
-            self._write_intent(text.sql, now)
-            return self._finish(self._pass_by("filter", self._step.query, self._subject.given.why))
         judge = ExecutionCheck(self._session, self._step, self._subject, self._dialect, table_of(self._config))
         if earlier is not None and not scattered and judge.has_run(earlier, now):
             others = self._other_values()
@@ -241,7 +241,8 @@ class _Run:
         else:
             self._unfinished = earlier.snapshot
         self._point("after-ddl-intent")
-        outcome = self._pass_by("partition", text.sql, scattered) if scattered else self._execute(text, now)
+        why = ("partition", scattered) if scattered else self._why_not()
+        outcome = self._pass_by(*why) if why else self._execute(text, now)
         self._point("after-ddl")
         if outcome.how in ("text", "derived"):
             outcome = replace(outcome, losses=(*outcome.losses, *self._converted()))
@@ -253,10 +254,10 @@ class _Run:
         self._clock = clock_of(self._session, self._subject, self._whole(altered) if altered else "")
         altered = altered_by(self._clock.subject, self._dialect)
         earlier = _earlier(record)
-        why = self._why_not(altered)
-        if altered is None or any(why):
+        why = self._why_not()
+        if altered is None or why:
             self._write_intent(self._step.query, NOTHING_KEPT)
-            return self._finish(self._pass_by(why[0], self._step.query, why[1]))
+            return self._finish(self._pass_by(*(why or ("changes", UNCLEAR))))
         left, sql = self._lacking(altered)
         if earlier is None or earlier.refused:
             self._write_intent(sql or step.query, NOTHING_KEPT)
@@ -272,18 +273,15 @@ class _Run:
             replace(outcome, losses=(*outcome.losses, *losses, *others, *self._converted())) if not outcome.freezes else outcome
         )
 
-    def _why_not(self, altered: Alteration | None) -> tuple[str, str]:
-        """At which step the job is passed by, and why; both empty if it is executed."""
-        given = self._subject.given
-        if self._step.decision.fate is DdlFate.REFUSED:
-            return "filter", given.why
+    def _why_not(self) -> tuple[str, str] | None:
+        """At which step the job is passed by, and why; None: it is executed."""
+        if self._never:
+            return "policy", self._never
         if self._clock.why_not:
             return "time zone", self._clock.why_not
-        if given.form is DdlForm.REFUSED:
-            return "frozen", given.why
-        if altered is None:
-            return "changes", UNCLEAR
-        return "", ""
+        if self._subject.given.form is DdlForm.REFUSED:
+            return "frozen", self._subject.given.why
+        return None
 
     def _lacking(self, altered: Alteration) -> tuple[tuple[TableChange, ...], str]:
         """The changes that the target does not have, and the statement that makes them; empty if nothing need be made."""
@@ -363,7 +361,7 @@ class _Run:
                 self._session.execute(f"DROP TABLE IF EXISTS {quote_name(table.schema)}.{quote_name(table.name)}")
         if why := self._handed_over.undecided():
             self._write_intent(text.sql, self._snapshot())
-            return self._finish(self._pass_by("safe mode", text.sql, why))
+            return self._finish(self._pass_by("safe mode", why))
         if not self._handed_over.executed():
             return None
         _log.warning("safe mode: the DDL at commit_ts %d was executed by another Drainer already: %s", self._step.commit_ts, text.sql)
@@ -404,14 +402,7 @@ class _Run:
         return self._snapshot() if found else now
 
     def _execute(self, text: Rewritten, now: SchemaSnapshot) -> DdlOutcome:
-        job = self._subject.job
-        if self._never:
-            return self._pass_by("policy", self._step.query, self._never)
-        if self._clock.why_not:
-            return self._pass_by("time zone", text.sql, self._clock.why_not)
-        given = self._subject.given
-        if given.form is DdlForm.REFUSED:
-            return self._pass_by("frozen", self._step.query, given.why)
+        job, given = self._subject.job, self._subject.given
         if given.form is DdlForm.INFOS and not text.by_infos:
             self._fill_nulls()
             return self._derived(self._step.query, given.why)
@@ -552,7 +543,7 @@ class _Run:
         with in_zone(self._session, self._clock.zone):
             words = other_values(self._session, self._clock.subject)
         if words and self._config.ddl_policy == "stop":
-            self._pass_by("rows", self._step.query, "; ".join(words))
+            self._pass_by("rows", "; ".join(words))
         return words
 
     def _in_the_way(self, table: TableAt) -> str:
@@ -604,10 +595,10 @@ class _Run:
             return self._by_policy(refused, words, mending)
         return DdlOutcome(DONE, "derived", "; ".join(s.sql for s in statements), tuple(losses))
 
-    def _pass_by(self, step: str, sql: str, words: str) -> DdlOutcome:
+    def _pass_by(self, step: str, words: str) -> DdlOutcome:
         """Apply the policy without executing anything; the reason is kept in ``tries``."""
-        self._row.note_try(step, sql, ApplyError(words))
-        return self._by_policy(sql, words)
+        self._row.note_try(step, self._step.query, ApplyError(words))
+        return self._by_policy(self._step.query, words)
 
     def _by_policy(self, sql: str, words: str, mending: str = "") -> DdlOutcome:
         step, config = self._step, self._config
