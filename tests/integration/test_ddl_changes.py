@@ -381,3 +381,20 @@ def test_a_tidb_that_refuses_the_text_is_given_the_changes(session: Session, poi
         session.rollback()
     assert apply(target, step, h).how == ("found" if point else "changes")
     assert "`a`" not in shown(session)
+
+
+@pytest.mark.parametrize("point", ["", "after-ddl-intent", "after-ddl", "before-ddl-done"])
+def test_a_table_whose_stored_column_the_server_cannot_compute(session: Session, point: str) -> None:
+    stored = column(2, "g", INT, generated_expr_string="length(`a`)", generated_stored=True)
+    bounds = {"definitions": [{"id": 21, "name": {"O": "p0"}, "less_than": ["9"]}], "type": 1, "expr": "`id`", "enable": True}
+    info = of(stored, column(3, "a", {**VARCHAR, "Tp": 254}), index_info=[index(1, "g", ("g", 1))], partition=bounds)
+    h = history(database(1), job(2, 3, info, query="CREATE TABLE t (id INT PRIMARY KEY, g INT AS (LENGTH(a)) STORED, a CHAR(20), KEY g (g))"))
+    first, step = steps_of(h, {})
+    apply(session, first, h)
+    if point:
+        with dying(point):
+            apply(session, step, h)
+        session.rollback()
+    apply(session, step, h)
+    text = shown(session)
+    assert "`g` int(11) DEFAULT NULL" in text and "KEY `g` (`g`)" in text and "PARTITION `p0`" in text and "GENERATED" not in text
