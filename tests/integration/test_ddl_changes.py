@@ -388,7 +388,9 @@ def test_a_table_whose_stored_column_the_server_cannot_compute(session: Session,
     stored = column(2, "g", INT, generated_expr_string="length(`a`)", generated_stored=True)
     bounds = {"definitions": [{"id": 21, "name": {"O": "p0"}, "less_than": ["9"]}], "type": 1, "expr": "`id`", "enable": True}
     info = of(stored, column(3, "a", {**VARCHAR, "Tp": 254}), index_info=[index(1, "g", ("g", 1))], partition=bounds)
-    h = history(database(1), job(2, 3, info, query="CREATE TABLE t (id INT PRIMARY KEY, g INT AS (LENGTH(a)) STORED, a CHAR(20), KEY g (g))"))
+    h = history(
+        database(1), job(2, 3, info, query="CREATE TABLE t (id INT PRIMARY KEY, g INT AS (LENGTH(a)) STORED, a CHAR(20), KEY g (g))")
+    )
     first, step = steps_of(h, {})
     apply(session, first, h)
     if point:
