@@ -1,6 +1,7 @@
 """The playground as a newcomer starts it, and what README.md and docs/playground.md have them paste, as it stands there."""
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ from pyspark_tidb_binlog.jobs import lake as lake_command
 from pyspark_tidb_binlog.jobs.lab.ports import free_port
 from pyspark_tidb_binlog.jobs.playground import LAKE, PYTHON
 from pyspark_tidb_binlog.lake import Lake
+from pyspark_tidb_binlog.schemas.http_client import fetch
 from tests.support.eventually import eventually
 from tests.support.job_scene import LONGEST, Job, to_group, to_process
 
@@ -280,6 +282,8 @@ def test_a_target_follows_the_cluster_and_the_second_signal_ends_all_at_once(tmp
         lag, orders, status = re.findall(r"^    (mariadb .*|.* ctl status .*)$", job.out.read_text(), re.M)
         eventually(lambda: "new" in in_shell(orders), seconds=LONGEST, what="orders are at the target")
         assert re.search(r"\| +\d+\.\d+ \|", in_shell(lag))
+        (page,) = re.findall(r"shows the drainer at (http://\S+/)", job.out.read_text())
+        assert fetch(page, 30).ok and json.loads(fetch(f"{page}page.json", 30).body)["target"]["kind"] == "mysql"
         assert f"--socket={place_of(port)}/" in lag, "a start after kill -9 removes the target's files, too"
         assert "is in the target" in in_shell(status)
         assert job.runs("java") and job.runs("mariadbd")
