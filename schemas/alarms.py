@@ -289,7 +289,8 @@ ALARMS = (
           "start it again, unless somebody is closing it", "errors/upstream"),
     Alarm("pump-behind", Check.PUMPS, Severity.WARNING, _of_pumps(_behind),
           "see what the Pump waits for: an orphan, a full disk, a registry that does not answer", "errors/pump",
-          Rule(f"time() - binlog_drainer_pump_position / 1000 > {LAG_SECONDS:g}",
+          Rule(f"time() - binlog_drainer_pump_position / 1000 > {LAG_SECONDS:g}"
+               ' unless on (instance, job) binlog_drainer_spark_state{state!="online"} == 1',
                "Pump {{ $labels.nodeID }} is read up to {{ $value | humanizeDuration }} ago")),
     Alarm("history-silent", Check.HISTORY, Severity.CRITICAL, lambda facts: facts.history,
           "start a TiDB server, or correct spark.tidb-status", "errors/upstream"),

@@ -8,6 +8,7 @@ Promises: asks only, and takes no lease. Every question has its own thread and t
 """
 
 import contextlib
+import json
 import math
 import os
 import re
@@ -38,8 +39,9 @@ from pyspark_tidb_binlog.jobs.entry.local_paths import local_path
 from pyspark_tidb_binlog.jobs.entry.versions import java_of, require_java, require_spark
 from pyspark_tidb_binlog.jobs.stream.alarm_facts import facts_of
 from pyspark_tidb_binlog.jobs.stream.report import age_of, plain
+from pyspark_tidb_binlog.jobs.stream.targets import words_for
 from pyspark_tidb_binlog.schemas.alarms import Check, Disk, Facts, PumpFacts, by_check
-from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable, ReplicationError
+from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
 from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.schemas.remarks import Remark
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
@@ -168,15 +170,34 @@ def _drainer(config: DrainerConfig, address: str, tls: TlsSettings | None) -> No
     """None: nobody says where it is."""
     name = config.apply.drainer
     if not address and names_registry(config.source):
-        with contextlib.suppress(PumpUnavailable), contextlib.closing(open_registry(config.source.pumps, tls)) as registry:
-            known = {node.node_id: node for node in registry.listing(DRAINERS).nodes}
+        # In half the time: a registry that says nothing is no reason not to ask the Drainer.
+        known = Question(lambda: _registered(config, tls), _SECONDS / 2).answer
+        if isinstance(known, dict):
             if name in known:
-                return look(known[name], tls)
-            raise ConfigError(
-                f"no Drainer {name!r} is registered at {registry.url}; there is {', '.join(sorted(known)) or 'none'}: correct node-id"
-            )
+                return _of_this_stream(look(known[name], tls), config, tls)
+            there = ", ".join(sorted(known)) or "none"
+            raise ConfigError(f"no Drainer {name!r} is registered at {config.source.pumps}; there is {there}: correct node-id")
     address = address or config.advertise_addr or config.addr
-    return None if address.endswith(":0") else look(NodeStatus(name, address), tls, registered=False)
+    return None if address.endswith(":0") else _of_this_stream(look(NodeStatus(name, address), tls, registered=False), config, tls)
+
+
+def _registered(config: DrainerConfig, tls: TlsSettings | None) -> dict[str, NodeStatus]:
+    with contextlib.closing(open_registry(config.source.pumps, tls)) as registry:
+        return {node.node_id: node for node in registry.listing(DRAINERS).nodes}
+
+
+def _of_this_stream(report: NodeReport, config: DrainerConfig, tls: TlsSettings | None) -> NodeReport:
+    """The report, unless another stream's Drainer answers there: it then has the port of one that is gone. Its page says whose it is."""
+    if report.trouble or not report.progress:
+        return report
+    page = json.loads(asked(report.node.host, "GET", f"/page.json?after={10**12}", tls, missing=b"{}"))
+    name, into = config.apply.drainer, words_for(config).where
+    whose, target = page.get("drainer", name), page.get("target", {}).get("name", into)
+    # An address by hand may be given with settings without a name. Other kinds of targets have names that the cluster's id is part of.
+    if (whose == name or not report.registered) and (target == into or config.apply.db_type not in ("mysql", "tidb")):
+        return report
+    trouble = f"at {report.node.host} answers Drainer {whose!r} into {target}, not {name!r} into {into}"
+    return NodeReport(report.node, {}, {}, trouble, report.registered)
 
 
 def _pumps(config: DrainerConfig, tls: TlsSettings | None) -> _Pumps:

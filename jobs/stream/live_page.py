@@ -44,8 +44,8 @@ class LivePage:
         self._history = PageHistory(clock())
         self._hold = Hold("", "", 0, clock())
         self._ddls: deque[SeenDdl] = deque(maxlen=_DDLS)
-        self._queries: deque[DdlNote] = deque(maxlen=_DDLS)
-        """Of ``_ddls``, with their values."""
+        self._notes: list[DdlNote] = []
+        """All of the batch that is being applied, with their values."""
         self._findings: deque[SeenFinding] = deque(maxlen=_FINDINGS)
         self._asked_at = 0.0
         self._ended = ""
@@ -73,15 +73,15 @@ class LivePage:
         now = self._clock()
         with self._lock:
             self._history.count(now, report.tables)
-            queries = {note.commit_ts: note.query for note in self._queries}
-            self._findings += (seen_finding(f, now, queries, self._facts.show_row_data) for f in report.findings[-_FINDINGS:])
+            self._findings += (seen_finding(f, now, self._notes, self._facts.show_row_data) for f in report.findings[-_FINDINGS:])
+            self._notes = []
 
     def note_ddl(self, note: DdlNote) -> None:
         """A DDL was applied, skipped or refused."""
         seen = seen_ddl(note, self._clock(), self._facts.show_row_data)
         with self._lock:
             self._ddls.append(seen)
-            self._queries.append(note)
+            self._notes.append(note)
 
     def state(self, after: int = 0) -> dict[str, Any]:
         """The JSON, with the figures behind ``after``, seconds since 1970."""

@@ -3,6 +3,7 @@
 Promises: memory is bounded, however many tables there are. It begins with ``began``, and again if the clock is set back. Times are seconds since 1970.
 """
 
+import heapq
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,8 @@ _SET_BACK = 5.0
 """Seconds by which the clock may go back unnoticed."""
 _RATE_SECONDS = 10
 _TABLE_MINUTES, _RECENT_MINUTES = 60, 5
-_MOST_TABLES = 500
-"""Kept of each minute: the busiest."""
+_MOST_TABLES, _MOST_BEFORE = 500, 100
+"""Tables kept of the running minute, and of each minute before it: the busiest."""
 
 
 class Sample(NamedTuple):
@@ -75,11 +76,17 @@ class PageHistory:
         """Row events of a batch by table."""
         minute = int(now) // 60
         if not self._tables or self._tables[-1][0] < minute:
+            self._keep(_MOST_BEFORE)
             self._tables.append((minute, Counter()))
         counted = self._tables[-1][1]
         counted.update(tables)
         if len(counted) > 2 * _MOST_TABLES:
-            self._tables[-1] = (minute, Counter(dict(counted.most_common(_MOST_TABLES))))
+            self._keep(_MOST_TABLES)
+
+    def _keep(self, most: int) -> None:
+        if self._tables:
+            minute, counted = self._tables[-1]
+            self._tables[-1] = (minute, Counter(dict(counted.most_common(most))))
 
     def seconds(self, after: int = 0) -> list[Sample]:
         """The seconds behind ``after``."""
@@ -103,8 +110,8 @@ class PageHistory:
                 hour.update(counted)
             if at > minute - _RECENT_MINUTES:
                 recent.update(counted)
-        found = (BusyTable(name, recent[name], rows) for name, rows in hour.items())
-        return sorted(found, key=lambda table: (-table.recent, -table.hour, table.name))[:most]
+        names = heapq.nsmallest(most, hour, key=lambda name: (-recent[name], -hour[name], name))
+        return [BusyTable(name, recent[name], hour[name]) for name in names]
 
 
 def _minute_of(samples: Sequence[Sample], at: int) -> Sample:

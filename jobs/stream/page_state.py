@@ -4,7 +4,7 @@ Promises: whatever comes from upstream, names and DDL texts, is a string in it a
 DDL.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -92,11 +92,14 @@ def seen_ddl(note: DdlNote, now: float, show_row_data: bool) -> SeenDdl:
     return SeenDdl(now, physical_ms(note.commit_ts), one_ddl(text), note.fate, words[:_WORDS], remedy)
 
 
-def seen_finding(finding: Finding, now: float, queries: Mapping[int, str], show_row_data: bool) -> SeenFinding:
-    """A finding; ``queries``: the newest DDLs by commit_ts, whose values are not to be shown with it."""
-    query = queries.get(finding.commit_ts) if finding.kind is FindingKind.DDL and not show_row_data else None
-    shown = replace(finding, words=words_without_values(finding.words, query)) if query else finding
-    return SeenFinding(now, in_words(shown, show_row_data)[:_WORDS])
+def seen_finding(finding: Finding, now: float, ddls: Iterable[DdlNote], show_row_data: bool) -> SeenFinding:
+    """A finding; ``ddls``: those of its batch, whose values are not to be shown with it."""
+    words = finding.words
+    if finding.kind is FindingKind.DDL and not show_row_data:
+        for ddl in ddls:
+            if ddl.commit_ts == finding.commit_ts:
+                words = words_without_values(words, ddl.query)
+    return SeenFinding(now, in_words(replace(finding, words=words), show_row_data)[:_WORDS])
 
 
 def state_of(

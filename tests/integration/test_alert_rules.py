@@ -35,7 +35,11 @@ SERIES = {
     ),
     "pump-behind": (
         {'binlog_drainer_pump_position{instance="d",nodeID="p"}': "0x20"},
-        {'binlog_drainer_pump_position{instance="d",nodeID="p"}': "0+60000x20"},
+        {
+            'binlog_drainer_pump_position{instance="d",nodeID="p"}': "0+60000x20",
+            'binlog_drainer_pump_position{instance="paused",nodeID="p"}': "0x20",
+            'binlog_drainer_spark_state{instance="paused",state="paused"}': "1x20",
+        },
     ),
     "gc-near": (
         {'binlog_drainer_checkpoint_tso{instance="d"}': f"{NOW_MS}x20", 'binlog_pump_storage_gc_ts{instance="p"}': "1699999999000x20"},

@@ -126,6 +126,24 @@ def test_the_registry_is_gone_and_the_drainer_is_not(site: Site) -> None:
     assert found["Drainer"][0].startswith("ok: ") and "correct pd-urls or spark.pumps" in found["Pumps"][0]
 
 
+def test_a_registry_that_accepts_and_never_answers_hides_no_drainer(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_SECONDS", 4.0)
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        code, found = site.doctor(addr=site.node.address, spark__pumps=f"http://127.0.0.1:{deaf.getsockname()[1]}")
+    assert (code, found["Drainer"]) == (1, [f"ok: Drainer drainer at {site.node.address}: online"]), found
+    assert found["Pumps"][0].startswith("critical: no answer within 4 s; start PD, the registry"), found
+
+
+@pytest.mark.parametrize("other", [{"drainer": "theirs"}, {"drainer": "drainer", "target": {"name": "db9:3306"}}])
+def test_another_streams_drainer_has_its_address(site: Site, other: dict[str, object]) -> None:
+    site.stream.page = lambda after: {"drainer": "drainer", "target": {"name": site.settings["spark.socket"]}}
+    assert site.doctor()[0] == 0
+    site.stream.page = lambda after: other
+    code, found = site.doctor()
+    assert code == 1 and "Drainer" in not_well(found), found
+    assert f"at {site.node.address} answers Drainer {other['drainer']!r}" in found["Drainer"][0], found
+
+
 def test_the_drainer_is_gone(site: Site) -> None:
     site.node.stop()
     code, found = site.doctor()
@@ -141,3 +159,16 @@ def test_somebody_who_accepts_and_never_answers_is_a_line(site: Site, monkeypatc
         code, found = site.doctor(f"-addr=127.0.0.1:{deaf.getsockname()[1]}")
         assert time.monotonic() - begun < 9.0, "the node's own limit is 10 s"
     assert code == 1 and found["Drainer"][0].startswith("critical: no answer within 1 s; "), found
+
+
+def test_a_target_without_an_account(site: Site) -> None:
+    code, found = site.doctor(syncer__db_type="file")
+    assert (code, not_well(found)) == (0, {"target", "rights"}), found
+    assert (found["target"], found["rights"]) == (["-: file is not asked"], ["-: not of file"])
+
+
+def test_a_drainer_whose_place_nobody_knows(site: Site) -> None:
+    code, found = site.doctor(spark__pumps="http://127.0.0.1:1", addr="127.0.0.1:0")
+    assert code == 1 and found["Drainer"] == [
+        "unknown: the registry does not say where the Drainer is, and addr has no port: name it with -addr HOST:PORT"
+    ]

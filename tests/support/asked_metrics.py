@@ -8,10 +8,10 @@ from pyspark_tidb_binlog.jobs.check.monitoring_files import BOARD, files
 from pyspark_tidb_binlog.schemas.alarms import ALARMS
 
 WORDS = frozenset(
-    "time changes last_over_time rate sum min max histogram_quantile label_values unless and by ignoring ALERTS instance".split()
+    "time changes last_over_time rate sum min max histogram_quantile label_values unless and by on ignoring ALERTS instance".split()
 )
 """What PromQL and Grafana know, and Prometheus' own metric of the alerts."""
-_NO_NAMES = re.compile(r'\{[^}]*\}|\[[^\]]*\]|\b(?:by|ignoring) ?\([^)]*\)|"[^"]*"')
+_NO_NAMES = re.compile(r'\{[^}]*\}|\[[^\]]*\]|\b(?:by|on|ignoring) ?\([^)]*\)|"[^"]*"')
 
 
 def asked_metrics() -> set[str]:

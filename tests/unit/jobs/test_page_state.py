@@ -75,6 +75,21 @@ def test_an_alarm_says_what_to_do() -> None:
     assert "pump-1" in alarms["pump-unreachable"]["what"] and alarms["pump-unreachable"]["todo"] and alarms["lag"]["page"]
 
 
+@pytest.mark.parametrize(
+    ("state", "stage", "behind"),
+    [
+        ("online", "", True),
+        ("online", "source", True),
+        ("online", "apply", False),
+        ("paused", "source", False),
+        ("closing", "source", False),
+    ],
+)
+def test_a_pump_that_nobody_asks_is_not_behind(state: str, stage: str, behind: bool) -> None:
+    waits = replace(AT_WORK, state=state, held_stage=stage, pumps=(SeenPump("pump-1", "online", TS, 90.0),))
+    assert ("pump-behind" in [alarm["name"] for alarm in shown(waits)["alarms"]]) is behind
+
+
 def test_values_of_ddls_are_hidden_unless_rows_may_be_shown() -> None:
     words = f"refused: {SECRET!r}: Unknown thing 'x' near pass'word"
     hidden = seen_ddl(DdlNote(TS, SECRET, REFUSED, words), NOW, False)
@@ -82,8 +97,15 @@ def test_values_of_ddls_are_hidden_unless_rows_may_be_shown() -> None:
     assert "pass" not in hidden.words and hidden.words.startswith("refused: ") and "errors/ddl" in hidden.remedy
     assert seen_ddl(DdlNote(TS, SECRET, REFUSED, words), NOW, True).text == SECRET
     frozen = Finding(FindingKind.DDL, f"t: DDL skipped, so the table is frozen: {SECRET}", commit_ts=TS)
-    assert "pass" not in seen_finding(frozen, NOW, {TS: SECRET}, False).words
-    assert "pass''word" in seen_finding(frozen, NOW, {TS: SECRET}, True).words
+    skipped = [DdlNote(TS, SECRET, "skipped"), DdlNote(TS, "DROP TABLE u", "executed")]
+    assert "pass" not in seen_finding(frozen, NOW, skipped, False).words
+    assert "pass''word" in seen_finding(frozen, NOW, skipped, True).words
+    scene = Scene()
+    for ddl in (*skipped, *(DdlNote(TS + n, "DROP TABLE u", "executed") for n in range(1, 100))):
+        scene.page.note_ddl(ddl)
+    scene.page.take(report({}, frozen))
+    scene.second()
+    assert "frozen: ALTER" in str(scene.page.state()) and "pass" not in str(scene.page.state()), "of a batch with many DDLs, too"
 
 
 def test_a_ddl_that_was_executed_asks_for_nothing_and_a_skipped_one_does() -> None:
