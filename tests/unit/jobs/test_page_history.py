@@ -26,6 +26,17 @@ def test_a_late_look_is_a_gap_and_a_rate_over_the_time_that_passed() -> None:
     assert history.seconds(1_790_000_041) == [Sample(1_790_000_051, 5.0, 10.0, 5.0)]
 
 
+def test_a_gap_counts_as_long_as_it_lasted() -> None:
+    history = looked(30, rows=1_000)  # 1,000 rows a second up to the 29th
+    history.look(BEGAN + 59, 0.1, 29_000, 29)  # nothing for thirty seconds
+    assert history.rates() == (9_000 / 39, 9 / 39)
+    history.look(BEGAN + 60, 0.1, 29_000, 29)
+    assert history.minutes() == [Sample(1_790_000_100, 2.9, 29_000 / 59, 29 / 59)]
+    history.look(BEGAN + 61, 0.1, 30_000, 29)
+    history.look(BEGAN + 120, 0.1, 30_000, 29)
+    assert history.minutes(1_790_000_100) == [Sample(1_790_000_160, 0.1, 500.0, 0.0)], "of the two seconds that it was looked at"
+
+
 def test_two_looks_in_a_second_lose_no_rows() -> None:
     history = looked(2)
     history.look(BEGAN + 1.2, 0.1, 30, 3)
