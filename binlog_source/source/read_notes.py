@@ -1,7 +1,9 @@
-"""Notes for the job's progress line about reads that wait for their Pump: files beside the stop file, shared by a machine's processes.
-Shell.
+"""Notes for the job's progress about Pumps: files beside the stop file, shared by a machine's processes. Shell.
 
-Promises: a note exists while a read waits, and is removed when the read continues. A note that cannot be written, on another machine or
+    waits-PUMP  a read waits for it
+    away-PUMP   the source does not reach it; without a note a dead Pump would be known only once the batch under way is done
+
+Promises: a note exists while that is so, and is removed when it is over. A note that cannot be written, on another machine or
 after the job has ended, is skipped.
 """
 
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-_PREFIX = "waits-"
+_PREFIX, _AWAY = "waits-", "away-"
 _AGAIN_SECONDS = 60.0
 """Interval at which the warning is logged again."""
 
@@ -26,11 +28,6 @@ class WaitingRead:
 
     pump: str
     words: str
-
-    @property
-    def why(self) -> str:
-        """The reason alone."""
-        return self.words.split(": ", 2)[-1]
 
 
 class ReadNote:
@@ -81,3 +78,20 @@ def waiting(stop_file: Path) -> WaitingRead | None:
         if notes:
             return WaitingRead(unquote(notes[0].name.removeprefix(_PREFIX)), notes[0].read_text("utf-8"))
     return None
+
+
+def note_away(stop_file: str, pump: str, why: str) -> None:
+    """Note that the source does not reach a Pump; ``why`` empty: it does, or does not read it any more."""
+    if stop_file:
+        path = Path(stop_file).with_name(_AWAY + quote(pump, safe=""))
+        with contextlib.suppress(OSError):
+            path.write_text(why, "utf-8") if why else path.unlink(missing_ok=True)
+
+
+def away(stop_file: Path) -> dict[str, str]:
+    """The Pumps that are noted as not reached, and why."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for path in stop_file.parent.glob(f"{_AWAY}*"):
+            found[unquote(path.name.removeprefix(_AWAY))] = path.read_text("utf-8")
+    return {pump: why for pump, why in found.items() if why}

@@ -49,7 +49,7 @@ from pyspark_tidb_binlog.schemas.events import Delivery, as_time
 from pyspark_tidb_binlog.schemas.proto import pump_pb2
 
 _BACKOFF = Backoff(0.05, 1.0)
-_NOTED_SECONDS = 1.5
+_NOTED_SECONDS = 3.0
 """A read that waits longer than this is reported."""
 _OLDEST = Position(0, 0)
 _AT_ONCE = 1000

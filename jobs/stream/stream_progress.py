@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
 from pyspark_tidb_binlog.binlog_source.drainer.drainer_metrics import AppliedBatch, DrainerMetrics
-from pyspark_tidb_binlog.binlog_source.source.read_notes import waiting
+from pyspark_tidb_binlog.binlog_source.source.read_notes import away, waiting
 from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, age_of, held_by, one_ddl, pumps_of, unanswered
 from pyspark_tidb_binlog.schemas.findings import in_words
@@ -50,7 +50,8 @@ class StreamProgress:
         self.applied_at = time.monotonic()
         """``time.monotonic`` when a transaction or DDL was applied last, or the stream was made."""
         self._advanced_at = self.applied_at
-        """The same of a batch, which may be empty."""
+        """The same of a batch, which may be empty, or of a step of it."""
+        self._stood_at = 0
 
     def take(self, report: BatchReport) -> None:
         """Count a batch that is in the target."""
@@ -107,9 +108,13 @@ class StreamProgress:
         now = time.monotonic()
         rows = sum(n for at, n in recent if now - at <= _RATE_SECONDS)
         resolved = self._sink.commit_ts
+        if resolved != self._stood_at:
+            # A batch of many steps moves the target long before it ends.
+            self._stood_at, self._advanced_at = resolved, now
         reported = self._source = _reported(query)
         held = self._held(reported, gate)
         self._pumps = pumps_of(reported, time.time(), resolved) or self._pumps
+        missing = away(gate.file) if gate is not None else {}
         self._metrics.pumps(reported)
         self._fakes_sent = max(self._fakes_sent, sum((reported.get("woken") or {}).values()))
         return dataclasses.replace(
@@ -122,7 +127,7 @@ class StreamProgress:
             held_stage=held.stage,
             held_pump=held.pump,
             state=self._metrics.state.value,
-            pumps=tuple(dataclasses.replace(p, trouble=held.trouble) if held.trouble and p.name == held.pump else p for p in self._pumps),
+            pumps=tuple(p if p.trouble else dataclasses.replace(p, trouble=missing.get(p.name, "")) for p in self._pumps),
             stalled=held.stalled,
             still_seconds=now - self._advanced_at,
         )
@@ -131,8 +136,8 @@ class StreamProgress:
         if (error := self._sink.waiting_for) is not None:
             return _HeldAt(str(error), Stage.APPLY, stalled=str(error))
         stage = self._clock.stage
-        if gate is not None and (stage in IDLE or stage is Stage.READ) and (away := waiting(gate.file)):
-            return _HeldAt(away.words, Stage.READ, away.pump, away.words, away.why)
+        if gate is not None and (stage in IDLE or stage is Stage.READ) and (read := waiting(gate.file)):
+            return _HeldAt(read.words, Stage.READ, read.pump, read.words)
         outside = unanswered(reported)
         if stage not in IDLE:
             return _HeldAt(stage.value, stage, stalled=outside)
@@ -152,8 +157,6 @@ class _HeldAt:
     stage: str
     pump: str = ""
     stalled: str = ""
-    trouble: str = ""
-    """Why a read gets nothing of the Pump."""
 
 
 def _reported(query: StreamingQuery | None) -> dict[str, Any]:

@@ -159,3 +159,16 @@ def test_somebody_who_accepts_and_never_answers_is_a_line(site: Site, monkeypatc
         code, found = site.doctor(f"-addr=127.0.0.1:{deaf.getsockname()[1]}")
         assert time.monotonic() - begun < 9.0, "the node's own limit is 10 s"
     assert code == 1 and found["Drainer"][0].startswith("critical: no answer within 1 s; "), found
+
+
+def test_a_target_without_an_account(site: Site) -> None:
+    code, found = site.doctor(syncer__db_type="file")
+    assert (code, not_well(found)) == (0, {"target", "rights"}), found
+    assert (found["target"], found["rights"]) == (["-: file is not asked"], ["-: not of file"])
+
+
+def test_a_drainer_whose_place_nobody_knows(site: Site) -> None:
+    code, found = site.doctor(spark__pumps="http://127.0.0.1:1", addr="127.0.0.1:0")
+    assert code == 1 and found["Drainer"] == [
+        "unknown: the registry does not say where the Drainer is, and addr has no port: name it with -addr HOST:PORT"
+    ]

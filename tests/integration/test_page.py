@@ -200,6 +200,11 @@ def pump_process(name: str) -> psutil.Process:
     return next(child for child in psutil.Process().children() if f"--node-id={name}" in child.cmdline())
 
 
+def holding(window: Browser) -> str:
+    """The stage that holds progress; empty: none does."""
+    return str(window.run("return document.querySelector('#strip .holds b')?.textContent || ''"))
+
+
 @pytest.mark.spark
 @pytest.mark.mysql
 def test_a_running_drainer_under_load_and_over_a_dead_pump(scene: Scene, window: Browser) -> None:
@@ -211,6 +216,14 @@ def test_a_running_drainer_under_load_and_over_a_dead_pump(scene: Scene, window:
     window.shows("tables", "demo.", LONGEST)
     window.shows("pumps", "pump-2", LONGEST)
     assert (window.complaints(), window.shifts()) == ([], [])
+
+    with scene.target.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("LOCK TABLES demo.account WRITE, demo.counter WRITE, demo.orders WRITE")
+        eventually(lambda: holding(window) in ("plan", "apply"), seconds=LONGEST, what="the batch hangs", seen=lambda: holding(window))
+        assert "Nothing came into the target since" in window.text("hold")
+        at = window.text("clock")
+        eventually(lambda: window.text("clock") > at, what="the page goes on")
+    eventually(lambda: holding(window) not in ("plan", "apply"), seconds=LONGEST, what="it goes on")
 
     dead = pump_process("pump-2")
     dead.send_signal(signal.SIGSTOP)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
-from pyspark_tidb_binlog.schemas.ddl_jobs import KINDS, JobEffect, On
+from pyspark_tidb_binlog.schemas.ddl_jobs import KINDS, JobEffect, JobType, On, kind_of
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.history import TableAt
@@ -38,7 +38,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, IndexInfo,
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition, is_now
-from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declared_literal, fills_otherwise, origin_literal
+from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import fills_otherwise, origin_literal, set_default
 from pyspark_tidb_binlog.sinks.mysql.ddl.fit import differs
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import charset_option, counter_option, foreign_key_definition, left_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
@@ -48,15 +48,22 @@ _NO_DEFAULT = 1 << 12
 """TiDB's flag of a NOT NULL column without a default."""
 _DEFAULT = frozenset({"default", "default_bit", "default_is_expr"})
 
+_FOREIGN = frozenset({JobType.ADD_FOREIGN_KEY, JobType.DROP_FOREIGN_KEY})
+
 UNCLEAR = "a column that is gone may be one that came under another name, and the text of the DDL does not say which; or a column gets the name of another one"
 """Why there is no ``Alteration``."""
 
 
 def by_changes(subject: Subject, dialect: Dialect) -> bool:
-    """Whether the job is executed change by change: not at a TiDB, which is given its own text, and no type of a later release."""
-    kind, known = subject.job.kind, subject.job.type in KINDS
-    alters = kind.effect is JobEffect.ALTERS or (kind.effect is JobEffect.SETS and kind.on is On.TABLE and known)
-    return alters and subject.old is not None and subject.new is not None and dialect.flavour is not Flavour.TIDB
+    """Whether the job is executed change by change: no type of a later release, and at a TiDB, which is given its own text, not what only the text says."""
+    job, kind = subject.job, subject.job.kind
+    if subject.old is None or subject.new is None:
+        return False
+    if dialect.flavour is Flavour.TIDB:
+        types = job.sub_jobs if job.type == JobType.MULTI_SCHEMA_CHANGE else (job.type,)
+        shown = bool(types) and all(kind_of(t).effect is JobEffect.ALTERS or t in _FOREIGN for t in types)
+        return shown and altered_by(subject, dialect) is not None
+    return kind.effect is JobEffect.ALTERS or (kind.effect is JobEffect.SETS and kind.on is On.TABLE and job.type in KINDS)
 
 
 def altered_by(subject: Subject, dialect: Dialect) -> "Alteration | None":
@@ -113,10 +120,8 @@ class Alteration:
         if any(after in names and after != before for before, after in renamed):
             return None  # after a crash nobody could tell whether they have changed their names; TiDB has no such job
         changed = {c.name: c for c in whole.changes if isinstance(c, ModifyColumn)}
-        added = {c.column.name for c in whole.changes if isinstance(c, AddColumn)}
-        kept = [(whole.former(c), c) for c in visible(new) if c.name not in added]
-        modified = [changed.get(c.name, ModifyColumn(c.name, ())) for was, c in kept if whole._differs(was, c)]
-        others = (c for c in whole.changes if not isinstance(c, ModifyColumn) and not whole._about_hidden(c))
+        modified = [changed.get(c.name, ModifyColumn(c.name, ())) for was, c in whole.kept() if whole._differs(was, c)]
+        others = (c for c in whole.changes if not isinstance(c, ModifyColumn) and not whole._is_none_there(c))
         return replace(whole, changes=(*others, *modified))
 
     def clauses(self, left: Collection[TableChange] | None = None, there: Mapping[str, OwnColumn] | None = None) -> list[str]:
@@ -149,6 +154,20 @@ class Alteration:
         added = (c.column for c in self.changes if isinstance(c, AddColumn))
         return [column for column in added if fills_otherwise(column, self.dialect.flavour)]
 
+    def kept(self) -> list[tuple[ColumnInfo, ColumnInfo]]:
+        """Each column that stays, before and after."""
+        added = {c.column.name for c in self.changes if isinstance(c, AddColumn)}
+        return [(self.former(c), c) for c in visible(self.new) if c.name not in added]
+
+    def changed_column(self, change: TableChange) -> str:
+        """The former name of the column that ``change`` drops, renames, modifies or moves; empty: it does not."""
+        match change:
+            case DropColumn(name) | RenameColumn(name):
+                return name
+            case ModifyColumn(name) | MoveColumn(name):
+                return self.former(column_of(self.new, name)).name
+        return ""
+
     def former(self, column: ColumnInfo) -> ColumnInfo:
         """The old column of a new one that was not added."""
         renamed = {c.after: c.before for c in self.changes if isinstance(c, RenameColumn)}
@@ -160,7 +179,7 @@ class Alteration:
                 return f"DROP INDEX {quote_name(name)}"
             case RenameKey(before, after) if self._made(before):
                 return f"RENAME INDEX {quote_name(before)} TO {quote_name(after)}"
-            case ModifyKey(name, changed) if "invisible" in dict(changed) and self._made(name):
+            case ModifyKey(name, changed) if self._made(name):
                 seen, unseen = ("NOT IGNORED", "IGNORED") if self.dialect.flavour is Flavour.MARIADB else ("VISIBLE", "INVISIBLE")
                 return f"ALTER INDEX {quote_name(name)} {unseen if dict(changed)['invisible'] else seen}"
             case AddKey(key) if self._can_make(key):
@@ -191,22 +210,19 @@ class Alteration:
                 yield f"ADD COLUMN {self._added(column)}{place}"
             elif name in renamed:
                 yield f"CHANGE COLUMN {quote_name(renamed[name])} {text}{place}"
-            elif name in modified and not place and (default := self._only_default(modified[name])):
-                yield f"ALTER COLUMN {quote_name(name)} {default}"
+            elif name in modified and not place and self._only_default(modified[name]):
+                yield set_default(column)
             elif place or name in modified:
                 yield f"MODIFY COLUMN {text}{place}"
             if there is None or name in added or name in renamed or name.lower() in there:
                 position = f"AFTER {quote_name(name)}"
 
-    def _only_default(self, change: ModifyColumn) -> str:
-        """The clause that sets a plain default, or takes it away, where nothing else changes; else empty."""
+    def _only_default(self, change: ModifyColumn) -> bool:
+        """Whether nothing but a plain default changes, or goes."""
         column = column_of(self.new, change.name)
         fields = {field for field, _ in change.changed}
         flags = (self.former(column).flag ^ column.flag) & ~_NO_DEFAULT
-        if not fields & _DEFAULT or not _DEFAULT >= fields - {"flag"} or flags or column.default_is_expr or is_now(column):
-            return ""
-        wanted = declared_literal(column)
-        return "DROP DEFAULT" if wanted is None else f"SET DEFAULT {wanted}"
+        return bool(fields & _DEFAULT) and fields - {"flag"} <= _DEFAULT and not (flags or column.default_is_expr or is_now(column))
 
     def _added(self, column: ColumnInfo) -> str:
         filled = origin_literal(column, self.dialect.flavour) if fills_otherwise(column, self.dialect.flavour) else None
@@ -228,8 +244,8 @@ class Alteration:
         # Where TiDB has a TEXT(50), the target may have chosen a smaller type.
         return before != column_definition(column, self.new, self.dialect, explicit=True) or differs(was, column)
 
-    def _about_hidden(self, change: TableChange) -> bool:
-        """Whether it is about the hidden column of an index over an expression."""
+    def _is_none_there(self, change: TableChange) -> bool:
+        """Whether the target has nothing of the kind: the hidden column of an index over an expression, an option or an id of TiDB; or not made here."""
         match change:
             case AddColumn(column):
                 return column.hidden
@@ -237,7 +253,11 @@ class Alteration:
                 return column_of(self.old, name).hidden
             case MoveColumn(name):
                 return column_of(self.new, name).hidden
-        return False
+            case ModifyKey(_, changed):
+                return "invisible" not in dict(changed)
+            case AlterOption(name):
+                return name not in ("charset", "collate", "comment", "auto_increment")
+        return not isinstance(change, DropKey | RenameKey | AddKey | DropForeignKey | AddForeignKey)
 
 
 def alter_table(table: TableAt, clauses: Collection[str]) -> str:

@@ -31,9 +31,10 @@ def origin_literal(column: ColumnInfo, flavour: Flavour) -> str:
         return f"b'{int(value):b}'"
     if tp == ColumnType.YEAR:
         return f"'{int(value):04}'"  # '0' is the year 2000
-    if tp in (ColumnType.ENUM, ColumnType.SET):
-        first = column.elems[0] if tp == ColumnType.ENUM and column.elems else ""
-        return quote_string(first if origin is None else str(origin))
+    if tp == ColumnType.SET:
+        return quote_string(",".join(word for place, word in enumerate(column.elems) if int(value) >> place & 1))
+    if tp == ColumnType.ENUM:
+        return quote_string(column.elems[0] if origin is None and column.elems else str(origin))
     if is_bytes(column) and isinstance(value, bytes):
         text = f"x'{value.hex()}'"
     else:
@@ -88,12 +89,15 @@ def declare(name: str, columns: Sequence[ColumnInfo], info: TableInfo, dialect: 
             clauses.append(f"MODIFY COLUMN {column_definition(column, info, dialect, explicit=True)}")
         elif wanted is None and column.tp == ColumnType.TIMESTAMP:
             continue  # without a default a server may set the column to the current time
-        elif wanted is None:
-            dropped = "DROP DEFAULT" if column.not_null else "SET DEFAULT NULL"
-            clauses.append(f"ALTER COLUMN {quote_name(column.name)} {dropped}")
         else:
-            clauses.append(f"ALTER COLUMN {quote_name(column.name)} SET DEFAULT {wanted}")
+            clauses.append(set_default(column))
     return f"ALTER TABLE {name} {', '.join(clauses)}" if clauses else ""
+
+
+def set_default(column: ColumnInfo) -> str:
+    """The clause that gives a column its declared default, which is a literal, or takes its default away."""
+    wanted = declared_literal(column)
+    return f"ALTER COLUMN {quote_name(column.name)} {'DROP DEFAULT' if wanted is None else f'SET DEFAULT {wanted}'}"
 
 
 def declared_literal(column: ColumnInfo) -> str | None:

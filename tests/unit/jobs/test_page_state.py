@@ -4,8 +4,7 @@ import json
 import threading
 import time
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -13,10 +12,9 @@ from pyspark_tidb_binlog.jobs.stream.live_page import LivePage
 from pyspark_tidb_binlog.jobs.stream.page_history import PageHistory
 from pyspark_tidb_binlog.jobs.stream.page_state import Hold, PageFacts, seen_ddl, seen_finding, state_of
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump
-from pyspark_tidb_binlog.jobs.stream.stream_progress import StreamProgress
 from pyspark_tidb_binlog.schemas.events import Delivery, tso
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
-from pyspark_tidb_binlog.sinks.engine.batch_report import REFUSED, BatchReport, DdlNote, StageClock
+from pyspark_tidb_binlog.sinks.engine.batch_report import REFUSED, BatchReport, DdlNote
 from pyspark_tidb_binlog.sinks.sink import KeptTable
 
 NOW = 1_790_000_000.0
@@ -190,17 +188,6 @@ def test_the_page_answers_while_the_job_hangs_and_says_since_when() -> None:
     finally:
         scene.hangs.set()
         looking.join(30)
-
-
-def test_a_jvm_that_hangs_takes_no_thread_of_the_pages() -> None:
-    """They have four, and Prometheus asks again and again."""
-    source = json.dumps({"promises": {"pump-1": TS}})
-    query = SimpleNamespace(lastProgress={"sources": [{"latestOffset": source}]})
-    counts = StreamProgress(cast(Any, SimpleNamespace(commit_ts=TS, waiting_for=None)), StageClock(), show_row_data=False)
-    assert counts.pump_positions() is None
-    counts.progress(cast(Any, query), None)
-    assert counts.pump_positions() == {"pump-1": TS}, "as it was read last, without the JVM"
-    assert b'binlog_drainer_pump_position{nodeID="pump-1"}' in counts.metrics_text()
 
 
 def test_an_open_page_reads_why_the_stream_ended() -> None:
