@@ -65,7 +65,8 @@ class PageHistory:
         if self._seconds and at <= self._seconds[-1].at:
             return
         self._before, seconds = (now, row_events, transactions), max(0.001, now - before[0])
-        sample = Sample(at, lag, max(0, row_events - before[1]) / seconds, max(0, transactions - before[2]) / seconds)
+        rates = (round(max(0, count - old) / seconds, 3) for count, old in zip((row_events, transactions), before[1:], strict=True))
+        sample = Sample(at, None if lag is None else round(lag, 3), *rates)
         if self._minute and at // 60 != self._minute[0].at // 60:
             # At the first second behind it, so that who has that one has asked for the minute, too.
             lags = [sample.lag for sample in self._minute if sample.lag is not None]
@@ -118,7 +119,8 @@ def _rates(samples: Sequence[Sample]) -> tuple[float, float]:
     """The mean rates behind the first sample; a sample behind a gap counts for all of its time."""
     parts = [(sample.at - before.at, sample) for before, sample in pairwise(samples)]
     seconds = sum(length for length, _ in parts) or 1
-    return sum(length * s.rows for length, s in parts) / seconds, sum(length * s.transactions for length, s in parts) / seconds
+    rows, transactions = sum(length * s.rows for length, s in parts), sum(length * s.transactions for length, s in parts)
+    return round(rows / seconds, 3), round(transactions / seconds, 3)
 
 
 def _behind(kept: deque[Sample], after: int) -> list[Sample]:
