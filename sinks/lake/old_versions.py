@@ -167,10 +167,6 @@ class OldVersions:
         self._snapshots.require_newest()
         remove_files(uri, store, unneeded)
         failpoints.point("after-files-removal")
-        for name in log:
-            # Spark's RESTORE makes a checkpoint, and would refuse one that is written again under its name.
-            if name.startswith(".") and "checkpoint" in name:
-                store.delete_file(f"_delta_log/{name}")
         if not named:
             table.create_checkpoint()
             shorten_log(store, newest - ledger.LOG_VERSIONS)

@@ -112,10 +112,11 @@ def test_each_write_finds_what_vectors_have_removed(mirror: Mirror, monkeypatch:
 
 
 def test_a_mirror_is_as_large_as_what_was_written_into_it(mirror: Mirror) -> None:
-    parts = list(written_files(mirror.uri, mirror.table.stored_schema(SCHEMA), iter(pa.table([[5000], ["new"]], SCHEMA).to_batches())))
     loaded = MirrorTable.created(f"{mirror.uri}-loaded", SCHEMA, STAMP, mirror.table._large)
     assert not loaded._is_large
-    loaded.append_files(parts, STAMP)
+    stored = loaded.stored_schema(SCHEMA)
+    rows = pa.table([[5000], ["new"]], stored).to_batches()
+    loaded.append_files(list(written_files(loaded.uri, stored, iter(rows))), STAMP)
     assert loaded._is_large
     assert mirror.table.rewritten(f"{mirror.uri}-again", SCHEMA, lambda batch: batch, STAMP)._is_large
 
@@ -187,25 +188,6 @@ def test_a_commit_of_another_program_beside_that_of_spark(late: bool, mirror: Mi
     mirror.reopened(version, large)
     mirror.rows = rows
     mirror.change(range(5))
-
-
-def test_a_version_that_spark_has_restored_has_a_checkpoint_of_delta_rs(mirror: Mirror, spark: SparkSession, tmp_path: Path) -> None:
-    """Spark's RESTORE makes one, with a sum beside it."""
-    rows, version = dict(mirror.rows), mirror.table.version
-    mirror.change(range(50, 60))
-    mirror.reopened(version, mirror.table._large)
-    mirror.rows = rows
-    snapshots = Snapshots(str(tmp_path), 1000.0)
-    snapshots.take(1)
-    snapshots.publish(1, (), [(1, MirrorState(7, "shop", "orders", PATH, mirror.table.version, 1))])
-    assert list(Path(mirror.uri, "_delta_log").glob(".*.checkpoint.parquet.crc"))
-    OldVersions(str(tmp_path), snapshots).look()
-    _as_a_reader_that_begins(spark)
-
-
-def _as_a_reader_that_begins(spark: SparkSession) -> None:
-    assert spark._jvm
-    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
 def test_vectors_stay_while_a_version_needs_them(
