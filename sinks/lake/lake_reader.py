@@ -22,7 +22,7 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time, moment_of, ts_at
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published, TablePlace, readable
-from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, scanned
+from pyspark_tidb_binlog.sinks.lake.ledger import REFUSES_OLD, Ledger, scanned
 from pyspark_tidb_binlog.sinks.lake.moments import MIRRORED, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, identity, mirror_schema, net_changes
 
@@ -146,12 +146,13 @@ class LakeNow(LakeAt):
     """A lake, at the newest moment that it had when this was made, or ``refresh`` was called."""
 
     def __init__(self, spark: SparkSession, directory: str | Path) -> None:
-        """``directory``: path or URI of the lake (``syncer.to.dir``).
+        """``directory``: path or URI of the lake (``syncer.to.dir``). From then on ``spark`` reads old versions of any Delta table.
 
         Raises:
             ConfigError: it is no lake, or nothing was published yet.
         """
         place = str(directory).rstrip("/")
+        spark.conf.set(REFUSES_OLD, "false")
         super().__init__(spark, place, *_newest(place))
 
     def refresh(self) -> None:
