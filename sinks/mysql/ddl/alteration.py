@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
-from pyspark_tidb_binlog.schemas.ddl_jobs import KINDS, JobEffect, On
+from pyspark_tidb_binlog.schemas.ddl_jobs import KINDS, JobEffect, On, kind_of
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.history import TableAt
@@ -53,10 +53,15 @@ UNCLEAR = "a column that is gone may be one that came under another name, and th
 
 
 def by_changes(subject: Subject, dialect: Dialect) -> bool:
-    """Whether the job is executed change by change: not at a TiDB, which is given its own text, and no type of a later release."""
-    kind, known = subject.job.kind, subject.job.type in KINDS
-    alters = kind.effect is JobEffect.ALTERS or (kind.effect is JobEffect.SETS and kind.on is On.TABLE and known)
-    return alters and subject.old is not None and subject.new is not None and dialect.flavour is not Flavour.TIDB
+    """Whether the job is executed change by change: not if its type is of a later release, nor at a TiDB, which is given its own text, if it does what no change shows."""
+    job, kind = subject.job, subject.job.kind
+    if subject.old is None or subject.new is None:
+        return False
+    if dialect.flavour is Flavour.TIDB:
+        # A multi-schema change may also set what only a TiDB has.
+        shown = kind.effect is JobEffect.ALTERS and all(kind_of(t).effect is JobEffect.ALTERS for t in job.sub_jobs)
+        return shown and altered_by(subject, dialect) is not None
+    return kind.effect is JobEffect.ALTERS or (kind.effect is JobEffect.SETS and kind.on is On.TABLE and job.type in KINDS)
 
 
 def altered_by(subject: Subject, dialect: Dialect) -> "Alteration | None":
@@ -113,10 +118,8 @@ class Alteration:
         if any(after in names and after != before for before, after in renamed):
             return None  # after a crash nobody could tell whether they have changed their names; TiDB has no such job
         changed = {c.name: c for c in whole.changes if isinstance(c, ModifyColumn)}
-        added = {c.column.name for c in whole.changes if isinstance(c, AddColumn)}
-        kept = [(whole.former(c), c) for c in visible(new) if c.name not in added]
-        modified = [changed.get(c.name, ModifyColumn(c.name, ())) for was, c in kept if whole._differs(was, c)]
-        others = (c for c in whole.changes if not isinstance(c, ModifyColumn) and not whole._about_hidden(c))
+        modified = [changed.get(c.name, ModifyColumn(c.name, ())) for was, c in whole.kept() if whole._differs(was, c)]
+        others = (c for c in whole.changes if not isinstance(c, ModifyColumn) and not whole._is_none_there(c))
         return replace(whole, changes=(*others, *modified))
 
     def clauses(self, left: Collection[TableChange] | None = None, there: Mapping[str, OwnColumn] | None = None) -> list[str]:
@@ -138,6 +141,8 @@ class Alteration:
 
     def losses(self) -> Iterator[str]:
         """What the clauses leave out."""
+        if self.dialect.flavour is Flavour.TIDB:
+            return
         yield from (f"expression index {key.name} left out" for key in keys_of(self.changes) if not self._can_make(key))
         renamed = {c.before: c.after for c in self.changes if isinstance(c, RenameColumn)}
         was = replace(self.old, columns=tuple(replace(c, name=renamed.get(c.name, c.name)) for c in self.old.columns))
@@ -148,6 +153,20 @@ class Alteration:
         """The added columns whose default is not the value that older rows get."""
         added = (c.column for c in self.changes if isinstance(c, AddColumn))
         return [column for column in added if fills_otherwise(column, self.dialect.flavour)]
+
+    def kept(self) -> list[tuple[ColumnInfo, ColumnInfo]]:
+        """Each column that stays, before and after."""
+        added = {c.column.name for c in self.changes if isinstance(c, AddColumn)}
+        return [(self.former(c), c) for c in visible(self.new) if c.name not in added]
+
+    def changed_column(self, change: TableChange) -> str:
+        """The former name of the column that ``change`` drops, renames, modifies or moves; empty: it does not."""
+        match change:
+            case DropColumn(name) | RenameColumn(name):
+                return name
+            case ModifyColumn(name) | MoveColumn(name):
+                return self.former(column_of(self.new, name)).name
+        return ""
 
     def former(self, column: ColumnInfo) -> ColumnInfo:
         """The old column of a new one that was not added."""
@@ -160,7 +179,7 @@ class Alteration:
                 return f"DROP INDEX {quote_name(name)}"
             case RenameKey(before, after) if self._made(before):
                 return f"RENAME INDEX {quote_name(before)} TO {quote_name(after)}"
-            case ModifyKey(name, changed) if "invisible" in dict(changed) and self._made(name):
+            case ModifyKey(name, changed) if self._made(name):
                 seen, unseen = ("NOT IGNORED", "IGNORED") if self.dialect.flavour is Flavour.MARIADB else ("VISIBLE", "INVISIBLE")
                 return f"ALTER INDEX {quote_name(name)} {unseen if dict(changed)['invisible'] else seen}"
             case AddKey(key) if self._can_make(key):
@@ -228,8 +247,8 @@ class Alteration:
         # Where TiDB has a TEXT(50), the target may have chosen a smaller type.
         return before != column_definition(column, self.new, self.dialect, explicit=True) or differs(was, column)
 
-    def _about_hidden(self, change: TableChange) -> bool:
-        """Whether it is about the hidden column of an index over an expression."""
+    def _is_none_there(self, change: TableChange) -> bool:
+        """Whether the target has nothing of the kind: the hidden column of an index over an expression, an option or an id of TiDB; or not made here."""
         match change:
             case AddColumn(column):
                 return column.hidden
@@ -237,7 +256,11 @@ class Alteration:
                 return column_of(self.old, name).hidden
             case MoveColumn(name):
                 return column_of(self.new, name).hidden
-        return False
+            case ModifyKey(_, changed):
+                return "invisible" not in dict(changed)
+            case AlterOption(name):
+                return name not in ("charset", "collate", "comment", "auto_increment")
+        return not isinstance(change, DropKey | RenameKey | AddKey | DropForeignKey | AddForeignKey)
 
 
 def alter_table(table: TableAt, clauses: Collection[str]) -> str:

@@ -31,9 +31,10 @@ def origin_literal(column: ColumnInfo, flavour: Flavour) -> str:
         return f"b'{int(value):b}'"
     if tp == ColumnType.YEAR:
         return f"'{int(value):04}'"  # '0' is the year 2000
-    if tp in (ColumnType.ENUM, ColumnType.SET):
-        first = column.elems[0] if tp == ColumnType.ENUM and column.elems else ""
-        return quote_string(first if origin is None else str(origin))
+    if tp == ColumnType.SET:
+        return quote_string(",".join(word for place, word in enumerate(column.elems) if int(value) >> place & 1))
+    if tp == ColumnType.ENUM:
+        return quote_string(column.elems[0] if origin is None and column.elems else str(origin))
     if is_bytes(column) and isinstance(value, bytes):
         text = f"x'{value.hex()}'"
     else:

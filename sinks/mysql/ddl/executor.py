@@ -5,10 +5,10 @@ done state is committed together with what ``on_done`` writes, the checkpoint. A
 the target whether its effect is there and never applies it a second time. Nothing is dropped silently: what the target cannot hold is in
 ``DdlOutcome.losses`` and in the row, and ``tries`` keeps every refusal: time, statement, and the server's message.
 
-* A job that alters columns, keys or options (``by_changes``): the changes that the target lacks, in one statement (``alteration``, ``present``). After a crash the
-  same call makes what is left.
-* Any other, and all at a TiDB: TiDB's text adapted to the target, a statement derived from the table infos, the policy (``ddl-policy``). After a crash
-  ``execution_check`` judges from the target.
+* A job that alters columns, keys or options (``by_changes``): the changes that the target lacks, in one statement (``alteration``, ``present``); at a TiDB that lacks
+  all of them, TiDB's text. After a crash the same call makes what is left.
+* Any other: TiDB's text adapted to the target, a statement derived from the table infos, the policy (``ddl-policy``). After a crash ``execution_check`` judges from
+  the target.
 
     no row --intent--> INTENT --executed, or its effect found--> DONE
                           |--refused, policy skip / quarantine--> SKIPPED / QUARANTINED
@@ -31,7 +31,7 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
-from pyspark_tidb_binlog.schemas.table_changes import AddColumn, DropColumn, TableChange
+from pyspark_tidb_binlog.schemas.table_changes import AddColumn, TableChange
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.added_before import of_another_kind, other_values
@@ -54,26 +54,26 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive, null_fills
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import NOTHING_KEPT, EarlierTry, ExecutionCheck, shows, snapshot_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import cannot_index, comparing_as_upstream, knowing_indexes
-from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import drop_of_another_name
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
 from pyspark_tidb_binlog.sinks.mysql.ddl.instant_columns import rebuild_by_hand, rebuilds
-from pyspark_tidb_binlog.sinks.mysql.ddl.present import missing, own_columns, read_definition
+from pyspark_tidb_binlog.sinks.mysql.ddl.present import Presence
 from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import load_outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_keys import execute_ddl, in_place_of_its_key
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, way_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.strict_conversions import keeping_characters
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names, keeping_padding
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import rewrite, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import in_transaction, with_autocommit
 from pyspark_tidb_binlog.sinks.mysql.ddl.unpartitioned import Instead, instead_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import keeping_padding, lacks, unlike
+from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import STRUCTURE, lacks, unlike
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
 from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_use
+from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
@@ -185,7 +185,7 @@ class _Run:
 
     def _ignored(self) -> DdlOutcome:
         """The DDL is listed in ``ignore-txn-commit-ts``, or a rule leaves it out: either it was executed by hand, or the table is frozen from here on."""
-        lacking = [lack for lack in lacks(self._session, self._subject, self._dialect) or () if lack.kind != "type"]
+        lacking = [lack for lack in lacks(self._session, self._subject, self._dialect) if lack.kind in STRUCTURE]
         if not lacking and not of_another_kind(self._session, self._subject):
             others = () if self._handed_over is not None else other_values(self._session, self._subject)
             return DdlOutcome(DONE, "ignored", self._step.query, (*left_with_rows(self._session, self._subject), *others))
@@ -248,7 +248,7 @@ class _Run:
     def _run_changes(self, record: RecordedTry | None) -> DdlOutcome:
         """Make the changes that the target does not have, in one statement; after a crash the same again."""
         step, altered = self._step, altered_by(self._subject, self._dialect)
-        self._clock = clock_of(self._session, self._subject, " ".join(altered.clauses()) if altered else "")
+        self._clock = clock_of(self._session, self._subject, self._whole(altered) if altered else "")
         altered = altered_by(self._clock.subject, self._dialect)
         earlier = _earlier(record)
         why = self._why_not(altered)
@@ -285,12 +285,26 @@ class _Run:
 
     def _lacking(self, altered: Alteration) -> tuple[tuple[TableChange, ...], str]:
         """The changes that the target does not have, and the statement that makes them; empty if nothing need be made."""
-        there = read_definition(self._session, self._table)
-        left = missing(altered, there) if there else altered.changes
-        if self._handed_over is not None and there:
-            left = tuple(c for c in left if not (isinstance(c, DropColumn) and self._handed_over.another_by_now(c.name, there.columns)))
-        clauses = altered.clauses(left, own_columns(altered, there) if there else None)
-        return left, alter_table(self._table, clauses)
+        there = read_whole(self._session, self._table.schema, self._table.name)
+        if there is None:
+            return altered.changes, self._whole(altered)
+        presence = Presence(altered, there)
+        left = presence.missing()
+        if self._handed_over is not None:
+            names = {c.name.lower() for c in there.columns}
+            left = tuple(c for c in left if not self._handed_over.another_by_now(altered.changed_column(c), names))
+        if left == altered.changes and self._by_text:
+            return left, self._text().sql
+        return left, alter_table(self._table, altered.clauses(left, presence.own_columns()))
+
+    def _whole(self, altered: Alteration) -> str:
+        """The statement where nothing of the job is there yet."""
+        return self._text().sql if self._by_text else alter_table(self._table, altered.clauses())
+
+    @property
+    def _by_text(self) -> bool:
+        """Whether the target is given TiDB's own text."""
+        return self._dialect.flavour is Flavour.TIDB and self._subject.given.form is DdlForm.TEXT
 
     @property
     def _table(self) -> TableAt:
@@ -310,22 +324,22 @@ class _Run:
             self._row.note_try("changes", sql, error)
             if self._handed_over is not None and self._handed_over.already_so(error):
                 return DdlOutcome(DONE, "nothing", sql, filled)
-            left, _ = self._lacking(altered)
-            if not left:
+            left, statement = self._lacking(altered)
+            if not statement:
                 _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
                 return DdlOutcome(DONE, "nothing", sql, (*filled, *self._other_values()))
             other = self._another_way(altered, left, sql, error)
             if other is None:
-                return self._by_policy(
-                    self._step.query.rstrip("; "),
-                    str(error),
-                    way_out(self._subject.job, error) or rebuild_by_hand(self._subject.job, error),
-                )
+                return self._by_policy(self._step.query.rstrip("; "), str(error), way_out(self._subject.job, error))
             return replace(other, losses=(*filled, *other.losses))
-        return DdlOutcome(DONE, "changes", sql, (*filled, *self._declared(altered)))
+        how = "text" if self._by_text and sql == self._text().sql else "changes"
+        return DdlOutcome(DONE, how, sql, (*filled, *self._declared(altered)))
 
     def _another_way(self, altered: Alteration, left: tuple[TableChange, ...], sql: str, error: ApplyError) -> DdlOutcome | None:
         """What is done where the server refuses the statement as it is; None: nothing can be done."""
+        derived = alter_table(self._table, altered.clauses(left))
+        if self._by_text and derived not in ("", sql):
+            return self._make(replace(altered, dialect=self._dialect), derived)
         if dropping := in_place_of_its_key(self._session, self._table, sql, error):
             return self._make(altered, dropping)
         if altered.expressions and cannot_index(error) and any(map(altered.new.over_expression, keys_of(left))):
@@ -420,8 +434,6 @@ class _Run:
             if not self._snapshot().same_as(now):
                 raise
             mending = way_out(job, error) or rebuild_by_hand(job, error)
-            if own := drop_of_another_name(self._session, self._subject):
-                return self._derived(text.sql, str(error), mending, (Rewritten(own),))
             if instead is not None:
                 return self._instead(text.sql, error, instead)
             return self._derived(text.sql, str(error), mending)
@@ -550,8 +562,8 @@ class _Run:
             return "the existing table has other columns"
         return "" if is_empty(self._session, table.schema, table.name) else "the existing table is not empty"
 
-    def _derived(self, refused: str, words: str, mending: str = "", statements: tuple[Rewritten, ...] = ()) -> DdlOutcome:
-        statements = statements or derive(self._clock.subject, self._dialect)
+    def _derived(self, refused: str, words: str, mending: str = "") -> DdlOutcome:
+        statements = derive(self._clock.subject, self._dialect)
         makes = self._subject.job.kind.makes_tables
         losses: list[str] = []
         for number, statement in enumerate(statements):
