@@ -19,10 +19,19 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnType, TableInfo
 from pyspark_tidb_binlog.sinks.engine.choice import schema_of
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, on_target
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Losses, Rewritten, Tokens, plain_strings, quoted, strip, words
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import (
+    Dialect,
+    Losses,
+    Rewritten,
+    Tokens,
+    plain_strings,
+    quote_reserved,
+    quoted,
+    strip,
+    words,
+)
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import NO_OUTCOMES, DdlDelivery, DdlForm, Outcomes, given, named_by_infos
-from pyspark_tidb_binlog.sinks.mysql.ddl.reserved_names import quote_reserved
 from pyspark_tidb_binlog.sinks.mysql.ddl.routed_text import routed_text, spelled_text, table_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, partition_change
 from pyspark_tidb_binlog.sinks.mysql.ddl.tidb import is_tiflash_replica, settle_boundaries, settle_defaults, tidb_tokens
