@@ -213,6 +213,8 @@ class _Look:
         statements = derive(self._subject, self._dialect)
         for statement in statements:
             also = self._said(statement.sql)
+            if also and statement.plain is not None:
+                also = self._said(statement.plain.sql)
             if also:
                 yield self._refused(f"{said}; derived from the table infos: {also}" if said else also)
                 return
