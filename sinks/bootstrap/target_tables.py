@@ -179,6 +179,8 @@ class TargetTables:
         found = as_found(wanted.target, there, partial=True, keyed=False) if there is not None else wanted.target
         missing = "" if isinstance(found, Misfit) else ", ".join(left_out(wanted.target, found))
         why = found.why if isinstance(found, Misfit) else f"it has no column {missing}" if missing else ""
+        if not isinstance(found, Misfit) and (plain := left_out(found, wanted.target)):
+            why = why or f"it does not compute {', '.join(plain)}, and a copy has no values for that"
         if not why and there is not None:
             strange = inexact(wanted.target, there)
             why = ", ".join(one.words for one in strange if one.key or self._apply.on_finding == "stop")

@@ -353,11 +353,12 @@ def in_log(table: DeltaTable, version: int) -> bool:
 
 
 def remove_files(uri: str, store: pafs.FileSystem, paths: Iterable[str]) -> None:
-    """Remove files of a table, which may have gone before, and the directories that are empty then."""
+    """Remove files of a table, which may have gone before, the sums that Spark has put beside them, and the directories that are empty then."""
     for path in sorted(paths):
         with suppress(FileNotFoundError):
             store.delete_file(path)
         if "://" not in uri:
+            Path(uri, path).with_name(f".{Path(path).name}.crc").unlink(missing_ok=True)
             for directory in Path(path).parents[:-1]:
                 with suppress(OSError):
                     Path(uri, directory).rmdir()
@@ -370,7 +371,7 @@ def shorten_log(store: pafs.FileSystem, upto: int, kept: Collection[int] = ()) -
     """
     before = time.time() - LOG_SECONDS
     for entry in sorted(store.get_file_info(pafs.FileSelector("_delta_log")), key=lambda entry: entry.base_name):
-        number = entry.base_name[:20]
+        number = entry.base_name.removeprefix(".")[:20]
         if number.isdecimal() and int(number) <= upto and int(number) not in kept and entry.mtime_ns < before * 1e9:
             store.delete_file(entry.path)
 

@@ -11,7 +11,7 @@ after a lost connection, because the next connection may lead to another server.
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -124,9 +124,10 @@ class TargetTable:
     comment: str = ""
     collation: str = ""
     """Of new columns that have none of their own."""
+    foreign_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    """Their columns in lower case, by name."""
     json: frozenset[str] = frozenset()
     """Lower-case names of the columns of a MariaDB that are JSON: a LONGTEXT with a CHECK."""
-    foreign_keys: tuple[TargetKey, ...] = ()
 
     def column(self, name: str) -> TargetColumn | None:
         """The column of this name, without regard to case."""
@@ -171,7 +172,7 @@ def is_absent(session: Queries, schema: str, name: str) -> bool:
 
 _NAMES = "CONVERT(table_schema USING utf8mb4), CONVERT(table_name USING utf8mb4)"
 """Converted, because servers give the names of the two tables of information_schema collations that a UNION may not mix."""
-_OF_COLUMN, _OF_KEY, _OF_TABLE, _OF_OPTIONS, _OF_JSON, _OF_FOREIGN = range(6)
+_OF_COLUMN, _OF_KEY, _OF_TABLE, _OF_OPTIONS, _OF_FOREIGN, _OF_JSON = range(6)
 """What a row of the answer is about."""
 _COLUMNS = (
     f"SELECT {{n}} AS n, {_NAMES}, {_OF_COLUMN} AS about, ordinal_position AS place, '' AS key_name, CONVERT(column_name USING utf8mb4) AS name, "
@@ -186,7 +187,7 @@ _ALL_KEYS = (
 )
 _KEYS = f"{_ALL_KEYS} AND non_unique = 0"
 _OPTIONS = (
-    f"SELECT {{n}}, {_NAMES}, {_OF_OPTIONS}, 0, '', '', '', '', CONVERT(table_comment USING utf8mb4), '', table_collation, NULL "
+    f"SELECT {{n}}, {_NAMES}, {_OF_OPTIONS}, 0, '', '', '', '', CONVERT(table_comment USING utf8mb4), '', CONVERT(table_collation USING utf8mb4), NULL "
     "FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
 )
 _FOREIGN = (
@@ -234,14 +235,15 @@ def _table(name: TableName, rows: Sequence[tuple[Any, ...]]) -> TargetTable:
     ordered = sorted(rows, key=lambda row: int(row[4]))
     columns = tuple(_column(row) for row in ordered if int(row[3]) == _OF_COLUMN)
     parts: dict[tuple[str, bool], list[tuple[str, int]]] = {}
-    foreign: dict[str, list[tuple[str, int]]] = {}
     for row in ordered:
         if int(row[3]) == _OF_KEY:
             parts.setdefault((str(row[5]), not int(row[7])), []).append((_text(row[6]) or "", int(row[12] or WHOLE_COLUMN)))
-        elif int(row[3]) == _OF_FOREIGN:
-            foreign.setdefault(str(row[5]), []).append((str(row[6]), WHOLE_COLUMN))
     keys = [TargetKey(key, tuple(columns), unique) for (key, unique), columns in parts.items()]
     keys.sort(key=lambda key: (not key.primary, key.name.upper()))
+    foreign: dict[str, tuple[str, ...]] = {}
+    for row in ordered:
+        if int(row[3]) == _OF_FOREIGN:
+            foreign[str(row[5])] = (*foreign.get(str(row[5]), ()), str(row[6]).lower())
     engine, transactions = next(((str(row[6]), str(row[5])) for row in rows if int(row[3]) == _OF_TABLE), ("", ""))
     comment, collation = next(((_text(row[9]), _text(row[11])) for row in rows if int(row[3]) == _OF_OPTIONS), ("", ""))
     return TargetTable(
@@ -253,8 +255,8 @@ def _table(name: TableName, rows: Sequence[tuple[Any, ...]]) -> TargetTable:
         tuple(key for key in keys if not key.unique),
         comment or "",
         collation or "",
+        foreign,
         frozenset(str(row[6]).lower() for row in rows if int(row[3]) == _OF_JSON),
-        tuple(TargetKey(name, tuple(columns), unique=False) for name, columns in sorted(foreign.items())),
     )
 
 

@@ -183,11 +183,10 @@ def test_a_default_that_a_row_shows_otherwise_is_no_other_value(
     assert not apply(session, step, h).losses
 
 
-def test_a_column_of_a_type_that_nobody_knows_hinders_no_other_one(session: Session) -> None:
-    vector = column(2, "v", {**INT, "Tp": 225})
-    ddls = (5, of(vector, column(3, "x")), "ALTER TABLE t ADD COLUMN x INT"), (5, of(vector, column(3, "x"), {**vector, "id": 4, "name": {"O": "w"}}), "ALTER TABLE t ADD COLUMN w VECTOR")  # fmt: skip
-    h, (first, second) = made(session, of(vector), "CREATE TABLE t (id INT PRIMARY KEY, v LONGTEXT)", *ddls)
-    assert apply(session, first, h).how == "changes"
+def test_a_table_with_a_type_that_nobody_knows_is_refused(session: Session) -> None:
+    h = history(database(1), job(2, 3, of(column(2, "v", {**INT, "Tp": 225})), query="CREATE TABLE t (id INT PRIMARY KEY, v VECTOR(3))"))
+    first, second = steps_of(h, {})
+    apply(session, first, h)
     with pytest.raises(DdlRefused, match="type 225"):
         apply(session, second, h)
 
@@ -356,7 +355,9 @@ def test_a_tidb_is_given_the_text_unless_it_has_a_part_of_it(session: Session, o
     after = of(column(2, "a", INT, comment="x"), column(3, "c"), index_info=[index(1, "k", ("c", 2))])
     change = (61, after, "ALTER TABLE t ADD COLUMN c INT, ADD INDEX k (c), MODIFY a INT COMMENT 'x' /*T![attr] */")
     create = "CREATE TABLE t (id INT PRIMARY KEY, a INT)"
-    h, (step,) = made(session, of(column(2, "a")), create, change, by_hand=("INSERT INTO d.t VALUES (1, 2)", *filter(None, [own])))
+    by_hand = ("INSERT INTO d.t VALUES (1, 2)", *filter(None, [own]))
+    parts = {"sub_jobs": [{"type": part} for part in (5, 7, 12)]}
+    h, (step,) = made(session, of(column(2, "a")), create, change, by_hand=by_hand, multi_schema_info=parts)
     target: Any = PlayedTidb(session)
     if point:
         with dying(point):
@@ -380,3 +381,22 @@ def test_a_tidb_that_refuses_the_text_is_given_the_changes(session: Session, poi
         session.rollback()
     assert apply(target, step, h).how == ("found" if point else "changes")
     assert "`a`" not in shown(session)
+
+
+@pytest.mark.parametrize("point", ["", "after-ddl-intent", "after-ddl", "before-ddl-done"])
+def test_a_table_whose_stored_column_the_server_cannot_compute(session: Session, point: str) -> None:
+    stored = column(2, "g", INT, generated_expr_string="length(`a`)", generated_stored=True)
+    bounds = {"definitions": [{"id": 21, "name": {"O": "p0"}, "less_than": ["9"]}], "type": 1, "expr": "`id`", "enable": True}
+    info = of(stored, column(3, "a", {**VARCHAR, "Tp": 254}), index_info=[index(1, "g", ("g", 1))], partition=bounds)
+    h = history(
+        database(1), job(2, 3, info, query="CREATE TABLE t (id INT PRIMARY KEY, g INT AS (LENGTH(a)) STORED, a CHAR(20), KEY g (g))")
+    )
+    first, step = steps_of(h, {})
+    apply(session, first, h)
+    if point:
+        with dying(point):
+            apply(session, step, h)
+        session.rollback()
+    apply(session, step, h)
+    text = shown(session)
+    assert "`g` int(11) DEFAULT NULL" in text and "KEY `g` (`g`)" in text and "PARTITION `p0`" in text and "GENERATED" not in text

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
-from pyspark_tidb_binlog.schemas.ddl_jobs import KINDS, JobEffect, On, kind_of
+from pyspark_tidb_binlog.schemas.ddl_jobs import KINDS, JobEffect, JobType, On, kind_of
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.history import TableAt
@@ -37,7 +37,7 @@ from pyspark_tidb_binlog.schemas.table_changes import (
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, IndexInfo, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, quoted
-from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declared_literal, fills_otherwise, origin_literal
+from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import fills_otherwise, origin_literal, set_default
 from pyspark_tidb_binlog.sinks.mysql.ddl.fit import differs
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import (
     charset_option,
@@ -55,18 +55,20 @@ _NO_DEFAULT = 1 << 12
 """TiDB's flag of a NOT NULL column without a default."""
 _DEFAULT = frozenset({"default", "default_bit", "default_is_expr"})
 
+_FOREIGN = frozenset({JobType.ADD_FOREIGN_KEY, JobType.DROP_FOREIGN_KEY})
+
 UNCLEAR = "a column that is gone may be one that came under another name, and the text of the DDL does not say which; or a column gets the name of another one"
 """Why there is no ``Alteration``."""
 
 
 def by_changes(subject: Subject, dialect: Dialect) -> bool:
-    """Whether the job is executed change by change: not if its type is of a later release, nor at a TiDB, which is given its own text, if it does what no change shows."""
+    """Whether the job is executed change by change: no type of a later release, and at a TiDB, which is given its own text, not what only the text says."""
     job, kind = subject.job, subject.job.kind
     if subject.old is None or subject.new is None:
         return False
     if dialect.flavour is Flavour.TIDB:
-        # A multi-schema change may also set what only a TiDB has.
-        shown = kind.effect is JobEffect.ALTERS and all(kind_of(t).effect is JobEffect.ALTERS for t in job.sub_jobs)
+        types = job.sub_jobs if job.type == JobType.MULTI_SCHEMA_CHANGE else (job.type,)
+        shown = bool(types) and all(kind_of(t).effect is JobEffect.ALTERS or t in _FOREIGN for t in types)
         return shown and altered_by(subject, dialect) is not None
     return kind.effect is JobEffect.ALTERS or (kind.effect is JobEffect.SETS and kind.on is On.TABLE and job.type in KINDS)
 
@@ -148,8 +150,6 @@ class Alteration:
 
     def losses(self) -> Iterator[str]:
         """What the clauses leave out."""
-        if self.dialect.flavour is Flavour.TIDB:
-            return
         yield from (f"expression index {key.name} left out" for key in keys_of(self.changes) if not self._can_make(key))
         renamed = {c.before: c.after for c in self.changes if isinstance(c, RenameColumn)}
         was = replace(self.old, columns=tuple(replace(c, name=renamed.get(c.name, c.name)) for c in self.old.columns))
@@ -217,22 +217,19 @@ class Alteration:
                 yield f"ADD COLUMN {self._added(column)}{place}"
             elif name in renamed:
                 yield f"CHANGE COLUMN {quote_name(renamed[name])} {text}{place}"
-            elif name in modified and not place and (default := self._only_default(modified[name])):
-                yield f"ALTER COLUMN {quote_name(name)} {default}"
+            elif name in modified and not place and self._only_default(modified[name]):
+                yield set_default(column)
             elif place or name in modified:
                 yield f"MODIFY COLUMN {text}{place}"
             if there is None or name in added or name in renamed or name.lower() in there:
                 position = f"AFTER {quote_name(name)}"
 
-    def _only_default(self, change: ModifyColumn) -> str:
-        """The clause that sets a plain default, or takes it away, where nothing else changes; else empty."""
+    def _only_default(self, change: ModifyColumn) -> bool:
+        """Whether nothing but a plain default changes, or goes."""
         column = column_of(self.new, change.name)
         fields = {field for field, _ in change.changed}
         flags = (self.former(column).flag ^ column.flag) & ~_NO_DEFAULT
-        if not fields & _DEFAULT or not _DEFAULT >= fields - {"flag"} or flags or column.default_is_expr or is_now(column):
-            return ""
-        wanted = declared_literal(column)
-        return "DROP DEFAULT" if wanted is None else f"SET DEFAULT {wanted}"
+        return bool(fields & _DEFAULT) and fields - {"flag"} <= _DEFAULT and not (flags or column.default_is_expr or is_now(column))
 
     def _added(self, column: ColumnInfo) -> str:
         filled = origin_literal(column, self.dialect.flavour) if fills_otherwise(column, self.dialect.flavour) else None

@@ -89,12 +89,15 @@ def declare(name: str, columns: Sequence[ColumnInfo], info: TableInfo, dialect: 
             clauses.append(f"MODIFY COLUMN {column_definition(column, info, dialect, explicit=True)}")
         elif wanted is None and column.tp == ColumnType.TIMESTAMP:
             continue  # without a default a server may set the column to the current time
-        elif wanted is None:
-            dropped = "DROP DEFAULT" if column.not_null else "SET DEFAULT NULL"
-            clauses.append(f"ALTER COLUMN {quote_name(column.name)} {dropped}")
         else:
-            clauses.append(f"ALTER COLUMN {quote_name(column.name)} SET DEFAULT {wanted}")
+            clauses.append(set_default(column))
     return f"ALTER TABLE {name} {', '.join(clauses)}" if clauses else ""
+
+
+def set_default(column: ColumnInfo) -> str:
+    """The clause that gives a column its declared default, which is a literal, or takes its default away."""
+    wanted = declared_literal(column)
+    return f"ALTER COLUMN {quote_name(column.name)} {'DROP DEFAULT' if wanted is None else f'SET DEFAULT {wanted}'}"
 
 
 def declared_literal(column: ColumnInfo) -> str | None:

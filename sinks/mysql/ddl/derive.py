@@ -44,6 +44,27 @@ def derive(subject: Subject, dialect: Dialect) -> tuple[Rewritten, ...]:
     return (Rewritten(alter_table(old, clauses), tuple(losses.texts), then),)
 
 
+def with_plain_columns(subject: Subject) -> tuple[Subject, tuple[str, ...]]:
+    """``subject`` with its STORED generated columns as plain ones, which rows write, and what that loses."""
+    losses = tuple(
+        f"{t.schema}.{t.name}: column {c.name} is not computed by the target, which refuses its expression; it gets the upstream's values"
+        for t in subject.after
+        for c in t.info.columns
+        if c.generated_stored
+    )
+    after = tuple(
+        replace(
+            t,
+            info=replace(
+                t.info,
+                columns=tuple(replace(c, generated_expr="", generated_stored=False) if c.generated_stored else c for c in t.info.columns),
+            ),
+        )
+        for t in subject.after
+    )
+    return replace(subject, after=after), losses
+
+
 def null_fills(subject: Subject, dialect: Dialect) -> tuple[tuple[str, str], ...]:
     """(column, statement) for each column that becomes NOT NULL. TiDB has no NULLs there; at the target they get TiDB's default, not the server's."""
     if subject.old is None or subject.new is None:

@@ -51,7 +51,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
     table_of,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare
-from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive, null_fills
+from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive, null_fills, with_plain_columns
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import NOTHING_KEPT, EarlierTry, ExecutionCheck, shows, snapshot_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import cannot_index, comparing_as_upstream, knowing_indexes
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
@@ -80,6 +80,8 @@ from pyspark_tidb_binlog.sinks.routing.routes import Routes
 _log = logging.getLogger(__name__)
 
 _EXISTS_DATABASE = 1007
+_CANNOT_COMPUTE = frozenset({1901, 3102, 3763})
+"""The server does not let a generated column depend on this: MariaDB 10.11 a STORED one on a CHAR, whose blanks depend on the session."""
 _GONE = frozenset({1008, 1051, 4091, 4092, 1049})
 """No such database, table, sequence or view: a DROP has nothing left to do."""
 
@@ -209,6 +211,10 @@ class _Run:
         ended = self._row.ended(record)
         if ended is not None:
             return ended
+        if self._step.decision.fate is DdlFate.REFUSED:
+            # Never taken for done because the target looks like it: rows may still be being copied.
+            self._write_intent(self._step.query, NOTHING_KEPT)
+            return self._finish(self._pass_by("filter", self._subject.given.why))
         if by_changes(self._subject, self._dialect):
             return self._run_changes(record)
         scattered = self._scattered()
@@ -221,10 +227,6 @@ class _Run:
             text = self._text()
         now = self._snapshot()
         earlier = _earlier(record)
-        if self._step.decision.fate is DdlFate.REFUSED:
-            # Never taken for done because the target looks like it: rows may still be being copied.
-            self._write_intent(text.sql, now)
-            return self._finish(self._pass_by("filter", self._step.query, self._subject.given.why))
         judge = ExecutionCheck(self._session, self._step, self._subject, self._dialect, table_of(self._config))
         if earlier is not None and not scattered and judge.has_run(earlier, now):
             others = self._other_values()
@@ -238,7 +240,8 @@ class _Run:
         else:
             self._unfinished = earlier.snapshot
         self._point("after-ddl-intent")
-        outcome = self._pass_by("partition", text.sql, scattered) if scattered else self._execute(text, now)
+        why = ("partition", scattered) if scattered else self._why_not()
+        outcome = self._pass_by(*why) if why else self._execute(text, now)
         self._point("after-ddl")
         if outcome.how in ("text", "derived"):
             outcome = replace(outcome, losses=(*outcome.losses, *self._converted()))
@@ -250,10 +253,10 @@ class _Run:
         self._clock = clock_of(self._session, self._subject, self._whole(altered) if altered else "")
         altered = altered_by(self._clock.subject, self._dialect)
         earlier = _earlier(record)
-        why = self._why_not(altered)
-        if altered is None or any(why):
+        why = self._why_not()
+        if altered is None or why:
             self._write_intent(self._step.query, NOTHING_KEPT)
-            return self._finish(self._pass_by(why[0], self._step.query, why[1]))
+            return self._finish(self._pass_by(*(why or ("changes", UNCLEAR))))
         left, sql = self._lacking(altered)
         if earlier is None or earlier.refused:
             self._write_intent(sql or step.query, NOTHING_KEPT)
@@ -269,18 +272,15 @@ class _Run:
             replace(outcome, losses=(*outcome.losses, *losses, *others, *self._converted())) if not outcome.freezes else outcome
         )
 
-    def _why_not(self, altered: Alteration | None) -> tuple[str, str]:
-        """At which step the job is passed by, and why; both empty if it is executed."""
-        given = self._subject.given
-        if self._step.decision.fate is DdlFate.REFUSED:
-            return "filter", given.why
+    def _why_not(self) -> tuple[str, str] | None:
+        """At which step the job is passed by, and why; None: it is executed."""
+        if self._never:
+            return "policy", self._never
         if self._clock.why_not:
             return "time zone", self._clock.why_not
-        if given.form is DdlForm.REFUSED:
-            return "frozen", given.why
-        if altered is None:
-            return "changes", UNCLEAR
-        return "", ""
+        if self._subject.given.form is DdlForm.REFUSED:
+            return "frozen", self._subject.given.why
+        return None
 
     def _lacking(self, altered: Alteration) -> tuple[tuple[TableChange, ...], str]:
         """The changes that the target does not have, and the statement that makes them; empty if nothing need be made."""
@@ -360,7 +360,7 @@ class _Run:
                 self._session.execute(f"DROP TABLE IF EXISTS {quote_name(table.schema)}.{quote_name(table.name)}")
         if why := self._handed_over.undecided():
             self._write_intent(text.sql, self._snapshot())
-            return self._finish(self._pass_by("safe mode", text.sql, why))
+            return self._finish(self._pass_by("safe mode", why))
         if not self._handed_over.executed():
             return None
         _log.warning("safe mode: the DDL at commit_ts %d was executed by another Drainer already: %s", self._step.commit_ts, text.sql)
@@ -401,14 +401,7 @@ class _Run:
         return self._snapshot() if found else now
 
     def _execute(self, text: Rewritten, now: SchemaSnapshot) -> DdlOutcome:
-        job = self._subject.job
-        if self._never:
-            return self._pass_by("policy", self._step.query, self._never)
-        if self._clock.why_not:
-            return self._pass_by("time zone", text.sql, self._clock.why_not)
-        given = self._subject.given
-        if given.form is DdlForm.REFUSED:
-            return self._pass_by("frozen", self._step.query, given.why)
+        job, given = self._subject.job, self._subject.given
         if given.form is DdlForm.INFOS and not text.by_infos:
             self._fill_nulls()
             return self._derived(self._step.query, given.why)
@@ -432,6 +425,8 @@ class _Run:
                 return self._by_policy(text.sql, f"{error}; {self._in_the_way(self._subject.new)}", way_out(job, error))
             if not self._snapshot().same_as(now):
                 raise
+            if (without := self._computing_nothing(error)) is not None:
+                return self._execute(without, now)
             mending = way_out(job, error) or rebuild_by_hand(job, error)
             if instead is not None:
                 return self._instead(text.sql, error, instead)
@@ -547,7 +542,7 @@ class _Run:
         with in_zone(self._session, self._clock.zone):
             words = other_values(self._session, self._clock.subject)
         if words and self._config.ddl_policy == "stop":
-            self._pass_by("rows", self._step.query, "; ".join(words))
+            self._pass_by("rows", "; ".join(words))
         return words
 
     def _in_the_way(self, table: TableAt) -> str:
@@ -560,6 +555,15 @@ class _Run:
         elif column_names(self._session, table.schema, table.name) != tuple(c.name for c in visible(table.info)):
             return "the existing table has other columns"
         return "" if is_empty(self._session, table.schema, table.name) else "the existing table is not empty"
+
+    def _computing_nothing(self, error: ApplyError) -> Rewritten | None:
+        """The statement from now on, where the server refuses to compute a STORED column: the column is plain. None: it has refused something else."""
+        plain, losses = with_plain_columns(self._clock.subject)
+        if not self._subject.job.kind.makes_tables or error.errno not in _CANNOT_COMPUTE or not losses:
+            return None
+        self._clock = replace(self._clock, subject=plain)
+        text = self._text()
+        return replace(text, losses=(*text.losses, *losses))
 
     def _derived(self, refused: str, words: str, mending: str = "") -> DdlOutcome:
         statements = derive(self._clock.subject, self._dialect)
@@ -581,16 +585,19 @@ class _Run:
                     if not why:
                         continue  # created before a crash between two of the statements
                     said = f"{error}; {why}"
+                if (without := self._computing_nothing(error)) is not None:
+                    found = self._derived(refused, words, mending)
+                    return replace(found, losses=(*found.losses, *without.losses))
                 mending = way_out(self._subject.job, error)
                 return self._by_policy(refused or statement.sql, f"{words}; the target also refuses the derived statement: {said}", mending)
         if not statements:
             return self._by_policy(refused, words, mending)
         return DdlOutcome(DONE, "derived", "; ".join(s.sql for s in statements), tuple(losses))
 
-    def _pass_by(self, step: str, sql: str, words: str) -> DdlOutcome:
+    def _pass_by(self, step: str, words: str) -> DdlOutcome:
         """Apply the policy without executing anything; the reason is kept in ``tries``."""
-        self._row.note_try(step, sql, ApplyError(words))
-        return self._by_policy(sql, words)
+        self._row.note_try(step, self._step.query, ApplyError(words))
+        return self._by_policy(self._step.query, words)
 
     def _by_policy(self, sql: str, words: str, mending: str = "") -> DdlOutcome:
         step, config = self._step, self._config

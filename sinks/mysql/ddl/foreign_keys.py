@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
-from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
 
 _Columns = tuple[str, ...]
 _MADE = re.compile(r"(.*_ibfk_|fk_)?\d+")
@@ -23,11 +22,6 @@ class ForeignKeys:
 
     there: Mapping[str, _Columns]
     """The columns, in lower case, by the key's name."""
-
-    @classmethod
-    def of(cls, table: TargetTable) -> "ForeignKeys":
-        """Those of ``table``."""
-        return cls({key.name: tuple(column.lower() for column, _ in key.columns) for key in table.foreign_keys})
 
     def lacks(self, info: TableInfo, name: str) -> bool:
         """Whether the key ``name`` of ``info`` is missing."""

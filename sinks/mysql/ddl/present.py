@@ -53,20 +53,21 @@ class Presence:
     """What of an ``Alteration`` is in a table of the target."""
 
     def __init__(self, altered: Alteration, there: TargetTable) -> None:
-        self._altered, self._there, self._foreign = altered, there, ForeignKeys.of(there)
+        self._altered, self._there = altered, there
         self._columns = {c.name.lower(): c for c in there.columns}
         renamed = {c.before.lower(): c.after.lower() for c in altered.changes if isinstance(c, RenameColumn)}
         named = [renamed.get(name, name) for name in self._columns]
         wanted = [name for c in visible(altered.new) if (name := c.name.lower()) in set(named)]
         self._places = _before(wanted), _before([name for name in named if name in set(wanted)])
+        self._foreign = ForeignKeys(there.foreign_keys)
         self._had = {c.name.lower() for c in visible(altered.old)}
 
     def missing(self) -> tuple[TableChange, ...]:
         """The changes that the target does not have, or that cannot be seen; a foreign key that goes has its name there."""
         left = (change for change in self._altered.changes if self.lack(change) is not None)
-        return tuple(DropForeignKey(self._left(c.name)) if isinstance(c, DropForeignKey) else c for c in left)
+        return tuple(DropForeignKey(self._there_as(c.name)) if isinstance(c, DropForeignKey) else c for c in left)
 
-    def _left(self, name: str) -> str:
+    def _there_as(self, name: str) -> str:
         """The target's name of a foreign key that goes; empty if it is gone."""
         return self._foreign.left(self._altered.old, self._altered.new, name)
 
@@ -96,7 +97,8 @@ class Presence:
                 found = None if column.name.lower() in self._had else self._columns.get(column.name.lower())
                 if found is None:
                     return MissingChange(f"column {column.name} missing", "column")
-                words = "of another kind" if found.generated != column.generated else self._misfit(found, column, None)
+                plain = column.generated_stored and not found.generated  # rows write it
+                words = "of another kind" if found.generated != column.generated and not plain else self._misfit(found, column, None)
                 return MissingChange(f"column {column.name} is {words}", "type") if words else None
             case DropColumn(name):
                 return MissingChange(f"column {name} still there", "column") if name.lower() in self._columns else None
@@ -124,11 +126,11 @@ class Presence:
                 again = [k for k in keys_of(altered.changes) if k.name.lower() == name.lower()]
                 gone = there.key(name) is None or any(has_key(k, there, altered.new, exactly=True) for k in again)
                 return None if gone else MissingChange(f"key {name} still there", "key")
-            case AddForeignKey(key):
-                lacks = self._foreign.lacks(altered.new, key.name)
-                return MissingChange(f"foreign key {key.name} missing", "foreign key") if lacks else None
+            case AddForeignKey(foreign):
+                lacks = self._foreign.lacks(altered.new, foreign.name)
+                return MissingChange(f"foreign key {foreign.name} missing", "foreign key") if lacks else None
             case DropForeignKey(name):
-                return MissingChange(f"foreign key {name} still there", "foreign key") if self._left(name) else None
+                return MissingChange(f"foreign key {name} still there", "foreign key") if self._there_as(name) else None
             case RenameKey(before, after):
                 done = there.key(before) is None and there.key(after) is not None
                 return None if done else MissingChange(f"key {before} is not {after}", "key")

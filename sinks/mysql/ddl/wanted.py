@@ -76,8 +76,10 @@ def _table_lacks(
         yield None if there else MissingChange(f"table {label}", "table")
     if there is None or after.info.is_view or after.info.is_sequence:
         return
-    old = before.info if before else replace(after.info, columns=(), indexes=())
-    yield from _definition_lacks(subject, dialect, label, old, after.info, there)
+    # Foreign keys of a table that comes are not compared.
+    new = after.info if before else replace(after.info, foreign_keys=())
+    old = before.info if before else replace(new, columns=(), indexes=())
+    yield from _definition_lacks(subject, dialect, label, old, new, after.info, there)
     was, now = [p.name for p in old.partitions], [p.name for p in after.info.partitions]
     if set(was) != set(now):
         bounds = partition_bounds(session, after.schema, after.name)
@@ -86,14 +88,14 @@ def _table_lacks(
 
 
 def _definition_lacks(
-    subject: Subject, dialect: Dialect, label: str, old: TableInfo, new: TableInfo, there: TargetTable
+    subject: Subject, dialect: Dialect, label: str, old: TableInfo, new: TableInfo, whole: TableInfo, there: TargetTable
 ) -> Iterator[MissingChange | None]:
-    """Columns, keys, foreign keys and options. A target may lack indexes over expressions, and those that a foreign key has brought."""
+    """Columns, keys and options. A target may lack indexes over expressions, and those that a foreign key has brought."""
     altered = Alteration.of(old, new, subject.query or ";", dialect, subject.lacking)
     if altered is None:
         yield MissingChange(f"{label}: {UNCLEAR}", "column")
         return
-    brought = {name.lower() for name in (*old.foreign_key_names, *new.foreign_key_names)}
+    brought = {name.lower() for name in (*old.foreign_key_names, *whole.foreign_key_names)}
     may_lack = {
         i.name.lower() for t in (old, new) for i in t.indexes if t.over_expression(i) or (not i.unique and i.name.lower() in brought)
     }

@@ -49,6 +49,11 @@ def test_only_what_is_lacking_is_made(new: list[dict[str, Any]], there: str, wan
     assert left([A, B, C], new, at_target(*there)) == wanted
 
 
+def test_a_column_of_a_type_that_nobody_knows_hinders_no_other_one() -> None:
+    vector = column(9, "v", {**INT, "Tp": 225})
+    assert left([A, vector], [A, vector, B], at_target("a", "v")) == ["ADD COLUMN `b` INT NULL AFTER `v`"]
+
+
 def test_a_column_of_another_type_is_not_the_one_that_comes() -> None:
     assert left([A], [A, B], at_target("a", "b", kind="varchar(9)")) == ["ADD COLUMN `b` INT NULL AFTER `a`"]
 

@@ -220,7 +220,7 @@ def test_a_foreign_key_refers_to_a_table_as_it_was_made() -> None:
 def test_what_leaves_nothing_to_execute(kind: JobType, more: dict[str, Any]) -> None:
     subject = subject_of(*step_of(job(2, 3, table(10, "t", [ID])), job(3, kind, table(10, "t", [ID], **more))))
     altered = altered_by(subject, MARIADB)
-    assert by_changes(subject, MARIADB) and by_changes(subject, Dialect(Flavour.TIDB)) is (kind is JobType.MULTI_SCHEMA_CHANGE)
+    assert by_changes(subject, MARIADB) and not by_changes(subject, Dialect(Flavour.TIDB))
     assert altered is not None and altered.clauses() == []
     assert len(list(altered.losses())) == len(more)
 
