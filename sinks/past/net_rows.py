@@ -313,6 +313,12 @@ def _folded(rows: pa.Table, schema: PastSchema, target: TableAt, *, gone: bool) 
     was_there = before.is_valid().to_numpy(zero_copy_only=False)[first]
     now_there = after.is_valid().to_numpy(zero_copy_only=False)[last] & (not gone)
     partners = _partners(rows, codes, codes[first], target, images)
+    if partners is not None:
+        # Where a key has been used for another row as well, each of the two rows is undone on its own.
+        alone = np.where(
+            partners >= 0, (was_there != now_there) & (was_there == now_there[partners]) & (now_there == was_there[partners]), False
+        )
+        partners = np.where(alone, partners, -1)
     found = NetRows(target, keys.take(pa.array(first)), images(before, first), images(after, last), was_there, now_there, partners)
     names = [c.name for c in target.info.target_columns()]
     return found.only(found.inserted | found.deleted | found.changed(names))
