@@ -56,6 +56,8 @@ _SIZED = frozenset(
 )
 """What a number in brackets is the size of."""
 _BARE_BYTES = re.compile(r"0[xXbB][0-9a-fA-F]+")
+_BARE = re.compile(r"\w+(?:\.\w+)*")
+"""A value without quotes: all in one pass, because a table may have thousands of partitions."""
 _SHORTEST = 3
 """Characters of a value from which on it is looked for without its quotes."""
 _AFTER_A_KEYWORD = re.compile(
@@ -73,9 +75,13 @@ def words_without_values(words: str, sql: str) -> str:
     """A sentence about the DDL ``sql`` without its values, and without those that a statement in the sentence has for other reasons."""
     values = sorted({token.text for token, is_value in _with_values(sql) if is_value}, key=len, reverse=True)
     words = words.replace(sql, ddl_without_values(sql))
+    bare = {value for value in values if _BARE.fullmatch(value) and len(value) >= _SHORTEST}
+    words = _BARE.sub(lambda found: HIDDEN if found[0] in bare else found[0], words)
     for value in values:
         if value[0] not in "'\"":
-            words = re.sub(rf"(?<![\w.]){re.escape(value)}(?![\w.])", HIDDEN, words) if len(value) >= _SHORTEST else words
+            words = (
+                re.sub(rf"(?<![\w.]){re.escape(value)}(?![\w.])", HIDDEN, words) if len(value) >= _SHORTEST and value not in bare else words
+            )
             continue
         inner = value[1:-1].replace(value[0] * 2, value[0])
         slashed = inner.replace("\\", "\\\\")

@@ -7,6 +7,7 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 SECONDS, MINUTES = 3_600, 1_440
@@ -64,10 +65,12 @@ class PageHistory:
         if self._seconds and at <= self._seconds[-1].at:
             return
         self._before, seconds = (now, row_events, transactions), max(0.001, now - before[0])
-        sample = Sample(at, lag, max(0, row_events - before[1]) / seconds, max(0, transactions - before[2]) / seconds)
+        rates = (round(max(0, count - old) / seconds, 3) for count, old in zip((row_events, transactions), before[1:], strict=True))
+        sample = Sample(at, None if lag is None else round(lag, 3), *rates)
         if self._minute and at // 60 != self._minute[0].at // 60:
             # At the first second behind it, so that who has that one has asked for the minute, too.
-            self._minutes.append(_minute_of(self._minute, at))
+            lags = [sample.lag for sample in self._minute if sample.lag is not None]
+            self._minutes.append(Sample(at, max(lags, default=None), *_rates(list(self._seconds)[-len(self._minute) - 1 :])))
             self._minute = []
         self._seconds.append(sample)
         self._minute.append(sample)
@@ -98,9 +101,7 @@ class PageHistory:
 
     def rates(self) -> tuple[float, float]:
         """Row events and transactions a second, over the last seconds."""
-        newest = list(self._seconds)[-_RATE_SECONDS:]
-        count = max(1, len(newest))
-        return sum(s.rows for s in newest) / count, sum(s.transactions for s in newest) / count
+        return _rates(list(self._seconds)[-_RATE_SECONDS - 1 :])
 
     def busiest(self, now: float, most: int) -> list[BusyTable]:
         """The tables with most row events."""
@@ -114,10 +115,12 @@ class PageHistory:
         return [BusyTable(name, recent[name], hour[name]) for name in names]
 
 
-def _minute_of(samples: Sequence[Sample], at: int) -> Sample:
-    lags = [sample.lag for sample in samples if sample.lag is not None]
-    count = len(samples)
-    return Sample(at, max(lags, default=None), sum(s.rows for s in samples) / count, sum(s.transactions for s in samples) / count)
+def _rates(samples: Sequence[Sample]) -> tuple[float, float]:
+    """The mean rates behind the first sample; a sample behind a gap counts for all of its time."""
+    parts = [(sample.at - before.at, sample) for before, sample in pairwise(samples)]
+    seconds = sum(length for length, _ in parts) or 1
+    rows, transactions = sum(length * s.rows for length, s in parts), sum(length * s.transactions for length, s in parts)
+    return round(rows / seconds, 3), round(transactions / seconds, 3)
 
 
 def _behind(kept: deque[Sample], after: int) -> list[Sample]:

@@ -81,25 +81,35 @@ class PageFacts:
 
 def seen_ddl(note: DdlNote, now: float, show_row_data: bool) -> SeenDdl:
     """A DDL as the timeline has it."""
-    text, words = (
-        (note.query, note.words) if show_row_data else (ddl_without_values(note.query), words_without_values(note.words, note.query))
-    )
     remedy = ""
     if note.fate == REFUSED:
         remedy = "The stream has ended. Mend what the target's message names, or choose one of the ways in errors/ddl, and start again."
     elif note.fate in _FROZEN:
         remedy = "The table is frozen: rows go on with the columns that both sides have. Alter the target's table by hand; errors/ddl says how to end it."
-    return SeenDdl(now, physical_ms(note.commit_ts), one_ddl(text), note.fate, words[:_WORDS], remedy)
+    words = _about(note.words, note, show_row_data)[:_WORDS]
+    return SeenDdl(now, physical_ms(note.commit_ts), _shown(note, show_row_data), note.fate, words, remedy)
 
 
 def seen_finding(finding: Finding, now: float, ddls: Iterable[DdlNote], show_row_data: bool) -> SeenFinding:
     """A finding; ``ddls``: those of its batch, whose values are not to be shown with it."""
     words = finding.words
-    if finding.kind is FindingKind.DDL and not show_row_data:
-        for ddl in ddls:
-            if ddl.commit_ts == finding.commit_ts:
-                words = words_without_values(words, ddl.query)
+    for ddl in ddls:
+        if finding.kind is FindingKind.DDL and ddl.commit_ts == finding.commit_ts:
+            words = _about(words, ddl, show_row_data)
     return SeenFinding(now, in_words(replace(finding, words=words), show_row_data)[:_WORDS])
+
+
+def _shown(ddl: DdlNote, show_row_data: bool) -> str:
+    # The batch waits meanwhile, so no more is looked through than is shown. A string that is cut off is hidden to its end.
+    return one_ddl(ddl.query if show_row_data else ddl_without_values(ddl.query[: 2 * _WORDS]))
+
+
+def _about(words: str, ddl: DdlNote, show_row_data: bool) -> str:
+    """``words`` about a DDL, with its text shortened: the reason comes behind it."""
+    if not words:
+        return ""
+    words = words.replace(ddl.query, _shown(ddl, show_row_data))
+    return words if show_row_data else words_without_values(words, ddl.query)
 
 
 def state_of(

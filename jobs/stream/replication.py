@@ -367,10 +367,10 @@ class Replication:
         gate = self._gate = BatchGate()
         sight = StreamSight(
             commit_ts=lambda: self.commit_ts,
-            pump_positions=lambda: counts.pump_positions(self._query),
+            pump_positions=counts.pump_positions,
             applied_at=lambda: counts.applied_at,
             progress=lambda: as_json(self.progress()),
-            metrics=lambda: counts.metrics_text(self._query),
+            metrics=counts.metrics_text,
             page=self._page.state,
             document=documents.text_of,
         )

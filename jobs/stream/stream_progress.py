@@ -40,6 +40,8 @@ class StreamProgress:
         self._fakes_sent = 0
         self._pumps: tuple[SeenPump, ...] = ()
         """As the source has reported them last: while the registry is away it reports none."""
+        self._source: Mapping[str, Any] = {}
+        """What the source has reported last."""
         self._recent: deque[tuple[float, int]] = deque(maxlen=64)
         self._lock = threading.Lock()
         self._metrics = DrainerMetrics(lambda: sink.commit_ts)
@@ -90,14 +92,13 @@ class StreamProgress:
         """The node's state is now this one."""
         self._metrics.state = state
 
-    def pump_positions(self, query: StreamingQuery | None) -> Mapping[str, int] | None:
-        """The newest ts received from each Pump; None before they have answered."""
-        promises: Mapping[str, int] | None = _reported(query).get("promises")
+    def pump_positions(self) -> Mapping[str, int] | None:
+        """The newest ts received from each Pump; None before they have answered. As ``progress`` has read them last: a JVM that hangs holds nobody up."""
+        promises: Mapping[str, int] | None = self._source.get("promises")
         return promises
 
-    def metrics_text(self, query: StreamingQuery | None) -> bytes:
-        """Prometheus' text."""
-        self._metrics.pumps(_reported(query))
+    def metrics_text(self) -> bytes:
+        """Prometheus' text; what the source has reported is as old as in ``pump_positions``."""
         return self._metrics.text()
 
     def progress(self, query: StreamingQuery | None, gate: BatchGate | None) -> Progress:
@@ -110,7 +111,7 @@ class StreamProgress:
         if resolved != self._stood_at:
             # A batch of many steps moves the target long before it ends.
             self._stood_at, self._advanced_at = resolved, now
-        reported = _reported(query)
+        reported = self._source = _reported(query)
         held = self._held(reported, gate)
         self._pumps = pumps_of(reported, time.time(), resolved) or self._pumps
         missing = away(gate.file) if gate is not None else {}

@@ -36,8 +36,8 @@ from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlace, CopyPlan, 
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, WantedTable, not_empty
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of, shows
 from pyspark_tidb_binlog.sinks.engine.conditions import Condition, hidden_places, require
-from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_type
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions, kept_sessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.leased_target import run_leased

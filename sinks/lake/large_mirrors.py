@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.sinks.lake.ledger import REFUSES_OLD
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,6 +45,16 @@ class LargeMirrors:
             "spark.sql.files.maxPartitionNum": half,
             "spark.sql.shuffle.partitions": half,
             "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+            REFUSES_OLD: "false",
+            # The stream's sessions collect none. Then each removal adds an empty file.
+            "spark.databricks.delta.stats.collect": "true",
+            # What the program's user may have set: a second commit, one without a mark, rows that are passed over, dates that move.
+            "spark.databricks.delta.autoCompact.enabled": "false",
+            "spark.databricks.delta.commitInfo.enabled": "true",
+            "spark.sql.files.ignoreCorruptFiles": "false",
+            "spark.sql.files.ignoreMissingFiles": "false",
+            "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+            "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
         }.items():
             self._session.conf.set(name, value)
 

@@ -48,6 +48,8 @@ APP = "tidb_binlog"
 """The one application of a ledger's transactions, and the name of the state in a commit."""
 KEPT_HOURS = 3
 """How long a file stays that no version needs, for those who read an older one, and for a commit that is to come."""
+REFUSES_OLD = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
+"""Of a Spark session: whether it refuses versions that are older than ``KEPT_HOURS``. The files of those that are published stay (``old_versions``)."""
 LOG_VERSIONS = 2_000
 """Versions that the log keeps. Readers go by commit_ts, and on a local disk each commit lists all of the log: 2 ms per 1,000 files."""
 LOG_SECONDS = 60.0

@@ -271,6 +271,7 @@ class MirrorTable:
         failpoints.point("before-load-commit")
         if parts:
             self._swap(parts, (), stamp)
+        self._known = set(self._files())
         failpoints.point("after-load-commit")
 
     def delete(self, predicate: str, stamp: Stamp) -> None:
@@ -318,6 +319,7 @@ class MirrorTable:
         # Not as one stream: delta-rs cannot read while it writes.
         for run in runs(turned(batch) for batch in self.read()):
             made.append(pa.Table.from_batches(run, schema), stamp)
+        made._known = set(made._files())
         failpoints.point("after-mirror-ddl")
         return made
 

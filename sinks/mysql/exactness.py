@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
-from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_type
 from pyspark_tidb_binlog.sinks.mysql.ddl.fit import same_type
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
 from pyspark_tidb_binlog.sinks.mysql.dialect import is_bytes, is_text, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetTable
 

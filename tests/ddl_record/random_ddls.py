@@ -468,7 +468,8 @@ class Tidb:
                     column["type"]["Charset"], column["type"]["Collate"] = "utf8mb4", "utf8mb4_bin"
                 return self._altered(JobType.TABLE_CHARSET, db, info, "CONVERT TO CHARACTER SET UTF8MB4 COLLATE UTF8MB4_BIN")
         if self.rng.random() < 0.3 and any(c["type"]["Flag"] & ColumnFlag.AUTO_INCREMENT for c in info["cols"]):
-            return self._altered(JobType.REBASE_AUTO_ID, db, info, f"AUTO_INCREMENT = {self.next() * 100}")
+            info["auto_inc_id"] = self.next() * 100
+            return self._altered(JobType.REBASE_AUTO_ID, db, info, f"AUTO_INCREMENT = {info['auto_inc_id']}")
         info["comment"] = f"said {self.next()}"
         return self._altered(JobType.TABLE_COMMENT, db, info, f"COMMENT = {quote_string(info['comment'])}")
 
@@ -500,7 +501,7 @@ class Tidb:
 
     def _fresh(self, info: Json) -> Json:
         """A copy under ids of its own."""
-        made = copy.deepcopy(info) | {"id": self.next()}
+        made = copy.deepcopy(info) | {"id": self.next(), "auto_inc_id": 0}
         for part in made["partition"]["definitions"] if made["partition"] else ():
             part["id"] = self.next()
         return made

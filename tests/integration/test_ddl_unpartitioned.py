@@ -9,7 +9,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl import unpartitioned
+from pyspark_tidb_binlog.sinks.mysql.ddl import other_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import subject_of
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
@@ -71,7 +71,7 @@ def rows(session: Session) -> list[tuple[Any, ...]]:
     ids=["drop", "truncate"],
 )
 def test_its_rows_go_over_deaths(session: Session, monkeypatch: pytest.MonkeyPatch, kind: int, after: dict[str, Any], text: str) -> None:
-    monkeypatch.setattr(unpartitioned, "_CHUNK", 1)
+    monkeypatch.setattr(other_partitions, "_CHUNK", 1)
     h, last = begun(session, parted(P0, P1), after, kind, text)
     for point in ("after-ddl-intent", "after-ddl"):
         with dying(point):
@@ -170,8 +170,8 @@ def test_a_partition_by_that_fails_for_want_of_a_right_is_no_loss(session: Sessi
     h, last = begun(session, parted(P0, P1), parted(P0, P1, table_id=12), 71, "ALTER TABLE `t` PARTITION BY HASH (`no`);", table_id=11)
     error = ApplyError("ALTER command denied", 1142)
     subject = subject_of(last, h)
-    assert unpartitioned.instead_of(session, subject, error) is None
-    assert unpartitioned.instead_of(session, subject, ApplyError("syntax", 1064)) is not None
+    assert other_partitions.instead_of(session, subject, error) is None
+    assert other_partitions.instead_of(session, subject, ApplyError("syntax", 1064)) is not None
 
 
 @pytest.mark.parametrize("end", ["250", "300", "MAXVALUE"])

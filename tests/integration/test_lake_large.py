@@ -1,6 +1,8 @@
 """Mirrors that Spark writes because they are large: deletion vectors, what delta-rs makes of them, other programs, and the removal of old files."""
 
+import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.lake import mirror_table
 from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
+from pyspark_tidb_binlog.sinks.lake.ledger import KEPT_HOURS, written_files
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
 from pyspark_tidb_binlog.sinks.lake.moments import MirrorState, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges
@@ -108,6 +111,16 @@ def test_each_write_finds_what_vectors_have_removed(mirror: Mirror, monkeypatch:
     assert mirror.table.columns == ["id", "name", "more"]
 
 
+def test_a_mirror_is_as_large_as_what_was_written_into_it(mirror: Mirror) -> None:
+    loaded = MirrorTable.created(f"{mirror.uri}-loaded", SCHEMA, STAMP, mirror.table._large)
+    assert not loaded._is_large
+    stored = loaded.stored_schema(SCHEMA)
+    rows = pa.table([[5000], ["new"]], stored).to_batches()
+    loaded.append_files(list(written_files(loaded.uri, stored, iter(rows))), STAMP)
+    assert loaded._is_large
+    assert mirror.table.rewritten(f"{mirror.uri}-again", SCHEMA, lambda batch: batch, STAMP)._is_large
+
+
 def test_a_version_behind_the_published_one_is_undone(mirror: Mirror, caplog: pytest.LogCaptureFixture) -> None:
     rows, version, large = dict(mirror.rows), mirror.table.version, mirror.table._large
     mirror.change(range(50, 60))
@@ -120,6 +133,39 @@ def test_a_version_behind_the_published_one_is_undone(mirror: Mirror, caplog: py
     assert "another program has committed version" in caplog.text
     mirror.rows = rows
     mirror.change(range(3), "after")
+
+
+def test_a_version_that_is_old_and_has_new_columns_is_restored(mirror: Mirror) -> None:
+    mirror.table.alter([(pa.field("id", pa.int64()), "id"), (pa.field("name", pa.string()), None)], STAMP)
+    rows, version, large = dict.fromkeys(mirror.rows), mirror.table.version, mirror.table._large
+    then = time.time() - (KEPT_HOURS + 1) * 3600
+    for commit in Path(mirror.uri, "_delta_log").iterdir():
+        os.utime(commit, (then, then))
+    mirror.change(range(3))
+    assert mirror.reopened(version, large).version > version
+    mirror.rows = rows
+    mirror.change(range(5), "again")
+
+
+def test_what_a_user_has_set_for_all_sessions_changes_nothing(mirror: Mirror, spark: SparkSession) -> None:
+    of_all, set_by_user = (
+        spark.sparkContext._jsc.sc().conf(),
+        "spark.databricks.delta.autoCompact.enabled spark.sql.files.ignoreMissingFiles",
+    )
+    refused = "spark.databricks.delta.commitInfo.enabled"
+    try:
+        for name in set_by_user.split():
+            of_all.set(name, "true")
+        of_all.set(refused, "false").set("spark.databricks.delta.autoCompact.minNumFiles", "2")
+        mirror.reopened(mirror.table.version, LargeMirrors(spark, 0))
+    finally:
+        for name in (*set_by_user.split(), refused, "spark.databricks.delta.autoCompact.minNumFiles"):
+            of_all.remove(name)
+    for first in range(3):
+        mirror.change(range(first, 1000, 9), "more")
+    found = pa.table(mirror.table._table.get_add_actions())
+    # No removal has added an empty file.
+    assert found.num_rows == 5 and all(found["num_records"].to_pylist())
 
 
 @pytest.mark.parametrize("late", [pytest.param(False, marks=pytest.mark.slow), True], ids=["before", "after"])

@@ -31,7 +31,7 @@ from pyspark_tidb_binlog.sinks.lake import mirrors
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.mirror_load import TableLoads
 from pyspark_tidb_binlog.sinks.lake.moments import LOADING, MIRRORED
-from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_type
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.integration.test_bootstrap import ALL, ITEM, KEYLESS, NAMED, TYPES, filled, more_changes, shop

@@ -37,10 +37,17 @@ from pyspark_tidb_binlog.schemas.table_changes import (
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, IndexInfo, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, quoted
-from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition, is_now
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import fills_otherwise, origin_literal, set_default
 from pyspark_tidb_binlog.sinks.mysql.ddl.fit import differs
-from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import charset_option, counter_option, foreign_key_definition, left_out
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import (
+    charset_option,
+    column_definition,
+    counter_option,
+    foreign_key_definition,
+    index_definition,
+    is_now,
+    left_out,
+)
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 

@@ -20,9 +20,9 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import INTENT, REFUSED
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import EarlierTry, ExecutionCheck, snapshot_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
+from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import holds_other_rows, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.present import Presence
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, partition_method
-from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, keeping_padding
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, subject_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour

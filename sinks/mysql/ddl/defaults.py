@@ -11,7 +11,7 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnInfo, ColumnType, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, is_now
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_definition, is_now
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes
 
 _LOBS = frozenset({ColumnType.TINYBLOB, ColumnType.BLOB, ColumnType.MEDIUMBLOB, ColumnType.LONGBLOB, ColumnType.JSON})

@@ -13,10 +13,10 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import gone_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.present import UNSEEN
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, take_names, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, same_name
-from pyspark_tidb_binlog.sinks.mysql.ddl.unpartitioned import gone_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import compared, lacks
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 

@@ -57,17 +57,16 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import cannot_index,
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
 from pyspark_tidb_binlog.sinks.mysql.ddl.instant_columns import rebuild_by_hand, rebuilds
+from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, holds_other_rows, instead_of, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.present import Presence
 from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import load_outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_keys import execute_ddl, in_place_of_its_key
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method
-from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, way_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.strict_conversions import keeping_characters
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names, keeping_padding
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import rewrite, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import in_transaction, with_autocommit
-from pyspark_tidb_binlog.sinks.mysql.ddl.unpartitioned import Instead, instead_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import STRUCTURE, lacks, unlike
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name

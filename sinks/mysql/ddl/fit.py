@@ -10,7 +10,7 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, text_of, tokenize
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import is_text_or_words
-from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_type
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn
 
 _WIDTH = re.compile(r"\b((?:tiny|small|medium|big)?int|year)\(\d+\)")

@@ -23,8 +23,8 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import clock_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import why_not_restored
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm, Outcomes
+from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import holds_other_rows, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty, partition_method
-from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, keeping_padding
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, rewrite, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import unlike
@@ -213,6 +213,8 @@ class _Look:
         statements = derive(self._subject, self._dialect)
         for statement in statements:
             also = self._said(statement.sql)
+            if also and statement.plain is not None:
+                also = self._said(statement.plain.sql)
             if also:
                 yield self._refused(f"{said}; derived from the table infos: {also}" if said else also)
                 return

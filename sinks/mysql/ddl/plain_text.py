@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, significant, text_of, tokenize
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost, RetryableApplyError
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Losses, without_conditions, words
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Losses, quote_reserved, without_conditions, words
 from pyspark_tidb_binlog.sinks.mysql.ddl.repeated import has_all_of, undoes_itself
-from pyspark_tidb_binlog.sinks.mysql.ddl.reserved_names import quote_reserved
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
 from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import in_transaction, with_autocommit
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour

@@ -27,9 +27,9 @@ from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN, ColumnFlag, Colu
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import AS_UPSTREAM, Alteration, OwnColumn, column_of, keys_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, is_text_or_words
-from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_type, is_now
 from pyspark_tidb_binlog.sinks.mysql.ddl.fit import misfit, same_type, spelled
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import ForeignKeys
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type, is_now
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
 
 _SHOWN = frozenset("id tp flag flen decimal charset collate elems origin_default origin_default_bit state version".split())

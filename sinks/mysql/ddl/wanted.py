@@ -13,7 +13,7 @@ from pyspark_tidb_binlog.schemas.table_changes import AddKey, DropKey, ModifyKey
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, IndexColumn, IndexInfo, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Alteration
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.partition_bounds import limit_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import limit_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.present import UNSEEN, MissingChange, Presence, has_key
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import partition_bounds
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject

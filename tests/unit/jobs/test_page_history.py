@@ -26,6 +26,17 @@ def test_a_late_look_is_a_gap_and_a_rate_over_the_time_that_passed() -> None:
     assert history.seconds(1_790_000_041) == [Sample(1_790_000_051, 5.0, 10.0, 5.0)]
 
 
+def test_a_gap_counts_as_long_as_it_lasted() -> None:
+    history = looked(30, rows=1_000)  # 1,000 rows a second up to the 29th
+    history.look(BEGAN + 59, 0.1, 29_000, 29)  # nothing for thirty seconds
+    assert history.rates() == (230.769, 0.231)
+    history.look(BEGAN + 60, 0.1, 29_000, 29)
+    assert history.minutes() == [Sample(1_790_000_100, 2.9, 491.525, 0.492)]
+    history.look(BEGAN + 61, 0.1, 30_000, 29)
+    history.look(BEGAN + 120, 0.1, 30_000, 29)
+    assert history.minutes(1_790_000_100) == [Sample(1_790_000_160, 0.1, 500.0, 0.0)], "of the two seconds that it was looked at"
+
+
 def test_two_looks_in_a_second_lose_no_rows() -> None:
     history = looked(2)
     history.look(BEGAN + 1.2, 0.1, 30, 3)
@@ -42,6 +53,14 @@ def test_a_minute_is_given_to_who_asks_behind_its_last_second() -> None:
         at = history.seconds()[-1].at
     assert asked == history.minutes() and [sample.at % 60 for sample in asked] == [0] * len(asked)
     assert len(asked) == 3 and asked[1].rows == 6.0 and asked[1].lag == 59.0
+
+
+def test_figures_have_the_digits_that_are_read() -> None:
+    history = PageHistory(BEGAN)
+    for n in range(61):
+        history.look(BEGAN + n * 1.003, n / 7, n * 7, n)
+    assert history.seconds()[1] == Sample(1_790_000_041, 0.143, 6.979, 0.997)
+    assert all(round(figure, 3) == figure for sample in (*history.seconds(), *history.minutes()) for figure in sample[2:])
 
 
 def test_memory_is_bounded() -> None:

@@ -82,3 +82,11 @@ def test_the_newest_ddl_is_one_that_the_target_has(scene: Scene) -> None:
     scene.counts.note_ddl(DdlNote(TS, "CREATE TABLE\n t (a INT)", "executed"))
     scene.counts.note_ddl(DdlNote(TS, "DROP TABLE t", REFUSED))
     assert scene.counts.progress(None, scene.gate).last_ddl == "CREATE TABLE t (a INT)"
+
+
+def test_a_jvm_that_hangs_takes_no_thread_of_the_pages(scene: Scene) -> None:
+    """They have four, and Prometheus asks again and again."""
+    assert scene.counts.pump_positions() is None
+    scene.counts.progress(cast(Any, scene.query), scene.gate)
+    assert scene.counts.pump_positions() == REPORT["promises"], "as it was read last, without the JVM"
+    assert b'binlog_drainer_pump_position{nodeID="p1"}' in scene.counts.metrics_text()

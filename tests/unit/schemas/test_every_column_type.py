@@ -6,7 +6,7 @@ import pytest
 
 from pyspark_tidb_binlog.schemas.arrowtypes import image_schema, kind_of, zero_value
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_type
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
 from pyspark_tidb_binlog.sinks.translate.column_values import missing_datum, mysql_type, text_of
 from tests.support.ddl_jobs import column
 from tests.support.ddl_jobs import table as table_of

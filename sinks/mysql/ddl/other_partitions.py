@@ -1,0 +1,195 @@
+"""DDLs on partitions that are not the upstream's at the target: they hold other rows, or its table does not have them. [db] for ``instead_of``, the rest is pure.
+
+A table may be partitioned upstream but not, or differently, at the target: if a server refuses the partitions, the table is created without them, and a loss says so.
+
+    DROP, TRUNCATE PARTITION                  the partitions' rows are deleted, if the partitions' bounds say which rows these are
+    ADD, REORGANIZE, PARTITION BY, REMOVE     nothing: no row changes, and the table stays without partitions
+
+The rows of some partitions are a condition (``rows_of``) over a whole number (RANGE, LIST, and their COLUMNS), a DATE or a DATETIME (COLUMNS). There is none for
+anything else: a hash, several columns, an expression, texts (their order depends on the collation), a partition of all other values. NULL is in the first
+partition of RANGE, and in LIST where it is listed.
+
+For KEY partitions, other servers have another hash function than TiDB. LINEAR, which a table may have that the Drainer has not made, distributes rows otherwise than
+TiDB, which parses the word and ignores it. So what removes or exchanges the rows of single partitions would take other rows (``holds_other_rows``).
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, tokenize
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.history import JobType
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, PartitionDef, PartitionType, TableInfo
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
+from pyspark_tidb_binlog.sinks.mysql.target import Target
+
+_ON_SINGLE = frozenset({JobEffect.EMPTIES_PARTITION, JobEffect.EXCHANGES})
+
+
+def on_single_partitions(subject: Subject) -> bool:
+    """Whether the job removes or exchanges the rows of some partitions only."""
+    old, new = subject.old, subject.info
+    if subject.job.kind.effect not in _ON_SINGLE or old is None or new is None:
+        return False
+    left = {p.id for p in new.partitions}
+    return subject.job.type == JobType.EXCHANGE_PARTITION or any(p.id in left for p in old.info.partitions)
+
+
+def holds_other_rows(subject: Subject, method: str) -> str:
+    """Why partitions of the job's table hold other rows than upstream; empty if they hold the same.
+
+    ``method``: the table's ``PARTITION_METHOD`` on the target.
+    """
+    old, words = subject.old, method.upper().split()
+    if old is None:
+        return ""
+    if old.info.partition_type == PartitionType.KEY or "KEY" in words:
+        how = "BY KEY, with another hash function at the target than in TiDB"
+    elif "LINEAR" in words:
+        how = f"BY {method.upper()} on the target and by plain HASH in TiDB"
+    else:
+        return ""
+    return (
+        f"{old.schema}.{old.name} is partitioned {how}, so a partition holds other rows than the upstream's partition of the same name. "
+        "Apply the effect of the DDL to the target's rows by hand, then skip the DDL"
+    )
+
+
+_CHUNK = 20_000
+"""Rows of one DELETE, each a transaction: a partition may have more than one transaction can hold."""
+_ON_ROWS = frozenset({JobEffect.DROPS_PARTITION, JobEffect.EMPTIES_PARTITION})
+_ON_STRUCTURE = frozenset({JobEffect.ADDS_PARTITION, JobEffect.DIVIDES})
+_CANNOT = frozenset({1064, 1235, *range(1479, 1518), *range(1562, 1578), *range(1652, 1661)})
+"""A clause that the server cannot read, or partitions that it does not make so; not a lack of rights or of space."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """What replaces a refused DDL: either ``delete`` or ``why_not``, or neither if nothing is to be done."""
+
+    delete: str = ""
+    """A DELETE, to be repeated until it finds fewer than ``most`` rows."""
+    why_not: str = ""
+    """Why the rows cannot be identified, and what to do."""
+    loss: str = ""
+    """What the target lacks from here on."""
+    most: int = _CHUNK
+
+
+def instead_of(session: Target, subject: Subject, refused: ApplyError) -> Instead | None:
+    """What takes the place of the job, which the target has refused; None if it is not on partitions that its table lacks."""
+    old, effect = subject.old, subject.job.kind.effect
+    if old is None or effect not in _ON_ROWS | _ON_STRUCTURE or not column_names(session, old.schema, old.name):
+        return None
+    there = {name.lower() for name in partition_names(session, old.schema, old.name)}
+    if effect in _ON_STRUCTURE:
+        able = subject.job.type == JobType.ALTER_PARTITIONING and refused.errno not in _CANNOT
+        return None if there or able else Instead(loss=_loss(subject))
+    names = _emptied(subject)
+    if not names or all(name.lower() in there for name in names):
+        return None
+    condition = rows_of(old.info, names)
+    if condition:
+        return Instead(delete=f"DELETE FROM {quoted(old.schema, old.name)} WHERE {condition} LIMIT {_CHUNK}")
+    return Instead(
+        why_not=(
+            f"the target's table lacks some of the partitions {', '.join(names)}, and their bounds do not say exactly which rows are in them. Delete "
+            f"these rows there by hand and skip the DDL. Or skip the DDL and copy the table again with --bootstrap {old.schema}.{old.name}"
+        )
+    )
+
+
+def gone_partitions(subject: Subject) -> tuple[str, ...]:
+    """The names of the partitions that the job drops."""
+    old, left = subject.old, {p.name.lower() for p in subject.info.partitions} if subject.info else set()
+    return tuple(p.name for p in old.info.partitions if p.name.lower() not in left) if old else ()
+
+
+def _emptied(subject: Subject) -> tuple[str, ...]:
+    """The partitions whose rows the job removes."""
+    if subject.job.type == JobType.DROP_PARTITION:
+        return gone_partitions(subject)
+    ids = {p.id for p in subject.info.partitions} if subject.info else set()
+    return tuple(p.name for p in subject.old.info.partitions if p.id not in ids) if subject.old else ()
+
+
+def _loss(subject: Subject) -> str:
+    return (
+        ""
+        if subject.job.type == JobType.REMOVE_PARTITIONING
+        else f"{subject.label}: {subject.job.type_name} left out, because the target's table has no partitions"
+    )
+
+
+_WHOLE = re.compile(r"-?\d+")
+_TIME = re.compile(r"'\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d{1,6})?)?'")
+_INTEGERS = frozenset({ColumnType.TINYINT, ColumnType.SMALLINT, ColumnType.MEDIUMINT, ColumnType.INT, ColumnType.BIGINT})
+_TIMES = frozenset({ColumnType.DATE, ColumnType.NEWDATE, ColumnType.DATETIME})
+_NO_LIMIT = "MAXVALUE"
+
+
+def rows_of(info: TableInfo, names: Collection[str]) -> str:
+    """The condition for the rows in the partitions ``names`` of ``info``; empty if it cannot be told exactly."""
+    column = _column(info)
+    wanted = {name.lower() for name in names}
+    if column is None or not wanted or not wanted <= {p.name.lower() for p in info.partitions}:
+        return ""
+    if info.partition_type == PartitionType.RANGE:
+        parts = list(_ranges(info.partitions, column, wanted))
+    elif info.partition_type == PartitionType.LIST:
+        parts = [_listed(p, column) for p in info.partitions if p.name.lower() in wanted]
+    else:
+        return ""
+    return " OR ".join(parts) if all(parts) else ""
+
+
+def limit_of(info: TableInfo, name: str) -> str:
+    """The upper bound of a RANGE partition as each server shows it: a whole number, a DATE or MAXVALUE; empty for all others."""
+    column = _column(info)
+    if column is None or info.partition_type != PartitionType.RANGE or column.tp == ColumnType.DATETIME:
+        return ""
+    limits = next(p.less_than for p in info.partitions if p.name == name)
+    return limits[0] if len(limits) == 1 and (limits[0] == _NO_LIMIT or _is_value(limits[0], column)) else ""
+
+
+def _column(info: TableInfo) -> ColumnInfo | None:
+    """The one column that decides; None if it is not one alone."""
+    if info.partition_columns:
+        names = list(info.partition_columns)
+    else:
+        names = [t.name for t in tokenize(info.partition_expr) if not t.blank]
+    if len(names) != 1:
+        return None
+    column = next((c for c in info.columns if c.name.lower() == names[0].lower()), None)
+    return column if column is not None and (column.tp in _INTEGERS or (column.tp in _TIMES and info.partition_columns)) else None
+
+
+def _ranges(partitions: Collection[PartitionDef], column: ColumnInfo, wanted: set[str]) -> Iterator[str]:
+    name, below = quote_name(column.name), ""
+    for number, partition in enumerate(partitions):
+        limit = partition.less_than[0] if len(partition.less_than) == 1 else ""
+        if partition.name.lower() in wanted:
+            known = (not number or _is_value(below, column)) and (limit == _NO_LIMIT or _is_value(limit, column))
+            bounds = ([f"{name} >= {below}"] if number else []) + ([] if limit == _NO_LIMIT else [f"{name} < {limit}"])
+            inside = " AND ".join(bounds) or f"{name} IS NOT NULL"
+            yield ("" if not known else f"({inside})" if number else f"({inside} OR {name} IS NULL)")
+        below = limit
+
+
+def _listed(partition: PartitionDef, column: ColumnInfo) -> str:
+    name = quote_name(column.name)
+    values = [v[0] if len(v) == 1 else "" for v in partition.in_values]
+    plain = [v for v in values if v.upper() != "NULL"]
+    if not values or not all(_is_value(v, column) for v in plain):
+        return ""
+    parts = [f"{name} IN ({', '.join(plain)})"] if plain else []
+    parts += [f"{name} IS NULL"] if len(plain) < len(values) else []
+    return f"({' OR '.join(parts)})"
+
+
+def _is_value(text: str, column: ColumnInfo) -> bool:
+    return bool((_WHOLE if column.tp in _INTEGERS else _TIME).fullmatch(text))
