@@ -178,6 +178,10 @@ bench-lag: setup ## lag of a row under 500 transactions a second, both deliverie
 bench-lake: setup ## the lake beside the MySQL sink: row events per second, mirrors, lag under 500 transactions a second, many tables (BENCH_ARGS=)
 	$(VENV)/python -m benchmarks.bench_lake $(BENCH_ARGS)
 
+.PHONY: bench-past
+bench-past: setup ## a ledger of 100 million changes: what a question about a moment, a table or a row reads of it (BENCH_ARGS=--rows=N)
+	$(VENV)/python -m benchmarks.bench_past $(BENCH_ARGS)
+
 .PHONY: bench-lag-idle
 bench-lag-idle: setup ## lag of single rows over Pumps like real ones, without and with waking them
 	$(VENV)/python -m benchmarks.bench_lag --idle

@@ -39,7 +39,7 @@ _LOOK_SECONDS = 6.0
 """For how long the machine is watched before a run."""
 _WIDE, _HIGH, _MARGIN = 7.8, 18, 14
 """Pixels: a character, a line, around the text."""
-PAGE_WIDE, PAGE_HIGH = 1180, 1130
+PAGE_WIDE, PAGE_HIGH = 1180, 1410
 _PATIENCE = 240.0
 """Seconds until a drainer has applied rows."""
 

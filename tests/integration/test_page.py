@@ -183,7 +183,7 @@ def test_it_is_used_by_keyboard_and_read_by_a_screen_reader(window: Browser, oft
 
 @pytest.fixture
 def scene(tmp_path: Path, fresh_mariadb: PrivateMariaDB) -> Iterator[Scene]:
-    with scene_in(tmp_path, fresh_mariadb, rate=20, ddl_every=20) as scene:
+    with scene_in(tmp_path, fresh_mariadb, rate=8, ddl_every=40) as scene:
         yield scene
 
 
