@@ -36,6 +36,8 @@ def look(node: NodeStatus, tls: TlsSettings | None, *, registered: bool = True) 
         status = json.loads(asked(node.host, "GET", "/status", tls))
         if not isinstance(progress, dict) or not isinstance(status, dict):
             raise ValueError("its JSON is no object")
+        if "PumpPos" not in status:
+            raise ValueError("its status has no positions of Pumps")
     except PumpUnavailable as error:
         return NodeReport(node, {}, {}, str(error), registered=registered)
     except ValueError as error:

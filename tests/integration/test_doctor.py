@@ -144,6 +144,12 @@ def test_another_streams_drainer_has_its_address(site: Site, other: dict[str, ob
     assert f"at {site.node.address} answers Drainer {other['drainer']!r}" in found["Drainer"][0], found
 
 
+def test_a_pump_is_no_drainer(site: Site) -> None:
+    pump = site.service.nodes.listing(PUMPS).nodes[0].host
+    code, found = site.doctor(f"-addr={pump}", spark__pumps=pump)
+    assert code == 1 and f"the program at {pump} is not a Drainer" in found["Drainer"][0], found
+
+
 def test_the_drainer_is_gone(site: Site) -> None:
     site.node.stop()
     code, found = site.doctor()
