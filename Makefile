@@ -27,10 +27,15 @@ setup-dev:
 setup-etcd:
 	@./spark-submit.sh setup --etcd --dev
 
+.PHONY: setup-browser
+setup-browser: setup
+	@./spark-submit.sh setup --browser --dev
+
 .PHONY: lint
-lint: setup-dev ## formatting and lint (ruff)
+lint: setup-dev ## formatting and lint (ruff; hadolint for the Containerfile)
 	$(VENV)/ruff format --check $(LINTED)
 	$(VENV)/ruff check $(LINTED)
+	$(VENV)/hadolint deploy/Containerfile
 
 .PHONY: format
 format: setup-dev ## fix the formatting
@@ -53,12 +58,16 @@ settings: setup-dev ## docs/settings.md and conf/*.toml from the model of the se
 parity: setup-dev ## docs/parity.md from the markers of the tests and tests/parity.toml
 	$(VENV)/python -m tests.support.parity_page
 
+.PHONY: monitoring
+monitoring: setup-dev ## deploy/: the Grafana dashboard and the alert rules, from the metrics and the table of alarms
+	$(VENV)/python -m pyspark_tidb_binlog.jobs.check.monitoring_files
+
 .PHONY: notebook
 notebook: setup-dev ## notebooks/replicate.ipynb, as Jupyter opens it, from notebooks/replicate.py
 	$(VENV)/python -m benchmarks.notebook_form
 
 .PHONY: pictures
-pictures: setup ## docs/images: the demo's terminal and two plots of the notebook, from real runs; refuses on a busy machine
+pictures: setup-browser ## docs/images: the demo's terminal, two plots of the notebook and the drainer's page, from real runs; refuses on a busy machine
 	$(VENV)/python -m benchmarks.pictures
 
 .PHONY: site
@@ -116,7 +125,7 @@ integration: setup ## tests with MariaDB, gRPC and Spark
 	$(PYTEST) -m "not slow" tests/integration
 
 .PHONY: slow
-slow: setup ## the tests that `make test` leaves out; SHARD=2/8: the second of eight parts
+slow: setup-browser ## the tests that `make test` leaves out; SHARD=2/8: the second of eight parts
 	TIDB_BINLOG_SHARD=$(SHARD) $(PYTEST) -n 2 --dist worksteal -m "slow and not torture" tests
 
 .PHONY: golden
@@ -168,6 +177,10 @@ bench-lag: setup ## lag of a row under 500 transactions a second, both deliverie
 .PHONY: bench-lake
 bench-lake: setup ## the lake beside the MySQL sink: row events per second, mirrors, lag under 500 transactions a second, many tables (BENCH_ARGS=)
 	$(VENV)/python -m benchmarks.bench_lake $(BENCH_ARGS)
+
+.PHONY: bench-past
+bench-past: setup ## a ledger of 100 million changes: what a question about a moment, a table or a row reads of it (BENCH_ARGS=--rows=N)
+	$(VENV)/python -m benchmarks.bench_past $(BENCH_ARGS)
 
 .PHONY: bench-lag-idle
 bench-lag-idle: setup ## lag of single rows over Pumps like real ones, without and with waking them

@@ -14,7 +14,7 @@ BESIDE_THE_CODE = (
     "docs/**/*.md",
     "docs/images/*",
     "notebooks/replicate.*",
-    "deploy/*.service",
+    "deploy/*",
 )
 
 

@@ -1,6 +1,6 @@
-"""The pictures of README: the demo's terminal and two plots of the notebook, from real runs.
+"""The pictures of README: the demo's terminal, two plots of the notebook and the drainer's page, from real runs.
 
-    python -m benchmarks.pictures [--only demo|notebook] [--anyway]
+    python -m benchmarks.pictures [--only demo|notebook|page] [--anyway]
 
 A short run warms the machine up; the next run is drawn. Nothing is drawn if the machine is not quiet before and during the run (``benchmarks.quiet``):
 other load would falsify the picture. ``--anyway`` draws in any case, into ``var/pictures``.
@@ -14,6 +14,7 @@ import io
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -38,6 +39,9 @@ _LOOK_SECONDS = 6.0
 """For how long the machine is watched before a run."""
 _WIDE, _HIGH, _MARGIN = 7.8, 18, 14
 """Pixels: a character, a line, around the text."""
+PAGE_WIDE, PAGE_HIGH = 1180, 1410
+_PATIENCE = 240.0
+"""Seconds until a drainer has applied rows."""
 
 
 def screen_of(output: str, columns: int) -> list[str]:
@@ -126,13 +130,35 @@ def notebook(seconds: int) -> dict[str, bytes]:
     return {"lag.png": _png(lag)}
 
 
+def page(seconds: int) -> dict[str, bytes]:
+    """``page-light.png`` and ``page-dark.png``: the page of a playground's drainer, after so many seconds."""
+    # Only this picture needs Selenium.
+    from tests.support.browser import browser
+
+    command = ("./spark-submit.sh", "playground", "--target", "--port=0", "--progress=none")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=PROJECT) as process, browser() as window:
+        try:
+            assert process.stdout is not None
+            address = next(found[1] for line in process.stdout if (found := re.search(r"shows the drainer at (\S+)", line)))
+            window.open(address, PAGE_WIDE, PAGE_HIGH)
+            window.shows("tables", "demo.", _PATIENCE)
+            time.sleep(seconds)
+            drawn = {"page-light.png": window.picture()}
+            window.open(address, PAGE_WIDE, PAGE_HIGH, dark=True)
+            window.shows("tables", "demo.", _PATIENCE)
+            return drawn | {"page-dark.png": window.picture()}
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate()
+
+
 def _png(figure: Any) -> bytes:
     file = io.BytesIO()
     figure.savefig(file, dpi=110)
     return file.getvalue()
 
 
-PICTURES: Mapping[str, Callable[[int], dict[str, bytes]]] = {"demo": demo, "notebook": notebook}
+PICTURES: Mapping[str, Callable[[int], dict[str, bytes]]] = {"demo": demo, "notebook": notebook, "page": page}
 
 
 def main(argv: Sequence[str]) -> int:

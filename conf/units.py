@@ -1,4 +1,4 @@
-"""Sizes and durations as an operator writes them: ``10 GiB``, ``42 MB``, ``8h``, ``7``, ``200ms``, ``1m30s``.
+"""Sizes and durations as an operator writes and reads them: ``10 GiB``, ``42 MB``, ``8h``, ``7``, ``200ms``, ``1m30s``.
 
 Promises: pure; other text raises a ``ValueError`` that shows the valid forms.
 """
@@ -65,3 +65,11 @@ def pause_of(text: str) -> float:
     if seconds < 0:
         raise ValueError(f"{text!r} is not a pause: write 200ms, 1.5s, or 0")
     return seconds
+
+
+def duration_in_words(seconds: float) -> str:
+    """A duration as text for people: ``0.3 s``, ``2.5 min``, ``2.0 h``, ``6.9 days``."""
+    for below, unit, name in ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (2 * _DAY, 3600.0, "h")):
+        if seconds < below:
+            return f"{seconds / unit:.1f} {name}"
+    return f"{seconds / _DAY:.1f} days"

@@ -28,7 +28,9 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, 
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.conf.entry import PLAYGROUND_PORT, PROGRAM
 from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.jobs.check.node_look import asked, look
 from pyspark_tidb_binlog.jobs.check.node_report import NodeReport, ddl_lines, finding_lines
+from pyspark_tidb_binlog.jobs.check.recorded_findings import recorded_findings
 from pyspark_tidb_binlog.jobs.entry.cli import (
     EXIT_FAILED,
     JobParser,
@@ -39,18 +41,14 @@ from pyspark_tidb_binlog.jobs.entry.cli import (
     parser,
     security_of,
 )
-from pyspark_tidb_binlog.jobs.entry.local_paths import local_path
 from pyspark_tidb_binlog.jobs.entry.log_lines import line
 from pyspark_tidb_binlog.schemas.durable_file import replace_file
-from pyspark_tidb_binlog.schemas.errors import ConfigError, LeaseHeld, PumpUnavailable, ReplicationError
+from pyspark_tidb_binlog.schemas.errors import ConfigError, LeaseHeld, NotUsableYet, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.events import moment_of
-from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
-from pyspark_tidb_binlog.sinks.delta.plain_read import read_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import remarkable
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from pyspark_tidb_binlog.sinks.translate.local_record import SAVEPOINT, locked
 
-_TIMEOUT = 10.0
 _WATCH_SECONDS = 1.0
 _WHERE = f"{Path(__file__).name}:1"
 """The source of a printed log line: parsers expect a file and a line."""
@@ -67,7 +65,6 @@ _SET_OFFLINE = (
 )
 _STOPPED = "The Drainer is registered as paused: it was stopped. If it will never start again, run ctl update-drainer -node-id {node_id} -state offline"
 _PD = "127.0.0.1:2379"
-_FINDING_COLUMNS = ("kind", "table", "commit_ts", "key", "wanted", "found", "words", "recorded_at")
 
 Run = Callable[[argparse.Namespace], int]
 
@@ -98,7 +95,7 @@ _FLAGS: Mapping[str, Mapping[str, Any]] = {
     },
     "-time-zone": {"default": "", "metavar": "ZONE", "help": "also write the time in this zone, as a comment"},
     "-tables": {"default": "", "metavar": "DB.TABLE,...", "help": "tables of a lake, by their names upstream; DB.* is a whole database"},
-    "-addr": {"default": "", "metavar": "HOST:PORT", "help": "the address of the Drainer; no registry is read"},
+    "-addr": {"default": "", "metavar": "HOST:PORT", "help": "the address of the Drainer, in place of the registered one"},
     "-config": {"type": Path, "metavar": "FILE", "help": "the Drainer's settings"},
     "-limit": {"type": int, "default": 20, "metavar": "N", "help": "how many findings (default: 20)"},
     "-json": {"help": "one JSON object per Drainer"},
@@ -252,7 +249,7 @@ def _reload(given: argparse.Namespace) -> int:
 
 def _changed(given: argparse.Namespace, node: NodeStatus, kind: str, path: str) -> None:
     """Have a node do something, and print its answer."""
-    answer = _asked(given, node.host, "PUT", path)
+    answer = asked(node.host, "PUT", path, security_of(given))
     try:
         said = json.loads(answer)
         code, message = int(said["code"]), str(said["message"])
@@ -261,20 +258,6 @@ def _changed(given: argparse.Namespace, node: NodeStatus, kind: str, path: str) 
     if code != _SUCCESS:
         raise ReplicationError(f"{_KINDS[kind]} {node.node_id} at {node.host} refuses: {message}")
     print(message)
-
-
-def _asked(given: argparse.Namespace, address: str, method: str, path: str, *, missing: bytes | None = None) -> bytes:
-    """The body of a node's answer; ``missing`` if it has no such page."""
-    try:
-        with HttpConnection.to(address, _TIMEOUT, tls=security_of(given) or False) as connection:
-            answer = connection.request(method, path)
-    except (*FAILURES, ValueError) as error:
-        raise PumpUnavailable(f"the node at {address} does not answer ({error}); check that it runs and is reachable from here") from error
-    if answer.status == 404 and missing is not None:
-        return missing
-    if not answer.ok:
-        raise PumpUnavailable(f"the node at {address} answered {path} with HTTP {answer.status}: {answer.text.strip()[:200]}")
-    return answer.body
 
 
 def _generate_meta(given: argparse.Namespace) -> int:
@@ -329,7 +312,7 @@ def _status(given: argparse.Namespace) -> int:
     nodes = _drainers(given)
     if not nodes:
         print("no Drainer is registered")
-    reports = [_look(given, node) for node in nodes]
+    reports = _looks(given, nodes)
     for report in reports:
         print(report.json() if given.json else report.text())
     return EXIT_FAILED if any(report.trouble for report in reports) else 0
@@ -360,7 +343,7 @@ def _watch(given: argparse.Namespace) -> int:
     place, panels = InPlace(sys.stdout), dict[str, LivePanel]()
     try:
         while True:
-            reports = [_look(given, node) for node in _drainers(given)]
+            reports = _looks(given, _drainers(given))
             facts = [
                 panels.setdefault(report.name, LivePanel(report.name)).facts(report.seen(time.time()), report.trouble) for report in reports
             ]
@@ -372,19 +355,9 @@ def _watch(given: argparse.Namespace) -> int:
         place.keep()
 
 
-def _look(given: argparse.Namespace, node: NodeStatus) -> NodeReport:
-    try:
-        progress = json.loads(_asked(given, node.host, "GET", "/progress", missing=b"{}"))
-        status = json.loads(_asked(given, node.host, "GET", "/status"))
-        if not isinstance(progress, dict) or not isinstance(status, dict):
-            raise ValueError("its JSON is no object")
-    except PumpUnavailable as error:
-        return NodeReport(node, {}, {}, str(error), registered=not given.addr)
-    except ValueError as error:
-        return NodeReport(
-            node, {}, {}, f"the program at {node.host} is not a Drainer ({error}): check the address", registered=not given.addr
-        )
-    return NodeReport(node, progress, status, "")
+def _looks(given: argparse.Namespace, nodes: Iterable[NodeStatus]) -> list[NodeReport]:
+    tls = security_of(given)
+    return [look(node, tls, registered=not given.addr) for node in nodes]
 
 
 def _settings(given: argparse.Namespace) -> DrainerConfig:
@@ -403,19 +376,21 @@ def _ddl(given: argparse.Namespace) -> int:
 def _findings(given: argparse.Namespace) -> int:
     """Print the newest findings; returns 1 if no Drainer has run with these settings."""
     config = _settings(given)
-    uri = config.delta_dir.rstrip("/")
-    place, directory = local_path(uri), local_path(f"{uri}-findings")
-    if place is None or directory is None:
-        raise ConfigError(f"the Delta table {uri}-findings is not on this machine's file system: read it with Spark")
-    table = read_table(directory, _FINDING_COLUMNS)
-    if table is None and not place.exists():
-        print(
-            f"no Drainer has written here: there is no Delta table {directory.absolute()} and no {place.absolute()}; check spark.delta-dir"
-        )
+    try:
+        rows = recorded_findings(config)
+    except NotUsableYet as error:
+        print(error)
         return EXIT_FAILED
-    for text in finding_lines([] if table is None else table.to_pylist(), given.limit, config.apply.log_row_data):
+    for text in finding_lines(rows, given.limit, config.apply.log_row_data):
         print(text)
     return 0
+
+
+def _doctor(given: argparse.Namespace) -> int:
+    # Not at the top: no other command needs all that a check reads.
+    from pyspark_tidb_binlog.jobs.check import doctor
+
+    return doctor.main(_settings(given), given.addr)
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -431,6 +406,7 @@ COMMANDS: Mapping[str, Command] = {
     "reload-tables": Command(_reload, "a Drainer reads tables of its lake again from the upstream", ("-node-id", "-addr", "-tables")),
     "generate_meta": Command(_generate_meta, "write a savepoint file with a new timestamp", ("-data-dir", "-time-zone")),
     "encrypt": Command(_encrypt, "encrypt a password for encrypted_password", ("-text",), asks=False),
+    "doctor": Command(_doctor, "whether all is well: ten checks, each ok or what to do", ("-config", "-addr"), asks=False),
     "status": Command(_status, "each Drainer: its position and what holds it back", ("-node-id", "-addr", "-json", "-watch")),
     "ddl": Command(_ddl, "the DDLs that the target did not execute as TiDB wrote them", ("-config",), asks=False),
     "findings": Command(_findings, "the newest findings", ("-config", "-limit"), asks=False),

@@ -133,7 +133,7 @@ def _lake(directory: Path, config: DrainerConfig) -> tuple[DemoTarget, DrainerCo
     @contextlib.contextmanager
     def copy(replication: Replication) -> Iterator[Copy]:
         # Not at the top: a demo without a lake needs no delta-rs.
-        from pyspark_tidb_binlog.sinks.lake.lake_reader import Lake
+        from pyspark_tidb_binlog.sinks.past.lake_past import Lake
 
         # Its end publishes the last moment.
         replication.close()

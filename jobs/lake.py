@@ -1,49 +1,50 @@
-"""``tidb-binlog lake``: the tables of a lake, what was published of them, and their rows at any moment, printed. [spark]
+"""``tidb-binlog lake``: the tables of a lake at any moment, what was published of them, and what the ledger knows of their past, printed. [spark]
 
-Promises: nothing is written. Exit codes as in ``jobs/entry/cli.py``.
+Promises: nothing of the lake is written, and nothing else but by ``undo --apply``. Exit codes as in ``jobs/entry/cli.py``: ``undo --apply`` that left rows, and
+``rebuild`` that found a difference, end with 1.
 """
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pyspark_tidb_binlog.conf.entry import PROGRAM
 from pyspark_tidb_binlog.conf.load import load_drainer
-from pyspark_tidb_binlog.jobs.entry.cli import no_command, parser
+from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, no_command, parser, target_of
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.sinks.lake.lake_reader import Lake
+from pyspark_tidb_binlog.sinks.past.lake_past import Lake
 
-_SHOWN, _MOST_TABLES = 20, 1_000_000
+_SHOWN, _MOST_TABLES, _MOST_LEFT = 20, 1_000_000, 50
 COMMANDS = {
     "tables": "the tables at a moment, and which are set aside and why",
     "snapshots": "what was published: the version of each table that changed",
     "show": "rows of a table: show DB.TABLE",
+    "life": "every change of a row, also under other keys and names: life DB.TABLE COLUMN=VALUE ...",
+    "transaction": "all changes of a transaction: transaction COMMIT_TS",
+    "history": "each state of each row, with the times between which it was there: history DB.TABLE",
+    "diff": "what differs between two moments: diff [DB.TABLE] --from T --to T; without a table: numbers",
+    "undo": "SQL that takes changes back: undo COMMIT_TS, or undo --from T --to T; it is printed, and executed with --apply",
+    "rebuild": "a table from its first load and the ledger alone, compared with its mirror: rebuild DB.TABLE",
 }
+_WORDS = {"show": 1, "transaction": 1, "history": 1, "rebuild": 1, "tables": 0, "snapshots": 0}
+"""How many a command takes; others take some."""
+_SPAN = frozenset({"diff", "undo"})
 
 
 def main(argv: Sequence[str]) -> int:
     """Run one command."""
-    options = parser("lake", "The tables of a lake (db-type = lake), at its newest moment or at an earlier one.", COMMANDS)
-    options.add_argument("command", metavar="COMMAND", help="tables, snapshots or show")
-    options.add_argument("table", nargs="?", default="", metavar="DB.TABLE", help="the table of show")
-    options.add_argument("--dir", default="", metavar="DIR", help="path or URI of the lake (syncer.to.dir)")
-    options.add_argument("--config", type=Path, metavar="FILE", help="the Drainer's settings, which name the lake")
-    options.add_argument(
-        "--at", default="", metavar="T", help="the moment: a time (2026-11-20T12:00:00, UTC) or a TSO (default: the newest)"
-    )
-    options.add_argument("--limit", type=int, default=0, metavar="N", help=f"how many rows (default: {_SHOWN}; all tables)")
-    given = options.parsed(argv)
-    if given.command not in COMMANDS:
-        raise no_command(given.command, COMMANDS, f"{PROGRAM} lake")
-    if bool(given.table) != (given.command == "show"):
-        raise ConfigError("show needs a table, as show shop.orders; the other commands take none")
-    if given.limit < 0:
-        raise ConfigError(f"--limit is {given.limit}: give a number from 1 on")
+    given = _options(argv)
     directory = given.dir or (load_drainer(given.config).files.dir if given.config is not None else "")
     if not directory:
         raise ConfigError("--dir names no lake: give its directory, or --config with the Drainer's settings")
     lake = Lake(build_session("lake"), directory)
+    if given.command == "undo":
+        return _undo(lake, given)
+    if given.command == "rebuild":
+        return _rebuild(lake, given.words[0])
     then = lake.at(given.at) if given.at else lake
     match given.command:
         case "tables":
@@ -51,8 +52,88 @@ def main(argv: Sequence[str]) -> int:
         case "snapshots":
             rows = lake.snapshots()
             rows = rows.where(f"resolved_ts <= {then.commit_ts}").orderBy("resolved_ts", ascending=False)
+        case "show":
+            rows = then.table(given.words[0])
         case _:
-            rows = then.table(given.table)
+            rows = _past(lake, given)
     print(f"at {as_time(then.commit_ts)} UTC ({then.commit_ts})")
     rows.show(given.limit or (_SHOWN if given.command != "tables" else _MOST_TABLES), truncate=False)
     return 0
+
+
+def _options(argv: Sequence[str]) -> argparse.Namespace:
+    options = parser("lake", "The tables of a lake (db-type = lake), at its newest moment or at an earlier one, and their past.", COMMANDS)
+    options.add_argument("command", metavar="COMMAND", help=", ".join(COMMANDS))
+    options.add_argument("words", nargs="*", metavar="WORD", help="what the command takes: a table, COLUMN=VALUE, a commit_ts")
+    options.add_argument("--dir", default="", metavar="DIR", help="path or URI of the lake (syncer.to.dir)")
+    options.add_argument("--config", type=Path, metavar="FILE", help="the Drainer's settings, which name the lake")
+    options.add_argument(
+        "--at", default="", metavar="T", help="the moment: a time (2026-11-20T12:00:00, UTC) or a TSO (default: the newest)"
+    )
+    options.add_argument("--limit", type=int, default=0, metavar="N", help=f"how many rows (default: {_SHOWN}; all tables)")
+    options.add_argument("--from", dest="begin", default="", metavar="T", help="of diff and undo: the moment before the changes")
+    options.add_argument("--to", dest="end", default="", metavar="T", help="of diff and undo: the moment after the changes")
+    options.add_argument("--tables", default="", metavar="DB.TABLE,...", help="of undo: only changes of these tables")
+    options.add_argument("--where", default="", metavar="SQL", help="of undo: only rows for which this condition over their columns holds")
+    options.add_argument("--apply", default="", metavar="URL", help="of undo: execute it at mysql://user:password@host:port")
+    options.add_argument(
+        "--with-anchors", action="store_true", help="of undo: rows that a TRUNCATE took are those of the table just before it"
+    )
+    given = options.parsed(argv)
+    command, words = given.command, given.words
+    if command not in COMMANDS:
+        raise no_command(command, COMMANDS, f"{PROGRAM} lake")
+    if len(words) != _WORDS.get(command, len(words)) or (command == "life" and len(words) < 2) or (command in _SPAN and len(words) > 1):
+        raise ConfigError(
+            f"{command} is {COMMANDS[command].rpartition(': ')[2]}" if _WORDS.get(command) != 0 else f"{command} takes no {words[0]}"
+        )
+    if command in _SPAN and not (given.begin and given.end) and (command == "diff" or not words):
+        raise ConfigError(f"{command} needs --from and --to" + (", or a commit_ts" if command == "undo" else ""))
+    if given.limit < 0:
+        raise ConfigError(f"--limit is {given.limit}: give a number from 1 on")
+    return given
+
+
+def _past(lake: Lake, given: argparse.Namespace) -> Any:
+    """A DataFrame."""
+    words = given.words
+    match given.command:
+        case "life":
+            pairs = [word.partition("=") for word in words[1:]]
+            return lake.life(words[0], **{column: value for column, _, value in pairs})
+        case "transaction":
+            return lake.transaction(_tso(words[0])).drop("job", "job_id", "early", "row_key", "resolved_ts")
+        case "history":
+            return lake.history(words[0])
+        case _:
+            return lake.diff(words[0], given.begin, given.end) if words else lake.diff(given.begin, given.end)
+
+
+def _undo(lake: Lake, given: argparse.Namespace) -> int:
+    span = _tso(given.words[0]) if given.words else (given.begin, given.end)
+    undo = lake.undo(span, [name for name in given.tables.split(",") if name], given.where, with_anchors=given.with_anchors)
+    if not given.apply:
+        for line in undo.plan.sql():
+            print(line)
+        return 0
+    print(undo)
+    done = undo.apply(target_of(given.apply))
+    print(f"{done.rows} rows are as they were before, {len(done.left)} were left as they are")
+    for row in done.left[:_MOST_LEFT]:
+        print(f"  {row}")
+    if len(done.left) > _MOST_LEFT:
+        print(f"  … and {len(done.left) - _MOST_LEFT} more")
+    return EXIT_FAILED if done.left else 0
+
+
+def _rebuild(lake: Lake, name: str) -> int:
+    made, missing, more = lake.rebuilt_differs(name)
+    print(f"{name} at {as_time(lake.commit_ts)} UTC: {made} rows from its first load and the ledger")
+    print("the mirror has the same rows" if not missing and not more else f"the mirror lacks {missing} of them, and has {more} others")
+    return EXIT_FAILED if missing or more else 0
+
+
+def _tso(word: str) -> int:
+    if not word.isdigit():
+        raise ConfigError(f"{word!r} is no commit_ts: give the number, as lake life and lake diff show it")
+    return int(word)

@@ -120,6 +120,7 @@ def _replicating(
 
     say("starts Spark and the drainer")
     replication = stack.enter_context(Replication(build_session("tidb-binlog playground"), settings, stop))
+    say(f"shows the drainer at {replication.page_url}")
     stack.enter_context(reporter_of(replication.progress, arguments, "playground"))
     told = False
     while True:

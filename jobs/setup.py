@@ -1,10 +1,10 @@
-"""Sets the project up on a fresh machine: Java, MariaDB, etcd, Kafka, virtual environment, pinned packages, Delta's jars.
+"""Sets the project up on a fresh machine: Java, MariaDB, etcd, Kafka, a browser, virtual environment, pinned packages, Delta's jars.
 
 Promises: runs on a bare Python with the standard library only. Installs only what is missing, so a second run is quick. Prints each step, and
 the exact packages to install if it may not install them itself. ``spark-submit.sh`` and the Makefile run it. From an installed wheel,
 ``jobs/command.py`` uses it to fetch Delta's jars, and the jars of Spark's Kafka sink for a Drainer that sends through Spark.
 
-    python3 -m pyspark_tidb_binlog.jobs.setup [--java] [--mariadb] [--etcd] [--kafka] [--dev]
+    python3 -m pyspark_tidb_binlog.jobs.setup [--java] [--mariadb] [--etcd] [--kafka] [--browser] [--dev]
 
 The stamps ``.venv/.requirements*`` are copies of the requirements files that are installed: a shell can compare them without a process.
 System packages are installed with apt, only by root on Debian and its derivatives, unless ``TIDB_BINLOG_NO_APT`` is set.
@@ -67,6 +67,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--mariadb", action="store_true", help="MariaDB's server too")
     parser.add_argument("--etcd", action="store_true", help="etcd too, which the tests of PD's registry run")
     parser.add_argument("--kafka", action="store_true", help="Spark's Kafka sink too, and a broker, which the tests of that target run")
+    parser.add_argument("--browser", action="store_true", help="Chromium and its driver too, which the tests of the page run")
     parser.add_argument("--dev", action="store_true", help="what tests and lint need too")
     wanted, others = parser.parse_known_args(argv)
     if others:
@@ -79,6 +80,8 @@ def main(argv: Sequence[str]) -> int:
             ensure_mariadb()
         if wanted.etcd:
             ensure_etcd()
+        if wanted.browser:
+            ensure_browser()
         ensure_packages(dev=wanted.dev)
         if wanted.java:
             ensure_jars(DELTA_JARS, VENV / DELTA_JARS.folder, spark_of_venv())
@@ -115,6 +118,12 @@ def ensure_etcd() -> None:
     """The etcd server program; tests start instances of their own from it, never the system's service."""
     if not shutil.which("etcd"):
         apt_install(["etcd-server"], "etcd was not found")
+
+
+def ensure_browser() -> None:
+    """Chromium and its driver, of one release; tests start instances of their own."""
+    if not (shutil.which("chromium") and shutil.which("chromedriver")):
+        apt_install(["chromium", "chromium-driver"], "Chromium was not found")
 
 
 def ensure_packages(*, dev: bool) -> None:

@@ -349,6 +349,24 @@ plt.close(figure)
 
 # COMMAND ----------
 
+# MAGIC %md
+# MAGIC What holds after every commit, in one SQL over the ledger: no table ever has fewer rows than none. With `after:balance::bigint` in place of the ones it
+# MAGIC is a bank's invariant, debits are credits (`docs/lake.md`, Invariants).
+
+# COMMAND ----------
+
+lake.changes().createOrReplaceTempView("changes")
+totals = spark.sql("""
+    SELECT table, commit_ts, sum(sum(CASE op WHEN 'insert' THEN 1 WHEN 'delete' THEN -1 ELSE 0 END)) OVER (PARTITION BY table ORDER BY commit_ts) AS total
+    FROM changes WHERE op <> 'ddl' GROUP BY table, commit_ts
+""")
+by_table = totals.groupBy("table").agg(
+    F.count("*").alias("commits"), F.min("total").alias("fewest"), F.max_by("total", "commit_ts").alias("now")
+)
+show("rows of each table, over all commits", by_table.orderBy("table"))
+
+# COMMAND ----------
+
 # MAGIC %md The small cluster ends here.
 
 # COMMAND ----------

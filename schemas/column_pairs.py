@@ -6,7 +6,7 @@ Promises: pure; nothing is guessed: an ambiguous match gives None.
 from collections.abc import Sequence
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
-from pyspark_tidb_binlog.schemas.ddl_tokens import Token, significant
+from pyspark_tidb_binlog.schemas.ddl_tokens import Token, significant, tokenize
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 
 
@@ -44,8 +44,16 @@ def paired(query: str, old: Sequence[ColumnInfo], new: Sequence[ColumnInfo]) -> 
 
 
 def changed_names(query: str) -> dict[str, str]:
-    """Old name -> new name of each ``CHANGE [COLUMN] [IF EXISTS] [[database.]table.]old new …`` of an ALTER TABLE, in lower case."""
-    tokens, depth, found = significant(query), 0, {}
+    """Old name -> new name of each ``CHANGE [COLUMN] [IF EXISTS] [[database.]table.]old new …`` of an ALTER TABLE, in lower case.
+
+    In TiDB's own text a backslash in a string is a plain one, in a user's it is not: the text is read in both ways.
+    """
+    readings = (tokenize(query), tokenize(query, backslash_escapes=False))
+    return {old: new for tokens in readings for old, new in _changed_names([t for t in tokens if not t.blank]).items()}
+
+
+def _changed_names(tokens: Sequence[Token]) -> dict[str, str]:
+    depth, found = 0, {}
     for place, token in enumerate(tokens):
         depth += {"(": 1, ")": -1}.get(token.text, 0)
         if depth == 0 and token.word == "CHANGE":

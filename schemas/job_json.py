@@ -65,6 +65,9 @@ def table_json(info: TableInfo) -> dict[str, Any]:
         "ttl_info": info.ttl and _ttl(info.ttl),
         "auto_random_bits": info.auto_random_bits,
         "ShardRowIDBits": info.shard_row_id_bits,
+        "auto_inc_id": info.auto_increment,
+        "constraint_info": [{"constraint_name": {"O": name}} for name in info.checks],
+        "policy_ref_info": {"name": {"O": info.placement}} if info.placement else None,
     }
 
 
@@ -152,7 +155,7 @@ def _index(index: IndexInfo) -> dict[str, Any]:
 
 
 def _partition(part: PartitionDef) -> dict[str, Any]:
-    return {"id": part.id, "name": {"O": part.name}, "less_than": part.less_than, "in_values": part.in_values}
+    return {"id": part.id, "name": {"O": part.name}, "less_than": part.less_than, "in_values": part.in_values, "comment": part.comment}
 
 
 def _bits(value: bytes | None) -> str | None:

@@ -6,6 +6,8 @@ and tables stay where the form of the message is known. Of a statement only the 
 
 import re
 
+from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, text_of, tokenize
+
 HIDDEN = "…"
 
 _NAMES_ONLY = re.compile(
@@ -46,3 +48,64 @@ def statement_head(sql: str) -> str:
         return sql
     found = _UP_TO_VALUES.search(sql)
     return sql[: found.end()] + HIDDEN if found else sql.split("(")[0]
+
+
+_SIZED = frozenset(
+    "BIT TINYINT SMALLINT MEDIUMINT INT INTEGER BIGINT DECIMAL DEC NUMERIC FIXED FLOAT DOUBLE REAL CHAR VARCHAR NCHAR NVARCHAR BINARY VARBINARY "
+    "TEXT BLOB DATETIME TIMESTAMP TIME YEAR CURRENT_TIMESTAMP NOW".split()
+)
+"""What a number in brackets is the size of."""
+_BARE_BYTES = re.compile(r"0[xXbB][0-9a-fA-F]+")
+_BARE = re.compile(r"\w+(?:\.\w+)*")
+"""A value without quotes: all in one pass, because a table may have thousands of partitions."""
+_SHORTEST = 3
+"""Characters of a value from which on it is looked for without its quotes."""
+_AFTER_A_KEYWORD = re.compile(
+    r"""(?ix)(?P<before>\b(?:DEFAULT|COMMENT|ENUM|SET|VALUES|IN|THAN|BY|AS)\b[\s(=]*)
+        (?:\\?'(?:[^']|'')*'|\\?"(?:[^"]|"")*"|-?\d[\d.]*)(?:\s*,\s*(?:\\?'(?:[^']|'')*'|\\?"(?:[^"]|"")*"|-?\d[\d.]*))*"""
+)
+
+
+def ddl_without_values(sql: str) -> str:
+    """A DDL's text, as a binlog has it, with its strings, numbers and comments hidden; sizes of types stay."""
+    return text_of([Token(token.kind, _hidden(token) if is_value else token.text) for token, is_value in _with_values(sql)])
+
+
+def words_without_values(words: str, sql: str) -> str:
+    """A sentence about the DDL ``sql`` without its values, and without those that a statement in the sentence has for other reasons."""
+    values = sorted({token.text for token, is_value in _with_values(sql) if is_value}, key=len, reverse=True)
+    words = words.replace(sql, ddl_without_values(sql))
+    bare = {value for value in values if _BARE.fullmatch(value) and len(value) >= _SHORTEST}
+    words = _BARE.sub(lambda found: HIDDEN if found[0] in bare else found[0], words)
+    for value in values:
+        if value[0] not in "'\"":
+            words = (
+                re.sub(rf"(?<![\w.]){re.escape(value)}(?![\w.])", HIDDEN, words) if len(value) >= _SHORTEST and value not in bare else words
+            )
+            continue
+        inner = value[1:-1].replace(value[0] * 2, value[0])
+        slashed = inner.replace("\\", "\\\\")
+        for spelled in (value[1:-1], inner, repr(inner)[1:-1], slashed.replace("'", "''"), slashed.replace("'", "\\'")):
+            for quote in "'\"":
+                words = words.replace(f"{quote}{spelled}{quote}", f"{quote}{HIDDEN}{quote}")
+            words = words.replace(spelled, HIDDEN) if len(spelled) >= _SHORTEST else words
+    return _AFTER_A_KEYWORD.sub(rf"\g<before>{HIDDEN}", words)
+
+
+def _with_values(sql: str) -> list[tuple[Token, bool]]:
+    """Each token, and whether it is a value or may hold one."""
+    found, last, sized = list[tuple[Token, bool]](), "", False
+    for token in tokenize(sql, backslash_escapes=False):
+        number = token.kind is TokenKind.NUMBER or _BARE_BYTES.fullmatch(token.text) is not None
+        found.append((token, token.kind in (TokenKind.STRING, TokenKind.COMMENT) or (number and not sized)))
+        if token.text == "(":
+            sized = last in _SIZED or last == "`"
+        elif token.text == ")":
+            sized = False
+        if not token.blank:
+            last = "`" if token.kind is TokenKind.NAME else token.word
+    return found
+
+
+def _hidden(token: Token) -> str:
+    return f"{token.text[0]}{HIDDEN}{token.text[0]}" if token.kind is TokenKind.STRING else HIDDEN

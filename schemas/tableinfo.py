@@ -239,7 +239,8 @@ class PartitionDef:
     less_than: tuple[str, ...] = ()
     """The boundary of RANGE, one value per column: a number (where the text had an expression), a quoted literal or MAXVALUE."""
     in_values: tuple[tuple[str, ...], ...] = ()
-    """The values of LIST, in the same form."""
+    """The values of LIST, in the same form; DEFAULT stands for all others."""
+    comment: str = ""
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
@@ -249,6 +250,7 @@ class PartitionDef:
             name=json["name"]["O"],
             less_than=tuple(json.get("less_than") or ()),
             in_values=tuple(tuple(values) for values in json.get("in_values") or ()),
+            comment=json.get("comment") or "",
         )
 
 
@@ -360,6 +362,12 @@ class TableInfo:
     """AUTO_RANDOM: how many bits of the integer handle are random; 0 = none."""
     shard_row_id_bits: int = 0
     """SHARD_ROW_ID_BITS: the same of ``_tidb_rowid``."""
+    auto_increment: int = 0
+    """Where AUTO_INCREMENT was told to begin; 0 = it was not told."""
+    checks: tuple[str, ...] = ()
+    """Names of the CHECK constraints."""
+    placement: str = ""
+    """Name of the placement policy; empty = none."""
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
@@ -398,6 +406,9 @@ class TableInfo:
             sequence=SequenceInfo.from_json(json["sequence"]) if json.get("sequence") else None,
             auto_random_bits=json.get("auto_random_bits") or 0,
             shard_row_id_bits=json.get("ShardRowIDBits") or 0,
+            auto_increment=json.get("auto_inc_id") or 0,
+            checks=tuple(c["constraint_name"]["O"] for c in json.get("constraint_info") or ()),
+            placement=((json.get("policy_ref_info") or {}).get("name") or {}).get("O") or "",
         )
 
     @property

@@ -19,7 +19,7 @@ from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, ReplicationError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, DdlRefused, ReplicationError
 from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
@@ -37,7 +37,7 @@ from pyspark_tidb_binlog.sinks.engine.batch import (
     summarise,
     without,
 )
-from pyspark_tidb_binlog.sinks.engine.batch_report import BatchCounts, BatchReport, Stage, StageClock
+from pyspark_tidb_binlog.sinks.engine.batch_report import REFUSED, BatchCounts, BatchReport, DdlNote, Stage, StageClock
 from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind
 from pyspark_tidb_binlog.sinks.engine.choice import NeverKept, chosen, decided, routed, without_strangers
 from pyspark_tidb_binlog.sinks.engine.conditions import Condition, Conditions, hidden_events, hidden_rows, require, require_values
@@ -45,8 +45,16 @@ from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, fitted
 from pyspark_tidb_binlog.sinks.engine.history_wait import WaitedFor, complete_history
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, persisted
 from pyspark_tidb_binlog.sinks.engine.loopback import MarkTables, looped
-from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, TableActivity, plan_steps, replay_steps
-from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+from pyspark_tidb_binlog.sinks.engine.segments import (
+    AppliedJobs,
+    DdlStep,
+    RowsStep,
+    TableActivity,
+    events_by_table,
+    plan_steps,
+    replay_steps,
+)
+from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.sink import Sink, TargetProgress, UnfinishedSpan
 
 _log = logging.getLogger(__name__)
@@ -67,9 +75,15 @@ class BatchApplier:
     """The function of ``foreachBatch``; one instance per query, called by one thread at a time."""
 
     def __init__(
-        self, spark: SparkSession, config: DrainerConfig, sink: Sink, feed: HistoryFeed, report: Callable[[BatchReport], None]
+        self,
+        spark: SparkSession,
+        config: DrainerConfig,
+        sink: Sink,
+        feed: HistoryFeed,
+        report: Callable[[BatchReport], None],
+        note_ddl: Callable[[DdlNote], None] = lambda note: None,
     ) -> None:
-        """``report`` is called synchronously after each batch and must not block."""
+        """``report`` is called synchronously after each batch, ``note_ddl`` after each DDL; they must not block."""
         self._spark = spark
         self._settings = config.apply
         self._selection = Selection.of(config.apply)
@@ -82,6 +96,7 @@ class BatchApplier:
         self._sink = sink
         self._feed = feed
         self._report = report
+        self._note_ddl = note_ddl
         self._applied = AppliedJobs(0)
         self._refused: RefusedJobs = frozenset()
         self._shipped: tuple[SchemaHistory, Broadcast[SchemaHistory]] | None = None
@@ -193,7 +208,7 @@ class BatchApplier:
             counts.ddls,
             self.clock.seconds,
             tuple(counts.findings),
-            counts.last_ddl,
+            counts.tables,
         )
         for finding in report.findings:
             _log.warning("finding: %s", in_words(finding, self._settings.log_row_data))
@@ -216,7 +231,9 @@ class BatchApplier:
         rows = self._not_looped(self._not_ignored(rows.filter(pc.greater(rows.column("commit_ts"), controls.after_ts))))
         found = merge(summarise(rows, [d.commit_ts for d in controls.ddls]))
         counts.begin(found.transactions, found.events, found.bytes, controls.findings)
-        for step in self._steps(controls, found.tables):
+        steps = self._steps(controls, found.tables)
+        counts.tables = events_by_table(found.tables, steps)
+        for step in steps:
             if isinstance(step, DdlStep):
                 self._apply_ddl(step, counts)
             else:
@@ -257,6 +274,7 @@ class BatchApplier:
     def _apply_steps(self, events: KeyedEvents, controls: Controls, found: RowSummary, counts: BatchCounts) -> None:
         counts.begin(found.transactions, found.events, found.bytes, controls.findings)
         steps = self._steps(controls, found.tables)
+        counts.tables = events_by_table(found.tables, steps)
         fetched, fetched_upto = ROW_EVENT.empty_table(), 0
         for place, step in enumerate(steps):
             if isinstance(step, DdlStep):
@@ -333,13 +351,18 @@ class BatchApplier:
         with self.clock.timed(Stage.DDL):
             history = self._feed.snapshot()
             step = decided(step, history, self._selection)
-            done = self._sink.apply_ddl(step, history, self._refused)
+            try:
+                done = self._sink.apply_ddl(step, history, self._refused)
+            except DdlRefused as error:
+                self._note_ddl(DdlNote(step.commit_ts, step.restored, REFUSED, str(error)))
+                raise
         counts.findings += [Finding(FindingKind.DDL, words, commit_ts=step.commit_ts) for words in done.losses]
         if done.freezes:
             self._refused |= {step.job.id}
         self._applied = step.applied
         counts.ddls += 1
-        counts.last_ddl = step.query
+        unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT)
+        self._note_ddl(DdlNote(step.commit_ts, step.restored, "filtered" if unwanted else done.fate, "; ".join(done.losses)))
 
     def _fitted(self, step: RowsStep, counts: BatchCounts, rows: pa.Table | None = None) -> RowsStep:
         """``step`` with its frozen tables as they are on the target. Tables whose rows cannot be written become findings, with the number

@@ -75,6 +75,22 @@ class DdlResult:
     """What the target cannot represent, for people."""
     freezes: bool = False
     """Whether it was skipped or quarantined, so that its tables are frozen."""
+    fate: str = "executed"
+    """In a word or two, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTable:
+    """A table that a sink keeps by itself."""
+
+    name: str
+    bytes: int | None
+    """Size of its files; None: not known yet."""
+    merged_ts: int
+    """It has all of its changes up to here; 0: none yet."""
+    state: str
+    why: str = ""
+    """Why it does not follow."""
 
 
 class Sink(Protocol):
@@ -109,6 +125,10 @@ class Sink(Protocol):
         For a sink that keeps tables by itself (``sinks.lake``). Others are given none.
         """
         return
+
+    def kept(self) -> Sequence[KeptTable]:
+        """The tables that the sink keeps by itself, as they were last; quick, from any thread. Others have none."""
+        return ()
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """``rows`` (``ROW_EVENT``, all of ``step``) and the record of the step's end, in one commit."""

@@ -96,14 +96,23 @@ class StatusPorts:
 
     def servers(self) -> dict[str, str]:
         """``ip:port`` of every TiDB server of the cluster, by its id; ``PumpUnavailable`` if no port answered."""
-        found = self._first(lambda address: self._json(address, "/info/all")["all_servers_info"], "for the TiDB servers")
-        return {str(uuid): f"{info.get('ip')}:{info.get('listening_port')}" for uuid, info in found.items()}
+        return {str(uuid): _server(info) for uuid, info in self._infos().items()}
+
+    def versions(self) -> dict[str, str]:
+        """The version of every TiDB server, such as ``8.0.11-TiDB-v8.3.0``, by its ``ip:port``; ``PumpUnavailable`` if no port answered."""
+        return {_server(info): str(info.get("version", "")) for info in self._infos().values()}
 
     def job(self, job_id: int) -> Any:
         """The JSON of one finished DDL job; None if the history does not have it. ``PumpUnavailable`` if no port answered."""
         path = f"/ddl/history?start_job_id={job_id}&limit=1"
         found = self._first(lambda address: self._json(address, path), f"for DDL job {job_id}") or []
         return next((job for job in found if job["id"] == job_id), None)
+
+    def _infos(self) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = self._first(
+            lambda address: self._json(address, "/info/all")["all_servers_info"], "for the TiDB servers"
+        )
+        return found
 
     def _first(self, question: Callable[[str], A], about: str) -> A:
         failures = []
@@ -155,3 +164,7 @@ def mvcc_safe_point(registry: Registry | None, ports: StatusPorts) -> int | None
         return registry.gc_safe_point() if registry is not None else ports.gc_safe_point()
     except PumpUnavailable:
         return None
+
+
+def _server(info: dict[str, Any]) -> str:
+    return f"{info.get('ip')}:{info.get('listening_port')}"

@@ -1,4 +1,4 @@
-"""The Drainer's HTTP endpoints: those of a real Drainer (wire.md 8.2), and two that are ours.
+"""The Drainer's HTTP endpoints: those of a real Drainer (wire.md 8.2), and ours.
 
     GET  /status                   {"PumpPos": {nodeID: ts}, "Synced": bool, "LastTS": ts, "TsMap": ""}
     GET  /commit_ts                {"message": …, "code": 200, "data": {"ts": checkpoint}}
@@ -6,14 +6,24 @@
     GET  /metrics                  Prometheus text
     GET  /progress                 the job's progress line as JSON: lag, counts, findings, and what holds progress back
     PUT  /reload/{tables}          DB.TABLE,...: a lake reads these tables again from the upstream
+    GET  /                         a page to look at, page.html
+    GET  /page.json?after=SECOND   what it shows, with its figures since then (docs/page.md)
+    GET  /docs/{page}              a document of this release as plain text
 
-Promises: JSON, texts and codes of the first four are a real Drainer's, with its wording ("this pump's").
+Promises: JSON, texts and codes of the first four are a real Drainer's, with its wording ("this pump's"). The page asks nobody else for anything, and no
+other page may show it: its Content-Security-Policy allows its own script and style, by their hashes.
 """
 
+import base64
+import functools
+import hashlib
+import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 from pyspark_tidb_binlog.binlog_source.cluster.node_answers import OTHER_ERROR, SUCCESS, node_answer
 from pyspark_tidb_binlog.binlog_source.drainer.node_states import Action
@@ -37,6 +47,36 @@ class StreamSight:
     """``time.monotonic`` when a transaction was applied last, or the stream was started."""
     progress: Callable[[], Mapping[str, Any]]
     metrics: Callable[[], bytes]
+    page: Callable[[int], Mapping[str, Any]]
+    """What the page shows, with the figures behind a second since 1970."""
+    document: Callable[[str], str | None]
+    """The text of a document by its name, the list for an empty one; None: there is none."""
+
+
+_NO_GUESSES = (("X-Content-Type-Options", "nosniff"),)
+_FRESH = (("Cache-Control", "no-store"), *_NO_GUESSES)
+_INLINE = re.compile(rb"<(script|style)>(.*?)</\1>", re.DOTALL)
+
+
+@functools.cache
+def page() -> HttpResponse:
+    """The page, which is the same for every stream."""
+    html = Path(__file__).with_name("page.html").read_bytes()
+    allowed = {
+        kind.decode(): f"'sha256-{base64.b64encode(hashlib.sha256(text).digest()).decode()}'" for kind, text in _INLINE.findall(html)
+    }
+    policy = (
+        f"default-src 'none'; script-src {allowed['script']}; style-src {allowed['style']}; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    headers = (*_FRESH, ("Content-Security-Policy", policy), ("Referrer-Policy", "no-referrer"))
+    return HttpResponse(body=html, content_type="text/html; charset=utf-8", headers=headers)
+
+
+def _after(query: str) -> int:
+    """The second of ``?after=``; 0: all."""
+    given = parse_qs(query).get("after", [""])[0]
+    return int(given) if given.isascii() and given.isdigit() and len(given) < 16 else 0
 
 
 class DrainerPages:
@@ -67,6 +107,12 @@ class DrainerPages:
                 return self._only("GET", request, lambda: HttpResponse(body=self._sight.metrics(), content_type=CONTENT_TYPE))
             case ["progress"]:
                 return self._only("GET", request, lambda: json_answer(self._sight.progress()))
+            case [""]:
+                return self._only("GET", request, page)
+            case ["page.json"]:
+                return self._only("GET", request, lambda: replace(json_answer(self._sight.page(_after(request.query))), headers=_FRESH))
+            case ["docs", *names]:
+                return self._only("GET", request, lambda: self._document("/".join(names)))
             case ["reload", *names]:
                 return self._only("PUT", request, lambda: self._reload("/".join(names)))
             case _:
@@ -74,6 +120,10 @@ class DrainerPages:
 
     def _only(self, method: str, request: HttpRequest, make: Callable[[], HttpResponse]) -> HttpResponse:
         return make() if request.method == method else NOT_ALLOWED
+
+    def _document(self, name: str) -> HttpResponse:
+        text = self._sight.document(name)
+        return HttpResponse(body=text.encode(), headers=_NO_GUESSES) if text is not None else NOT_FOUND
 
     def _status(self) -> HttpResponse:
         positions = self._sight.pump_positions()

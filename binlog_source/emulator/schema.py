@@ -183,7 +183,8 @@ def _type_json(column: Column) -> Json:
     words = re.findall(r"'((?:[^']|'')*)'", args or "") if name in ("enum", "set") else []
     numbers = [int(part) for part in args.split(",")] if args and not words else []
     flen = numbers[0] if numbers and name not in _FRACTIONAL else _FLEN.get(name, 1)
-    scale = numbers[1] if len(numbers) > 1 else numbers[0] if numbers and name in _FRACTIONAL else 0
+    plain = -1 if name in ("float", "double") else 0
+    scale = numbers[1] if len(numbers) > 1 else numbers[0] if numbers and name in _FRACTIONAL else plain
     flag = (ColumnFlag.NOT_NULL if column.not_null else 0) | (ColumnFlag.UNSIGNED if match["unsigned"] else 0)
     textual = name in _TEXTUAL
     return {

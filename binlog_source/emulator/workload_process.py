@@ -3,8 +3,8 @@
     python -m pyspark_tidb_binlog.binlog_source.emulator.workload_process --data-dir DIR --cluster-id 7 [--rate 200] ...
 
 Promises: prints ``serving HOST:PORT`` before any Pump exists, so that Pumps can register there. ``open`` then waits for the Pumps and creates the tables.
-Commands are POST requests of its HTTP service: ``open``, ``start``, ``stop``, ``status``, ``client``, ``tables``, ``rows``, ``probes``;
-``WorkloadProcess`` has a method for each. SIGTERM and Ctrl-C end the process.
+Commands are POST requests of its HTTP service: ``open``, ``start``, ``stop``, ``status``, ``client``, ``tables``, ``rows``, ``probes``, and ``mistake``;
+``WorkloadProcess`` has a method for each but the last. SIGTERM and Ctrl-C end the process.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.standalone import until_signalled
 from pyspark_tidb_binlog.binlog_source.emulator.process import ServerProcess
 from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
 from pyspark_tidb_binlog.binlog_source.emulator.values import comparable, form_of
-from pyspark_tidb_binlog.binlog_source.emulator.workload import PROBE, DdlMix, WorkloadConfig, WorkloadSession, create_tables
+from pyspark_tidb_binlog.binlog_source.emulator.workload import ORDERS, PROBE, DdlMix, WorkloadConfig, WorkloadSession, create_tables
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
 from pyspark_tidb_binlog.binlog_source.pump_client.stats import ClientStats
@@ -74,6 +74,7 @@ class Host:
                 "open": lambda query: self.open(int(query.get("pumps", 1))),
                 "start": lambda query: self.start(),
                 "stop": lambda query: self.stop(),
+                "mistake": lambda query: self.mistake(query["customer"]),
                 "status": lambda query: self.status(),
                 "client": lambda query: self.client(),
                 "tables": lambda query: self.tables(),
@@ -115,6 +116,18 @@ class Host:
         """Stop writing; everything is in the Pumps when it returns."""
         self._end_threads()
         self._opened().flush()
+        return self.status()
+
+    def mistake(self, customer: str) -> dict[str, Any]:
+        """Stop writing, and delete all orders of a customer in one transaction: what a person does at noon. The sessions would miss these rows."""
+        self.stop()
+        upstream = self._opened()
+        txn = upstream.begin()
+        for handle, row in upstream.rows(ORDERS).items():
+            if row["customer"] == customer:
+                txn.delete(ORDERS, handle)
+        txn.commit()
+        upstream.flush()
         return self.status()
 
     def status(self) -> dict[str, Any]:

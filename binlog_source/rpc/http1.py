@@ -53,6 +53,8 @@ class HttpResponse:
     status: HTTPStatus = HTTPStatus.OK
     body: bytes = b""
     content_type: str = TEXT
+    headers: tuple[tuple[str, str], ...] = ()
+    """Further ones."""
 
 
 NOT_FOUND = HttpResponse(HTTPStatus.NOT_FOUND, b"404 page not found\n")
@@ -141,7 +143,7 @@ class Dialogue:
 
     def answer(self, answer: HttpResponse, *, bodiless: bool) -> bytes:
         """Serialize the answer to the last complete request; ``bodiless``: to a HEAD, with the body's length only."""
-        headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body)))]
+        headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body))), *answer.headers]
         response = h11.Response(status_code=answer.status.value, headers=headers, reason=answer.status.phrase)
         said = self._h11.send(response) or b""
         if answer.body and not bodiless:

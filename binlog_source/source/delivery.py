@@ -26,8 +26,8 @@ def endpoints_of(config: SourceConfig, discovery: PumpDiscovery, pumps: Mapping[
     return {pump: Endpoint(pump, address, cluster_id, tls, gzip, listed) for pump, address in sorted(pumps.items())}
 
 
-def _serving(discovery: PumpDiscovery) -> Mapping[str, str]:
-    """The Pumps that may answer: not those that are registered as offline, unless there are no others."""
+def serving(discovery: PumpDiscovery) -> Mapping[str, str]:
+    """The Pumps that a start calls, id and address: not those that are registered as offline, unless there are no others."""
     listed, offline = discovery.pumps(), discovery.offline()
     return {pump: address for pump, address in listed.items() if pump not in offline} or listed
 
@@ -43,31 +43,31 @@ def resolve_delivery(config: SourceConfig, patience: float = 60.0, waiting: Wait
     if config.delivery:
         return Delivery(config.delivery)
     with closing(discovery_of(config)) as discovery:
-        endpoints = patiently(lambda: endpoints_of(config, discovery, _serving(discovery)), patience, waiting)
+        endpoints = patiently(lambda: endpoints_of(config, discovery, serving(discovery)), patience, waiting)
     until = time.monotonic() + patience
     raw = all(offers_raw(endpoint, max(0.0, until - time.monotonic()), waiting) for endpoint in endpoints.values())
     return Delivery.RAW if raw else Delivery.SORTED
 
 
-def unfit(config: SourceConfig, discovery: PumpDiscovery, seconds: float) -> list[str]:
-    """The Pumps that a start would call and that do not serve this stream: the reason of each, by its id and address.
+def unfit(config: SourceConfig, discovery: PumpDiscovery, pumps: Mapping[str, str], seconds: float) -> dict[str, str]:
+    """By id, which of ``pumps`` (id and address) do not serve this stream, and why, in words that name id and address.
 
     All are asked at once; ``seconds``: how long to wait for an answer.
 
     Raises:
         PumpUnavailable: the registry does not answer.
     """
-    endpoints = endpoints_of(config, discovery, _serving(discovery)).values()
+    endpoints = endpoints_of(config, discovery, pumps).values()
     pool = ThreadPoolExecutor(len(endpoints) + 1, "asks a Pump")
     asked = {pool.submit(_unfit, endpoint): endpoint for endpoint in endpoints}
     done, _ = wait(asked, seconds)
     pool.shutdown(wait=False)
     late = f"did not answer within {seconds:.0f} s"
-    return [
-        text
+    return {
+        pump.pump: text
         for answer, pump in asked.items()
         if (text := answer.result() if answer in done else f"Pump {pump.pump} at {pump.address} {late}")
-    ]
+    }
 
 
 def _unfit(endpoint: Endpoint) -> str:

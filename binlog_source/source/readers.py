@@ -277,7 +277,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _following(self, before: BinlogOffset) -> Tails:
         if self._tails is None:
-            self._tails = Tails(self._config.fail_on_data_loss, self._config.max_bytes_per_trigger // 4)
+            self._tails = Tails(self._config.fail_on_data_loss, self._config.max_bytes_per_trigger // 4, self._extra.stop_file)
             # Trigger.AvailableNow ends at what the Pumps have promised already
             self._waker = None if self._end.finite else waker_of(self._config, self._known_discovery().online, self._tails)
             self._advanced_at = time.monotonic()

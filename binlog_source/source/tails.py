@@ -42,6 +42,7 @@ from pyspark_tidb_binlog.binlog_source.source.pull import (
     renew,
     silent_damage,
 )
+from pyspark_tidb_binlog.binlog_source.source.read_notes import note_away
 from pyspark_tidb_binlog.binlog_source.source.wake import RECORD_HEADER, PumpHead
 from pyspark_tidb_binlog.binlog_source.source.watched_pull import SILENT_SECONDS, longer
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint, refuse_replaced, replaced_text
@@ -76,11 +77,13 @@ class Tail:
         fail_on_data_loss: bool,
         join_below: int,
         seen: LogFingerprint | None = None,
+        stop_file: str = "",
     ) -> None:
-        """``from_ts``: R; ``join_below``: steps may be joined up to this size, in bytes; ``seen``: what the stream has read of the log."""
+        """``stop_file``: beside it is noted that the Pump is not reachable; ``from_ts``: R; ``join_below``: steps may be joined up to this size, in bytes; ``seen``: what the stream has read of the log."""
         self.endpoint = endpoint
         self.fault: ReplicationError | None = None
         self.trouble = "not reached yet"
+        self._stop_file = stop_file
         self.gc_ts = 0
         self.last_news = time.monotonic()
         self._resolved = from_ts
@@ -199,6 +202,12 @@ class Tail:
             waiting.popleft()
 
     def _run(self) -> None:
+        try:
+            self._retry()
+        finally:
+            note_away(self._stop_file, self.endpoint.pump, "")
+
+    def _retry(self) -> None:
         failures = 0
         while not self._stopped:
             try:
@@ -212,6 +221,7 @@ class Tail:
                 return self._fail(
                     ProtocolViolation(f"Pump {self.endpoint.pump} at {self.endpoint.address} sent a message that cannot be read: {error!r}")
                 )
+            note_away(self._stop_file, self.endpoint.pump, self.trouble)
             failures = 0 if time.monotonic() - self.last_news < _BACKOFF.longest else failures + 1
             if not self._stopped:
                 time.sleep(_BACKOFF.pause(failures))
@@ -268,9 +278,11 @@ class Tail:
                         self._learn_sorted(records)
                     if (self._promised, self._raw_promised) != before:
                         self._rose_at = time.monotonic()
-                    self.trouble = ""
+                    back, self.trouble = bool(self.trouble), ""
                     self.last_news = time.monotonic()
                     self._changed.notify_all()
+                if back:
+                    note_away(self._stop_file, self.endpoint.pump, "")
             if not news and not pull.metadata().delivery:
                 self._mute += again and tip is None
                 self._ended_bare(from_ts)
@@ -430,11 +442,12 @@ def _max_ts(payload: bytes) -> int:
 class Tails:
     """The tails of all Pumps, under one condition that is notified of every change."""
 
-    def __init__(self, fail_on_data_loss: bool, join_below: int = _JOIN_BELOW) -> None:
-        """``join_below``: steps may be joined up to this size, since batches are cut between steps; above 64 KiB only if many."""
+    def __init__(self, fail_on_data_loss: bool, join_below: int = _JOIN_BELOW, stop_file: str = "") -> None:
+        """``join_below``: steps may be joined up to this size, since batches are cut between steps; above 64 KiB only if many. ``stop_file``: of ``Tail``."""
         self.changed = threading.Condition()
         self._fail_on_data_loss = fail_on_data_loss
         self._join_below = join_below
+        self._stop_file = stop_file
         self._tails: dict[str, Tail] = {}
 
     def follow(self, endpoints: Mapping[str, Endpoint], from_ts: int, start: BinlogOffset | None = None) -> None:
@@ -444,7 +457,7 @@ class Tails:
         for pump, endpoint in endpoints.items():
             if pump not in self._tails:
                 seen = seen_of(start, pump) if start is not None else None
-                self._tails[pump] = Tail(endpoint, from_ts, self.changed, self._fail_on_data_loss, self._join_below, seen)
+                self._tails[pump] = Tail(endpoint, from_ts, self.changed, self._fail_on_data_loss, self._join_below, seen, self._stop_file)
 
     def views(self, start: BinlogOffset) -> dict[str, TailView] | None:
         """Every Pump's view beyond ``start``; None while a Pump has not answered. Call with the condition held.

@@ -9,20 +9,21 @@ READ ONLY transaction, if the server supports them. Exit code 0: nothing hinders
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
 from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
-from pyspark_tidb_binlog.binlog_source.source.delivery import unfit
+from pyspark_tidb_binlog.binlog_source.source.delivery import serving, unfit
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.check.upstream_account import UpstreamSight, upstream_remarks
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, drainer_config
 from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest, drainer_options
-from pyspark_tidb_binlog.jobs.stream.upstream_cluster import StreamServers, servers_at
+from pyspark_tidb_binlog.jobs.stream.upstream_cluster import StreamServers, ports_at, servers_at
+from pyspark_tidb_binlog.schemas.alarms import NAMED
 from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo
-from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, ReplicationError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
@@ -47,7 +48,7 @@ from pyspark_tidb_binlog.sinks.mysql.inventory import Inventory, inventory_of
 from pyspark_tidb_binlog.sinks.mysql.moved_record import move_of
 from pyspark_tidb_binlog.sinks.mysql.own_tables import MADE, faults
 from pyspark_tidb_binlog.sinks.mysql.recorded_jobs import applied_at
-from pyspark_tidb_binlog.sinks.mysql.rights import WantedRights, may_write_read_only, missing_rights, read_grants, statements
+from pyspark_tidb_binlog.sinks.mysql.rights import Granted, WantedRights, may_write_read_only, missing_rights, read_grants, statements
 from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
@@ -90,61 +91,84 @@ def main(argv: Sequence[str]) -> int:
 def preflight(config: DrainerConfig, request: BootstrapRequest = NOTHING) -> Iterator[Remark]:
     """The remarks about a stream with these settings, in the order of the checks. ``request``: the tables to be copied first."""
     with contextlib.ExitStack() as closing:
-        upstream = _Upstream(config, closing)
+        upstream = UpstreamCheck(config, closing)
         yield from upstream.remarks()
-        yield from upstream_remarks(config, request, UpstreamSight(upstream.cluster_id, upstream.history, upstream.servers))
+        yield from upstream_remarks(config, request, upstream.sight)
         if config.apply.db_type not in ("mysql", "tidb"):
             yield note("syncer.db-type", f"{config.apply.db_type}: only the settings and the upstream are checked")
             return
         try:
             session = closing.enter_context(connect(config.target, config.apply))
         except ApplyError as error:
-            yield hinders("syncer.to", str(error), "correct host, port, user or password, or start the server")
+            yield hinders("syncer.to", str(error), NAMED["target-silent"].todo)
             return
-        with contextlib.suppress(ApplyError):  # TiDB has no such transactions
-            session.execute("START TRANSACTION READ ONLY")
-        yield from _Check(config, session, upstream, request).remarks()
+        yield from TargetCheck(config, session, upstream.sight, request).remarks()
 
 
-class _Upstream:
+class UpstreamCheck:
     """The cluster and its DDL history."""
 
     def __init__(self, config: DrainerConfig, closing: contextlib.ExitStack) -> None:
         self._config = config
         self._closing = closing
-        self.cluster_id = config.source.cluster_id
-        self._unfit: list[str] = []
-        self.history: SchemaHistory | None = None
-        self.servers: StreamServers = dict
+        self._tls = TlsSettings.of(config.source.security)
+        self.pumps: Mapping[str, str] = {}
+        """The address of each Pump that may answer."""
+        self.states: Mapping[str, str] = {}
+        """The registered state of each Pump; none without a registry."""
+        self.unfit: Mapping[str, str] = {}
+        """Why a Pump does not serve this stream."""
+        self._cluster_id = config.source.cluster_id
+        self._history: SchemaHistory | None = None
+        self._servers: StreamServers = dict
+        self.versions: Mapping[str, str] = {}
+        """The version of each TiDB server, by its address, if a status port reports them."""
+
+    @property
+    def sight(self) -> UpstreamSight:
+        """What is known so far."""
+        return UpstreamSight(self._cluster_id, self._history, self._servers)
 
     def remarks(self) -> Iterator[Remark]:
-        config = self._config
-        tls = TlsSettings.of(config.source.security)
-        if tls is not None:
-            tls.check(listens=True)
-        yield from self._tried("Pumps", self._ask_cluster, "start PD, the registry or the Pumps, or correct pd-urls or spark.pumps")
-        for what in self._unfit:
-            yield hinders(
-                "Pumps", what, "start this Pump, or correct its registered address, the settings in [security] or spark.cluster-id"
-            )
-        yield from self._tried("DDL history", lambda: self._read_history(tls), "start a TiDB server, or correct spark.tidb-status")
+        """What hinders on the upstream's side."""
+        if self._tls is not None:
+            self._tls.check(listens=True)
+        yield from self._tried("Pumps", self.ask_pumps, NAMED["registry-silent"].todo)
+        for what in self.unfit.values():
+            yield hinders("Pumps", what, NAMED["pump-unreachable"].todo)
+        yield from self._tried("DDL history", self.read_history, NAMED["history-silent"].todo)
 
-    def _tried(self, where: str, act: Callable[[], None], todo: str) -> Iterator[Remark]:
+    def _tried(self, where: str, act: Callable[[], object], todo: str) -> Iterator[Remark]:
         try:
             act()
         except ReplicationError as error:
             yield hinders(where, str(error), todo)
 
-    def _ask_cluster(self) -> None:
+    def ask_pumps(self) -> None:
+        """Learn the Pumps and the cluster's id, and whether each Pump serves this stream.
+
+        Raises:
+            PumpUnavailable: the registry does not answer.
+        """
         discovery = discovery_of(self._config.source)
         self._closing.callback(discovery.close)
-        self.cluster_id = self.cluster_id or discovery.cluster_id()
-        self._unfit = unfit(self._config.source, discovery, _ASK_SECONDS)
+        self._cluster_id = self._cluster_id or discovery.cluster_id()
+        self.pumps = serving(discovery)
+        self.states = discovery.states()
+        self.unfit = unfit(self._config.source, discovery, self.pumps, _ASK_SECONDS)
 
-    def _read_history(self, tls: TlsSettings | None) -> None:
-        where = history_at(self._config.source, tls, self._closing)
-        self.servers = partial(servers_at, where, tls)
-        self.history = HistoryFeed(where, None, tls).snapshot()
+    def read_history(self) -> SchemaHistory:
+        """The DDL history.
+
+        Raises:
+            HistoryUnavailable, PumpUnavailable: no status port answers.
+        """
+        where = history_at(self._config.source, self._tls, self._closing)
+        self._servers = partial(servers_at, where, self._tls)
+        self._history = HistoryFeed(where, None, self._tls).snapshot()
+        with contextlib.suppress(PumpUnavailable):
+            self.versions = ports_at(where, self._tls).versions()
+        return self._history
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +186,26 @@ class _Stand:
     """Remarks about DDLs that an earlier start has begun; ``applied`` contains them."""
 
 
-class _Check:
+@dataclass(frozen=True, slots=True)
+class TargetSeen:
+    """A target to which a stream writes."""
+
+    version: str
+    where: str
+    commit_ts: int
+    """The checkpoint; 0 = none."""
+    lease: str
+    """Who holds the lease, as ``LeaseRow.words``; empty = nobody."""
+    lacks: tuple[Remark, ...] | None
+    """What the account may not do, though the stream needs it; None = not known without the DDL history."""
+
+
+class TargetCheck:
     """The target, and what waits for it."""
 
-    def __init__(self, config: DrainerConfig, session: Session, upstream: _Upstream, request: BootstrapRequest) -> None:
+    def __init__(self, config: DrainerConfig, session: Session, upstream: UpstreamSight, request: BootstrapRequest = NOTHING) -> None:
+        with contextlib.suppress(ApplyError):  # TiDB has no such transactions
+            session.execute("START TRANSACTION READ ONLY")
         self._config = config
         self._request = request
         self._session = session
@@ -175,13 +215,13 @@ class _Check:
         self._where = to.socket or f"{to.host}:{to.port}"
 
     def remarks(self) -> Iterator[Remark]:
+        """All that there is to say before a start."""
         history = self._upstream.history
         there = inventory_of(self._session)
         stand = self._stand(history) if history is not None else None
-        grants = read_grants(str(line[0]) for line in self._session.query("SHOW GRANTS"))
+        grants = self._grants()
         wanted, account = self._wanted(stand, history), self._account()
-        yield from missing_rights(grants, wanted, account, self._where)
-        yield from self._refused_reads(account)
+        yield from self._lacks(wanted, grants, account)
         yield from self._own_tables()
         yield note(f"account {account} at {self._where}", "needs these rights, and no others", "; ".join(statements(wanted, account)))
         yield from judged(
@@ -203,20 +243,23 @@ class _Check:
             return
         yield from foreseen(self._session, waiting, config, there.engines, there.databases)
 
+    def seen(self) -> TargetSeen:
+        """What matters of it while a stream runs."""
+        history = self._upstream.history
+        cluster_id, known, _ = self._record()
+        lacks: tuple[Remark, ...] | None = None
+        if history is not None:
+            wanted = self._wanted(self._stand(history), history)
+            lacks = tuple(one for one in self._lacks(wanted, self._grants(), self._account()) if one.hinders)
+        held = lease.look(self._session, cluster_id, self._config.apply.checkpoint_schema)
+        words = held.words if held is not None and held.life else ""
+        return TargetSeen(self._session.version, self._where, known.commit_ts if known.known else 0, words, lacks)
+
     def _stand(self, history: SchemaHistory) -> _Stand:
         apply, session = self._config.apply, self._session
-        known = TargetProgress(0, True, 0, None, False)
-        cluster_id = self._upstream.cluster_id
+        cluster_id, known, remarks = self._record()
         refused: RefusedJobs = frozenset()
         outcomes: Outcomes = {}
-        remarks: list[Remark] = []
-        with _unless_absent():
-            table = table_in_target(self._config)
-            cluster_id = cluster_id or progress.only_cluster(session, apply.checkpoint_schema, table)
-            with _unless_absent():
-                known = progress.load(session, cluster_id, apply.checkpoint_schema, table)
-            moved, told = self._moved(cluster_id)
-            known, remarks = moved or known, told
         version = known.schema_version
         if not known.known:
             begin = self._config.source.starting_commit_ts
@@ -237,6 +280,20 @@ class _Check:
         kept = (table for table in live if table is not None and self._selection.keeps(table))
         tables = tuple(t for table in kept if (t := on_target(history, refused, table, table.version)) is not None)
         return _Stand(known, applied, refused, tables, outcomes, tuple(remarks))
+
+    def _record(self) -> tuple[int, TargetProgress, list[Remark]]:
+        """The cluster that the target is of, its checkpoint, and the remarks about where that is."""
+        known = TargetProgress(0, True, 0, None, False)
+        cluster_id, schema = self._upstream.cluster_id, self._config.apply.checkpoint_schema
+        remarks: list[Remark] = []
+        with _unless_absent():
+            table = table_in_target(self._config)
+            cluster_id = cluster_id or progress.only_cluster(self._session, schema, table)
+            with _unless_absent():
+                known = progress.load(self._session, cluster_id, schema, table)
+            moved, remarks = self._moved(cluster_id)
+            known = moved or known
+        return cluster_id, known, remarks
 
     def _moved(self, cluster_id: int) -> tuple[TargetProgress | None, list[Remark]]:
         """The record that counts if the settings move the record to another place; None: the record stays."""
@@ -262,7 +319,7 @@ class _Check:
             )
         held = lease.look(self._session, self._upstream.cluster_id, self._config.apply.checkpoint_schema) if found.known else None
         if held is not None and held.life:
-            yield note(self._where, f"the lease is held by {held.words}", "stop that Drainer before this one is started")
+            yield note(self._where, f"the lease is held by {held.words}", NAMED["lease-held"].todo)
 
     def _to_be_filled(self, history: SchemaHistory) -> Iterator[Remark]:
         yield note(self._where, "has no checkpoint: --bootstrap-all fills the target and creates missing databases and tables")
@@ -365,6 +422,13 @@ class _Check:
             asks_timestamp=self._config.apply.db_type == "tidb",
             marks=self._config.apply.loopback_control,
         )
+
+    def _grants(self) -> tuple[Granted, ...]:
+        return read_grants(str(line[0]) for line in self._session.query("SHOW GRANTS"))
+
+    def _lacks(self, wanted: WantedRights, grants: Sequence[Granted], account: str) -> Iterator[Remark]:
+        yield from missing_rights(grants, wanted, account, self._where)
+        yield from self._refused_reads(account)
 
     def _refused_reads(self, account: str) -> Iterator[Remark]:
         """The statements of a start that the server refuses: a proxy or a managed server may, despite GRANTs."""

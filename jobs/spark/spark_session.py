@@ -119,6 +119,8 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
         "spark.sql.session.timeZone": "UTC",
         # An empty batch would cost as much as a full one and achieve nothing.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        # What the source reports while there is no batch: a Pump that has died is named after a second, not after ten.
+        "spark.sql.streaming.noDataProgressEventInterval": "1000",
         STATE_STORE[0]: STATE_STORE[1],
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         # Each store has off-heap write buffers for every kind of state: this limits their total.

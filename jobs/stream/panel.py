@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
-from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, plain, seconds_in_words
+from pyspark_tidb_binlog.conf.units import duration_in_words
+from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, plain
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
 
@@ -124,10 +125,10 @@ def _stream_rows(facts: PanelFacts, width: int) -> Rows:
 def _lag(facts: PanelFacts, bars: int) -> Text:
     if not facts.progress.resolved_ts:
         return Text("-")
-    now = f"{seconds_in_words(facts.progress.lag_seconds):<9}"
+    now = f"{duration_in_words(facts.progress.lag_seconds):<9}"
     lags = facts.lags[-bars:]
     return (
-        Text(now) if len(lags) < 2 else Text.assemble(now, (sparkline(lags), "cyan"), (f"  highest {seconds_in_words(max(lags))}", "dim"))
+        Text(now) if len(lags) < 2 else Text.assemble(now, (sparkline(lags), "cyan"), (f"  highest {duration_in_words(max(lags))}", "dim"))
     )
 
 
@@ -148,7 +149,7 @@ def _pump_lines(pumps: Sequence[SeenPump]) -> list[Text]:
         if pump.trouble:
             lines.append(Text.assemble(plain(pump.name), " ", state, (f" not reachable: {plain(pump.trouble)}", "red"), overflow="fold"))
         else:
-            read = f" read up to {seconds_in_words(pump.lag_seconds)} ago" if pump.read_upto else " nothing read yet"
+            read = f" read up to {duration_in_words(pump.lag_seconds)} ago" if pump.read_upto else " nothing read yet"
             lines.append(Text.assemble(plain(pump.name), " ", state, read, overflow="fold"))
     if len(pumps) > _PUMPS:
         lines.append(Text(f"and {len(pumps) - _PUMPS:,} more", "dim"))

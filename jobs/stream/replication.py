@@ -36,12 +36,15 @@ from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
 from pyspark_tidb_binlog.binlog_source.stream import look_up, transactions, transactions_between
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
+from pyspark_tidb_binlog.jobs.entry import documents
 from pyspark_tidb_binlog.jobs.entry.cli import replication_error_in
 from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest
 from pyspark_tidb_binlog.jobs.entry.local_paths import local_path
 from pyspark_tidb_binlog.jobs.spark.jvm_heap import HeapAfterBigBatches
 from pyspark_tidb_binlog.jobs.spark.session_check import require_session
 from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
+from pyspark_tidb_binlog.jobs.stream.live_page import LivePage
+from pyspark_tidb_binlog.jobs.stream.page_state import PageFacts
 from pyspark_tidb_binlog.jobs.stream.report import Progress, as_json
 from pyspark_tidb_binlog.jobs.stream.resume import DeltaPlace, NothingApplied, ResumeState, check_no_gap, check_spark, first_ts
 from pyspark_tidb_binlog.jobs.stream.snapshot_taker import SnapshotTaker
@@ -63,7 +66,7 @@ from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, Delt
 from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
 from pyspark_tidb_binlog.sinks.delta.maintenance import DeltaMaintenance, Retention
 from pyspark_tidb_binlog.sinks.engine import keyed
-from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
+from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport, DdlNote
 from pyspark_tidb_binlog.sinks.mysql.lease import lease_of
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
 
@@ -132,10 +135,14 @@ class Replication:
         """The upstream's timestamp of now."""
         self._sink = sink_of(self._config, cluster_id, self._pause, self._now, spark, self._loader)
         self._sink.defer(self._note_nothing_applied)
-        self._applier = BatchApplier(spark, self._config, self._sink, self._feed, self._take_report)
+        self._applier = BatchApplier(spark, self._config, self._sink, self._feed, self._take_report, self._note_ddl)
         self._heap = HeapAfterBigBatches.of(spark, ATOMIC_BYTES)
         _warm_up(spark, self._config)
         self._counts = StreamProgress(self._sink, self._applier.clock, config.apply.log_row_data)
+        seen = PageFacts(
+            config.apply.drainer, words_for(self._config).where, config.apply.db_type, self.delivery, config.apply.log_row_data
+        )
+        self._page = LivePage(seen, self.progress, self._sink.kept)
         self._query: StreamingQuery | None = None
         self._delta: DeltaCheckpoint | None = None
         self._node: DrainerNode | None = None
@@ -163,6 +170,11 @@ class Replication:
     def commit_ts(self) -> int:
         """Everything up to here is in the target."""
         return self._sink.commit_ts
+
+    @property
+    def page_url(self) -> str:
+        """Where a browser sees this stream; empty before ``start``."""
+        return f"{'https' if self._tls else 'http'}://{self._node.address}/" if self._node is not None else ""
 
     @property
     def delivery(self) -> Delivery:
@@ -332,6 +344,8 @@ class Replication:
         if error is None:
             self.close()
         else:
+            if isinstance(error, ReplicationError) and not isinstance(error, Stopped):
+                self._page.ends(str(error))
             self._close_after_error()
 
     def _close_after_error(self) -> None:
@@ -353,11 +367,15 @@ class Replication:
         gate = self._gate = BatchGate()
         sight = StreamSight(
             commit_ts=lambda: self.commit_ts,
-            pump_positions=lambda: counts.pump_positions(self._query),
+            pump_positions=counts.pump_positions,
             applied_at=lambda: counts.applied_at,
             progress=lambda: as_json(self.progress()),
-            metrics=lambda: counts.metrics_text(self._query),
+            metrics=counts.metrics_text,
+            page=self._page.state,
+            document=documents.text_of,
         )
+        self._page.start()
+        self._closing.callback(self._page.close)
         controls = StreamControls(
             pause=gate.shut,
             resume=gate.open,
@@ -420,12 +438,17 @@ class Replication:
 
     def _take_report(self, report: BatchReport) -> None:
         self._counts.take(report)
+        self._page.take(report)
         self._reported_ts = report.upto_ts
         if self._delta is None:
             self._waiting.append(report)
         else:
             self._record(report)
         self._heap.note(report)
+
+    def _note_ddl(self, note: DdlNote) -> None:
+        self._counts.note_ddl(note)
+        self._page.note_ddl(note)
 
     def _record(self, report: BatchReport) -> None:
         assert self._delta is not None

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
+from pyspark_tidb_binlog.conf.units import duration_in_words
 from pyspark_tidb_binlog.schemas.events import as_time, physical_ms
 from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
 
@@ -53,6 +54,12 @@ class Progress:
     ddls: int = 0
     holding: str = ""
     """The stage or the Pump that holds resolved_ts back, in words; empty = nothing does."""
+    held_stage: str = ""
+    """Where that is: ``read``, ``history``, ``plan``, ``apply`` or ``ddl`` of a batch; ``source`` between two batches; ``pair``: what is read and not released
+    is as much as may be.
+    """
+    held_pump: str = ""
+    """The Pump among it; empty = it is not a single Pump's."""
     findings: int = 0
     """Number of findings: rows and values that do not match, DDLs not fully applied, lost binlogs."""
     newest_findings: tuple[str, ...] = ()
@@ -73,6 +80,8 @@ class Progress:
     """The progress of the copy in numbers; None = no copy runs, or it is not known yet."""
     stalled: str = ""
     """Which services do not answer, in words: the target, Pumps, the registry, the DDL history; empty = none is known to be silent."""
+    still_seconds: float = 0.0
+    """Since when no batch was applied. Idle Pumps promise something every few seconds, so it is small while nothing is held back."""
 
     def __str__(self) -> str:
         """One line."""
@@ -102,9 +111,10 @@ def unanswered(reported: Mapping[str, Any]) -> str:
     return f"Pump {', '.join(sorted(away))}" if away else "the registry" if reported.get("registry") else ""
 
 
-def pumps_of(reported: Mapping[str, Any], now: float) -> tuple[SeenPump, ...]:
-    """The Pumps, from what the source reports of them; ``now``: seconds since the epoch."""
+def pumps_of(reported: Mapping[str, Any], now: float, resolved_ts: int = 0) -> tuple[SeenPump, ...]:
+    """The Pumps, from what the source reports of them between two batches; ``now``: seconds since the epoch. ``resolved_ts``: every Pump was read up to here."""
     promises, states, away = (reported.get(name) or {} for name in ("promises", "states", "unreachable"))
+    promises = {pump: max(promise, resolved_ts) for pump, promise in promises.items()}
     names = sorted({*promises, *away})
     return tuple(SeenPump(n, states.get(n, ""), promises.get(n, 0), age_of(promises.get(n, 0), now), away.get(n, "")) for n in names)
 
@@ -131,7 +141,7 @@ def render_line(progress: Progress, width: int = 0) -> str:
         return _wrapped(plain(progress.bootstrap), width)
     at = as_time(progress.resolved_ts) if progress.resolved_ts else "nothing yet"
     parts = [
-        f"lag {seconds_in_words(progress.lag_seconds)}" if progress.resolved_ts else "lag -",
+        f"lag {duration_in_words(progress.lag_seconds)}" if progress.resolved_ts else "lag -",
         f"{progress.rows_per_second:,.0f} rows/s",
         f"resolved {at}",
         f"{progress.row_events:,} rows",
@@ -181,7 +191,7 @@ def render_summary(progress: Progress, seconds: float) -> str:
     rate = progress.row_events / seconds if seconds > 0 else 0.0
     lines = [
         f"{progress.transactions:,} transactions, {progress.row_events:,} row events and {progress.ddls:,} DDLs "
-        f"in {progress.batches:,} batches, {seconds_in_words(seconds)} ({rate:,.0f} rows/s)",
+        f"in {progress.batches:,} batches, {duration_in_words(seconds)} ({rate:,.0f} rows/s)",
         f"target is at {as_time(progress.resolved_ts)} UTC (TSO {progress.resolved_ts})"
         if progress.resolved_ts
         else "target is unchanged: no batch was applied",
@@ -190,12 +200,3 @@ def render_summary(progress: Progress, seconds: float) -> str:
         lines.append(f"{progress.findings:,} findings (Delta table `findings`), the newest:")
         lines.extend(f"  - {plain(text)}" for text in progress.newest_findings)
     return "\n".join(lines)
-
-
-def seconds_in_words(value: float) -> str:
-    """A duration as text, such as ``0.3 s`` or ``2.0 h``."""
-    if value < 120:
-        return f"{value:.1f} s"
-    if value < 7200:
-        return f"{value / 60:.1f} min"
-    return f"{value / 3600:.1f} h"

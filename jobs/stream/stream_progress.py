@@ -16,11 +16,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
 from pyspark_tidb_binlog.binlog_source.drainer.drainer_metrics import AppliedBatch, DrainerMetrics
-from pyspark_tidb_binlog.binlog_source.source.read_notes import waiting
+from pyspark_tidb_binlog.binlog_source.source.read_notes import away, waiting
 from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, age_of, held_by, one_ddl, pumps_of, unanswered
 from pyspark_tidb_binlog.schemas.findings import in_words
-from pyspark_tidb_binlog.sinks.engine.batch_report import IDLE, BatchReport, Stage, StageClock
+from pyspark_tidb_binlog.sinks.engine.batch_report import IDLE, REFUSED, BatchReport, DdlNote, Stage, StageClock
 from pyspark_tidb_binlog.sinks.sink import Sink
 
 _RATE_SECONDS = 5.0
@@ -40,6 +40,8 @@ class StreamProgress:
         self._fakes_sent = 0
         self._pumps: tuple[SeenPump, ...] = ()
         """As the source has reported them last: while the registry is away it reports none."""
+        self._source: Mapping[str, Any] = {}
+        """What the source has reported last."""
         self._recent: deque[tuple[float, int]] = deque(maxlen=64)
         self._lock = threading.Lock()
         self._metrics = DrainerMetrics(lambda: sink.commit_ts)
@@ -47,6 +49,9 @@ class StreamProgress:
         """The newest batches."""
         self.applied_at = time.monotonic()
         """``time.monotonic`` when a transaction or DDL was applied last, or the stream was made."""
+        self._advanced_at = self.applied_at
+        """The same of a batch, which may be empty, or of a step of it."""
+        self._stood_at = 0
 
     def take(self, report: BatchReport) -> None:
         """Count a batch that is in the target."""
@@ -60,11 +65,11 @@ class StreamProgress:
                 ddls=self._totals.ddls + report.ddls,
                 findings=self._totals.findings + len(report.findings),
                 newest_findings=(self._totals.newest_findings + words)[-_SHOWN_FINDINGS:],
-                last_ddl=one_ddl(report.last_ddl) or self._totals.last_ddl,
             )
             self._recent.append((time.monotonic(), report.row_events))
+        self._advanced_at = time.monotonic()
         if report.transactions or report.ddls:
-            self.applied_at = time.monotonic()
+            self.applied_at = self._advanced_at
         self._metrics.applied(
             AppliedBatch(
                 report.upto_ts,
@@ -77,18 +82,23 @@ class StreamProgress:
         )
         self.reports.append(report)
 
+    def note_ddl(self, note: DdlNote) -> None:
+        """A DDL was applied, skipped or refused."""
+        if note.fate != REFUSED:
+            with self._lock:
+                self._totals = dataclasses.replace(self._totals, last_ddl=one_ddl(note.query))
+
     def told_state(self, state: NodeState) -> None:
         """The node's state is now this one."""
         self._metrics.state = state
 
-    def pump_positions(self, query: StreamingQuery | None) -> Mapping[str, int] | None:
-        """The newest ts received from each Pump; None before they have answered."""
-        promises: Mapping[str, int] | None = _reported(query).get("promises")
+    def pump_positions(self) -> Mapping[str, int] | None:
+        """The newest ts received from each Pump; None before they have answered. As ``progress`` has read them last: a JVM that hangs holds nobody up."""
+        promises: Mapping[str, int] | None = self._source.get("promises")
         return promises
 
-    def metrics_text(self, query: StreamingQuery | None) -> bytes:
-        """Prometheus' text."""
-        self._metrics.pumps(_reported(query))
+    def metrics_text(self) -> bytes:
+        """Prometheus' text; what the source has reported is as old as in ``pump_positions``."""
         return self._metrics.text()
 
     def progress(self, query: StreamingQuery | None, gate: BatchGate | None) -> Progress:
@@ -98,9 +108,13 @@ class StreamProgress:
         now = time.monotonic()
         rows = sum(n for at, n in recent if now - at <= _RATE_SECONDS)
         resolved = self._sink.commit_ts
-        reported = _reported(query)
-        holding, stalled = self._holding(reported, gate)
-        self._pumps = pumps_of(reported, time.time()) or self._pumps
+        if resolved != self._stood_at:
+            # A batch of many steps moves the target long before it ends.
+            self._stood_at, self._advanced_at = resolved, now
+        reported = self._source = _reported(query)
+        held = self._held(reported, gate)
+        self._pumps = pumps_of(reported, time.time(), resolved) or self._pumps
+        missing = away(gate.file) if gate is not None else {}
         self._metrics.pumps(reported)
         self._fakes_sent = max(self._fakes_sent, sum((reported.get("woken") or {}).values()))
         return dataclasses.replace(
@@ -109,25 +123,40 @@ class StreamProgress:
             lag_seconds=age_of(resolved, time.time()),
             rows_per_second=rows / _RATE_SECONDS,
             fakes_sent=self._fakes_sent,
-            holding=holding,
+            holding=held.words,
+            held_stage=held.stage,
+            held_pump=held.pump,
             state=self._metrics.state.value,
-            pumps=self._pumps,
-            stalled=stalled,
+            pumps=tuple(p if p.trouble else dataclasses.replace(p, trouble=missing.get(p.name, "")) for p in self._pumps),
+            stalled=held.stalled,
+            still_seconds=now - self._advanced_at,
         )
 
-    def _holding(self, reported: Mapping[str, Any], gate: BatchGate | None) -> tuple[str, str]:
-        """What holds progress, and what outside does not answer."""
+    def _held(self, reported: Mapping[str, Any], gate: BatchGate | None) -> "_HeldAt":
         if (error := self._sink.waiting_for) is not None:
-            return str(error), str(error)
+            return _HeldAt(str(error), Stage.APPLY, stalled=str(error))
         stage = self._clock.stage
-        if gate is not None and (stage in IDLE or stage is Stage.READ) and (away := waiting(gate.file)):
-            return away, away
+        if gate is not None and (stage in IDLE or stage is Stage.READ) and (read := waiting(gate.file)):
+            return _HeldAt(read.words, Stage.READ, read.pump, read.words)
         outside = unanswered(reported)
         if stage not in IDLE:
-            return stage.value, outside
+            return _HeldAt(stage.value, stage, stalled=outside)
         if (state := self._metrics.state) is not NodeState.ONLINE:
-            return f"an operator ({state.value})", outside
-        return held_by(reported) or (stage.value if stage is Stage.START else ""), outside
+            return _HeldAt(f"an operator ({state.value})", "source", stalled=outside)
+        words = held_by(reported) or (stage.value if stage is Stage.START else "")
+        unreachable = sorted(reported.get("unreachable") or {})
+        pump = reported.get("held_by") or (unreachable[0] if len(unreachable) == 1 else "")
+        return _HeldAt(words, "" if not words else "pair" if reported.get("holding") else "source", pump, outside)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _HeldAt:
+    """What holds progress, and what outside does not answer."""
+
+    words: str
+    stage: str
+    pump: str = ""
+    stalled: str = ""
 
 
 def _reported(query: StreamingQuery | None) -> dict[str, Any]:

@@ -76,6 +76,7 @@ def _lake(
         # Not at the top: whoever has no delta-rs may ask for the other sinks.
         from pyspark_tidb_binlog.sinks.bootstrap.lake_load import LakeLoad
         from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
+        from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
         from pyspark_tidb_binlog.sinks.lake.mirror_load import TableLoads
     except ModuleNotFoundError as error:
         raise ConfigError(
@@ -93,7 +94,9 @@ def _lake(
         days_or_duration(config.delta_retention),
     )
     loads = TableLoads(loader.of_first_lake, LakeLoad(loader.of_cluster, loader.gc_held, spark).at) if loader is not None else None
-    return LakeSink(settings, pause, loads)
+    # Spark's commits to a store are not tried.
+    large = LargeMirrors(spark) if spark is not None and "://" not in config.files.dir else None
+    return LakeSink(settings, pause, loads, large)
 
 
 def _topic(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None], spark: "SparkSession | None") -> Topic:

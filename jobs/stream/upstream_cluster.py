@@ -21,9 +21,18 @@ def servers_at(where: str | Callable[[], Sequence[str]], tls: TlsSettings | None
     Raises:
         PumpUnavailable: no status port answers, or the history is a file.
     """
+    return ports_at(where, tls).servers()
+
+
+def ports_at(where: str | Callable[[], Sequence[str]], tls: TlsSettings | None) -> StatusPorts:
+    """The status ports at ``where``, of the DDL history.
+
+    Raises:
+        PumpUnavailable: the history is a file, or PD does not answer.
+    """
     if isinstance(where, str) and "://" not in where:
         raise PumpUnavailable(f"the DDL history is the file {where}, so no TiDB server of the stream's cluster is known")
-    return StatusPorts(status_ports(where) if isinstance(where, str) else where(), tls).servers()
+    return StatusPorts(status_ports(where) if isinstance(where, str) else where(), tls)
 
 
 def unverified(upstream: SnapshotSource, cluster_id: int, known: StreamServers) -> str:

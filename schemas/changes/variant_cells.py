@@ -320,8 +320,12 @@ def _array(values: npt.NDArray[Any], there: Flags) -> pa.Array:
     return pa.array(values) if there.all() else pa.array(values, mask=~there)
 
 
+def date_texts(column: ColumnInfo, cells: pa.Array) -> pa.StringArray:
+    """The dates of a column as the upstream shows them."""
+    return _text(cells, digits_of(column))
+
+
 def _text(cells: pa.Array, digits: int) -> pa.StringArray:
-    """Dates as the upstream shows them."""
     if pa.types.is_date(cells.type):
         return cells.cast(pa.string())
     local = cells.view(pa.int64()).view(pa.timestamp("us"))

@@ -1,8 +1,8 @@
 """Prepares the target's tables before their rows are copied: creates them as they are upstream at the snapshot, or empties them. [db]
 
 Promises: a table that was there before a copy is never dropped, so it keeps its own partitions, keys and triggers. For a first load it must be
-empty; for a table of a running stream its rows are removed. A missing table is created from the upstream's own text, or, if the target refuses
-the text, from its columns and keys. Everything runs under the lock of DDLs and after a check of the lease, and may be repeated.
+empty; for a table of a running stream its rows are removed. A missing table is created from its definition, or, if the target refuses that, without
+partitions, foreign keys and indexes over expressions. Everything runs under the lock of DDLs and after a check of the lease, and may be repeated.
 """
 
 import logging
@@ -17,12 +17,12 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, Ret
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, TableInfo
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.derive import create_table
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Rewritten
 from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import comparing_as_upstream
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, Subject, rewrite
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, referring, rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import with_autocommit
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
@@ -163,9 +163,9 @@ class TargetTables:
             if wanted.target.info.is_view or wanted.target.info.is_sequence:
                 raise
             _log.warning(
-                "%s: the target refuses the CREATE TABLE text, so the table is created from its columns and keys: %s", wanted.label, error
+                "%s: the target refuses the CREATE TABLE, so the table is created of its columns and keys alone: %s", wanted.label, error
             )
-            self._send(wanted, create_table(wanted.target.schema, named(wanted.target), self._dialect))
+            self._send(wanted, create_table(wanted.target.schema, named(wanted.target), self._dialect, plain=True))
 
     def _send(self, wanted: WantedTable, statement: Rewritten) -> None:
         for loss in statement.losses:
@@ -179,6 +179,8 @@ class TargetTables:
         found = as_found(wanted.target, there, partial=True, keyed=False) if there is not None else wanted.target
         missing = "" if isinstance(found, Misfit) else ", ".join(left_out(wanted.target, found))
         why = found.why if isinstance(found, Misfit) else f"it has no column {missing}" if missing else ""
+        if not isinstance(found, Misfit) and (plain := left_out(found, wanted.target)):
+            why = why or f"it does not compute {', '.join(plain)}, and a copy has no values for that"
         if not why and there is not None:
             strange = inexact(wanted.target, there)
             why = ", ".join(one.words for one in strange if one.key or self._apply.on_finding == "stop")
@@ -244,7 +246,9 @@ def statement_of(wanted: WantedTable, dialect: Dialect, routes: Routes) -> Rewri
         multiple_table_infos=(),
         finished_ts=0,
     )
-    subject = Subject(job, wanted.create_text, target.schema, target.name, (), (target,), routes=routes, home=source.schema)
+    # What its foreign keys refer to has routes, too.
+    after = replace(referring(source, routes.target), schema=target.schema, name=target.name)
+    subject = Subject(job, wanted.create_text, target.schema, target.name, (), (after,), routes=routes, home=source.schema)
     return rewrite(subject, dialect, restored=False)
 
 

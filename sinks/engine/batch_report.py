@@ -29,6 +29,7 @@ class Stage(enum.StrEnum):
 
 IDLE = frozenset({Stage.START, Stage.WAIT})
 """The stages in which no batch is being applied."""
+REFUSED = "refused"
 
 
 class StageClock:
@@ -87,8 +88,21 @@ class BatchReport:
     """Wall-clock seconds by stage: ``read`` (source to row events), ``plan`` (``plan+delete`` if applied in parts), ``relay``, ``write``, ``ddl``."""
     findings: tuple[Finding, ...] = ()
     """Where the target or the Pumps deviate from the binlogs."""
-    last_ddl: str = ""
-    """The text of the newest DDL; empty = the batch has none."""
+    tables: Mapping[str, int] = field(default_factory=dict)
+    """Row events by table, ``DB.TABLE`` upstream."""
+
+
+@dataclass(frozen=True, slots=True)
+class DdlNote:
+    """What became of one DDL."""
+
+    commit_ts: int
+    query: str
+    """Its text as a binlog has it: strings have no escapes."""
+    fate: str
+    """``executed`` or another one of ``DdlResult.fate``; ``REFUSED``: the stream stops there."""
+    words: str = ""
+    """What the target lacks of it, or why it was refused and what to do; may contain row data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +127,7 @@ class BatchCounts:
     rows_written: int = 0
     ddls: int = 0
     findings: list[Finding] = field(default_factory=list)
-    last_ddl: str = ""
+    tables: Mapping[str, int] = field(default_factory=dict)
 
     def begin(self, transactions: int, row_events: int, row_bytes: int, findings: Sequence[Finding]) -> None:
         """What the batch brings, known before any of it is applied."""

@@ -216,6 +216,16 @@ def plan_steps(
     return planner.finish()
 
 
+def events_by_table(tables: Sequence[TableActivity], steps: Sequence[RowsStep | DdlStep]) -> dict[str, int]:
+    """Row events of the tables that ``steps`` write, as ``DB.TABLE`` upstream."""
+    names = {i: f"{table.schema}.{table.name}" for step in steps if isinstance(step, RowsStep) for i, table in step.tables.items()}
+    found: dict[str, int] = {}
+    for activity in tables:
+        if name := names.get(activity.table_id):
+            found[name] = found.get(name, 0) + activity.events
+    return found
+
+
 def replay_steps(
     span: tuple[int, int], tables: Sequence[TableActivity], history: SchemaHistory, applied: AppliedJobs
 ) -> tuple[tuple[DdlStep, ...], RowsStep]:

@@ -22,7 +22,7 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time, moment_of, ts_at
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published, TablePlace, readable
-from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, scanned
+from pyspark_tidb_binlog.sinks.lake.ledger import REFUSES_OLD, Ledger, scanned
 from pyspark_tidb_binlog.sinks.lake.moments import MIRRORED, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, identity, mirror_schema, net_changes
 
@@ -36,7 +36,7 @@ class LakeAt:
     """The tables as they were at one moment."""
 
     def __init__(self, spark: SparkSession, directory: str, published: Published, commit_ts: int) -> None:
-        """``commit_ts``: the moment. ``Lake`` makes it."""
+        """``commit_ts``: the moment. ``LakeNow`` makes it."""
         self._spark = spark
         self._directory = directory
         self._published = published
@@ -142,21 +142,17 @@ class LakeAt:
         return pa.Table.from_batches(batches, reader.schema)
 
 
-class Lake(LakeAt):
-    """A lake, at the newest moment that it had when this was made, or ``refresh`` was called.
-
-    lake = Lake(spark, "/data/lake")
-    lake.table("shop.orders").count()
-    lake.at("2026-11-20T12:00:00").table("shop.orders").show()
-    """
+class LakeNow(LakeAt):
+    """A lake, at the newest moment that it had when this was made, or ``refresh`` was called."""
 
     def __init__(self, spark: SparkSession, directory: str | Path) -> None:
-        """``directory``: path or URI of the lake (``syncer.to.dir``).
+        """``directory``: path or URI of the lake (``syncer.to.dir``). From then on ``spark`` reads old versions of any Delta table.
 
         Raises:
             ConfigError: it is no lake, or nothing was published yet.
         """
         place = str(directory).rstrip("/")
+        spark.conf.set(REFUSES_OLD, "false")
         super().__init__(spark, place, *_newest(place))
 
     def refresh(self) -> None:
@@ -169,7 +165,7 @@ class Lake(LakeAt):
         Raises:
             ConfigError: it is before the first moment that was published, or that is kept, or above this lake's moment.
         """
-        ts, first, kept_ts = _ts_of(when), self._published.first_ts, self._published.kept_ts
+        ts, first, kept_ts = ts_of(when), self._published.first_ts, self._published.kept_ts
         if first is not None and first <= kept_ts and ts < kept_ts:
             raise ConfigError(
                 f"the lake {self._directory} keeps its tables from {as_time(kept_ts)} ({kept_ts}) on, so there are none at {when}; lake.changes() "
@@ -217,7 +213,8 @@ def _marked(rows: pa.Table, info: TableInfo, names: list[str]) -> pa.Table | Non
     return pa.Table.from_arrays([net.gone, *net.found_by.columns, *images], names=names)
 
 
-def _ts_of(when: str | int | datetime.datetime) -> int:
+def ts_of(when: str | int | datetime.datetime) -> int:
+    """The ts that ``when`` means, as ``LakeNow.at`` takes it."""
     if isinstance(when, datetime.datetime):
         return ts_at("at", when.isoformat(), last=True)
     return int(when) if isinstance(when, int) or when.strip().isdigit() else ts_at("at", when, last=True)

@@ -32,6 +32,7 @@ from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.late_record import LateRecord, Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
 from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState, LakeWriter
+from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
 from pyspark_tidb_binlog.sinks.lake.ledger import CommitUnclear, Ledger, LiveFile, WrittenPart, without_logs
 from pyspark_tidb_binlog.sinks.lake.ledger_parts import parts_of
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ddl_row, ledger_rows
@@ -39,7 +40,7 @@ from pyspark_tidb_binlog.sinks.lake.mirror_load import TableLoads
 from pyspark_tidb_binlog.sinks.lake.mirrors import MUCH, Mirrors
 from pyspark_tidb_binlog.sinks.lake.upkeep import Upkeep
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
-from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
+from pyspark_tidb_binlog.sinks.sink import DdlResult, KeptTable, Opened, Sink, TargetProgress
 from pyspark_tidb_binlog.sinks.translate.binlog_format import name_of
 
 _log = logging.getLogger(__name__)
@@ -76,14 +77,22 @@ class LakeSettings:
 class LakeSink(Sink):
     """One stream into one lake."""
 
-    def __init__(self, settings: LakeSettings, pause: Callable[[float], None] = time.sleep, loads: TableLoads | None = None) -> None:
-        """Nothing is read or written before ``open``. ``pause``: waits for so many seconds, or raises to end the wait. ``loads``: of ``Mirrors``."""
+    def __init__(
+        self,
+        settings: LakeSettings,
+        pause: Callable[[float], None] = time.sleep,
+        loads: TableLoads | None = None,
+        large: LargeMirrors | None = None,
+    ) -> None:
+        """Nothing is read or written before ``open``. ``pause``: waits for so many seconds, or raises to end the wait. ``loads``, ``large``: of ``Mirrors``."""
         self._settings = settings
         self._loads = loads
         self._pause = pause
         self._ledger = Ledger(settings.directory)
         every = settings.mirror_interval
-        self._mirrors = Mirrors(settings.directory, every, settings.retention, settings.selection, loads) if every is not None else None
+        self._mirrors = (
+            Mirrors(settings.directory, every, settings.retention, settings.selection, loads, large) if every is not None else None
+        )
         self._late = LateRecord()
         self._lock = threading.Lock()
         """Held while the ledger is used."""
@@ -129,6 +138,10 @@ class LakeSink(Sink):
             # The stream may be further by steps without rows, which are recorded together.
             self._mirrors.load(tables, self._state.commit_ts or 0, absent=absent)
 
+    def kept(self) -> Sequence[KeptTable]:
+        """The mirrors (``Sink.kept``)."""
+        return self._mirrors.kept if self._mirrors is not None else ()
+
     def defer(self, note: Note) -> None:
         """Record the end of steps without rows at most every few seconds (``Sink.defer``)."""
         self._late.note = note
@@ -156,14 +169,16 @@ class LakeSink(Sink):
     def apply_ddl(self, step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> DdlResult:
         """The DDL's row, and its record (``Sink.apply_ddl``)."""
         self._require_held()
+        fate = "already there"
         if self._state.applied.executes(step.job):
             if step.commit_ts < self._commit_ts:
                 raise ApplyError(f"cannot record DDL job {step.job.id} at {step.commit_ts}: the lake stands at {self._commit_ts}")
             unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT) or step.skip_ts in self._settings.ignored_ts
             rows = [] if unwanted or not self._settings.sync_ddl else [ddl_row(step, self._name(step, history))]
             self._step(step.commit_ts, step.applied, rows, changes=MUCH * len(rows))
+            fate = "recorded"
         self._commit_ts = max(self._commit_ts, step.commit_ts)
-        return DdlResult()
+        return DdlResult(fate=fate)
 
     def silent_losses(self, history: SchemaHistory, after_version: int, upto_version: int) -> Sequence[str]:
         """None: DDLs are kept as they are."""

@@ -48,6 +48,8 @@ APP = "tidb_binlog"
 """The one application of a ledger's transactions, and the name of the state in a commit."""
 KEPT_HOURS = 3
 """How long a file stays that no version needs, for those who read an older one, and for a commit that is to come."""
+REFUSES_OLD = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
+"""Of a Spark session: whether it refuses versions that are older than ``KEPT_HOURS``. The files of those that are published stay (``old_versions``)."""
 LOG_VERSIONS = 2_000
 """Versions that the log keeps. Readers go by commit_ts, and on a local disk each commit lists all of the log: 2 ms per 1,000 files."""
 LOG_SECONDS = 60.0
@@ -353,11 +355,12 @@ def in_log(table: DeltaTable, version: int) -> bool:
 
 
 def remove_files(uri: str, store: pafs.FileSystem, paths: Iterable[str]) -> None:
-    """Remove files of a table, which may have gone before, and the directories that are empty then."""
+    """Remove files of a table, which may have gone before, the sums that Spark has put beside them, and the directories that are empty then."""
     for path in sorted(paths):
         with suppress(FileNotFoundError):
             store.delete_file(path)
         if "://" not in uri:
+            Path(uri, path).with_name(f".{Path(path).name}.crc").unlink(missing_ok=True)
             for directory in Path(path).parents[:-1]:
                 with suppress(OSError):
                     Path(uri, directory).rmdir()
@@ -370,7 +373,7 @@ def shorten_log(store: pafs.FileSystem, upto: int, kept: Collection[int] = ()) -
     """
     before = time.time() - LOG_SECONDS
     for entry in sorted(store.get_file_info(pafs.FileSelector("_delta_log")), key=lambda entry: entry.base_name):
-        number = entry.base_name[:20]
+        number = entry.base_name.removeprefix(".")[:20]
         if number.isdecimal() and int(number) <= upto and int(number) not in kept and entry.mtime_ns < before * 1e9:
             store.delete_file(entry.path)
 

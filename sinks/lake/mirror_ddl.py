@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, digits_of, kind_of, missing_value
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, digits_of, image_schema, kind_of, missing_value
 from pyspark_tidb_binlog.schemas.changes.former_types import fitted
+from pyspark_tidb_binlog.schemas.changes.row_images import image_cells
 from pyspark_tidb_binlog.schemas.changes.typed_cells import is_date, type_of, typed
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.table_changes import AddColumn, RenameColumn, diff
@@ -75,6 +76,25 @@ class ColumnMoves:
         for column, source in zip(self.after.target_columns(), self.sources, strict=True):
             cells.append(_constant(column, len(rows)) if source is None else _converted(source, column, rows.column(source.name)))
         return pa.RecordBatch.from_arrays(cells, schema=schema)
+
+    def carried(self, images: pa.RecordBatch) -> pa.RecordBatch:
+        """Decoded images of rows (``schemas.arrowtypes``) as they are afterwards.
+
+        Raises:
+            Unfollowed: a value would change.
+        """
+        cells = []
+        for column, source in zip(self.after.target_columns(), self.sources, strict=True):
+            if source is None:
+                cells.append(pa.array([missing_value(column, None)] * len(images), kind_of(column).arrow))
+            elif _same(source, column):
+                cells.append(images.column(source.name))
+            else:
+                found = typed(source, images.column(source.name))
+                if found.odd is not None:
+                    raise Unfollowed(f"column {column.name} was converted from {source.name}, which had dates that no calendar has")
+                cells.append(image_cells(column, _converted(source, column, found.values)))
+        return pa.RecordBatch.from_arrays(cells, schema=image_schema(self.after.target_columns()))
 
 
 def _same(old: ColumnInfo, new: ColumnInfo) -> bool:

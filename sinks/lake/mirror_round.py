@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -24,6 +24,7 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType
 from pyspark_tidb_binlog.schemas.errors import LeaseLost, Stopped
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed, rows_of_partitions
 from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater
 from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, GONE, MirrorTable, Stamp, is_error
@@ -31,6 +32,7 @@ from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, LOADING, MIRRORED, S
 from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges, hidden_column, mirror_schema, net_changes
 from pyspark_tidb_binlog.sinks.lake.row_pieces import RowPieces
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+from pyspark_tidb_binlog.sinks.sink import KeptTable
 
 _log = logging.getLogger(__name__)
 
@@ -48,9 +50,9 @@ _NOT_FROM_THE_BEGINNING = "the ledger does not hold the table's rows from its be
 class OpenMirrors:
     """The mirrors of a lake that one writer has open."""
 
-    def __init__(self, lake: str, selection: Selection) -> None:
-        """``lake``: path or URI without a slash at its end."""
-        self._lake, self._selection = lake, selection
+    def __init__(self, lake: str, selection: Selection, large: LargeMirrors | None = None) -> None:
+        """``lake``: path or URI without a slash at its end. ``large``: of ``MirrorTable``."""
+        self._lake, self._selection, self._large = lake, selection, large
         self.epoch = 0
         """The writer's."""
         self._handles: dict[str, MirrorTable] = {}
@@ -75,15 +77,29 @@ class OpenMirrors:
         found = self._handles.get(table.path)
         if found is None or found.version != table.version or not found.is_there:
             assert table.version is not None
-            found = MirrorTable.at(self.uri(table.path), table.version, stamp)
+            found = MirrorTable.at(self.uri(table.path), table.version, stamp, self._large)
             self.keep(table.path, found)
         return found
+
+    def created(self, path: str, schema: pa.Schema, stamp: Stamp) -> MirrorTable:
+        """A mirror without rows."""
+        return MirrorTable.created(self.uri(path), schema, stamp, self._large)
 
     def keep(self, path: str, table: MirrorTable) -> None:
         """Remember a handle."""
         if len(self._handles) >= _HANDLES:
             self._handles.clear()
         self._handles[path] = table
+
+    def kept(self, tables: Mapping[int, MirrorState], before: Sequence[KeptTable]) -> tuple[KeptTable, ...]:
+        """The tables that are there; a mirror that is not open keeps the size that it had in ``before``."""
+        sizes = {table.name: table.bytes for table in before}
+        found = []
+        for table in (table for table in tables.values() if table.state != DROPPED):
+            name, handle = f"{table.database}.{table.table}", self._handles.get(table.path)
+            size = handle.bytes if handle is not None else sizes.get(name)
+            found.append(KeptTable(name, size, table.upto_ts, table.state, table.why or ""))
+        return tuple(found)
 
     def new_path(self, table: MirrorState) -> str:
         """Where nothing is or will be: what a failure leaves there goes by ``discard``, what a death leaves by ``old_versions``."""
@@ -351,7 +367,7 @@ class Round:
         """A new mirror."""
         assert table.info is not None
         path, schema, stamp = self._mirrors.new_path(table), mirror_schema(table.info), self._mirrors.stamp(ts)
-        mirror = MirrorTable.created(self._mirrors.uri(path), schema, stamp)
+        mirror = self._mirrors.created(path, schema, stamp)
         if rows := list(batches):
             mirror.append(pa.Table.from_batches(rows, schema), stamp)
         self._mirrors.keep(path, mirror)

@@ -28,6 +28,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, laid_out
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors, SparkFailed
 from pyspark_tidb_binlog.sinks.lake.ledger import (
     APP,
     FULL,
@@ -50,8 +51,8 @@ from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges
 
 _log = logging.getLogger(__name__)
 
-FAULTS = (DeltaError, OSError)
-"""What delta-rs raises: for a lost race, too."""
+FAULTS = (DeltaError, OSError, SparkFailed)
+"""What delta-rs and Spark raise: for a lost race, too."""
 GONE = TableNotFoundError
 """What it raises where a table's directory was removed."""
 
@@ -67,6 +68,13 @@ _SETTINGS = {
     # ``old_versions`` does it.
     "delta.enableExpiredLogCleanup": "false",
 }
+_VECTORS = "delta.enableDeletionVectors"
+_LARGE = {
+    _VECTORS: "true",
+    # Spark puts sums beside the files that it writes, and refuses those that delta-rs has written again under the same names.
+    "delta.checkpointInterval": "1000000000",
+}
+"""Of a mirror that Spark writes, too. ``old_versions`` makes its checkpoints."""
 _ID, _PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
 _AT_ONCE = 8_192
 """Rows that a MERGE holds at a time, several times over."""
@@ -88,44 +96,63 @@ class Stamp:
     @property
     def commit(self) -> CommitProperties:
         """As delta-rs takes it: never tried again on another version."""
-        text = json.dumps({"upto_ts": self.upto_ts, "epoch": self.epoch})
-        return compare_and_swap(text, self.upto_ts)
+        return compare_and_swap(json.dumps(self._record), self.upto_ts)
+
+    @property
+    def mark(self) -> str:
+        """What only one commit has, of all that Spark makes."""
+        return json.dumps({APP: self._record, "commit": uuid.uuid4().hex})
+
+    @property
+    def _record(self) -> dict[str, int]:
+        return {"upto_ts": self.upto_ts, "epoch": self.epoch}
 
 
 class MirrorTable:
     """A handle on one version. One thread at a time."""
 
-    def __init__(self, uri: str, table: DeltaTable) -> None:
+    def __init__(self, uri: str, table: DeltaTable, large: LargeMirrors | None = None) -> None:
+        """``large``: writes it once it is large; None: delta-rs always does."""
         self.uri = uri
-        self._table = table
+        self._table, self._large = table, large
         self._known = set(self._files())
 
     @classmethod
-    def created(cls, uri: str, schema: pa.Schema, stamp: Stamp) -> "MirrorTable":
+    def created(cls, uri: str, schema: pa.Schema, stamp: Stamp, large: LargeMirrors | None = None) -> "MirrorTable":
         """A table without rows, where nothing is yet."""
         table = DeltaTable.create(
             with_directory(uri), delta_schema(schema), mode="error", configuration=_SETTINGS, commit_properties=stamp.commit
         )
         _enable(table, schema, stamp)
-        return cls(uri, table)
+        return cls(uri, table, large)
 
     @classmethod
-    def at(cls, uri: str, version: int, stamp: Stamp) -> "MirrorTable":
+    def at(cls, uri: str, version: int, stamp: Stamp, large: LargeMirrors | None = None) -> "MirrorTable":
         """The table as it was at ``version``; later versions are put aside."""
-        table = DeltaTable(uri)
-        if (newest := table.version()) != version:
-            later = table.history(newest - version)
-            for commit in (c for c in later if APP not in c):
+        found = cls(uri, DeltaTable(uri), large)
+        if (newest := found.version) != version:
+            later = found._table.history(newest - version)
+            for commit in (c for c in later if APP not in c and APP not in (c.get("userMetadata") or "")):
                 _log.warning(
                     "another program has committed version %d (%s) of %s; it is undone", commit["version"], commit["operation"], uri
                 )
-            table.restore(version, commit_properties=stamp.commit)
-        return cls(uri, table)
+            if found._has_vectors:
+                # delta-rs compares files by their paths, and so would leave rows removed.
+                found._by_spark(lambda spark, mark: spark.restore(uri, version, mark), stamp)
+            else:
+                found._table.restore(version, commit_properties=stamp.commit)
+            found._known = set(found._files())
+        return found
 
     @property
     def version(self) -> int:
         """The version that is known."""
         return int(self._table.version())
+
+    @property
+    def bytes(self) -> int:
+        """Of its files, as they were when it was opened or tidied last."""
+        return sum(file.size for file in self._known)
 
     @property
     def is_there(self) -> bool:
@@ -146,7 +173,7 @@ class MirrorTable:
         """Make the rows what ``net`` says."""
         if net.fresh:
             self.append(net.rows, stamp)
-        elif self._is_wide():
+        elif self._is_large or self._is_wide():
             self.remove(net.found_by, net.rows.schema, stamp)
             self.append(net.rows.filter(pc.invert(net.gone)), stamp)
         else:
@@ -165,10 +192,21 @@ class MirrorTable:
         failpoints.point("after-mirror-merge")
 
     def remove(self, found_by: pa.Table, schema: pa.Schema, stamp: Stamp) -> None:
-        """Remove the rows of these identities (``MirrorChanges.found_by``) from a table of ``schema``. Files that have some are written again.
+        """Remove the rows of these identities (``MirrorChanges.found_by``) from a table of ``schema``. Files that have some are written again; of a
+        large mirror Spark marks the rows.
 
         A MERGE would do the same, but holds 8,192 rows at a time, several times over.
         """
+        if self._is_large:
+            if self._table.metadata().configuration.get(_VECTORS) != "true":
+                _log.info("from here on %s has deletion vectors", self.uri)
+                self._table.alter.set_table_properties(_LARGE, commit_properties=stamp.commit)
+            self._by_spark(lambda spark, mark: spark.remove(self.uri, found_by, mark), stamp)
+        else:
+            self._remove_from_files(found_by, schema, stamp)
+        failpoints.point("after-mirror-merge")
+
+    def _remove_from_files(self, found_by: pa.Table, schema: pa.Schema, stamp: Stamp) -> None:
         stored = self.stored_schema(schema)
         ids = found_by.rename_columns([stored.names[schema.get_field_index(name)] for name in found_by.column_names])
         parts, changed = list[WrittenPart](), list[LiveFile]()
@@ -180,7 +218,30 @@ class MirrorTable:
                 changed.append(file)
         if changed:
             self._swap(parts, changed, stamp)
-        failpoints.point("after-mirror-merge")
+
+    @property
+    def _has_vectors(self) -> bool:
+        """Whether some versions have deletion vectors. Then its files are not to be read without the log."""
+        return "deletionVectors" in (self._table.protocol().reader_features or ())
+
+    @property
+    def _is_large(self) -> bool:
+        return self._has_vectors or (self._large is not None and sum(file.size for file in self._known) > self._large.above_bytes)
+
+    def _by_spark(self, work: Callable[[LargeMirrors, str], None], stamp: Stamp) -> None:
+        """A version that Spark makes, or none."""
+        if self._large is None:
+            raise SparkFailed(f"{self.uri} has deletion vectors, which only Spark writes")
+        version, mark = self.version, stamp.mark
+        failpoints.point("before-spark-write")
+        work(self._large, mark)
+        failpoints.point("after-spark-write")
+        if (newest := DeltaTable(self.uri)).version() == version:
+            return
+        own = [commit["version"] for commit in newest.history(newest.version() - version) if commit.get("userMetadata") == mark]
+        if own != [version + 1]:
+            raise DeltaError(f"another program has committed to {self.uri}")
+        self._table.load_as_version(version + 1)
 
     def _files(self) -> list[LiveFile]:
         actions = pa.table(self._table.get_add_actions())
@@ -210,6 +271,7 @@ class MirrorTable:
         failpoints.point("before-load-commit")
         if parts:
             self._swap(parts, (), stamp)
+        self._known = set(self._files())
         failpoints.point("after-load-commit")
 
     def delete(self, predicate: str, stamp: Stamp) -> None:
@@ -225,6 +287,9 @@ class MirrorTable:
         """
         there = {field.name: field for field in self._table.schema().fields}
         last = max(field.metadata[_ID] for field in there.values())
+        if self._has_vectors:
+            # An ``AddAction`` has none.
+            self._by_spark(lambda spark, mark: spark.purge(self.uri, mark), stamp)
         fields = []
         for made, (column, former) in zip(delta_schema(pa.schema([c for c, _ in columns])).fields, columns, strict=True):
             if former is None:
@@ -250,10 +315,11 @@ class MirrorTable:
 
     def rewritten(self, uri: str, schema: pa.Schema, turned: Callable[[pa.RecordBatch], pa.RecordBatch], stamp: Stamp) -> "MirrorTable":
         """Another table with the rows as ``turned`` makes them, of ``schema``."""
-        made = self.created(uri, schema, stamp)
+        made = self.created(uri, schema, stamp, self._large)
         # Not as one stream: delta-rs cannot read while it writes.
         for run in runs(turned(batch) for batch in self.read()):
             made.append(pa.Table.from_batches(run, schema), stamp)
+        made._known = set(made._files())
         failpoints.point("after-mirror-ddl")
         return made
 
@@ -274,7 +340,9 @@ class MirrorTable:
         Returns the bytes of the files that are not there any more since the last call: what readers of former versions still need.
         """
         small = [file for file in self._files() if file.size < _SMALL_BYTES and not file.closed]
-        if len(small) > _MOST_FILES:
+        if len(small) > _MOST_FILES and self._has_vectors:
+            self._by_spark(lambda spark, mark: spark.compact(self.uri, mark), stamp)
+        elif len(small) > _MOST_FILES:
             stored, parts = self.stored_schema(schema), list[WrittenPart]()
             for run in runs(batch for file in small for batch in _batches(self._rows_of(file, stored))):
                 parts += written_files(self.uri, stored, iter(run), FULL if sum(batch.nbytes for batch in run) >= RUN_BYTES else "parts")

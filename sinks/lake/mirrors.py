@@ -24,15 +24,17 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import LeaseLost, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, of_ledger, scanned
 from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TableLoads, TablesThen
 from pyspark_tidb_binlog.sinks.lake.mirror_round import OpenMirrors, Round, RoundFailed, require_own_rowids
-from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, is_error
+from pyspark_tidb_binlog.sinks.lake.mirror_table import is_error
 from pyspark_tidb_binlog.sinks.lake.moments import LOADING, MIRRORED, NO_JOBS, MirrorState, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, mirror_schema
 from pyspark_tidb_binlog.sinks.lake.old_versions import OldVersions
 from pyspark_tidb_binlog.sinks.lake.row_pieces import PIECE_BYTES, RowPieces, held
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+from pyspark_tidb_binlog.sinks.sink import KeptTable
 
 _log = logging.getLogger(__name__)
 
@@ -55,9 +57,17 @@ _CHANGES = of_ledger(NEEDED)
 class Mirrors:
     """Follows the ledger in a thread of its own."""
 
-    def __init__(self, lake: str, interval: float, retention: float, selection: Selection, loads: TableLoads | None = None) -> None:
+    def __init__(
+        self,
+        lake: str,
+        interval: float,
+        retention: float,
+        selection: Selection,
+        loads: TableLoads | None = None,
+        large: LargeMirrors | None = None,
+    ) -> None:
         """``interval``: seconds between moments; 0: as soon as there is something. ``retention``: seconds, of ``Snapshots``. ``loads``: by which tables
-        are loaded.
+        are loaded. ``large``: what writes large mirrors; None: delta-rs writes all.
         """
         self._lake = lake.rstrip("/")
         self._loads = loads
@@ -67,7 +77,7 @@ class Mirrors:
         self._reading = False
         """Whether the upstream may be waited for."""
         self._interval = interval
-        self._open = OpenMirrors(self._lake, selection)
+        self._open = OpenMirrors(self._lake, selection, large)
         self._ledger, self._snapshots = Ledger(lake), Snapshots(lake, retention)
         self._old_versions = OldVersions(self._lake, self._snapshots)
         self._wake = threading.Condition()
@@ -75,6 +85,8 @@ class Mirrors:
         self._thread: threading.Thread | None = None
         self._tables: dict[int, MirrorState] | None = None
         self._history = SchemaHistory()
+        self.kept: tuple[KeptTable, ...] = ()
+        """The tables after the last round, for any thread to look at."""
 
     @property
     def begun_at(self) -> int | None:
@@ -134,7 +146,9 @@ class Mirrors:
                 self._changes, ending, begun, pause = 0, self._ending, time.monotonic(), self._interval
             try:
                 upto_ts = self.catch_up()
-                if upto_ts is not None and self._load_tables(upto_ts):
+                later = upto_ts is not None and self._load_tables(upto_ts)
+                self.kept = self._open.kept(self._tables or {}, self.kept)
+                if later:
                     self._retry_soon()
                 else:
                     pause = pause_after(self._open.replaced_bytes, self._interval)
@@ -278,7 +292,7 @@ class Mirrors:
             raise LoadLater(f"DDL job {late[-1].id} has not ended upstream at the moment of the mirrors")
         self._open.require_kept(at)
         path, stamp, schema = self._open.new_path(table), self._open.stamp(ts), mirror_schema(at.info)
-        mirror = MirrorTable.created(self._open.uri(path), schema, stamp)
+        mirror = self._open.created(path, schema, stamp)
         parts = upstream.files_of(at, mirror.uri, mirror.stored_schema(schema))
         mirror.append_files(parts, stamp)
         require_own_rowids(at.info, mirror)

@@ -13,9 +13,12 @@ row. A writer that was suspended removes nothing that a newer one has made, or m
 names of files and directories are never used twice.
 """
 
+import json
 import logging
 import shutil
+import string
 import time
+import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +26,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -40,6 +44,8 @@ LOOK_SECONDS = 2.0
 """Of a pass, between two moments."""
 HOUR_MS = 3_600_000
 YOUNG_HOURS = 1
+_Z85 = string.digits + string.ascii_lowercase + string.ascii_uppercase + ".-:+=^!/*?&<>()[]{}@%$#"
+_VECTORS = ("add.deletionVector.pathOrInlineDv", "remove.deletionVector.pathOrInlineDv", "remove.deletionTimestamp")
 _RUN = ("table_id", "schema_version", "state", "path", "database", "table")
 """Between rows of a table that are alike in these there is no DDL of the table."""
 _COLUMNS = (*_RUN, "number", "resolved_ts", "version", "job")
@@ -155,7 +161,8 @@ class OldVersions:
         # Files of a version that is younger were removed later, if at all.
         before_ts = time.time() - KEPT_HOURS * 3600
         old = [v for v in named if (written := log.get(f"{v:020}.json")) is None or written.timestamp() <= before_ts]
-        unneeded = table.vacuum(KEPT_HOURS, dry_run=True, enforce_retention_duration=False, full=True, keep_versions=old or None)
+        orphans = set(table.vacuum(KEPT_HOURS, dry_run=True, enforce_retention_duration=False, full=True, keep_versions=old or None))
+        unneeded = orphans - vectors_in(store, before_ts) if any(name.endswith(".bin") for name in orphans) else orphans
         failpoints.point("before-files-removal")
         self._snapshots.require_newest()
         remove_files(uri, store, unneeded)
@@ -176,8 +183,37 @@ class OldVersions:
         # The log's hint is to name the newest one.
         table.create_checkpoint()
         # A younger version may have files to leave that no moment has named.
-        idle = versions == before.versions and base == before.base and len(old) == len(named) and not unneeded
+        idle = versions == before.versions and base == before.base and len(old) == len(named) and not orphans
         self._tidied[path] = _Tidied(versions, base, idle)
+
+
+def vectors_in(store: pafs.FileSystem, before_ts: float) -> set[str]:
+    """The files of deletion vectors that a log names, but for those that were removed before ``before_ts``. delta-rs takes them all for orphans."""
+    found = set[str]()
+    for entry in store.get_file_info(pafs.FileSelector("_delta_log")):
+        if entry.extension == "json":
+            with store.open_input_stream(entry.path) as log:
+                actions = [json.loads(line) for line in log.read().splitlines() if b"deletionVector" in line]
+        elif entry.extension == "parquet":
+            # ``read_table`` would give the leaves without their branches.
+            actions = pq.ParquetFile(entry.path, filesystem=store).read(list(_VECTORS)).to_pylist()
+        else:
+            continue
+        for action in actions:
+            added, removed = (action.get(name) or {} for name in ("add", "remove"))
+            if (removed.get("deletionTimestamp") or 0) < before_ts * 1000:
+                removed = {}
+            names = [(one.get("deletionVector") or {}).get("pathOrInlineDv") for one in (added, removed)]
+            found |= {_file_of(name) for name in names if name}
+    return found
+
+
+def _file_of(vector: str) -> str:
+    """The file of a deletion vector that a log names: a directory, if there is one, and a UUID in Z85."""
+    directory, number = vector[:-20], [_Z85.index(digit) for digit in vector[-20:]]
+    words = [sum(digit * 85**place for place, digit in enumerate(reversed(number[at : at + 5]))) for at in range(0, 20, 5)]
+    name = uuid.UUID(bytes=b"".join(word.to_bytes(4) for word in words))
+    return f"{directory}/deletion_vector_{name}.bin" if directory else f"deletion_vector_{name}.bin"
 
 
 def _versions(rows: pa.Table) -> Versions:

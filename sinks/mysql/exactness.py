@@ -4,7 +4,7 @@
     digits that are rounded off        BIGINT in a DOUBLE, DOUBLE in a FLOAT
     blanks and zeros                   VARCHAR in a CHAR loses blanks at the end, VARBINARY in a BINARY gets zeros
     values of another kind             VARCHAR in an INT: 007 becomes 7
-    values that are computed upstream  no row writes them to a plain column
+    values that are computed upstream  no row writes them to a plain column, unless they are STORED upstream
 
 Promises: a column that differs only in range, length, charset or collation counts as exact: the server warns of a value that does not fit, and the
 warning is a finding of that row. A column that holds more is exact, and so is one with another name for the same type (JSON as longtext, TIMESTAMP for
@@ -68,7 +68,7 @@ def inexact(table: TableAt, there: TargetTable) -> tuple[Inexact, ...]:
         other = names.get(column.name.lower())
         if other is None or other.generated or not column.public or column.hidden:
             continue
-        if column.generated:
+        if column.generated and not column.generated_stored:
             why = "is computed upstream but a plain column in the target, so rows do not set it: define it as it is upstream"
             found.append(Inexact(column.name, False, f"column {column.name} {why}"))
         elif not same_type(other.type, column) and (

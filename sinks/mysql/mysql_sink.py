@@ -440,7 +440,7 @@ class MySQLSink(Sink):
             self._tables.forget()
             outcome = run_retried(self._ddl_sessions.use, work, self._retry_policy, partial(begin_ddl, schema))
             self._record.stands_at(step.commit_ts, step.applied)
-        return DdlResult(outcome.losses, outcome.freezes)
+        return DdlResult(outcome.losses, outcome.freezes, outcome.fate)
 
     def _save_ddl(self, session: Session, step: DdlStep, _: object) -> None:
         record = self._record

@@ -1,6 +1,6 @@
-"""The tables of the target: columns, unique keys and engine, from information_schema; each table is read once and kept. [db]
+"""The tables of the target: columns, keys and engine, from information_schema; each table is read once and kept. [db]
 
-``read_tables`` reads, ``Structures`` keeps. Names are those at the target. A name is matched without regard to case if the
+``read_tables`` reads what rows need, ``read_whole`` also what DDLs compare, ``Structures`` keeps. Names are those at the target. A name is matched without regard to case if the
 target has no table of exactly that name: TiDB ignores case, and a server may store all names in lower case.
 
 Promises: one query for all unknown tables, none if all are known. A table that the target lacks, or that the account may not see, is not
@@ -11,7 +11,7 @@ after a lost connection, because the next connection may lead to another server.
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,7 +19,8 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
-from pyspark_tidb_binlog.sinks.mysql.target import as_text
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
 
 TableName = tuple[str, str]
 """Database and table."""
@@ -91,11 +92,12 @@ class TargetColumn:
 
 @dataclass(frozen=True, slots=True)
 class TargetKey:
-    """One unique key of a table at the target."""
+    """One key of a table at the target."""
 
     name: str
     columns: tuple[tuple[str, int], ...]
     """In order: name, empty for an expression, and length of the prefix (``WHOLE_COLUMN``: there is none)."""
+    unique: bool = True
 
     @property
     def primary(self) -> bool:
@@ -117,10 +119,23 @@ class TargetTable:
     """Empty: it is a view."""
     transactional: bool = True
     """Whether ROLLBACK takes its rows back, according to the server."""
+    other_keys: tuple[TargetKey, ...] = ()
+    """Those that are not unique; this and the rest only by ``read_whole``."""
+    comment: str = ""
+    collation: str = ""
+    """Of new columns that have none of their own."""
+    foreign_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    """Their columns in lower case, by name."""
+    json: frozenset[str] = frozenset()
+    """Lower-case names of the columns of a MariaDB that are JSON: a LONGTEXT with a CHECK."""
 
     def column(self, name: str) -> TargetColumn | None:
         """The column of this name, without regard to case."""
         return next((c for c in self.columns if c.name.lower() == name.lower()), None)
+
+    def key(self, name: str) -> TargetKey | None:
+        """The key of this name, without regard to case."""
+        return next((k for k in (*self.unique_keys, *self.other_keys) if k.name.lower() == name.lower()), None)
 
 
 def read_tables(session: Queries, names: Iterable[TableName]) -> dict[TableName, TargetTable]:
@@ -130,6 +145,12 @@ def read_tables(session: Queries, names: Iterable[TableName]) -> dict[TableName,
     for first in range(0, len(wanted), _TOGETHER):
         found |= _read(session, wanted[first : first + _TOGETHER])
     return found
+
+
+def read_whole(session: Target, schema: str, name: str) -> TargetTable | None:
+    """The table with all that DDLs compare; None if the target has none. By the name that the server has, where another one differs only in case."""
+    texts = (_COLUMNS, _ALL_KEYS, _ENGINE, _OPTIONS, _FOREIGN, *((_JSON,) if session.flavour is Flavour.MARIADB else ()))
+    return _read(session, [(schema, name)], texts).get((schema, name))
 
 
 def is_absent(session: Queries, schema: str, name: str) -> bool:
@@ -151,7 +172,7 @@ def is_absent(session: Queries, schema: str, name: str) -> bool:
 
 _NAMES = "CONVERT(table_schema USING utf8mb4), CONVERT(table_name USING utf8mb4)"
 """Converted, because servers give the names of the two tables of information_schema collations that a UNION may not mix."""
-_OF_COLUMN, _OF_KEY, _OF_TABLE = 0, 1, 2
+_OF_COLUMN, _OF_KEY, _OF_TABLE, _OF_OPTIONS, _OF_FOREIGN, _OF_JSON = range(6)
 """What a row of the answer is about."""
 _COLUMNS = (
     f"SELECT {{n}} AS n, {_NAMES}, {_OF_COLUMN} AS about, ordinal_position AS place, '' AS key_name, CONVERT(column_name USING utf8mb4) AS name, "
@@ -159,10 +180,24 @@ _COLUMNS = (
     "FROM information_schema.columns "
     "WHERE table_schema = %s AND table_name = %s"
 )
-_KEYS = (
-    f"SELECT {{n}}, {_NAMES}, {_OF_KEY}, seq_in_index, index_name, CONVERT(column_name USING utf8mb4), '', '', NULL, '', NULL, sub_part "
+_ALL_KEYS = (
+    f"SELECT {{n}}, {_NAMES}, {_OF_KEY}, seq_in_index, index_name, CONVERT(column_name USING utf8mb4), non_unique, '', NULL, '', NULL, sub_part "
     "FROM information_schema.statistics "
-    "WHERE table_schema = %s AND table_name = %s AND non_unique = 0"
+    "WHERE table_schema = %s AND table_name = %s"
+)
+_KEYS = f"{_ALL_KEYS} AND non_unique = 0"
+_OPTIONS = (
+    f"SELECT {{n}}, {_NAMES}, {_OF_OPTIONS}, 0, '', '', '', '', CONVERT(table_comment USING utf8mb4), '', CONVERT(table_collation USING utf8mb4), NULL "
+    "FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
+)
+_FOREIGN = (
+    f"SELECT {{n}}, {_NAMES}, {_OF_FOREIGN}, ordinal_position, CONVERT(constraint_name USING utf8mb4), CONVERT(column_name USING utf8mb4), '', '', NULL, '', NULL, NULL "
+    "FROM information_schema.key_column_usage WHERE table_schema = %s AND table_name = %s AND referenced_table_name IS NOT NULL"
+)
+_JSON = (
+    "SELECT {n}, CONVERT(constraint_schema USING utf8mb4), CONVERT(table_name USING utf8mb4), "
+    f"{_OF_JSON}, 0, '', CONVERT(constraint_name USING utf8mb4), '', '', NULL, '', NULL, NULL "
+    "FROM information_schema.check_constraints WHERE constraint_schema = %s AND table_name = %s AND check_clause LIKE 'json_valid%%'"
 )
 _ENGINE = (
     f"SELECT {{n}}, CONVERT(t.table_schema USING utf8mb4), CONVERT(t.table_name USING utf8mb4), {_OF_TABLE}, 0, CONVERT(COALESCE(e.transactions, '') USING utf8mb4), "
@@ -182,9 +217,9 @@ def with_transactions(label: str) -> str:
     return f"ALTER TABLE {label} ENGINE = InnoDB"
 
 
-def _read(session: Queries, names: Sequence[TableName]) -> dict[TableName, TargetTable]:
-    selects = [text.format(n=n) for n in range(len(names)) for text in _TEXTS]
-    rows = session.query(" UNION ALL ".join(selects), [part for name in names for _ in _TEXTS for part in name])
+def _read(session: Queries, names: Sequence[TableName], texts: Sequence[str] = _TEXTS) -> dict[TableName, TargetTable]:
+    selects = [text.format(n=n) for n in range(len(names)) for text in texts]
+    rows = session.query(" UNION ALL ".join(selects), [part for name in names for _ in texts for part in name])
     found = {}
     for number, name in enumerate(names):
         mine = [row for row in rows if int(row[0]) == number]
@@ -199,13 +234,30 @@ def _read(session: Queries, names: Sequence[TableName]) -> dict[TableName, Targe
 def _table(name: TableName, rows: Sequence[tuple[Any, ...]]) -> TargetTable:
     ordered = sorted(rows, key=lambda row: int(row[4]))
     columns = tuple(_column(row) for row in ordered if int(row[3]) == _OF_COLUMN)
-    keys: dict[str, list[tuple[str, int]]] = {}
+    parts: dict[tuple[str, bool], list[tuple[str, int]]] = {}
     for row in ordered:
         if int(row[3]) == _OF_KEY:
-            keys.setdefault(str(row[5]), []).append((_text(row[6]) or "", int(row[12] or WHOLE_COLUMN)))
-    unique = sorted((TargetKey(key, tuple(parts)) for key, parts in keys.items()), key=lambda key: (not key.primary, key.name.upper()))
+            parts.setdefault((str(row[5]), not int(row[7])), []).append((_text(row[6]) or "", int(row[12] or WHOLE_COLUMN)))
+    keys = [TargetKey(key, tuple(columns), unique) for (key, unique), columns in parts.items()]
+    keys.sort(key=lambda key: (not key.primary, key.name.upper()))
+    foreign: dict[str, tuple[str, ...]] = {}
+    for row in ordered:
+        if int(row[3]) == _OF_FOREIGN:
+            foreign[str(row[5])] = (*foreign.get(str(row[5]), ()), str(row[6]).lower())
     engine, transactions = next(((str(row[6]), str(row[5])) for row in rows if int(row[3]) == _OF_TABLE), ("", ""))
-    return TargetTable(*name, columns, tuple(unique), engine, transactions.upper() not in _WITHOUT)
+    comment, collation = next(((_text(row[9]), _text(row[11])) for row in rows if int(row[3]) == _OF_OPTIONS), ("", ""))
+    return TargetTable(
+        *name,
+        columns,
+        tuple(key for key in keys if key.unique),
+        engine,
+        transactions.upper() not in _WITHOUT,
+        tuple(key for key in keys if not key.unique),
+        comment or "",
+        collation or "",
+        foreign,
+        frozenset(str(row[6]).lower() for row in rows if int(row[3]) == _OF_JSON),
+    )
 
 
 def _column(row: tuple[Any, ...]) -> TargetColumn:

@@ -1,6 +1,7 @@
 """Decides how rows are written to a table as it is at the target, where its columns are not exactly the upstream's. Pure.
 
     an additional column                       not written; it keeps its value (``TableAt.others``)
+    a plain column, stored upstream            written with the value that the upstream has computed
     a missing or computed column               left out of every statement where that is allowed (``partial``), otherwise a ``Misfit``
     a missing column of the key of rows        a ``Misfit``
     ENUM or SET with other words               a ``Misfit``: values are written as numbers
@@ -51,6 +52,7 @@ def as_found(table: TableAt, there: TargetTable, *, partial: bool, keyed: bool =
         keyed: whether rows are changed by a unique key of the target; in safe mode they are deleted first instead.
     """
     columns = {c.name.lower(): c for c in there.columns}
+    table = _with_stored(table, frozenset(name for name, c in columns.items() if not c.generated))
     wanted = table.info.target_columns()
     lacking = [c.name for c in wanted if (found := columns.get(c.name.lower())) is None or found.generated]
     label = table_name(table.schema, table.name)
@@ -72,6 +74,15 @@ def as_found(table: TableAt, there: TargetTable, *, partial: bool, keyed: bool =
     if not lacking and (others, keys, recoded) == (table.others, table.own_keys, table.recoded):
         return table
     return replace(table, info=info, others=others, own_keys=keys, recoded=recoded)
+
+
+def _with_stored(table: TableAt, plain: frozenset[str]) -> TableAt:
+    """``table`` with those of its STORED generated columns as plain ones that are so at the target: rows have their values."""
+    stored = {c.id for c in table.info.columns if c.generated_stored and c.name.lower() in plain}
+    if not stored:
+        return table
+    columns = tuple(replace(c, generated_expr="", generated_stored=False) if c.id in stored else c for c in table.info.columns)
+    return replace(table, info=replace(table.info, columns=columns))
 
 
 def without_transactions(label: str, there: TargetTable) -> str:

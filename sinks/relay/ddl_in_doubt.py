@@ -10,8 +10,17 @@ Promises: names the DDLs for which this is wrong, and the columns that rows from
 from collections.abc import Collection
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, rename_pairs, tokenize
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Tokens, closing, is_index, next_solid, split_commas, strip, words
-from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import alter_specs, definition_at
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import (
+    Tokens,
+    alter_specs,
+    closing,
+    definition_at,
+    is_index,
+    next_solid,
+    split_commas,
+    strip,
+    words,
+)
 
 
 def why_not_twice(query: str) -> str:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TableRoute
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, read_name, significant
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt, TableSnapshot
-from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 
 _MESSAGES = ("file", "kafka")
 
@@ -103,7 +104,18 @@ class Routes:
             return table
         to, columns = self.target(table.schema, table.name), self.columns_of(table)
         info = narrowed(table.info, columns) if columns else table.info
-        return replace(table, schema=to.schema, name=to.name, info=info)
+        return replace(table, schema=to.schema, name=to.name, info=self._with_sequences(info))
+
+    def _with_sequences(self, info: TableInfo) -> TableInfo:
+        """``info`` with the target's names of the sequences that its defaults take numbers from."""
+        if not any(_counts(column) for column in info.columns):
+            return info
+        return replace(info, columns=tuple(replace(c, default=self._counting(str(c.default))) if _counts(c) else c for c in info.columns))
+
+    def _counting(self, default: str) -> str:
+        name, _ = read_name(significant(default), 2)
+        to = self.target(name.schema, name.name)
+        return f"nextval({quote_name(to.schema)}.{quote_name(to.name)})"
 
     def all_moved(self, tables: Mapping[int, TableAt]) -> Mapping[int, TableAt]:
         """The same for many."""
@@ -131,6 +143,10 @@ class Routes:
 
 
 NO_ROUTES = Routes()
+
+
+def _counts(column: ColumnInfo) -> bool:
+    return column.default_is_expr and str(column.default).lower().startswith("nextval(")
 
 
 def narrowed(info: TableInfo, columns: frozenset[str]) -> TableInfo:

@@ -142,7 +142,7 @@ class MessageSink(Sink):
                 raise ApplyError(f"cannot write DDL job {step.job.id} at {step.commit_ts}: the target is already at {stand.commit_ts}")
             self._put(self._ddl(step, history), step.commit_ts, step.applied)
         self._commit_ts = max(step.commit_ts, stand.commit_ts)
-        return DdlResult()
+        return DdlResult(fate="handed on")
 
     def silent_losses(self, history: SchemaHistory, after_version: int, upto_version: int) -> Sequence[str]:
         """None: DDLs are handed on, not executed."""

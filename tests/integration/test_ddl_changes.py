@@ -1,10 +1,12 @@
 """ALTERs that are made change by change, where a server, a person or another Drainer leaves the table between its two definitions. Real SQL."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from pyspark_tidb_binlog.conf.model import TableRoute
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
@@ -14,15 +16,16 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.begun import begun
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
-from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, steps_of, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, foreign_key, history, index, job, steps_of, table
 from tests.support.ddl_target import CONFIG, MARKS, apply, ddl_session, dying
 from tests.support.leases import held
 
 pytestmark = pytest.mark.mysql
 
-ID = column(1, "id", {**INT, "Flag": 4099})
+ID = column(1, "id", {**INT, "Flag": 4099 | 512})
 BYTES = {**VARCHAR, "Charset": "binary", "Collate": "binary", "Flag": 128}
 LONGTEXT = {**VARCHAR, "Tp": 251, "Flen": 4294967295}
 JSON = {**BYTES, "Tp": 245, "Flen": 4294967295}
@@ -86,9 +89,13 @@ def test_a_key_whose_prefix_became_its_column_stays(session: Session, unique: bo
 
 
 @pytest.mark.parametrize("kind", [12, 61])
-@pytest.mark.parametrize("names", ["t.a b", "`d`.`t`.`a` `b`", "t.a t.b", "COLUMN IF EXISTS a b"])
-def test_a_converted_column_that_the_text_names_with_its_table_keeps_its_rows(session: Session, names: str, kind: int) -> None:
-    change = (kind, of(column(3, "b", VARCHAR)), f"ALTER TABLE t CHANGE {names} VARCHAR(20)")
+@pytest.mark.parametrize(
+    "names", ["t.a b", "`d`.`t`.`a` `b`", "t.a t.b", "COLUMN IF EXISTS a b", "a b INT, COMMENT = 'it\\'s', CHANGE a b", "a b /* ' */"]
+)
+@pytest.mark.parametrize("head", ["", "COMMENT = 'x\\', "])
+def test_a_converted_column_that_the_text_names_in_any_way_keeps_its_rows(session: Session, head: str, names: str, kind: int) -> None:
+    """TiDB's own text has a backslash as it is."""
+    change = (kind, of(column(3, "b", VARCHAR)), f"ALTER TABLE t {head}CHANGE {names} VARCHAR(20)")
     create = "CREATE TABLE t (id INT PRIMARY KEY, a INT)"
     h, (step,) = made(session, of(column(2, "a")), create, change, by_hand=("INSERT INTO d.t VALUES (1, 7)",))
     apply(session, step, h)
@@ -136,6 +143,63 @@ def test_what_a_type_does_not_show_is_made(
     assert wanted in shown(session)
 
 
+@pytest.mark.parametrize("point", ["", "after-ddl"])
+@pytest.mark.parametrize(
+    ("was", "own", "now", "wanted"),
+    [
+        (VARCHAR, "VARCHAR(20) COLLATE utf8mb4_general_ci", VARCHAR, "varchar(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"),
+        (INT, "BIGINT", INT, "`b` bigint(20)"),
+        (INT, "SMALLINT", {**INT, "Tp": 8, "Flen": 20}, "`b` bigint(20)"),
+    ],
+)
+def test_a_renamed_column_keeps_somebody_s_own_collation_and_type(
+    session: Session, was: dict[str, Any], own: str, now: dict[str, Any], wanted: str, point: str
+) -> None:
+    """As one that keeps its name: a type that the upstream changes is the upstream's."""
+    before, after = of(column(2, "a", was)), of(column(2, "b", now, comment="x"))
+    change = (12, after, "ALTER TABLE t CHANGE a b <type> COMMENT 'x'")
+    h, (step,) = made(session, before, "CREATE TABLE t (id INT PRIMARY KEY, a INT)", change, by_hand=(f"ALTER TABLE d.t MODIFY a {own}",))
+    if point:
+        with dying(point):
+            apply(session, step, h)
+        session.rollback()
+    apply(session, step, h)
+    assert wanted in shown(session) and "COMMENT 'x'" in shown(session)
+
+
+@pytest.mark.parametrize(
+    ("kind", "declared", "default"),
+    [({**VARCHAR, "Tp": 248, "Elems": ["a", "b"]}, "SET('a','b')", "b,a"), ({**INT, "Tp": 4, "Flen": 7, "Decimal": 3}, "FLOAT(7,3)", "1.2345")],
+)  # fmt: skip
+def test_a_default_that_a_row_shows_otherwise_is_no_other_value(
+    session: Session, kind: dict[str, Any], declared: str, default: str
+) -> None:
+    after = of(column(2, "x", kind, default=default, origin_default=default))
+    change = (5, after, f"ALTER TABLE t ADD COLUMN x {declared} DEFAULT '{default}'")
+    h, (step,) = made(session, of(), "CREATE TABLE t (id INT PRIMARY KEY)", change, by_hand=("INSERT INTO d.t VALUES (1)",))
+    with dying("after-ddl"):
+        apply(session, step, h)
+    session.rollback()
+    assert not apply(session, step, h).losses
+
+
+def test_a_table_with_a_type_that_nobody_knows_is_refused(session: Session) -> None:
+    h = history(database(1), job(2, 3, of(column(2, "v", {**INT, "Tp": 225})), query="CREATE TABLE t (id INT PRIMARY KEY, v VECTOR(3))"))
+    first, second = steps_of(h, {})
+    apply(session, first, h)
+    with pytest.raises(DdlRefused, match="type 225"):
+        apply(session, second, h)
+
+
+def test_a_sequence_has_its_name_at_the_target(session: Session) -> None:
+    config = dataclasses.replace(CONFIG, routes=(TableRoute(db_name="d", tbl_name="s", to_db="d", to_tbl="s_there"),))
+    after = of(column(2, "n", default="nextval(`d`.`s`)", default_is_expr=True))
+    change = (15, after, "ALTER TABLE t ALTER COLUMN n SET DEFAULT (NEXT VALUE FOR s)")
+    by_hand = ("CREATE SEQUENCE d.s_there",)
+    h, (step,) = made(session, of(column(2, "n")), "CREATE TABLE t (id INT PRIMARY KEY, n INT)", change, by_hand=by_hand)
+    assert apply(session, step, h, config).how == "changes" and "`s_there`" in shown(session)
+
+
 def test_a_plain_column_is_not_the_generated_one_that_comes(session: Session) -> None:
     """No row would have its value."""
     after = of(column(2, "a"), column(3, "g", INT, generated_expr_string="`a` + 1"))
@@ -154,16 +218,19 @@ def test_a_plain_column_is_not_the_generated_one_that_comes(session: Session) ->
             (7, 9),
             {
                 "index_info": [index(1, "fk", ("n", 1))],
-                "fk_info": [
-                    {"id": 1, "fk_name": {"O": "fk"}, "ref_table": {"O": "p"}, "cols": [{"O": "n"}], "ref_cols": [{"O": "id"}], "state": 5}
-                ],
+                "fk_info": [foreign_key("fk", "n", "p", "id")],
             },
             "CONSTRAINT `fk` FOREIGN KEY (`n`) REFERENCES `p` (`id`)",
         ),
-        ("ADD INDEX k (n), AUTO_INCREMENT = 5000", (7, 13), {"index_info": [index(1, "k", ("n", 1))]}, "AUTO_INCREMENT=5000"),
+        (
+            "ADD INDEX k (n), AUTO_INCREMENT = 5000",
+            (7, 13),
+            {"index_info": [index(1, "k", ("n", 1))], "auto_inc_id": 5000},
+            "AUTO_INCREMENT=5000",
+        ),
     ],
 )
-def test_what_is_no_change_of_columns_and_keys_is_made_by_the_text(
+def test_a_foreign_key_and_a_counter_are_changes_too(
     session: Session, clauses: str, parts: tuple[int, ...], info: dict[str, Any], wanted: str
 ) -> None:
     """TiDB makes one job of a foreign key and the index that it needs."""
@@ -172,7 +239,11 @@ def test_what_is_no_change_of_columns_and_keys_is_made_by_the_text(
     by_hand = ("CREATE TABLE d.p (id INT PRIMARY KEY)",)
     sub_jobs = {"sub_jobs": [{"type": part} for part in parts]}
     h, (step,) = made(session, of(column(2, "n")), create, change, by_hand=by_hand, multi_schema_info=sub_jobs)
-    assert not apply(session, step, h).losses and wanted in shown(session)
+    for point in ("after-ddl-intent", "after-ddl", "before-ddl-done"):
+        with dying(point):
+            apply(session, step, h)
+        session.rollback()
+    assert not apply(session, step, h).losses and shown(session).count(wanted) == 1
 
 
 def safely(session: Session, step: DdlStep, h: SchemaHistory) -> DdlOutcome:
@@ -194,6 +265,43 @@ def test_a_column_that_another_drainer_gave_the_name_of_a_dropped_one_stays(
     for step in steps:
         safely(session, step, h)
     assert session.query("SELECT x FROM d.t") == [(3,)] and "`y`" not in shown(session)
+
+
+@pytest.mark.parametrize(
+    ("columns", "ddls"),
+    [
+        (("a INT", "z INT"), ("CHANGE a b INT", "CHANGE b c INT", "CHANGE z a INT")),
+        (("a INT", "z VARCHAR(20)"), ("MODIFY a BIGINT", "DROP a", "CHANGE z a VARCHAR(20)")),
+        (("a INT", "z VARCHAR(20)"), ("MODIFY a INT FIRST", "DROP a", "CHANGE z a VARCHAR(20)")),
+    ],
+)
+@pytest.mark.parametrize("executed", [0, 1, 2, 3])
+def test_a_column_that_another_drainer_gave_a_former_name_is_left_alone(
+    session: Session, columns: tuple[str, ...], ddls: tuple[str, ...], executed: int
+) -> None:
+    kinds = {"INT": INT, "BIGINT": {**INT, "Tp": 8, "Flen": 20}, "VARCHAR(20)": VARCHAR}
+    now = {number: tuple(text.split()) for number, text in enumerate(columns, 2)}
+    order, jobs, infos = [1, *now], [], []
+    for ddl in ddls:
+        verb, old, *rest = ddl.split()
+        number = next(n for n, (name, _) in now.items() if name == old)
+        if verb == "DROP":
+            order.remove(number)
+        else:
+            now[number] = (rest[0] if verb == "CHANGE" else old, rest[-1] if rest[-1] != "FIRST" else now[number][1])
+            order = [number, *(n for n in order if n != number)] if rest[-1] == "FIRST" else order
+        infos = [ID if n == 1 else column(n, now[n][0], kinds[now[n][1]]) for n in order]
+        jobs.append((6 if verb == "DROP" else 12, table(10, "t", infos), f"ALTER TABLE t {ddl}"))
+    create = f"CREATE TABLE t (id INT PRIMARY KEY, {', '.join(columns)})"
+    by_hand = ("INSERT INTO d.t VALUES (1, 2, '007')", "USE d", *(text for _, _, text in jobs[:executed]))
+    before = of(*(column(n, name, kinds[kind]) for n, (name, kind) in enumerate(map(str.split, columns), 2)))
+    h, steps = made(session, before, create, *jobs, by_hand=by_hand)
+    for step in steps:
+        safely(session, step, h)
+    row = dict(
+        zip([c["name"]["O"] for c in infos], session.query(f"SELECT {', '.join(c['name']['O'] for c in infos)} FROM d.t")[0], strict=True)
+    )
+    assert row == {"id": 1, "a": int("007") if columns[1] == "z INT" else "007", **({"c": 2} if columns[1] == "z INT" else {})}
 
 
 def waiting(h: SchemaHistory) -> WaitingDdls:
@@ -223,3 +331,72 @@ def test_a_zone_that_nobody_knows_is_foreseen(session: Session) -> None:
     assert "the time zone 'Mars/Olympus'" in str(remark)
     with pytest.raises(DdlRefused, match="time zone 'Mars/Olympus'"):
         apply(session, step, h)
+
+
+class PlayedTidb:
+    """A MariaDB's session that says it is a TiDB, and takes the statements that both know."""
+
+    flavour, version = Flavour.TIDB, "8.0.11-TiDB-v7.1.0"
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+@pytest.mark.parametrize("point", ["", "after-ddl-intent", "after-ddl", "before-ddl-done"])
+@pytest.mark.parametrize(
+    ("own", "wanted"),
+    [("", "text"), ("ALTER TABLE d.t ADD COLUMN c INT", "changes"), ("ALTER TABLE d.t ADD COLUMN mine INT FIRST", "text")],
+)
+def test_a_tidb_is_given_the_text_unless_it_has_a_part_of_it(session: Session, own: str, wanted: str, point: str) -> None:
+    """What is left is made by itself: a comment is made again, and a column that is there is not added."""
+    after = of(column(2, "a", INT, comment="x"), column(3, "c"), index_info=[index(1, "k", ("c", 2))])
+    change = (61, after, "ALTER TABLE t ADD COLUMN c INT, ADD INDEX k (c), MODIFY a INT COMMENT 'x' /*T![attr] */")
+    create = "CREATE TABLE t (id INT PRIMARY KEY, a INT)"
+    by_hand = ("INSERT INTO d.t VALUES (1, 2)", *filter(None, [own]))
+    parts = {"sub_jobs": [{"type": part} for part in (5, 7, 12)]}
+    h, (step,) = made(session, of(column(2, "a")), create, change, by_hand=by_hand, multi_schema_info=parts)
+    target: Any = PlayedTidb(session)
+    if point:
+        with dying(point):
+            apply(target, step, h)
+        session.rollback()
+        assert not list(begun(target, waiting(h), CONFIG, 1))
+    assert apply(target, step, h).how == (wanted if point in ("", "after-ddl-intent") else "changes")
+    assert "KEY `k` (`c`)" in shown(session) and shown(session).count("COMMENT 'x'") == 1
+    assert session.query("SELECT id, a, c FROM d.t") == [(1, 2, None)]
+
+
+@pytest.mark.parametrize("point", ["", "after-ddl"])
+def test_a_tidb_that_refuses_the_text_is_given_the_changes(session: Session, point: str) -> None:
+    change = (6, of(column(3, "b")), "ALTER TABLE t DROP COLUMN a, SOMETHING NEW")
+    create = "CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)"
+    h, (step,) = made(session, of(column(2, "a"), column(3, "b")), create, change)
+    target: Any = PlayedTidb(session)
+    if point:
+        with dying(point):
+            apply(target, step, h)
+        session.rollback()
+    assert apply(target, step, h).how == ("found" if point else "changes")
+    assert "`a`" not in shown(session)
+
+
+@pytest.mark.parametrize("point", ["", "after-ddl-intent", "after-ddl", "before-ddl-done"])
+def test_a_table_whose_stored_column_the_server_cannot_compute(session: Session, point: str) -> None:
+    stored = column(2, "g", INT, generated_expr_string="length(`a`)", generated_stored=True)
+    bounds = {"definitions": [{"id": 21, "name": {"O": "p0"}, "less_than": ["9"]}], "type": 1, "expr": "`id`", "enable": True}
+    info = of(stored, column(3, "a", {**VARCHAR, "Tp": 254}), index_info=[index(1, "g", ("g", 1))], partition=bounds)
+    h = history(
+        database(1), job(2, 3, info, query="CREATE TABLE t (id INT PRIMARY KEY, g INT AS (LENGTH(a)) STORED, a CHAR(20), KEY g (g))")
+    )
+    first, step = steps_of(h, {})
+    apply(session, first, h)
+    if point:
+        with dying(point):
+            apply(session, step, h)
+        session.rollback()
+    apply(session, step, h)
+    text = shown(session)
+    assert "`g` int(11) DEFAULT NULL" in text and "KEY `g` (`g`)" in text and "PARTITION `p0`" in text and "GENERATED" not in text

@@ -21,6 +21,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.text import subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import lacks
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from tests.support import ddl_jobs
 from tests.support.ddl_target import Died, assert_columns, deadly, losses
 from tests.support.golden_case import ddl_steps, load_case
 from tests.support.leases import held
@@ -177,7 +178,7 @@ def table_json(table_id: int, name: str, partitions: tuple[tuple[int, str], ...]
         "index_info": None,
         "pk_is_handle": True,
         "is_common_handle": False,
-        "partition": {"definitions": [{"id": i, "name": {"O": n}} for i, n in partitions]} if partitions else None,
+        "partition": ddl_jobs.partitions(*partitions) if partitions else None,
     }
 
 

@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
-from tests.support.ddl_jobs import INT, column, database, history, job, partitions, steps_of, table
+from tests.support.ddl_jobs import INT, column, database, history, job, partitioned, partitions, steps_of, table
 from tests.support.ddl_target import CONFIG, apply, ddl_session, dying
 from tests.support.private_mysql import MYSQLD
 
@@ -182,12 +182,12 @@ def as_recorded_by_another_server(session: Session) -> None:
 
 def exchange_of(session: Session) -> tuple[DdlStep, SchemaHistory]:
     """A partition and a table with a row each, and the EXCHANGE of them, which is still to be done."""
-    made = table(20, "t", partition=partitions((21, "p0"), (22, "p1")))
+    made, exchanged = (table(20, "t", partition=partitioned(1, (21, "p0", "9"), (i, "p1", "99"), expr="`id`")) for i in (22, 11))
     h = history(
         database(1),
         job(2, 3, made),
         job(3, 3, table(11, "x")),
-        job(4, 42, table(20, "t", partition=partitions((21, "p0"), (11, "p1"))), table_id=11),
+        job(4, 42, exchanged, table_id=11),
     )
     bounds = "(PARTITION `p0` VALUES LESS THAN (9),PARTITION `p1` VALUES LESS THAN (99))"
     texts = {

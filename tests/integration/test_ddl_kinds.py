@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
-from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, partitions, steps_of, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, foreign_key, history, index, job, partitioned, steps_of, table
 from tests.support.ddl_target import CONFIG, apply, ddl_session, dying
 from tests.support.private_mysql import MYSQLD, NO_PAD_BIN
 
@@ -26,12 +26,12 @@ pytestmark = pytest.mark.mysql
 
 PARENT = table(10, "p")
 TEXT_COLUMN = column(2, "k", VARCHAR)
-PLAIN = [column(1, "id", {**INT, "Flag": 4099}), column(2, "n")]
+BARE = [column(1, "id", {**INT, "Flag": 4099}), column(2, "n")]
+PLAIN = [column(1, "id", {**INT, "Flag": 4099 | 512}), column(2, "n")]
+CHECKED = {"constraint_info": [{"constraint_name": {"O": "c"}}]}
 CHILD = table(11, "t", PLAIN)
 TEXTS = {2: "CREATE TABLE `p` (`id` INT PRIMARY KEY);", 3: "CREATE TABLE `t` (`id` INT AUTO_INCREMENT PRIMARY KEY,`n` INT);"}
-FOREIGN = {
-    "fk_info": [{"id": 1, "fk_name": {"O": "fk"}, "ref_table": {"O": "p"}, "cols": [{"O": "n"}], "ref_cols": [{"O": "id"}], "state": 5}]
-}
+FOREIGN = {"fk_info": [foreign_key("fk", "n", "p", "id")]}
 
 
 @pytest.fixture
@@ -57,23 +57,24 @@ def shown(session: Session) -> str:
 @pytest.mark.shows("ddl add foreign key", "ddl drop foreign key")
 def test_a_foreign_key_comes_and_goes(session: Session) -> None:
     added = table(11, "t", PLAIN, **FOREIGN)
-    assert run(session, 9, "ALTER TABLE `t` ADD CONSTRAINT `fk` FOREIGN KEY (`n`) REFERENCES `p`(`id`);", added).how == "text"
+    assert run(session, 9, "ALTER TABLE `t` ADD CONSTRAINT `fk` FOREIGN KEY (`n`) REFERENCES `p`(`id`);", added).how == "changes"
     assert "CONSTRAINT `fk` FOREIGN KEY (`n`) REFERENCES `p` (`id`)" in shown(session)
     h = history(database(1), job(2, 3, PARENT), job(3, 3, CHILD), job(4, 9, added), job(5, 10, CHILD))
-    assert apply(session, steps_of(h, {5: "ALTER TABLE `t` DROP FOREIGN KEY `fk`;"})[-1], h).how == "text"
+    assert apply(session, steps_of(h, {5: "ALTER TABLE `t` DROP FOREIGN KEY `fk`;"})[-1], h).how == "changes"
     assert "FOREIGN KEY" not in shown(session)
 
 
 def test_a_foreign_key_may_refer_to_a_key_that_is_not_unique(session: Session) -> None:
     """As in TiDB; a MySQL server of 8.4 and later takes it only from a session that says so."""
     parent = table(10, "p", PLAIN, index_info=[index(1, "k", ("n", 1))])
-    h = history(database(1), job(2, 3, parent), job(3, 3, CHILD), job(4, 9, table(11, "t", PLAIN, **FOREIGN)))
+    child = table(11, "t", PLAIN, fk_info=[foreign_key("fk", "n", "p", "n")])
+    h = history(database(1), job(2, 3, parent), job(3, 3, CHILD), job(4, 9, child))
     texts = {
         2: "CREATE TABLE `p` (`id` INT AUTO_INCREMENT PRIMARY KEY,`n` INT,KEY `k`(`n`));",
         3: TEXTS[3],
         4: "ALTER TABLE `t` ADD CONSTRAINT `fk` FOREIGN KEY (`n`) REFERENCES `p`(`n`);",
     }
-    assert [apply(session, step, h).how for step in steps_of(h, texts)] == ["text"] * 4
+    assert [apply(session, step, h).how for step in steps_of(h, texts)] == [*["text"] * 3, "changes"]
     assert "REFERENCES `p` (`n`)" in shown(session)
 
 
@@ -176,7 +177,7 @@ def test_an_index_over_a_column_that_is_not_replicated_needs_nothing(session: Se
     added = table(11, "t", marked, index_info=[index(1, "i", ("n", 1), ("m", 2))])
     h = history(database(1), job(2, 3, table(11, "t", [*PLAIN, column(3, "m")])), job(3, 7, added))
     texts = {2: "CREATE TABLE `t` (`id` INT AUTO_INCREMENT PRIMARY KEY,`n` INT,`m` INT);", 3: "ALTER TABLE `t` ADD INDEX `i`(`n`, `m`);"}
-    assert [apply(session, step, h, config).how for step in steps_of(h, texts)] == ["text", "derived", "nothing"]
+    assert [apply(session, step, h, config).how for step in steps_of(h, texts)] == ["text", "text", "nothing"]
 
 
 COLUMN_JOBS = {
@@ -266,8 +267,8 @@ def test_a_column_of_the_target_that_has_the_new_name_is_not_the_one_of_the_upst
     ],
 )
 def test_an_option_of_the_table(session: Session, kind: JobType, query: str) -> None:
-    outcome = run(session, kind, query, CHILD if kind is JobType.REBASE_AUTO_ID else {**CHILD, "comment": "said"})
-    assert outcome.how == ("text" if kind is JobType.REBASE_AUTO_ID else "changes")
+    outcome = run(session, kind, query, {**CHILD, **({"auto_inc_id": 5000} if kind is JobType.REBASE_AUTO_ID else {"comment": "said"})})
+    assert outcome.how == "changes"
     session.execute("INSERT INTO d.t (n) VALUES (1)")
     rebased = kind is JobType.REBASE_AUTO_ID
     assert session.query("SELECT id FROM d.t") == [(5000 if rebased else 1,)]
@@ -327,8 +328,8 @@ def test_what_no_target_holds_gets_no_step(kind: int) -> None:
 
 @pytest.mark.shows("ddl add primary key", "ddl drop primary key")
 def test_a_primary_key_comes_and_goes(session: Session) -> None:
-    bare = table(11, "t", PLAIN, pk_is_handle=False)
-    keyed = table(11, "t", PLAIN, pk_is_handle=False, index_info=[index(1, "PRIMARY", ("id", 0), unique=True, primary=True)])
+    bare = table(11, "t", BARE, pk_is_handle=False)
+    keyed = table(11, "t", BARE, pk_is_handle=False, index_info=[index(1, "PRIMARY", ("id", 0), unique=True, primary=True)])
     h = history(database(1), job(2, 3, bare), job(3, 32, keyed), job(4, 33, bare))
     texts = {
         2: "CREATE TABLE `t` (`id` INT NOT NULL,`n` INT);",
@@ -412,7 +413,7 @@ def run_again(session: Session, policy: str) -> DdlOutcome:
 
 @pytest.mark.shows("ddl add check", "ddl drop check", "ddl alter check")
 def test_a_check_which_the_upstream_has_made_is_left_out_and_named(session: Session) -> None:
-    h = history(database(1), job(2, 3, CHILD), job(3, 43, CHILD), job(4, 45, CHILD), job(5, 44, CHILD))
+    h = history(database(1), job(2, 3, CHILD), job(3, 43, {**CHILD, **CHECKED}), job(4, 45, {**CHILD, **CHECKED}), job(5, 44, CHILD))
     texts = {
         2: TEXTS[3],
         3: "ALTER TABLE `t` ADD CONSTRAINT `c` CHECK(`n`>0) ENFORCED;",
@@ -454,10 +455,10 @@ def test_old_jobs_of_several_columns_and_indexes(session: Session) -> None:
 def test_partitions_of_a_list_are_kept_by_a_charset_change(session: Session) -> None:
     key = index(1, "i", ("k", 1))
     wide = table(
-        11, "t", [column(1, "id", {**INT, "Flag": 4099}), TEXT_COLUMN], index_info=[key], partition=partitions((21, "p0"), (22, "p1"))
+        11, "t", [BARE[0], TEXT_COLUMN], index_info=[key], partition=partitioned(1, (21, "p0", "9"), (22, "p1", "99"), expr="`id`")
     )
     plain = {**wide, "charset": "latin1", "collate": "latin1_bin"}
-    narrow = {**wide, "partition": partitions((21, "p0"))}
+    narrow = {**wide, "partition": partitioned(1, (21, "p0", "9"), expr="`id`")}
     h = history(
         database(1),
         job(2, 3, plain),
@@ -485,7 +486,9 @@ def test_a_table_is_partitioned_anew_under_another_id(session: Session) -> None:
     h = history(
         database(1),
         job(2, 3, CHILD),
-        job(3, JobType.ALTER_PARTITIONING, table(20, "t", PLAIN, partition=partitions((21, "p0"), (22, "p1"))), table_id=11),
+        job(
+            3, JobType.ALTER_PARTITIONING, table(20, "t", PLAIN, partition=partitioned(2, (21, "p0"), (22, "p1"), expr="`id`")), table_id=11
+        ),
         job(4, JobType.REMOVE_PARTITIONING, table(30, "t", PLAIN), table_id=20),
     )
     texts = {2: TEXTS[3], 3: "ALTER TABLE `t` PARTITION BY HASH (`id`) PARTITIONS 2;", 4: "ALTER TABLE `t` REMOVE PARTITIONING;"}
@@ -494,12 +497,12 @@ def test_a_table_is_partitioned_anew_under_another_id(session: Session) -> None:
         apply(session, step, h)
     session.execute("INSERT INTO d.t VALUES (1, 1), (2, 2)")
     session.commit()
-    for step, partitioned in ((anew, True), (removed, False)):
+    for step, divided in ((anew, True), (removed, False)):
         with dying("after-ddl"):
             apply(session, step, h)
-        assert ("PARTITION BY" in shown(session)) is partitioned
+        assert ("PARTITION BY" in shown(session)) is divided
         assert apply(session, step, h).state == "done"
-        assert ("PARTITION BY" in shown(session)) is partitioned
+        assert ("PARTITION BY" in shown(session)) is divided
         assert sorted(session.query("SELECT * FROM d.t")) == [(1, 1), (2, 2)]
     assert [t.table_id for t in h.tables_in("d", 4)] == [30]
 
@@ -511,7 +514,7 @@ def test_a_partition_is_exchanged_after_a_column_came(session: Session, point: s
     wide = [*narrow, column(2, "n", default="7", origin_default="7")]
 
     def parent(columns: list[dict[str, Any]], first: int = 21) -> dict[str, Any]:
-        return table(20, "t", columns, partition=partitions((first, "p0"), (22, "p1")))
+        return table(20, "t", columns, partition=partitioned(1, (first, "p0", "9"), (22, "p1", "99"), expr="`id`"))
 
     h = history(
         database(1),
@@ -546,7 +549,7 @@ def test_a_partition_is_exchanged_after_a_column_came(session: Session, point: s
 
 def test_an_exchange_of_tables_that_differ_otherwise_says_in_what(session: Session) -> None:
     """No right that the account lacks is in its way, and no columns."""
-    parent = [table(20, "t", partition=partitions((number, "p0"))) for number in (21, 11)]
+    parent = [table(20, "t", partition=partitioned(1, (number, "p0", "9"), expr="`id`")) for number in (21, 11)]
     h = history(database(1), job(2, 3, parent[0]), job(3, 3, table(11, "x")), job(4, 42, parent[1], table_id=11))
     texts = {
         2: "CREATE TABLE `t` (`id` INT PRIMARY KEY) PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (9));",
@@ -581,13 +584,12 @@ def test_a_table_like_one_of_another_database_is_not_like_its_namesake(session: 
     session.rollback()
     session.execute("DELETE FROM ddl_marks.spark_ddl WHERE job_id = 3")
     session.commit()
-    assert apply(session, steps[1], h).how == "derived"
+    assert apply(session, steps[1], h).how == "nothing"
     assert "`k` varchar(20)" in shown(session) and "UNIQUE" not in shown(session)
 
 
 def unnamed(*keys: tuple[str, str]) -> dict[str, Any]:
-    found = [{"id": i, "fk_name": {"O": n}, "ref_table": {"O": "p"}, "cols": [{"O": c}], "state": 5} for i, (n, c) in enumerate(keys)]
-    return {"fk_info": found}
+    return {"fk_info": [foreign_key(name, own, "p", "id") for name, own in keys]}
 
 
 def test_a_foreign_key_without_a_name_is_dropped_under_the_targets_name(session: Session) -> None:

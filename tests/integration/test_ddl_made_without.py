@@ -11,7 +11,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, partitions, steps_of, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, partitioned, steps_of, table
 from tests.support.ddl_target import apply, ddl_session, dying
 from tests.support.private_mysql import MYSQLD
 
@@ -208,8 +208,17 @@ def test_a_plain_index_of_somebody_with_the_name_of_one_that_was_left_out_stays(
 RESERVED = table(
     10,
     "t",
-    [ID, column(2, "system"), column(3, "Empty"), column(4, "separator"), column(5, "offset")],
-    partition={**partitions((21, "p0"), (22, "library")), "type": 1, "expr": "`system`", "enable": True, "num": 2},
+    [
+        ID,
+        column(2, "system", {**INT, "Flag": 4099}),
+        column(3, "Empty", comment="system it's"),
+        column(4, "separator"),
+        column(5, "offset"),
+    ],
+    pk_is_handle=False,
+    is_common_handle=True,
+    index_info=[index(1, "PRIMARY", ("id", 0), ("system", 1), unique=True, primary=True)],
+    partition=partitioned(1, (21, "p0", "5"), (22, "library", "MAXVALUE"), expr="`system`"),
 )
 
 
@@ -233,7 +242,11 @@ def test_names_that_only_the_target_reserves(session: Session) -> None:
     made, added, viewed = run(
         session,
         (3, RESERVED, text),
-        (7, {**RESERVED, "index_info": [index(1, "external", ("Empty", 2))]}, "CREATE INDEX external ON t (Empty)"),
+        (
+            7,
+            {**RESERVED, "index_info": [*RESERVED["index_info"], index(2, "external", ("Empty", 2))]},
+            "CREATE INDEX external ON t (Empty)",
+        ),
         (
             21,
             view,

@@ -35,6 +35,8 @@ def modify(
     steps = steps_of(h, {2: f"CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` {there});", 3: f"ALTER TABLE `t` MODIFY COLUMN `v` {text};"})
     for step in steps[:2]:
         apply(session, step, h, config)
+    if there == "TEXT(50)":  # a server makes a TINYTEXT of it, as an earlier release of this program has let it
+        session.execute(f"ALTER TABLE d.t MODIFY v {there}")
     return h, steps[2]
 
 

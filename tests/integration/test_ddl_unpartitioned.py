@@ -18,10 +18,9 @@ from tests.support.ddl_target import apply, ddl_session, dying
 pytestmark = pytest.mark.mysql
 
 PLAIN = [column(1, "id", {**INT, "Flag": 4099}), column(2, "n")]
-INTERVAL = (
-    "CREATE TABLE `t` (`id` INT NOT NULL PRIMARY KEY,`n` INT) PARTITION BY RANGE COLUMNS (`id`) INTERVAL (100) "
-    "FIRST PARTITION LESS THAN (100) LAST PARTITION LESS THAN (200);"
-)
+CREATE = "CREATE TABLE `t` (`id` INT NOT NULL PRIMARY KEY,`n` INT);"
+REFUSED = "crc32(`id`)"
+"""A function that TiDB may add, and no server takes in PARTITION BY."""
 OTHERWISE = "CREATE TABLE d.t (id INT PRIMARY KEY, n INT) PARTITION BY RANGE (id) (PARTITION q VALUES LESS THAN MAXVALUE)"
 DROP = "ALTER TABLE `t` DROP PARTITION `p0`;"
 
@@ -44,15 +43,20 @@ P0, P1, P2, NEW_P0 = (101, "p0", "100"), (102, "p1", "200"), (103, "p2", "300"),
 def begun(
     session: Session, before: dict[str, Any], after: dict[str, Any], kind: int, text: str, **more: Any
 ) -> tuple[SchemaHistory, DdlStep]:
-    """The history and the last step, with the target's table made of a text that it refuses, and three rows in it."""
+    """The history and the last step, with a table without partitions at the target, and three rows in it."""
     h = history(database(1), job(3, 3, before), job(4, kind, after, query=text.lower(), **more))
-    made, made_table, last = steps_of(h, {3: INTERVAL, 4: text})
+    made, made_table, last = steps_of(h, {3: CREATE, 4: text})
     apply(session, made, h)
-    outcome = apply(session, made_table, h)
-    assert outcome.how == "derived" and (not before.get("partition") or outcome.losses == ("d.t: partitions left out",))
+    apply(session, made_table, h)
+    if "PARTITION BY" in shown(session):
+        session.execute("ALTER TABLE d.t REMOVE PARTITIONING")
     session.execute("INSERT INTO d.t VALUES (1, 1), (50, 2), (150, 3)")
     session.commit()
     return h, last
+
+
+def shown(session: Session) -> str:
+    return str(session.query("SHOW CREATE TABLE d.t")[0][1])
 
 
 def rows(session: Session) -> list[tuple[Any, ...]]:
@@ -76,6 +80,13 @@ def test_its_rows_go_over_deaths(session: Session, monkeypatch: pytest.MonkeyPat
         session.execute("ALTER TABLE d.t COMMENT = %s", [point])  # a person changes it meanwhile
     outcome = apply(session, last, h)
     assert outcome.state == "done" and rows(session) == [(150, 3)]
+
+
+def test_a_table_whose_partitions_the_target_refuses_is_made_without_them(session: Session) -> None:
+    h = history(database(1), job(3, 3, parted(P0, P1, expr=REFUSED)))
+    for step in steps_of(h, {3: CREATE}):
+        outcome = apply(session, step, h)
+    assert (outcome.how, outcome.losses) == ("derived", ("d.t: partitions left out",)) and "PARTITION" not in shown(session)
 
 
 def test_so_they_do_of_a_table_that_is_partitioned_otherwise(session: Session) -> None:
@@ -135,10 +146,10 @@ def test_a_refused_partition_by_is_a_loss_and_its_partitions_are_dropped_by_thei
         job(4, JobType.ALTER_PARTITIONING, parted(P0, P1, table_id=12, expr="`id`"), table_id=11, query="partition by"),
         job(5, 20, parted(P1, table_id=12, expr="`id`"), query="drop"),
     )
-    texts = {3: "CREATE TABLE `t` (`id` INT PRIMARY KEY,`n` INT);", 4: partitioned, 5: DROP}
-    made, made_table, anew, dropped = steps_of(h, texts)
+    made, made_table, anew, dropped = steps_of(h, {3: CREATE, 4: partitioned, 5: DROP})
     for step in (made, made_table):
         apply(session, step, h)
+    session.execute("ALTER TABLE d.t ADD UNIQUE (n)")  # of somebody's own: partitions cannot keep it
     session.execute("INSERT INTO d.t VALUES (1, 1), (150, 3)")
     session.commit()
     assert apply(session, anew, h).losses == ("d.t: alter partitioning left out, because the target's table has no partitions",)
@@ -147,9 +158,10 @@ def test_a_refused_partition_by_is_a_loss_and_its_partitions_are_dropped_by_thei
 
 def test_a_refused_partition_by_of_a_partitioned_table_is_no_loss_but_refused(session: Session) -> None:
     """Its partitions of the same names would hold other rows than the upstream's."""
-    h, last = begun(session, parted(P0, P1), parted(P0, P1, table_id=12), 71, "ALTER TABLE `t` PARTITION BY NONSENSE;", table_id=11)
+    anew = parted((111, "p0", "100"), (112, "p1", "200"), table_id=12, expr=REFUSED)
+    h, last = begun(session, parted(P0, P1), anew, 71, "ALTER TABLE `t` PARTITION BY NONSENSE;", table_id=11)
     session.execute("ALTER TABLE d.t PARTITION BY HASH (id) PARTITIONS 2")
-    with pytest.raises(DdlRefused, match="1064"):
+    with pytest.raises(DdlRefused, match="1564"):
         apply(session, last, h)
 
 

@@ -1,10 +1,14 @@
 """The Drainer's HTTP pages beside gRPC on one port: a real Drainer's JSON and texts, its states in the registry, our own page."""
 
+import base64
+import hashlib
 import http.client
 import json
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 import pytest
@@ -15,6 +19,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryCl
 from pyspark_tidb_binlog.binlog_source.drainer import node as node_module
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import NOTIFY
+from pyspark_tidb_binlog.jobs.entry import documents
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from tests.support.drainer_nodes import PretendedStream
 from tests.support.eventually import eventually
@@ -93,6 +98,67 @@ def test_metrics_and_our_page(node: DrainerNode) -> None:
     status, kind, body = ask(node, "GET", "/metrics")
     assert status == 200 and kind is not None and kind.startswith("text/plain; version=0.0.4") and b"binlog_drainer_checkpoint_tso" in body
     assert json.loads(ask(node, "GET", "/progress")[2]) == {"holding": "apply"}
+
+
+def whole(node: DrainerNode, path: str) -> tuple[http.client.HTTPResponse, bytes]:
+    """The answer with its headers."""
+    connection = http.client.HTTPConnection(node.address, timeout=10)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer, answer.read()
+    finally:
+        connection.close()
+
+
+@pytest.mark.shows("drainer GET /")
+def test_the_page_asks_nobody_else_for_anything(node: DrainerNode) -> None:
+    answer, body = whole(node, "/")
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    policy = dict(part.strip().split(" ", 1) for part in answer.headers["Content-Security-Policy"].split(";"))
+    assert policy["default-src"] == policy["base-uri"] == policy["form-action"] == policy["frame-ancestors"] == "'none'"
+    assert policy["connect-src"] == "'self'" and "unsafe" not in str(policy)
+    (script,) = re.findall(rb"<script>(.*?)</script>", body, re.DOTALL)
+    assert policy["script-src"] == f"'sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}'"
+    assert b"://" not in body.replace(b"http://www.w3.org/2000/svg", b""), "no other address is named"
+    assert not re.search(rb"innerHTML|outerHTML|insertAdjacent|document.write|eval", script), "text is text"
+
+
+def test_the_pages_json_is_asked_for_what_is_new(node: DrainerNode) -> None:
+    for query, after in (
+        ("", 0),
+        ("?after=1790000000", 1790000000),
+        ("?after=-5", 0),
+        ("?after=x", 0),
+        (f"?after={'9' * 40}", 0),
+        ("?after=²", 0),
+    ):
+        answer, body = whole(node, f"/page.json{quote(query, safe='?=')}")
+        assert json.loads(body) == {"after": after} and answer.headers["Cache-Control"] == "no-store"
+    assert [ask(node, "POST", path)[0] for path in ("/", "/page.json", "/docs/errors/ddl")] == [405] * 3
+
+
+def test_documents_are_plain_text_and_nothing_else_is_read(node: DrainerNode) -> None:
+    answer, body = whole(node, "/docs/errors/ddl")
+    assert (answer.headers["Content-Type"], answer.headers["X-Content-Type-Options"]) == ("text/plain; charset=utf-8", "nosniff")
+    assert body == b"# DDLs" and whole(node, "/docs/")[1] == whole(node, "/docs")[1] == b"a list"
+    for path in ("/docs/nothing", "/docs/../setup.cfg", "/docs/%2e%2e/setup.cfg", "/docs//etc/passwd", "/docs/..%2f..%2fetc%2fpasswd"):
+        assert whole(node, path)[0].status == 404
+
+
+def test_what_a_document_is_named_finds_pages_of_the_release_only() -> None:
+    assert str(documents.text_of("errors/ddl")).startswith("# DDLs") and "runbook" in str(documents.text_of(""))
+    for name in (
+        "../setup",
+        "../setup.cfg",
+        "/etc/passwd",
+        "errors/../../setup.cfg",
+        "docs/../conf/drainer.toml",
+        "conf/drainer.toml",
+        "\0",
+        ".",
+    ):
+        assert documents.text_of(name) is None
 
 
 @pytest.mark.shows("drainer 404 and 405")

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS
+from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs import ctl
@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.schemas.errors import LeaseHeld, ReplicationError
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.http_client import fetch
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
+from tests.support.asked_metrics import asked_metrics, served_metrics
 from tests.support.eventually import eventually
 from tests.support.fakes.push_gateway import PushGateway
 from tests.support.job_scene import LONGEST, Scene, at_work, ended_in_order, scene_in, stands_in_order, streaming, to_process
@@ -173,6 +174,13 @@ def rival_is_refused(scene: Scene) -> None:
         rival.open(lambda _, commit_ts: commit_ts or 0, SchemaHistory)
 
 
+def the_board_asks_for_what_is_there(scene: Scene) -> None:
+    """The dashboard and the alert rules of ``deploy/``."""
+    with contextlib.closing(RegistryClient(scene.workload.url)) as registry:
+        nodes = [address(scene), *(pump.host for pump in registry.listing(PUMPS).nodes)]
+    assert asked_metrics() - served_metrics(*(fetch(f"http://{node}/metrics", 10).text for node in nodes)) == set()
+
+
 @pytest.mark.shows("metrics-addr", "metrics-interval", "pump metrics-addr", "pump metrics-interval", "drainer PUT /state/{nodeID}/resume")
 def test_a_pause_waits_for_a_ddl_then_stands_still_and_a_resume_catches_up(
     scene: Scene, gateway: PushGateway, in_session: Callable[..., InSession], capsys: pytest.CaptureFixture[str]
@@ -186,6 +194,7 @@ def test_a_pause_waits_for_a_ddl_then_stands_still_and_a_resume_catches_up(
     for name in ("pump_position", "read_binlog_size_count"):
         shown = f'binlog_drainer_{name}{{nodeID="'
         until(job, lambda shown=shown: shown in fetch(f"http://{address(scene)}/metrics", 10).text, shown)  # type: ignore[misc]
+    the_board_asks_for_what_is_there(scene)
     with held(scene, *reads_of(lasting)):
         until(job, lambda: progress(scene)["holding"] == "ddl" and in_a_statement(scene), "a DDL is under way")
         control(scene, "pause-drainer")

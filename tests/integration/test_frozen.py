@@ -461,7 +461,7 @@ def test_a_table_made_like_a_frozen_one_is_as_upstream(sessions: tuple[Session, 
     stream = stream_of(sessions, texts, job(2, 3, t([V])), job(3, 5, table(10, "t", columns)), job(4, 3, table(12, "n", columns)))
     stream.ddl(2)
     stream.refuse(3)
-    assert stream.ddl(4).how == "derived"
+    assert stream.ddl(4).how == "text"
     stream.rows((None, {1: 1, 2: 10, 3: 5}), table_id=12)
     assert stream.all("n") == [(1, 10, 5)]
 

@@ -1,7 +1,9 @@
 """A lake's tables as DataFrames: what the upstream had, at the newest moment and at earlier ones."""
 
 import datetime
+import os
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -98,8 +100,11 @@ def test_tables_are_what_the_upstream_had(
 
 
 def test_all_tables_are_of_one_moment(spark: SparkSession, tmp_path: Path) -> None:
-    """The recorded bank, which moves money between its tables: each moment is one that the upstream had."""
+    """The recorded bank, which moves money between its tables: each moment is one that the upstream had. Most are older than ``KEPT_HOURS``."""
     partly_mirrored(tmp_path, "bank")
+    aged = time.time() - (ledger.KEPT_HOURS + 1) * 3600
+    for commit in tmp_path.glob("tables/*/_delta_log/*.json"):
+        os.utime(commit, (aged, aged))
     lake, changes = Lake(spark, tmp_path), bank_changes(load(GOLDEN / "bank"), load_case("bank").history)
     times = sorted({change.commit_ts for change in changes})
     moments = [*times[len(times) // 4 :: len(times) // 2], lake.commit_ts]

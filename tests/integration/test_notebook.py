@@ -77,13 +77,14 @@ def test_every_cell_runs_and_the_target_is_an_exact_copy(spark, nothing_set, cap
 
 
 def looks_at(shown, names, printed):
-    hot, bars, ddls, rates, rows, life, checkpoints, lag, now, changes, growth = shown
+    hot, bars, ddls, rates, rows, life, checkpoints, lag, now, changes, growth, invariant = shown
     shows_hot_tables(hot, bars, names["table"])
     shows_rates(ddls, rates, names["changes"])
     shows_one_table(rows, names["rows"], names["hot"].where(f"table = '{names['table']}'").first())
     shows_a_life(life, names["life"].collect(), names["rows"], names["key"])
     shows_lag(checkpoints, names["checkpoints"].orderBy("batch_id").collect(), lag, printed)
     shows_a_lake(now, changes, growth, names)
+    holds_after_every_commit(invariant, names)
     says_what_it_leaves_out(printed, names)
 
 
@@ -154,6 +155,14 @@ def shows_lag(shown, batches, lag, printed):
     assert heights and heights == pytest.approx({at: lags[at] for at in heights})
     assert list(heights) == list(lags)[-len(heights) :]
     assert re.search(r"lag [\d.]+ ", printed)
+
+
+def holds_after_every_commit(shown, names):
+    """No table had fewer rows than none, and the sums are the tables."""
+    rows = {row.table: row for row in shown.collect()}
+    assert len(rows) >= 8 and min(row.fewest for row in rows.values()) >= 0 and max(row.commits for row in rows.values()) > 1
+    name = names["table"].rpartition(".")[2]
+    assert rows[name].now == len(names["workload"].rows(names["table"]))
 
 
 def shows_a_lake(now, changes, growth, names):

@@ -1,6 +1,7 @@
 """The playground as a newcomer starts it, and what README.md and docs/playground.md have them paste, as it stands there."""
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from pyspark.sql import SparkSession
@@ -23,6 +26,7 @@ from pyspark_tidb_binlog.jobs import lake as lake_command
 from pyspark_tidb_binlog.jobs.lab.ports import free_port
 from pyspark_tidb_binlog.jobs.playground import LAKE, PYTHON
 from pyspark_tidb_binlog.lake import Lake
+from pyspark_tidb_binlog.schemas.http_client import fetch
 from tests.support.eventually import eventually
 from tests.support.job_scene import LONGEST, Job, to_group, to_process
 
@@ -126,6 +130,28 @@ def test_what_the_pages_say_works_as_printed(tmp_path: Path) -> None:
     assert {("checking", "update"), ("savings", "update")} <= {(row[0], row[1]) for row in rows_of(bank)}
 
 
+def take_back(job: Job, lake: Path, pasted: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """The tutorial of a wrong DELETE, in the session of a lake."""
+    mistake, *python, undo = blocks("docs/undo.md")
+    counted = pasted["lake"].table("demo.orders").where("customer = 'Ada'").count()
+    before = Lake(pasted["spark"], lake).commit_ts
+    in_shell(mistake.replace(f":{PLAYGROUND_PORT}/", f":{urlsplit(workload_lines(job)[0].split()[-1]).port}/"))
+    eventually(lambda: Lake(pasted["spark"], lake).table("demo.orders").where("customer = 'Ada'").count() == 0, seconds=LONGEST, pause=0.5)
+    capsys.readouterr()
+    for block in python:
+        exec(compile(block, "what is pasted", "exec"), pasted)
+    shown = capsys.readouterr().out
+    lost, worst = re.search(r"^(\d+) orders of Ada$", shown, re.M), pasted["worst"]["commit_ts"]
+    assert lost is not None and int(lost[1]) > 0 and worst > before and counted > 0
+    life, differences, restored = (rows_of(part) for part in shown.split("+\n\n")[:3])
+    assert (life[1][1], life[-1][1]) == ("insert", "delete")
+    assert ["demo", "orders", "0", lost[1], "0"] in differences
+    assert f"`demo`.`orders`: 0 deletes, 0 updates, {lost[1]} inserts" in shown and restored[1][0] == "insert"
+    argv = undo.replace("COMMIT_TS", str(worst)).replace("/tmp/lake", str(lake)).split()
+    assert lake_command.main(argv[2:]) == 0
+    assert capsys.readouterr().out.count("INSERT INTO `demo`.`orders` (`id`,`customer`,`item`,`status`,`total`) VALUES (") == int(lost[1])
+
+
 @pytest.mark.spark
 def test_a_lake_is_read_with_the_lines_that_are_printed(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -140,11 +166,12 @@ def test_a_lake_is_read_with_the_lines_that_are_printed(
         assert textwrap.indent(python, "    ") in printed and told == python.replace(str(lake), "/tmp/lake")
         begun = datetime.now(UTC)
         eventually(lambda: Lake(spark, lake).time > begun + timedelta(seconds=7), seconds=LONGEST, pause=0.5)
+        pasted: dict[str, Any] = {}
         (tables,) = re.findall(r"^    .* (tables --dir .*)$", printed, re.M)
         capsys.readouterr()
-        exec(compile(python, "what is pasted", "exec"), {})
-        in_shell(workload_lines(job)[0])
+        exec(compile(python, "what is pasted", "exec"), pasted)
         now, before, changes = capsys.readouterr().out.split("+\n\n")[:3]
+        take_back(job, lake, pasted, capsys)
         assert lake_command.main(tables.split()) == 0
         assert re.search(r"^\|demo +\|orders +\|\d+ +\|mirrored\|NULL", capsys.readouterr().out, re.M)
         to_process(job, signal.SIGTERM)
@@ -255,6 +282,8 @@ def test_a_target_follows_the_cluster_and_the_second_signal_ends_all_at_once(tmp
         lag, orders, status = re.findall(r"^    (mariadb .*|.* ctl status .*)$", job.out.read_text(), re.M)
         eventually(lambda: "new" in in_shell(orders), seconds=LONGEST, what="orders are at the target")
         assert re.search(r"\| +\d+\.\d+ \|", in_shell(lag))
+        (page,) = re.findall(r"shows the drainer at (http://\S+/)", job.out.read_text())
+        assert fetch(page, 30).ok and json.loads(fetch(f"{page}page.json", 30).body)["target"]["kind"] == "mysql"
         assert f"--socket={place_of(port)}/" in lag, "a start after kill -9 removes the target's files, too"
         assert "is in the target" in in_shell(status)
         assert job.runs("java") and job.runs("mariadbd")

@@ -250,4 +250,5 @@ def test_a_check_waits_for_a_connection_that_is_slow(monkeypatch: pytest.MonkeyP
     ):
         far.pause = 0.12
         config = SourceConfig(pumps=far.address, cluster_id=7)
-        assert unfit(config, discovery_of(config), 60) == []
+        discovery = discovery_of(config)
+        assert unfit(config, discovery, discovery.pumps(), 60) == {}

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from pyspark_tidb_binlog.binlog_source.source import tails as source_tails
 from pyspark_tidb_binlog.binlog_source.source.admission import Limits, TailView, pending_bytes, plan_raw, plan_sorted
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, Pull
+from pyspark_tidb_binlog.binlog_source.source.read_notes import away
 from pyspark_tidb_binlog.binlog_source.source.tails import Tail, Tails
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, ReplicationError
 from pyspark_tidb_binlog.schemas.events import Delivery
+from tests.support.eventually import eventually
 from tests.support.fakes.scripted_pump import Asked, Broken, ScriptedPump, message, tip
 
 pytestmark = pytest.mark.grpc
@@ -239,3 +242,18 @@ def test_one_that_is_stopped_just_before_it_pulls_leaves_no_pull_open(monkeypatc
             assert cancelled.is_set() and not made[0]._thread.is_alive()
         finally:
             script.over.set()
+
+
+def test_a_pump_that_is_not_reached_is_noted_until_it_is_back_or_left(tmp_path: Path) -> None:
+    """A batch may be under way, which asks the source for nothing."""
+    stop_file = tmp_path / "stop"
+    tails = Tails(fail_on_data_loss=True, stop_file=str(stop_file))
+    with ScriptedPump(Held(tip(100, 10, 10)), TIP) as pump:
+        follow(tails, **{"p:1": pump})
+        assert tails.wait(lambda: resolved(tails, RAW_10) == 10, 5) and away(stop_file) == {}
+    try:
+        assert list(eventually(lambda: away(stop_file))) == ["p:1"]
+        tails.follow({}, 10)
+        eventually(lambda: not away(stop_file), what="the Pump is not read any more")
+    finally:
+        tails.stop()

@@ -66,11 +66,12 @@ def test_a_read_waits_for_its_pump_and_says_so(tmp_path: Path) -> None:
 
         reader = threading.Thread(target=read)
         reader.start()
-        assert eventually(lambda: waiting(stop_file)).startswith("read: Pump p:1 since 20")
+        waits = eventually(lambda: waiting(stop_file))
+        assert waits.pump == "p:1" and waits.words.startswith("read: Pump p:1 since 20")
         pump.start()
         reader.join(60)
         assert found[:4] == [10, 10, 20, 20]
-        assert waiting(stop_file) == ""
+        assert waiting(stop_file) is None
 
 
 def whole_log(endpoint: Endpoint) -> Position:

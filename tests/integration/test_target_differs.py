@@ -165,6 +165,26 @@ def test_without_it_the_error_says_which_column_of_which_table_and_what_to_do(ta
     assert target.rows("id, v, w") == [(1, 10, 7)]
 
 
+STORED = column(2, "g", INT, generated_expr_string="length(`a`)", generated_stored=True)
+
+
+@by_row
+def test_a_stored_column_that_the_target_cannot_compute_gets_the_upstream_s_values(
+    target: Target, monkeypatch: pytest.MonkeyPatch, by_row: bool
+) -> None:
+    """MariaDB 10.11 refuses it over a CHAR, whose blanks depend on the session."""
+    info = table(13, "s", [ID, STORED, column(3, "a", {**VARCHAR, "Tp": 254})], index_info=[index(1, "g", ("g", 1))])
+    text = "CREATE TABLE `s` (`id` INT PRIMARY KEY, `g` INT GENERATED ALWAYS AS (LENGTH(`a`)) STORED, `a` CHAR(20), KEY `g` (`g`))"
+    monkeypatch.setattr(sys.modules[__name__], "HISTORY", HISTORY.merged(JobReader().read([job(6, 3, info, query=text)])))
+    target.life(by_row=by_row, version=5, on_finding="stop")
+    target.ddl(6)
+    (said,) = remarkable(target.session, SCHEMA)[-1].losses
+    assert "d.s: column g is not computed by the target" in said
+    assert target.write((None, {1: 1, 2: 7, 3: "x"}), (None, {1: 2, 3: None}), table_id=13).findings == ()
+    target.write(({1: 1, 2: 7, 3: "x"}, {1: 1, 2: 9, 3: "y"}), table_id=13)
+    assert target.rows("id, g, a", "s") == [(1, 9, "y"), (2, None, None)]
+
+
 @pytest.mark.parametrize(
     ("columns", "words"),
     [

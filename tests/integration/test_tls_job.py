@@ -100,6 +100,10 @@ def test_a_cluster_over_tls(
             assert "Drainer d1 at 127.0.0.1" in capsys.readouterr().out
             for address in (node.host, *arena.addresses):
                 only_for_the_cluster(address, ca, tls, place)
+            for path in ("", "page.json", "docs/tls"):
+                assert fetch(f"https://{node.host}/{path}", 30, tls=tls).ok
+                with pytest.raises(FAILURES):
+                    fetch(f"https://{node.host}/{path}", 30, tls=ca.settings("other", "other"))
             assert ctl.main(["pause-drainer", "-node-id=d1", *as_ctl]) == 0
             drainer.until(lambda: state(arena) is NodeState.PAUSED)
             assert ctl.main(["resume-drainer", "-node-id=d1", *as_ctl]) == 0

@@ -71,6 +71,7 @@ def test_it_holds_the_product_and_nothing_else(wheel: Path) -> None:
     wanted = {
         "conf/drainer.toml",
         "conf/jvm.options",
+        "binlog_source/drainer/page.html",
         "docs/runbook.md",
         "docs/errors/ddl.md",
         "docs/spec/wire.md",

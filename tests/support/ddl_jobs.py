@@ -37,9 +37,25 @@ def index(index_id: int, name: str, *columns: tuple[str, int], unique: bool = Fa
     return {"id": index_id, "idx_name": {"O": name}, "idx_cols": parts, "state": 5, "is_unique": unique, "is_primary": primary}
 
 
+def foreign_key(name: str, own: str, to: str, its: str, schema: str = "", **actions: int) -> dict[str, Any]:
+    """One foreign key over one column, with ``on_delete`` and ``on_update``."""
+    ref = {"ref_schema": {"O": schema}, "ref_table": {"O": to}, "ref_cols": [{"O": its}]}
+    return {"id": 1, "fk_name": {"O": name}, "cols": [{"O": own}], "state": 5, **ref, **actions}
+
+
+def partitioned(method: int, *parts: tuple[Any, ...], expr: str = "", columns: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The partitions of a table: id, name, and the values of RANGE, or the lists of values of LIST."""
+    found = [
+        {"id": i, "name": {"O": n}, "less_than": values if method == 1 else None, "in_values": values if method == 3 else None}
+        for i, n, *values in parts
+    ]
+    over = {"type": method, "expr": expr, "columns": [{"O": c} for c in columns]}
+    return {**over, "definitions": found, "num": len(found), "enable": True}
+
+
 def partitions(*pairs: tuple[int, str]) -> dict[str, Any]:
-    """The partitions of a table."""
-    return {"definitions": [{"id": i, "name": {"O": n}} for i, n in pairs]}
+    """The partitions of a table by RANGE of its ``id``: each a hundred rows."""
+    return partitioned(1, *((i, n, f"{place}00") for place, (i, n) in enumerate(pairs, 1)), expr="`id`")
 
 
 def job(job_id: int, kind: int, info: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A Drainer's node without a stream: as much of one as its registration, states and pages need."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ class PretendedStream:
     positions: dict[str, int] | None = None
     applied_at: float = field(default_factory=time.monotonic)
     progress: dict[str, object] = field(default_factory=lambda: {"holding": "apply"})
+    page: Callable[[int], Mapping[str, object]] = lambda after: {"after": after}
     metrics: DrainerMetrics = field(init=False)
 
     def __post_init__(self) -> None:
@@ -39,6 +40,8 @@ class PretendedStream:
             applied_at=lambda: self.applied_at,
             progress=lambda: self.progress,
             metrics=self.metrics.text,
+            page=lambda after: self.page(after),
+            document={"": "a list", "errors/ddl": "# DDLs"}.get,
         )
         controls = StreamControls(
             pause=lambda: self._do("pause"),

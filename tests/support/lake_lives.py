@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.schemas.errors import LeaseHeld, LeaseLost
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.lake import ledger, mirror_table, mirrors, old_versions, row_pieces, upkeep
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
+from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
 from pyspark_tidb_binlog.sinks.lake.mirror_load import TableLoads
 from pyspark_tidb_binlog.sinks.lake.moments import LOADING
 from tests.support import golden_messages
@@ -82,11 +84,21 @@ class FollowedSink(TidySink):
         return done
 
 
-def sink_of(lake: Path | str, lease_timeout: float = 1.0, mirrors: bool = False, loads: TableLoads | None = None) -> LakeSink:
+def sink_of(
+    lake: Path | str,
+    lease_timeout: float = 1.0,
+    mirrors: bool = False,
+    loads: TableLoads | None = None,
+    large: LargeMirrors | None = None,
+    followed: bool = False,
+) -> LakeSink:
+    """``followed``: each step is a moment; else one may have all of them, and a point is passed only once."""
     settings = LakeSettings(str(lake), 1, lease_timeout=lease_timeout, mirror_interval=0.0 if mirrors else None)
     if mirrors and old_versions.HOUR_MS == SHORT_PAST[old_versions, "HOUR_MS"]:
-        return FollowedSink(replace(settings, retention=SHORT_RETENTION), loads=loads)
-    return (TidySink if upkeep.MOST_OPEN == BUSY_UPKEEP[upkeep, "MOST_OPEN"] else LakeSink)(settings, loads=loads)
+        return FollowedSink(replace(settings, retention=SHORT_RETENTION), loads=loads, large=large)
+    if followed:
+        return FollowedSink(settings, large=large)
+    return (TidySink if upkeep.MOST_OPEN == BUSY_UPKEEP[upkeep, "MOST_OPEN"] else LakeSink)(settings, loads=loads, large=large)
 
 
 def replicate(sink: LakeSink, steps: int = 6, upto: int = 1 << 62, case: str = CASE) -> None:
@@ -113,13 +125,14 @@ def life(
     pieces: bool = False,
     short: bool = False,
     loaded: Path | None = None,
+    large: bool = False,
 ) -> Iterator["_Life"]:
     """A life that has begun. ``die``: as ``conf.failpoints`` reads it. ``stop``: likewise, but the process is suspended there. ``again``: another one
     follows in the same process whenever the lease is another's. ``busy``: with ``BUSY_UPKEEP``. ``mirrored``: the case, if its tables are mirrored.
     ``pieces``: with ``SMALL_PIECES``. ``short``: with ``SHORT_PAST``. ``loaded``: it begins with a first load in the middle of the case, from a
-    ``RecordedUpstream`` in that directory.
+    ``RecordedUpstream`` in that directory. ``large``: every mirror is large, for a Spark session of its own.
     """
-    process = _SERVER.Process(target=_live, args=(lake, die, stop, lease_timeout, again, busy, mirrored, pieces, short, loaded))
+    process = _SERVER.Process(target=_live, args=(lake, die, stop, lease_timeout, again, busy, mirrored, pieces, short, loaded, large))
     process.start()
     try:
         yield _Life(process)
@@ -157,6 +170,7 @@ def _live(
     pieces: bool,
     short: bool,
     loaded: Path | None = None,
+    large: bool = False,
 ) -> None:
     for (module, name), value in ((BUSY_UPKEEP if busy else {}) | (SMALL_PIECES if pieces else {}) | (SHORT_PAST if short else {})).items():
         setattr(module, name, value)
@@ -165,8 +179,10 @@ def _live(
     if stop:
         os.environ[failpoints.DIE] = stop
         failpoints._die = lambda: os.kill(os.getpid(), signal.SIGSTOP)
+    spark = LargeMirrors(build_session("life", master="local[1]"), 0) if large else None
     while True:
-        sink = sink_of(lake, lease_timeout, bool(mirrored), RecordedUpstream(mirrored, loaded).loads if loaded is not None else None)
+        loads = RecordedUpstream(mirrored, loaded).loads if loaded is not None else None
+        sink = sink_of(lake, lease_timeout, bool(mirrored), loads, spark, bool(mirrored) and not pieces and loads is None)
         try:
             if loaded is not None:
                 replicate_loaded(sink, mirrored, lake)

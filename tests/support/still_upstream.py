@@ -92,7 +92,8 @@ class StillTable:
                 column["generated_expr_string"] = made[column["name"]["O"]]
         if self.partitions:
             definitions = [{"id": number * 100 + i, "name": {"O": name, "L": name.lower()}} for i, name in enumerate(self.partitions)]
-            info["partition"] = {"type": 2, "enable": True, "expr": "", "definitions": definitions, "num": len(definitions)}
+            expr = quote_name(self.described.primary_key[0])
+            info["partition"] = {"type": 2, "enable": True, "expr": expr, "definitions": definitions, "num": len(definitions)}
         return TableAt(number, self.schema, self.described.name, TableInfo.from_json(info), SchemaVersion(1), (), False)
 
 

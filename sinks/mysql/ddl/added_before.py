@@ -84,7 +84,7 @@ def _holds(column: ColumnInfo, literal: str, flavour: Flavour) -> str:
     if literal == "NULL":
         return f"{shown} IS NULL"
     if column.tp in (ColumnType.FLOAT, ColumnType.DOUBLE) and column.decimal >= 0:
-        return f"{shown} IS NOT NULL AND ABS({shown} - {literal}) <= {0.5 * 10.0**-column.decimal * (1 + _FLOAT_DIGITS)!r}"
+        return f"{shown} IS NOT NULL AND ABS({shown} - {literal}) <= {0.5 * 10.0**-column.decimal!r} + ABS({literal}) * {_FLOAT_DIGITS}"
     if column.tp == ColumnType.FLOAT:
         return f"{shown} IS NOT NULL AND ABS({shown} - {literal}) <= ABS({literal}) * {_FLOAT_DIGITS}"
     if column.tp == ColumnType.SET:

@@ -3,7 +3,8 @@
     DropKey, RenameKey, ModifyKey, AddKey      DROP, RENAME, ALTER INDEX, ADD KEY; an index over an expression is left out, a loss
     DropColumn, AddColumn                      DROP, ADD COLUMN, filled with TiDB's value for older rows; the declared default follows in a second statement
     RenameColumn, ModifyColumn, MoveColumn     one CHANGE or MODIFY for each column, with its whole definition
-    AlterOption                                charset and comment; the other options are TiDB's own
+    DropForeignKey, AddForeignKey              DROP, ADD FOREIGN KEY
+    AlterOption                                charset, comment and where AUTO_INCREMENT begins; the others are TiDB's own, losses
 
 Promises: nothing is guessed. If a column that is gone may be one that came (``SchemaMismatch``), there is no statement.
 """
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
-from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, kind_of
+from pyspark_tidb_binlog.schemas.ddl_jobs import KINDS, JobEffect, JobType, On, kind_of
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.history import TableAt
@@ -23,6 +24,7 @@ from pyspark_tidb_binlog.schemas.table_changes import (
     AddKey,
     AlterOption,
     DropColumn,
+    DropForeignKey,
     DropKey,
     ModifyColumn,
     ModifyKey,
@@ -35,9 +37,10 @@ from pyspark_tidb_binlog.schemas.table_changes import (
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, IndexInfo, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, quoted
-from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition, is_now, lacks_counter, lacks_sequence
-from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declared_literal, fills_otherwise, origin_literal
+from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition, is_now
+from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import fills_otherwise, origin_literal, set_default
 from pyspark_tidb_binlog.sinks.mysql.ddl.fit import differs
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import charset_option, counter_option, foreign_key_definition, left_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 
@@ -45,24 +48,29 @@ _NO_DEFAULT = 1 << 12
 """TiDB's flag of a NOT NULL column without a default."""
 _DEFAULT = frozenset({"default", "default_bit", "default_is_expr"})
 
+_FOREIGN = frozenset({JobType.ADD_FOREIGN_KEY, JobType.DROP_FOREIGN_KEY})
+
 UNCLEAR = "a column that is gone may be one that came under another name, and the text of the DDL does not say which; or a column gets the name of another one"
 """Why there is no ``Alteration``."""
 
 
 def by_changes(subject: Subject, dialect: Dialect) -> bool:
-    """Whether the job is executed change by change: not at a TiDB, which is given its own text, and not if there is more than ``Alteration`` makes."""
-    job, old, new = subject.job, subject.old, subject.new
-    if job.kind.effect is not JobEffect.ALTERS or old is None or new is None or dialect.flavour is Flavour.TIDB:
+    """Whether the job is executed change by change: no type of a later release, and at a TiDB, which is given its own text, not what only the text says."""
+    job, kind = subject.job, subject.job.kind
+    if subject.old is None or subject.new is None:
         return False
-    # A multi-schema change may also add foreign keys, and set AUTO_INCREMENT.
-    return old.info.foreign_key_names == new.info.foreign_key_names and all(kind_of(t).effect is JobEffect.ALTERS for t in job.sub_jobs)
+    if dialect.flavour is Flavour.TIDB:
+        types = job.sub_jobs if job.type == JobType.MULTI_SCHEMA_CHANGE else (job.type,)
+        shown = bool(types) and all(kind_of(t).effect is JobEffect.ALTERS or t in _FOREIGN for t in types)
+        return shown and altered_by(subject, dialect) is not None
+    return kind.effect is JobEffect.ALTERS or (kind.effect is JobEffect.SETS and kind.on is On.TABLE and job.type in KINDS)
 
 
 def altered_by(subject: Subject, dialect: Dialect) -> "Alteration | None":
     """What the job changes in its table; None: ``UNCLEAR``."""
     if subject.old is None or subject.new is None:
         return None
-    return Alteration.of(subject.old.info, subject.new.info, subject.query, dialect, subject.lacking)
+    return Alteration.of(subject.old.info, subject.new.info, subject.query, dialect, subject.lacking, subject.new.schema)
 
 
 class OwnColumn(NamedTuple):
@@ -87,11 +95,15 @@ class Alteration:
     dialect: Dialect
     lacking: frozenset[str]
     """Lower-case names of the expression indexes that the target's table is known to lack."""
+    schema: str = ""
+    """The table's database at the target."""
     expressions: bool = True
     """Whether the target can make the indexes over expressions; a MariaDB has none."""
 
     @classmethod
-    def of(cls, old: TableInfo, new: TableInfo, query: str, dialect: Dialect, lacking: frozenset[str]) -> "Alteration | None":
+    def of(
+        cls, old: TableInfo, new: TableInfo, query: str, dialect: Dialect, lacking: frozenset[str], schema: str = ""
+    ) -> "Alteration | None":
         """From the definitions before and after; ``query``: the job's text. None if it is not certain which column became which.
 
         A column is modified if its definition at the target changes: by the job, or because a key over it needs another charset there.
@@ -100,7 +112,7 @@ class Alteration:
         if len({c.name.lower() for c in new.columns}) < len(new.columns):
             return None  # of a frozen table, which has a column under its former name
         try:
-            whole = cls(old, new, tuple(diff(old, new, query)), dialect, lacking, dialect.flavour is not Flavour.MARIADB)
+            whole = cls(old, new, tuple(diff(old, new, query)), dialect, lacking, schema, dialect.flavour is not Flavour.MARIADB)
         except SchemaMismatch:
             return None
         names = {c.name.lower() for c in visible(old)}
@@ -108,10 +120,8 @@ class Alteration:
         if any(after in names and after != before for before, after in renamed):
             return None  # after a crash nobody could tell whether they have changed their names; TiDB has no such job
         changed = {c.name: c for c in whole.changes if isinstance(c, ModifyColumn)}
-        added = {c.column.name for c in whole.changes if isinstance(c, AddColumn)}
-        kept = [(whole.former(c), c) for c in visible(new) if c.name not in added]
-        modified = [changed.get(c.name, ModifyColumn(c.name, ())) for was, c in kept if whole._differs(was, c)]
-        others = (c for c in whole.changes if not isinstance(c, ModifyColumn) and not whole._about_hidden(c))
+        modified = [changed.get(c.name, ModifyColumn(c.name, ())) for was, c in whole.kept() if whole._differs(was, c)]
+        others = (c for c in whole.changes if not isinstance(c, ModifyColumn) and not whole._is_none_there(c))
         return replace(whole, changes=(*others, *modified))
 
     def clauses(self, left: Collection[TableChange] | None = None, there: Mapping[str, OwnColumn] | None = None) -> list[str]:
@@ -121,33 +131,42 @@ class Alteration:
         """
         left = self.changes if left is None else left
         found = [
+            *(f"DROP FOREIGN KEY {quote_name(c.name)}" for c in left if isinstance(c, DropForeignKey)),
             *(self._key_clause(c) for c in left if isinstance(c, DropKey)),
             *(f"DROP COLUMN {quote_name(c.name)}" for c in left if isinstance(c, DropColumn)),
             *self._column_clauses(left, there),
             *(self._key_clause(c) for c in left if isinstance(c, RenameKey | ModifyKey | AddKey)),
+            *(f"ADD {foreign_key_definition(c.key, self.schema)}" for c in left if isinstance(c, AddForeignKey)),
             *self._options(left),
         ]
         return [clause for clause in found if clause]
 
     def losses(self) -> Iterator[str]:
         """What the clauses leave out."""
-        for change in self.changes:
-            match change:
-                case AddForeignKey(key):
-                    yield f"foreign key {key.name} left out"
-                case AddKey(index) if not self._can_make(index):
-                    yield f"expression index {index.name} left out"
-                case AddColumn(column):
-                    yield from left_out(column, self.dialect)
-                case ModifyColumn(name):
-                    column = column_of(self.new, name)
-                    before = set(left_out(replace(self.former(column), name=name), self.dialect))
-                    yield from (loss for loss in left_out(column, self.dialect) if loss not in before)
+        yield from (f"expression index {key.name} left out" for key in keys_of(self.changes) if not self._can_make(key))
+        renamed = {c.before: c.after for c in self.changes if isinstance(c, RenameColumn)}
+        was = replace(self.old, columns=tuple(replace(c, name=renamed.get(c.name, c.name)) for c in self.old.columns))
+        before = set(left_out(was, self.dialect))
+        yield from (loss for loss in left_out(self.new, self.dialect) if loss not in before)
 
     def filled(self) -> list[ColumnInfo]:
         """The added columns whose default is not the value that older rows get."""
         added = (c.column for c in self.changes if isinstance(c, AddColumn))
         return [column for column in added if fills_otherwise(column, self.dialect.flavour)]
+
+    def kept(self) -> list[tuple[ColumnInfo, ColumnInfo]]:
+        """Each column that stays, before and after."""
+        added = {c.column.name for c in self.changes if isinstance(c, AddColumn)}
+        return [(self.former(c), c) for c in visible(self.new) if c.name not in added]
+
+    def changed_column(self, change: TableChange) -> str:
+        """The former name of the column that ``change`` drops, renames, modifies or moves; empty: it does not."""
+        match change:
+            case DropColumn(name) | RenameColumn(name):
+                return name
+            case ModifyColumn(name) | MoveColumn(name):
+                return self.former(column_of(self.new, name)).name
+        return ""
 
     def former(self, column: ColumnInfo) -> ColumnInfo:
         """The old column of a new one that was not added."""
@@ -160,7 +179,7 @@ class Alteration:
                 return f"DROP INDEX {quote_name(name)}"
             case RenameKey(before, after) if self._made(before):
                 return f"RENAME INDEX {quote_name(before)} TO {quote_name(after)}"
-            case ModifyKey(name, changed) if "invisible" in dict(changed) and self._made(name):
+            case ModifyKey(name, changed) if self._made(name):
                 seen, unseen = ("NOT IGNORED", "IGNORED") if self.dialect.flavour is Flavour.MARIADB else ("VISIBLE", "INVISIBLE")
                 return f"ALTER INDEX {quote_name(name)} {unseen if dict(changed)['invisible'] else seen}"
             case AddKey(key) if self._can_make(key):
@@ -191,22 +210,19 @@ class Alteration:
                 yield f"ADD COLUMN {self._added(column)}{place}"
             elif name in renamed:
                 yield f"CHANGE COLUMN {quote_name(renamed[name])} {text}{place}"
-            elif name in modified and not place and (default := self._only_default(modified[name])):
-                yield f"ALTER COLUMN {quote_name(name)} {default}"
+            elif name in modified and not place and self._only_default(modified[name]):
+                yield set_default(column)
             elif place or name in modified:
                 yield f"MODIFY COLUMN {text}{place}"
             if there is None or name in added or name in renamed or name.lower() in there:
                 position = f"AFTER {quote_name(name)}"
 
-    def _only_default(self, change: ModifyColumn) -> str:
-        """The clause that sets a plain default, or takes it away, where nothing else changes; else empty."""
+    def _only_default(self, change: ModifyColumn) -> bool:
+        """Whether nothing but a plain default changes, or goes."""
         column = column_of(self.new, change.name)
         fields = {field for field, _ in change.changed}
         flags = (self.former(column).flag ^ column.flag) & ~_NO_DEFAULT
-        if not fields & _DEFAULT or not _DEFAULT >= fields - {"flag"} or flags or column.default_is_expr or is_now(column):
-            return ""
-        wanted = declared_literal(column)
-        return "DROP DEFAULT" if wanted is None else f"SET DEFAULT {wanted}"
+        return bool(fields & _DEFAULT) and fields - {"flag"} <= _DEFAULT and not (flags or column.default_is_expr or is_now(column))
 
     def _added(self, column: ColumnInfo) -> str:
         filled = origin_literal(column, self.dialect.flavour) if fills_otherwise(column, self.dialect.flavour) else None
@@ -215,22 +231,21 @@ class Alteration:
     def _options(self, left: Collection[TableChange]) -> Iterator[str]:
         changed = {c.name for c in left if isinstance(c, AlterOption)}
         if changed & {"charset", "collate"}:
-            found = self.dialect.charset(self.new.charset, self.new.collate)
-            yield f"DEFAULT CHARACTER SET = {found.charset} COLLATE = {found.collate}"
+            yield charset_option(self.new, self.dialect)
         if "comment" in changed:
             yield f"COMMENT = {quote_string(self.new.comment)}"
+        if "auto_increment" in changed:
+            yield counter_option(self.new, self.dialect)
 
     def _differs(self, was: ColumnInfo, column: ColumnInfo) -> bool:
         """Whether a column of the target that has the new name already needs another definition."""
         was = replace(was, name=column.name)
-        if list(left_out(was, self.dialect)) != list(left_out(column, self.dialect)):
-            return True
         before = column_definition(was, self.old, self.dialect, explicit=True)
         # Where TiDB has a TEXT(50), the target may have chosen a smaller type.
         return before != column_definition(column, self.new, self.dialect, explicit=True) or differs(was, column)
 
-    def _about_hidden(self, change: TableChange) -> bool:
-        """Whether it is about the hidden column of an index over an expression."""
+    def _is_none_there(self, change: TableChange) -> bool:
+        """Whether the target has nothing of the kind: the hidden column of an index over an expression, an option or an id of TiDB; or not made here."""
         match change:
             case AddColumn(column):
                 return column.hidden
@@ -238,7 +253,11 @@ class Alteration:
                 return column_of(self.old, name).hidden
             case MoveColumn(name):
                 return column_of(self.new, name).hidden
-        return False
+            case ModifyKey(_, changed):
+                return "invisible" not in dict(changed)
+            case AlterOption(name):
+                return name not in ("charset", "collate", "comment", "auto_increment")
+        return not isinstance(change, DropKey | RenameKey | AddKey | DropForeignKey | AddForeignKey)
 
 
 def alter_table(table: TableAt, clauses: Collection[str]) -> str:
@@ -254,14 +273,6 @@ def keys_of(changes: Collection[TableChange]) -> list[IndexInfo]:
 def column_of(info: TableInfo, name: str) -> ColumnInfo:
     """The column of exactly this name, which must be there."""
     return next(c for c in info.columns if c.name == name)
-
-
-def left_out(column: ColumnInfo, dialect: Dialect) -> Iterator[str]:
-    """What the target's definition of a column lacks."""
-    if lacks_counter(column, dialect):
-        yield f"column {column.name}: AUTO_INCREMENT left out"
-    if lacks_sequence(column, dialect):
-        yield f"column {column.name}: default from a sequence left out"
 
 
 def _public(info: TableInfo) -> TableInfo:

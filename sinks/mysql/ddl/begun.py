@@ -20,13 +20,13 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import INTENT, REFUSED
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import EarlierTry, ExecutionCheck, snapshot_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
-from pyspark_tidb_binlog.sinks.mysql.ddl.present import missing, read_definition
+from pyspark_tidb_binlog.sinks.mysql.ddl.present import Presence
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, keeping_padding
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import keeping_padding
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
@@ -70,8 +70,8 @@ def _has_run(session: Target, step: DdlStep, subject: Subject, dialect: Dialect,
     if not by_changes(subject, dialect):
         return ExecutionCheck(session, step, subject, dialect, marks).has_run(earlier, snapshot_of(session, subject))
     altered, old = altered_by(subject, dialect), subject.old
-    there = read_definition(session, old) if old else None
-    return altered is not None and there is not None and not altered.clauses(missing(altered, there))
+    there = read_whole(session, old.schema, old.name) if old else None
+    return altered is not None and there is not None and not altered.clauses(Presence(altered, there).missing())
 
 
 def _scattered(session: Target, subject: Subject) -> bool:

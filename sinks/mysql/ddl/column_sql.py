@@ -3,6 +3,8 @@
 Promises: pure. Types have explicit lengths, charsets are the target's, and only what TiDB left to its defaults is left to the target's.
 """
 
+from collections.abc import Mapping
+
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string, text_of, tokenize
 from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN, ColumnFlag, ColumnInfo, ColumnType, IndexInfo, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
@@ -28,7 +30,7 @@ _LOBS = {
     ColumnType.MEDIUMBLOB: ("MEDIUMTEXT", "MEDIUMBLOB"),
     ColumnType.LONGBLOB: ("LONGTEXT", "LONGBLOB"),
 }
-_PLAIN = {ColumnType.DATE: "DATE", ColumnType.NEWDATE: "DATE", ColumnType.YEAR: "YEAR", ColumnType.JSON: "JSON"}
+_PLAIN: Mapping[int, str] = {ColumnType.DATE: "DATE", ColumnType.NEWDATE: "DATE", ColumnType.YEAR: "YEAR", ColumnType.JSON: "JSON"}
 
 
 def column_definition(
@@ -98,7 +100,7 @@ def column_type(column: ColumnInfo) -> str:
         return f"{'VARBINARY' if column.is_binary else 'VARCHAR'}({length})"
     if tp == ColumnType.STRING:
         return f"{'BINARY' if column.is_binary else 'CHAR'}({length if length >= 0 else 1})"
-    return _PLAIN[ColumnType(tp)]
+    return _PLAIN.get(tp, f"type {tp}")  # of a later release, such as VECTOR: a server refuses to add it
 
 
 def _number_type(column: ColumnInfo) -> str:

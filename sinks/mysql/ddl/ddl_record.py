@@ -25,6 +25,9 @@ _MOST_TRIES = 20
 _TABLE = "spark_ddl"
 
 
+_FATES = {"found": "already there", "nothing": "not needed", "filtered": "filtered", "ignored": "ignored"}
+
+
 @dataclass(frozen=True, slots=True)
 class DdlOutcome:
     """The outcome of one DDL."""
@@ -41,6 +44,11 @@ class DdlOutcome:
     def freezes(self) -> bool:
         """Whether the DDL was not executed, so that its tables are frozen."""
         return self.state in (SKIPPED, QUARANTINED)
+
+    @property
+    def fate(self) -> str:
+        """For ``DdlResult``."""
+        return _FATES.get(self.how, "executed in part" if self.losses else "executed") if self.state == DONE else self.state
 
 
 class RecordedTry(NamedTuple):

@@ -1,21 +1,20 @@
-"""Derives statements from the table infos before and after a job, for a target that refuses the text.
+"""Derives statements from the table infos before and after a job, for a target that refuses the first statement.
 
-Promises: pure. Nothing is guessed: if the infos are ambiguous, there is no derived statement. A derived CREATE TABLE has no partitions
-and no foreign keys and reports them as losses.
+Promises: pure. Nothing is guessed: if the infos are ambiguous, there is no derived statement. A derived CREATE TABLE is without what a server may refuse.
 """
 
 from dataclasses import replace
 
 from pyspark_tidb_binlog.schemas.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
-from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.history import JobType, TableAt
-from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, ColumnType, TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import alter_table, altered_by, left_out
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Losses, quoted
-from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import alter_table, altered_by
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Losses, Rewritten, quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare, origin_literal
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 
 _CHANGE_THEMSELVES = frozenset({ColumnType.TIMESTAMP, ColumnType.DATETIME})
 """Types that may have ON UPDATE CURRENT_TIMESTAMP, which some servers add implicitly."""
@@ -25,10 +24,11 @@ def derive(subject: Subject, dialect: Dialect) -> tuple[Rewritten, ...]:
     """The statements that change the target as the job does; empty if they cannot be derived from the infos."""
     job = subject.job
     if job.type == JobType.CREATE_TABLES:
-        return tuple(create_table(t.schema, replace(t.info, name=t.name), dialect) for t in subject.after)
+        infos = [(t.schema, replace(t.info, name=t.name)) for t in subject.after]
+        return tuple(replace(create_table(*one, dialect), plain=create_table(*one, dialect, plain=True)) for one in infos)
     if job.type == JobType.CREATE_TABLE and job.table_info is not None:
         info = subject.new.info if subject.new is not None else job.table_info
-        return (create_table(subject.schema, replace(info, name=subject.name), dialect),)
+        return (create_table(subject.schema, replace(info, name=subject.name), dialect, plain=True),)
     old, new = subject.old, subject.new
     if job.kind.effect is not JobEffect.ALTERS or old is None or new is None:
         return ()
@@ -44,30 +44,25 @@ def derive(subject: Subject, dialect: Dialect) -> tuple[Rewritten, ...]:
     return (Rewritten(alter_table(old, clauses), tuple(losses.texts), then),)
 
 
-def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
-    """An unpartitioned table with these columns and keys."""
-    losses = Losses(f"{schema}.{info.name}")
-    if info.partitions:
-        losses.add("partitions left out")
-    for name in info.foreign_key_names:
-        losses.add(f"foreign key {name} left out")
-    parts = [column_definition(c, info, dialect, explicit=False) for c in visible(info)]
-    if info.handle_columns() and info.pk_is_handle:
-        parts.append("PRIMARY KEY (" + ", ".join(quote_name(c.name) for c in info.handle_columns()) + ")")
-    for column in visible(info):
-        for loss in left_out(column, dialect):
-            losses.add(loss)
-    for index in info.indexes:
-        if index.state != PUBLIC:
-            continue
-        if info.over_expression(index):
-            losses.add(f"expression index {index.name} left out")
-        else:
-            parts.append(index_definition(index, dialect, info))
-    found = dialect.charset(info.charset, info.collate)
-    comment = f" COMMENT = {quote_string(info.comment)}" if info.comment else ""
-    options = f"DEFAULT CHARACTER SET = {found.charset} COLLATE = {found.collate}{comment}"
-    return Rewritten(f"CREATE TABLE {quoted(schema, info.name)} ({', '.join(parts)}) {options}", tuple(losses.texts))
+def with_plain_columns(subject: Subject) -> tuple[Subject, tuple[str, ...]]:
+    """``subject`` with its STORED generated columns as plain ones, which rows write, and what that loses."""
+    losses = tuple(
+        f"{t.schema}.{t.name}: column {c.name} is not computed by the target, which refuses its expression; it gets the upstream's values"
+        for t in subject.after
+        for c in t.info.columns
+        if c.generated_stored
+    )
+    after = tuple(
+        replace(
+            t,
+            info=replace(
+                t.info,
+                columns=tuple(replace(c, generated_expr="", generated_stored=False) if c.generated_stored else c for c in t.info.columns),
+            ),
+        )
+        for t in subject.after
+    )
+    return replace(subject, after=after), losses
 
 
 def null_fills(subject: Subject, dialect: Dialect) -> tuple[tuple[str, str], ...]:

@@ -2,8 +2,7 @@
 
 Promises: reads only. A DROP has run if nothing is left. RENAME and EXCHANGE, whose effect may not be visible in the structure, are
 recognised by the server's table ids; if these are inconclusive, an operator must decide. For all others the target must have the job's
-changes (``sinks.mysql.ddl.wanted``). If the job changes something that cannot be compared, the target's description of that column must
-have changed: any other difference from the earlier state is never sufficient.
+changes (``sinks.mysql.ddl.wanted``): any other difference from the earlier state is never sufficient.
 """
 
 from dataclasses import dataclass
@@ -14,10 +13,11 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.present import UNSEEN
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, take_names, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, same_name
 from pyspark_tidb_binlog.sinks.mysql.ddl.unpartitioned import gone_partitions
-from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import lacks, unseen
+from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import compared, lacks
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 _MOVES = frozenset({JobEffect.EXCHANGES, JobEffect.RENAMES})
@@ -62,7 +62,10 @@ def snapshot_of(session: Target, subject: Subject) -> SchemaSnapshot:
 
 def shows(session: Target, subject: Subject, dialect: Dialect) -> bool:
     """Whether the target already has all changes of the job, whatever the reason for which it refused the statement."""
-    return subject.job.kind.effect not in _NOT_BY_STRUCTURE and not unseen(subject) and lacks(session, subject, dialect) == ()
+    if subject.job.kind.effect in _NOT_BY_STRUCTURE:
+        return False
+    found = tuple(compared(session, subject, dialect))
+    return bool(found) and not any(found)
 
 
 class ExecutionCheck:
@@ -98,15 +101,13 @@ class ExecutionCheck:
             return self._emptied()
         if effect is JobEffect.DROPS_PARTITION:
             return self._dropped(earlier.snapshot, now)
-        if any(_line(earlier.snapshot, u.table, u.before) == _line(now, u.table, u.after) != "" for u in unseen(self._subject)):
-            return False  # setting a default or an expression again is harmless
-        lacking = lacks(self._session, self._subject, self._dialect)
-        if lacking is None and kind in _DIVIDES:
+        found = [lack for lack in compared(self._session, self._subject, self._dialect) if lack is None or lack.kind != UNSEEN.kind]
+        if not found and kind in _DIVIDES:
             return False  # the names are as before and the bounds are not compared; a second time it does the same
-        if lacking is None:
+        if not found:
             # After a refusal an operator may have changed anything, and running this again is harmless.
             return not earlier.was_refused_before
-        return not lacking
+        return not any(found)
 
     def _gone(self, now: SchemaSnapshot) -> bool:
         """Whether nothing of the dropped object is left. A server killed in DROP DATABASE may have dropped only (some of) its tables."""
@@ -198,13 +199,6 @@ class ExecutionCheck:
             f"an unknown outcome: {why}. Or check whether it ran. If it ran, skip it with syncer.ignore-txn-commit-ts = [{step.skip_ts}]. If "
             f"not, delete its row from {self._marks}."
         )
-
-
-def _line(snapshot: SchemaSnapshot, table: str, column: str) -> str:
-    """The line of a column in the server's SHOW CREATE TABLE."""
-    found = snapshot.objects.get(table)
-    head = f"  {quote_name(column)} ".lower()
-    return next((line for line in found.create.splitlines() if line.lower().startswith(head)), "") if found else ""
 
 
 def _has_partition(snapshot: SchemaSnapshot, table: str, name: str) -> bool:

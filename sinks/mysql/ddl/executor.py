@@ -5,10 +5,10 @@ done state is committed together with what ``on_done`` writes, the checkpoint. A
 the target whether its effect is there and never applies it a second time. Nothing is dropped silently: what the target cannot hold is in
 ``DdlOutcome.losses`` and in the row, and ``tries`` keeps every refusal: time, statement, and the server's message.
 
-* A job that alters columns, keys or options (``by_changes``): the changes that the target lacks, in one statement (``alteration``, ``present``). After a crash the
-  same call makes what is left.
-* Any other, and all at a TiDB: TiDB's text adapted to the target, a statement derived from the table infos, the policy (``ddl-policy``). After a crash
-  ``execution_check`` judges from the target.
+* A job that alters columns, keys or options (``by_changes``): the changes that the target lacks, in one statement (``alteration``, ``present``); at a TiDB that lacks
+  all of them, TiDB's text. After a crash the same call makes what is left.
+* Any other: TiDB's text adapted to the target, a statement derived from the table infos, the policy (``ddl-policy``). After a crash ``execution_check`` judges from
+  the target.
 
     no row --intent--> INTENT --executed, or its effect found--> DONE
                           |--refused, policy skip / quarantine--> SKIPPED / QUARANTINED
@@ -31,12 +31,12 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
-from pyspark_tidb_binlog.schemas.table_changes import AddColumn, DropColumn, TableChange
+from pyspark_tidb_binlog.schemas.table_changes import AddColumn, TableChange
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.added_before import of_another_kind, other_values
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Alteration, alter_table, altered_by, by_changes, keys_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Rewritten, quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.converted import converted_otherwise
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in_clock, in_zone
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
@@ -51,29 +51,29 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
     table_of,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare
-from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive, null_fills
+from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive, null_fills, with_plain_columns
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import NOTHING_KEPT, EarlierTry, ExecutionCheck, shows, snapshot_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import cannot_index, comparing_as_upstream, knowing_indexes
-from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import drop_of_another_name
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
 from pyspark_tidb_binlog.sinks.mysql.ddl.instant_columns import rebuild_by_hand, rebuilds
-from pyspark_tidb_binlog.sinks.mysql.ddl.present import missing, own_columns, read_definition
+from pyspark_tidb_binlog.sinks.mysql.ddl.present import Presence
 from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import load_outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_keys import execute_ddl, in_place_of_its_key
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, way_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.strict_conversions import keeping_characters
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, rewrite, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names, keeping_padding
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import rewrite, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import in_transaction, with_autocommit
 from pyspark_tidb_binlog.sinks.mysql.ddl.unpartitioned import Instead, instead_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import keeping_padding, lacks, unlike
+from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import STRUCTURE, lacks, unlike
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
 from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_use
+from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
@@ -81,6 +81,8 @@ from pyspark_tidb_binlog.sinks.routing.routes import Routes
 _log = logging.getLogger(__name__)
 
 _EXISTS_DATABASE = 1007
+_CANNOT_COMPUTE = frozenset({1901, 3102, 3763})
+"""The server does not let a generated column depend on this: MariaDB 10.11 a STORED one on a CHAR, whose blanks depend on the session."""
 _GONE = frozenset({1008, 1051, 4091, 4092, 1049})
 """No such database, table, sequence or view: a DROP has nothing left to do."""
 
@@ -185,7 +187,7 @@ class _Run:
 
     def _ignored(self) -> DdlOutcome:
         """The DDL is listed in ``ignore-txn-commit-ts``, or a rule leaves it out: either it was executed by hand, or the table is frozen from here on."""
-        lacking = [lack for lack in lacks(self._session, self._subject, self._dialect) or () if lack.kind != "type"]
+        lacking = [lack for lack in lacks(self._session, self._subject, self._dialect) if lack.kind in STRUCTURE]
         if not lacking and not of_another_kind(self._session, self._subject):
             others = () if self._handed_over is not None else other_values(self._session, self._subject)
             return DdlOutcome(DONE, "ignored", self._step.query, (*left_with_rows(self._session, self._subject), *others))
@@ -210,6 +212,10 @@ class _Run:
         ended = self._row.ended(record)
         if ended is not None:
             return ended
+        if self._step.decision.fate is DdlFate.REFUSED:
+            # Never taken for done because the target looks like it: rows may still be being copied.
+            self._write_intent(self._step.query, NOTHING_KEPT)
+            return self._finish(self._pass_by("filter", self._subject.given.why))
         if by_changes(self._subject, self._dialect):
             return self._run_changes(record)
         scattered = self._scattered()
@@ -222,10 +228,6 @@ class _Run:
             text = self._text()
         now = self._snapshot()
         earlier = _earlier(record)
-        if self._step.decision.fate is DdlFate.REFUSED:
-            # Never taken for done because the target looks like it: rows may still be being copied.
-            self._write_intent(text.sql, now)
-            return self._finish(self._pass_by("filter", self._step.query, self._subject.given.why))
         judge = ExecutionCheck(self._session, self._step, self._subject, self._dialect, table_of(self._config))
         if earlier is not None and not scattered and judge.has_run(earlier, now):
             others = self._other_values()
@@ -239,7 +241,8 @@ class _Run:
         else:
             self._unfinished = earlier.snapshot
         self._point("after-ddl-intent")
-        outcome = self._pass_by("partition", text.sql, scattered) if scattered else self._execute(text, now)
+        why = ("partition", scattered) if scattered else self._why_not()
+        outcome = self._pass_by(*why) if why else self._execute(text, now)
         self._point("after-ddl")
         if outcome.how in ("text", "derived"):
             outcome = replace(outcome, losses=(*outcome.losses, *self._converted()))
@@ -248,13 +251,13 @@ class _Run:
     def _run_changes(self, record: RecordedTry | None) -> DdlOutcome:
         """Make the changes that the target does not have, in one statement; after a crash the same again."""
         step, altered = self._step, altered_by(self._subject, self._dialect)
-        self._clock = clock_of(self._session, self._subject, " ".join(altered.clauses()) if altered else "")
+        self._clock = clock_of(self._session, self._subject, self._whole(altered) if altered else "")
         altered = altered_by(self._clock.subject, self._dialect)
         earlier = _earlier(record)
-        why = self._why_not(altered)
-        if altered is None or any(why):
+        why = self._why_not()
+        if altered is None or why:
             self._write_intent(self._step.query, NOTHING_KEPT)
-            return self._finish(self._pass_by(why[0], self._step.query, why[1]))
+            return self._finish(self._pass_by(*(why or ("changes", UNCLEAR))))
         left, sql = self._lacking(altered)
         if earlier is None or earlier.refused:
             self._write_intent(sql or step.query, NOTHING_KEPT)
@@ -270,27 +273,38 @@ class _Run:
             replace(outcome, losses=(*outcome.losses, *losses, *others, *self._converted())) if not outcome.freezes else outcome
         )
 
-    def _why_not(self, altered: Alteration | None) -> tuple[str, str]:
-        """At which step the job is passed by, and why; both empty if it is executed."""
-        given = self._subject.given
-        if self._step.decision.fate is DdlFate.REFUSED:
-            return "filter", given.why
+    def _why_not(self) -> tuple[str, str] | None:
+        """At which step the job is passed by, and why; None: it is executed."""
+        if self._never:
+            return "policy", self._never
         if self._clock.why_not:
             return "time zone", self._clock.why_not
-        if given.form is DdlForm.REFUSED:
-            return "frozen", given.why
-        if altered is None:
-            return "changes", UNCLEAR
-        return "", ""
+        if self._subject.given.form is DdlForm.REFUSED:
+            return "frozen", self._subject.given.why
+        return None
 
     def _lacking(self, altered: Alteration) -> tuple[tuple[TableChange, ...], str]:
         """The changes that the target does not have, and the statement that makes them; empty if nothing need be made."""
-        there = read_definition(self._session, self._table)
-        left = missing(altered, there) if there else altered.changes
-        if self._handed_over is not None and there:
-            left = tuple(c for c in left if not (isinstance(c, DropColumn) and self._handed_over.another_by_now(c.name, there.columns)))
-        clauses = altered.clauses(left, own_columns(altered, there) if there else None)
-        return left, alter_table(self._table, clauses)
+        there = read_whole(self._session, self._table.schema, self._table.name)
+        if there is None:
+            return altered.changes, self._whole(altered)
+        presence = Presence(altered, there)
+        left = presence.missing()
+        if self._handed_over is not None:
+            names = {c.name.lower() for c in there.columns}
+            left = tuple(c for c in left if not self._handed_over.another_by_now(altered.changed_column(c), names))
+        if left == altered.changes and self._by_text:
+            return left, self._text().sql
+        return left, alter_table(self._table, altered.clauses(left, presence.own_columns()))
+
+    def _whole(self, altered: Alteration) -> str:
+        """The statement where nothing of the job is there yet."""
+        return self._text().sql if self._by_text else alter_table(self._table, altered.clauses())
+
+    @property
+    def _by_text(self) -> bool:
+        """Whether the target is given TiDB's own text."""
+        return self._dialect.flavour is Flavour.TIDB and self._subject.given.form is DdlForm.TEXT
 
     @property
     def _table(self) -> TableAt:
@@ -310,22 +324,22 @@ class _Run:
             self._row.note_try("changes", sql, error)
             if self._handed_over is not None and self._handed_over.already_so(error):
                 return DdlOutcome(DONE, "nothing", sql, filled)
-            left, _ = self._lacking(altered)
-            if not left:
+            left, statement = self._lacking(altered)
+            if not statement:
                 _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
                 return DdlOutcome(DONE, "nothing", sql, (*filled, *self._other_values()))
             other = self._another_way(altered, left, sql, error)
             if other is None:
-                return self._by_policy(
-                    self._step.query.rstrip("; "),
-                    str(error),
-                    way_out(self._subject.job, error) or rebuild_by_hand(self._subject.job, error),
-                )
+                return self._by_policy(self._step.query.rstrip("; "), str(error), way_out(self._subject.job, error))
             return replace(other, losses=(*filled, *other.losses))
-        return DdlOutcome(DONE, "changes", sql, (*filled, *self._declared(altered)))
+        how = "text" if self._by_text and sql == self._text().sql else "changes"
+        return DdlOutcome(DONE, how, sql, (*filled, *self._declared(altered)))
 
     def _another_way(self, altered: Alteration, left: tuple[TableChange, ...], sql: str, error: ApplyError) -> DdlOutcome | None:
         """What is done where the server refuses the statement as it is; None: nothing can be done."""
+        derived = alter_table(self._table, altered.clauses(left))
+        if self._by_text and derived not in ("", sql):
+            return self._make(replace(altered, dialect=self._dialect), derived)
         if dropping := in_place_of_its_key(self._session, self._table, sql, error):
             return self._make(altered, dropping)
         if altered.expressions and cannot_index(error) and any(map(altered.new.over_expression, keys_of(left))):
@@ -347,7 +361,7 @@ class _Run:
                 self._session.execute(f"DROP TABLE IF EXISTS {quote_name(table.schema)}.{quote_name(table.name)}")
         if why := self._handed_over.undecided():
             self._write_intent(text.sql, self._snapshot())
-            return self._finish(self._pass_by("safe mode", text.sql, why))
+            return self._finish(self._pass_by("safe mode", why))
         if not self._handed_over.executed():
             return None
         _log.warning("safe mode: the DDL at commit_ts %d was executed by another Drainer already: %s", self._step.commit_ts, text.sql)
@@ -388,15 +402,8 @@ class _Run:
         return self._snapshot() if found else now
 
     def _execute(self, text: Rewritten, now: SchemaSnapshot) -> DdlOutcome:
-        job = self._subject.job
-        if self._never:
-            return self._pass_by("policy", self._step.query, self._never)
-        if self._clock.why_not:
-            return self._pass_by("time zone", text.sql, self._clock.why_not)
-        given = self._subject.given
-        if given.form is DdlForm.REFUSED:
-            return self._pass_by("frozen", self._step.query, given.why)
-        if given.form is DdlForm.INFOS:
+        job, given = self._subject.job, self._subject.given
+        if given.form is DdlForm.INFOS and not text.by_infos:
             self._fill_nulls()
             return self._derived(self._step.query, given.why)
         if job.type == JobType.CREATE_TABLES:
@@ -419,9 +426,9 @@ class _Run:
                 return self._by_policy(text.sql, f"{error}; {self._in_the_way(self._subject.new)}", way_out(job, error))
             if not self._snapshot().same_as(now):
                 raise
+            if (without := self._computing_nothing(error)) is not None:
+                return self._execute(without, now)
             mending = way_out(job, error) or rebuild_by_hand(job, error)
-            if own := drop_of_another_name(self._session, self._subject):
-                return self._derived(text.sql, str(error), mending, (Rewritten(own),))
             if instead is not None:
                 return self._instead(text.sql, error, instead)
             return self._derived(text.sql, str(error), mending)
@@ -480,6 +487,19 @@ class _Run:
             return False
         return True
 
+    def _sent(self, statement: Rewritten) -> Rewritten:
+        """Send it, or what stands for it where it is refused; returns what was sent."""
+        try:
+            self._send(statement.sql)
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            if statement.plain is None or error.errno == EXISTS_TABLE:
+                raise
+            self._row.note_try("derived", statement.sql, error)
+            return self._sent(statement.plain)
+        return statement
+
     def _send(self, sql: str) -> None:
         if self._subject.schema and self._subject.job.type not in (JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA):
             self._use()
@@ -523,7 +543,7 @@ class _Run:
         with in_zone(self._session, self._clock.zone):
             words = other_values(self._session, self._clock.subject)
         if words and self._config.ddl_policy == "stop":
-            self._pass_by("rows", self._step.query, "; ".join(words))
+            self._pass_by("rows", "; ".join(words))
         return words
 
     def _in_the_way(self, table: TableAt) -> str:
@@ -537,14 +557,23 @@ class _Run:
             return "the existing table has other columns"
         return "" if is_empty(self._session, table.schema, table.name) else "the existing table is not empty"
 
-    def _derived(self, refused: str, words: str, mending: str = "", statements: tuple[Rewritten, ...] = ()) -> DdlOutcome:
-        statements = statements or derive(self._clock.subject, self._dialect)
+    def _computing_nothing(self, error: ApplyError) -> Rewritten | None:
+        """The statement from now on, where the server refuses to compute a STORED column: the column is plain. None: it has refused something else."""
+        plain, losses = with_plain_columns(self._clock.subject)
+        if not self._subject.job.kind.makes_tables or error.errno not in _CANNOT_COMPUTE or not losses:
+            return None
+        self._clock = replace(self._clock, subject=plain)
+        text = self._text()
+        return replace(text, losses=(*text.losses, *losses))
+
+    def _derived(self, refused: str, words: str, mending: str = "") -> DdlOutcome:
+        statements = derive(self._clock.subject, self._dialect)
         makes = self._subject.job.kind.makes_tables
         losses: list[str] = []
         for number, statement in enumerate(statements):
             try:
-                self._send(statement.sql)
-                losses += (*statement.losses, *self._declare(statement.then))
+                sent = self._sent(statement)
+                losses += (*sent.losses, *self._declare(sent.then))
             except RetryableApplyError:
                 raise
             except ApplyError as error:
@@ -557,16 +586,19 @@ class _Run:
                     if not why:
                         continue  # created before a crash between two of the statements
                     said = f"{error}; {why}"
+                if (without := self._computing_nothing(error)) is not None:
+                    found = self._derived(refused, words, mending)
+                    return replace(found, losses=(*found.losses, *without.losses))
                 mending = way_out(self._subject.job, error)
                 return self._by_policy(refused or statement.sql, f"{words}; the target also refuses the derived statement: {said}", mending)
         if not statements:
             return self._by_policy(refused, words, mending)
         return DdlOutcome(DONE, "derived", "; ".join(s.sql for s in statements), tuple(losses))
 
-    def _pass_by(self, step: str, sql: str, words: str) -> DdlOutcome:
+    def _pass_by(self, step: str, words: str) -> DdlOutcome:
         """Apply the policy without executing anything; the reason is kept in ``tries``."""
-        self._row.note_try(step, sql, ApplyError(words))
-        return self._by_policy(sql, words)
+        self._row.note_try(step, self._step.query, ApplyError(words))
+        return self._by_policy(self._step.query, words)
 
     def _by_policy(self, sql: str, words: str, mending: str = "") -> DdlOutcome:
         step, config = self._step, self._config

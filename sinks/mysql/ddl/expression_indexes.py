@@ -15,12 +15,11 @@ from dataclasses import replace
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import TableAt
-from pyspark_tidb_binlog.sinks.mysql.ddl.alter import expression_indexes
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import UPSTREAM_DEFAULT
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, is_text_or_words
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
 from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
 
 _CANNOT = frozenset({1064, 1071, 1170, 1235, 1305, 3751, 3752, 3753, 3754, 3757, 3758, 3761, 3762, *range(3903, 3909)})
@@ -30,19 +29,13 @@ _CANNOT = frozenset({1064, 1071, 1170, 1235, 1305, 3751, 3752, 3753, 3754, 3757,
 def knowing_indexes(session: Target, subject: Subject) -> Subject:
     """``subject`` with the names of the expression indexes that the target's table lacks: it was made without them, or somebody has dropped them."""
     old = subject.old
-    named = expression_indexes(old.info) if old else frozenset()
-    if old is None or not named or session.flavour is Flavour.TIDB or not column_names(session, old.schema, old.name):
+    named = frozenset(i.name.lower() for i in old.info.indexes if old.info.over_expression(i)) if old else frozenset()
+    there = read_whole(session, old.schema, old.name) if old and named and session.flavour is not Flavour.TIDB else None
+    if there is None:
         return subject
-    return replace(subject, lacking=named - _there(session, old))
-
-
-def _there(session: Target, table: TableAt) -> frozenset[str]:
-    """Lower-case names of the target's own indexes over expressions: a plain one of that name is another one, of somebody's own."""
-    rows = session.query(
-        "SELECT DISTINCT index_name FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s AND column_name IS NULL",
-        [table.schema, table.name],
-    )
-    return frozenset(as_text(name).lower() for (name,) in rows)
+    # A plain index of that name is another one, of somebody's own.
+    keys = (*there.unique_keys, *there.other_keys)
+    return replace(subject, lacking=named - {key.name.lower() for key in keys if any(not column for column, _ in key.columns)})
 
 
 def cannot_index(refused: ApplyError) -> bool:

@@ -5,13 +5,13 @@ as LONGTEXT. A type or charset that holds more than needed is accepted, unless t
 """
 
 import re
-from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, text_of, tokenize
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import is_text_or_words
 from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_type
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn
 
 _WIDTH = re.compile(r"\b((?:tiny|small|medium|big)?int|year)\(\d+\)")
 _LOB = re.compile(r"(tiny|medium|long|)(text|blob)(?:\(\d+\))?")
@@ -28,35 +28,23 @@ _CHARACTER_BYTES = {"ascii": 1, "binary": 1, "gbk": 2, "utf8": 3}
 _HOLDS_ALL = "utf8mb4"
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A column in the target's ``information_schema``."""
-
-    type: str
-    nullable: bool
-    charset: str = ""
-    collate: str = ""
-
-
-def misfit(there: Shown | None, column: ColumnInfo, was: ColumnInfo | None, wanted: Charset, *others: Charset) -> str:
+def misfit(there: TargetColumn, column: ColumnInfo, was: ColumnInfo | None, wanted: Charset, *others: Charset) -> str:
     """Why the target's column cannot hold the values of ``column``; empty if it can.
 
     Args:
-        there: the target's column; None if it does not exist.
+        there: the target's column.
         column: the column after the job.
         was: the column before the job; None if the job adds it.
         wanted: the column's charset translated for the target.
         others: charsets that are also accepted.
     """
-    if there is None:
-        return "missing"
     if not same_type(there.type, column, was):
         return f"{there.type} instead of {column_type(column)}"
     if not column.generated and there.nullable == column.not_null:
         return "NULL instead of NOT NULL" if column.not_null else "NOT NULL instead of NULL"
     if not is_text_or_words(column) or column.tp == ColumnType.JSON:
         return ""
-    charset, collate = spelled(there.charset), spelled(there.collate)
+    charset, collate = spelled(there.charset), spelled(there.collation)
     recoded = was is not None and (was.tp, was.charset, was.collate) != (column.tp, column.charset, column.collate)
     if charset not in {_HOLDS_ALL, wanted.charset, *(one.charset for one in others)} or (
         recoded and collate not in {spelled(one.collate) for one in (wanted, *others)}

@@ -1,22 +1,15 @@
-"""Matches the foreign keys of the upstream's table with those of the target's table. [db]
+"""Matches the foreign keys of the upstream's table with those of the target's table. Pure.
 
 A server names a foreign key that has no name: TiDB ``fk_1``, InnoDB ``t_ibfk_1``. TiDB's name cannot be used at the target: there it must be unique in
 the database, in TiDB only in the table. So if the target lacks the name, the key is found by its columns: it is a key over the same columns with a name
 that a server has made.
-
-Promises: reads only.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.history import JobType, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
-from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
 
 _Columns = tuple[str, ...]
 _MADE = re.compile(r"(.*_ibfk_|fk_)?\d+")
@@ -29,19 +22,6 @@ class ForeignKeys:
 
     there: Mapping[str, _Columns]
     """The columns, in lower case, by the key's name."""
-
-    @classmethod
-    def of(cls, session: Target, table: TableAt) -> "ForeignKeys":
-        """Read those of ``table``."""
-        rows = session.query(
-            "SELECT constraint_name, column_name FROM information_schema.key_column_usage "
-            "WHERE table_schema = %s AND table_name = %s AND referenced_table_name IS NOT NULL ORDER BY constraint_name, ordinal_position",
-            [table.schema, table.name],
-        )
-        found: dict[str, _Columns] = {}
-        for name, column in rows:
-            found[as_text(name)] = (*found.get(as_text(name), ()), as_text(column).lower())
-        return cls(found)
 
     def lacks(self, info: TableInfo, name: str) -> bool:
         """Whether the key ``name`` of ``info`` is missing."""
@@ -69,17 +49,6 @@ class ForeignKeys:
     def _sought(self, info: TableInfo, columns: _Columns) -> list[str]:
         """Those of ``info`` over these columns that are not there by name."""
         return [n for n, own in _upstream(info).items() if own == columns and not self._has(n)]
-
-
-def drop_of_another_name(session: Target, subject: Subject) -> str:
-    """The statement that drops what a DROP FOREIGN KEY drops, if the target has it under another name; empty if it has not."""
-    old, new = subject.old, subject.new
-    if subject.job.type != JobType.DROP_FOREIGN_KEY or old is None or new is None:
-        return ""
-    there = ForeignKeys.of(session, old)
-    names = [there.left(old.info, new.info, n) for n in old.info.foreign_key_names if n not in new.info.foreign_key_names]
-    drops = ", ".join(f"DROP FOREIGN KEY {quote_name(n)}" for n in names if n)
-    return f"ALTER TABLE {quoted(old.schema, old.name)} {drops}" if drops else ""
 
 
 def _upstream(info: TableInfo) -> dict[str, _Columns]:

@@ -18,16 +18,16 @@ from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, alter_table, altered_by, by_changes
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Rewritten
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import clock_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import why_not_restored
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm, Outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, Subject, rewrite, subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import keeping_padding, unlike
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, keeping_padding
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, rewrite, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import unlike
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
@@ -151,7 +151,7 @@ class _Look:
         if clock.why_not:
             yield self._refused(clock.why_not)
             return
-        if subject.given.form is DdlForm.INFOS or subject.job.type == JobType.CREATE_TABLES:
+        if (subject.given.form is DdlForm.INFOS and not text.by_infos) or subject.job.type == JobType.CREATE_TABLES:
             yield from self._derived("")
         elif text.sql and not text.may_fail:
             said = self._said(text.sql)

@@ -9,7 +9,7 @@ statement was (drainer.md 5.6). Here these numbers are accepted only in this spa
     RECOVER TABLE             executed if the table is there; otherwise undecided: the span may have dropped another table, which the target would restore
     ADD INDEX, FOREIGN KEY    executed if the table has it: without a name, a second index would be made
     CREATE TABLE              an existing table is accepted if it is equal, or if a later DDL of the history explains the difference
-    DROP COLUMN               not of a column that a later DDL has given this name: another Drainer has dropped the one, and renamed the other
+    DROP, CHANGE, MODIFY      not of a column that a later DDL has given this name: another Drainer has dropped or renamed the one, and renamed the other
     all others                executed; an error that says "already so" is accepted
 
 Promises: reads only.
@@ -85,7 +85,7 @@ class HandedOver:
         return kind.effect is not JobEffect.RENAMES and error.errno in _ALREADY_SO
 
     def another_by_now(self, name: str, there: Collection[str]) -> bool:
-        """Whether the target's column of this name, which the DDL drops, is one that stays, under the name that a later DDL has given it.
+        """Whether the target's column of this name, which the DDL changes, is another one, under the name that a later DDL has given it.
 
         ``there``: lower-case names of the target's columns.
         """

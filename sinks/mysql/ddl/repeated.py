@@ -14,6 +14,7 @@ from typing import TypeAlias
 from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, read_name, rename_pairs, tokenize
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import split_commas
 from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.structure import read_tables, read_whole
 
 _HOW = frozenset({"ALGORITHM", "LOCK", "FORCE"})
 """Clauses that say how, not what."""
@@ -85,15 +86,12 @@ def has_all_of(session: Session, database: str, statement: str, errno: int) -> b
     alter, wanted = _alter(_solid(statement)), names_after(statement)
     if not wanted:
         return False
-    there: set[tuple[str, str]] = set()
-    if alter is not None:
-        at = [alter.table.schema or database, alter.table.name]
-        for kind, column, view in (("column", "COLUMN_NAME", "COLUMNS"), ("index", "INDEX_NAME", "STATISTICS")):
-            rows = session.query(f"SELECT DISTINCT {column} FROM information_schema.{view} WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", at)
-            there |= {(kind, str(name).lower()) for (name,) in rows}
-        return all(((n.kind, n.name.lower()) in there) is n.there for n in wanted)
-    sql = "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
-    return all(bool(session.query(sql, [n.schema or database, n.name])) is n.there for n in wanted)
+    if alter is None:
+        tables = read_tables(session, [(n.schema or database, n.name) for n in wanted])
+        return all(((n.schema or database, n.name) in tables) is n.there for n in wanted)
+    there = read_whole(session, alter.table.schema or database, alter.table.name)
+    has = {"column": there.column, "index": there.key} if there else {}
+    return all((n.kind in has and has[n.kind](n.name) is not None) is n.there for n in wanted)
 
 
 def _table(name: QualifiedName, *, there: bool) -> NameAfter:

@@ -11,6 +11,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 _log = logging.getLogger(__name__)
@@ -45,12 +46,9 @@ def in_place_of_its_key(session: Target, table: TableAt, sql: str, error: ApplyE
     """``sql``, an ALTER TABLE that adds the upstream's primary key, with the server's key dropped, where ``sql`` is refused because of that; else empty."""
     if error.errno != _TWO_PRIMARY_KEYS or session.flavour is not Flavour.MYSQL:
         return ""
-    shown = session.query(
-        "SELECT 1 FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s AND index_name = 'PRIMARY'",
-        [table.schema, table.name],
-    )
+    there = read_tables(session, [(table.schema, table.name)]).get((table.schema, table.name))
     head = f"ALTER TABLE {quoted(table.schema, table.name)} "
-    return "" if shown else sql.replace(head, f"{head}DROP COLUMN `my_row_id`, ", 1)
+    return "" if there and any(key.primary for key in there.unique_keys) else sql.replace(head, f"{head}DROP COLUMN `my_row_id`, ", 1)
 
 
 def _about_its_key(session: Target, error: ApplyError) -> bool:

@@ -19,6 +19,7 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
 
 _log = logging.getLogger(__name__)
@@ -122,11 +123,8 @@ def take_names(session: Target, tables: Iterable[tuple[str, str]]) -> SchemaSnap
 
 def column_names(session: Target, schema: str, table: str) -> tuple[str, ...]:
     """The columns of a table on the target, in order; empty if there is no such table."""
-    rows = session.query(
-        "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
-        [schema, table],
-    )
-    return tuple(str(name) for (name,) in rows)
+    found = read_tables(session, [(schema, table)]).get((schema, table))
+    return tuple(c.name for c in found.columns) if found else ()
 
 
 def partition_method(session: Target, schema: str, table: str) -> str:

@@ -1,46 +1,35 @@
-"""Adapts TiDB's DDL text to the target: TiDB-specific syntax removed or translated, charsets made explicit, names qualified.
+"""The statement of a DDL for the target: from the job and the table infos where they say it, else TiDB's text with names and words of the target.
 
-Promises: pure. It edits tokens and is not a parser: syntax that it does not recognise goes to the target unchanged. An empty text means that there is
-nothing to execute. ``losses`` lists what the target cannot hold. For a TiDB target see ``sinks.mysql.ddl.tidb``.
+    databases, renames, DROP, TRUNCATE     from the job
+    CREATE TABLE, partitions               from the table infos (``table_sql``), except at a TiDB
+    views, sequences, types that are not   TiDB's text without its feature comments
+    known, and most at a TiDB (``tidb``)
+
+Promises: pure. An empty text means that there is nothing to execute. ``losses`` lists what the target cannot hold.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, On
 from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, TokenKind, quote_name, rename_pairs, text_of, tokenize
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.engine.choice import schema_of
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, on_target
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.alter import edit_alter
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import (
-    Dialect,
-    Losses,
-    Tokens,
-    closing,
-    edit_column,
-    edit_index,
-    is_index,
-    next_solid,
-    plain_strings,
-    quoted,
-    split_commas,
-    strip,
-    table_options,
-    without_if_not_exists,
-    words,
-)
-from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare, settle_defaults
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Losses, Rewritten, Tokens, plain_strings, quoted, strip, words
+from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import NO_OUTCOMES, DdlDelivery, DdlForm, Outcomes, given, named_by_infos
-from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import settle_boundaries, without_linear
 from pyspark_tidb_binlog.sinks.mysql.ddl.reserved_names import quote_reserved
 from pyspark_tidb_binlog.sinks.mysql.ddl.routed_text import routed_text, spelled_text, table_names
-from pyspark_tidb_binlog.sinks.mysql.ddl.tidb import is_tiflash_replica, tidb_tokens
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, partition_change
+from pyspark_tidb_binlog.sinks.mysql.ddl.tidb import is_tiflash_replica, settle_boundaries, settle_defaults, tidb_tokens
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
 from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes, TargetName
+
+_ON_PARTITIONS = frozenset({JobEffect.ADDS_PARTITION, JobEffect.DROPS_PARTITION, JobEffect.EMPTIES_PARTITION, JobEffect.DIVIDES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +57,8 @@ class Subject:
     """Of RECOVER TABLE: the table as it was when it was dropped, under its name on the target."""
     lacking: frozenset[str] = frozenset()
     """Lower-case names of the expression indexes that ``old`` has upstream and the target's table is known to lack."""
+    former: TableInfo | None = None
+    """The job's own table before the job, upstream."""
 
     @property
     def label(self) -> str:
@@ -93,18 +84,6 @@ class Subject:
         return next((t for t in self.after if t.table_id == wanted), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Rewritten:
-    """Text for the target, and what it leaves out."""
-
-    sql: str
-    losses: tuple[str, ...] = field(default=())
-    then: str = ""
-    """A second, idempotent statement of the same DDL: the declared defaults of columns that ``sql`` adds."""
-    may_fail: bool = False
-    """Errors of the target are ignored."""
-
-
 def subject_of(
     step: DdlStep,
     history: SchemaHistory,
@@ -121,7 +100,13 @@ def subject_of(
     found = [t for i in ids if (t := step.before.table(i, history)) is not None]
     before = tuple(t for f in found if (t := on_target(history, refused, f, f.version)) is not None)
     coming = [t for i in ids if (t := history.table_at(i, job.version)) is not None]
-    after = tuple(t for f in coming if (t := on_target(history, refused, f, job.version)) is not None)
+
+    def place(schema: str, name: str) -> TargetName:
+        other = history.find(schema, name, job.version)
+        there = (on_target(history, refused, other, job.version) if other is not None else None) or other
+        return routes.target(there.schema, there.name) if there is not None else routes.target(schema, name)
+
+    after = tuple(referring(t, place) for f in coming if (t := on_target(history, refused, f, job.version)) is not None)
     restored = history.restored_by(job)
     delivery = _delivery(step, given(job, step.query, history, refused, routes, outcomes))
     schema = schema_of(step, history)
@@ -131,7 +116,18 @@ def subject_of(
     subject = Subject(
         job, step.query, schema, _name_of(job, before), before, after, delivery, spelled=spelled, dropped=restored and restored[0]
     )
+    own = next((t.table_id for t in (subject.old, subject.new) if t is not None), 0)
+    subject = replace(subject, former=next((t.info for t in found if t.table_id == own), None))
     return _routed(subject, routes) if routes else subject
+
+
+def referring(table: TableAt, place: Callable[[str, str], TargetName]) -> TableAt:
+    """``table`` with what its foreign keys refer to as it is called at the target; ``place``: by database and name upstream."""
+    keys = []
+    for key in table.info.foreign_keys:
+        to = place(key.ref_schema or table.schema, key.ref_table)
+        keys.append(replace(key, ref_schema=to.schema, ref_table=to.name))
+    return replace(table, info=replace(table.info, foreign_keys=tuple(keys))) if keys else table
 
 
 def _spelled_otherwise(
@@ -200,15 +196,33 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
         if named is not None:
             return Rewritten(named)
         tokens = settle_boundaries(tidb_tokens(subject.query, restored=restored), subject.info)
-        settled, added = _settled(plain_strings(tokens, restored=restored), subject, dialect)
-        return Rewritten(text_of(settled).strip(), (), _then(subject, added, dialect), is_tiflash_replica(tokens))
+        info, old = subject.info, subject.old
+        settled, added = settle_defaults(plain_strings(tokens, restored=restored), info, old.info if old else None, dialect.flavour)
+        then = declare(quoted(old.schema, old.name), added, info, dialect) if added and old is not None and info is not None else ""
+        return Rewritten(text_of(settled).strip(), (), then, is_tiflash_replica(tokens))
+    if (made := _from_infos(subject, dialect)) is not None:
+        return made
     certain = _certain(subject, dialect)
     if certain is not None:
         return Rewritten(certain)
+    if subject.job.kind.on is On.SEQUENCE and dialect.flavour is Flavour.MYSQL:
+        losses.add("sequence left out, because MySQL has none")
+        return Rewritten("", tuple(losses.texts))
     tokens = _without_end(without_features(tokenize(subject.query, backslash_escapes=not restored), losses))
-    tokens = quote_reserved(without_if_not_exists(without_linear(settle_boundaries(tokens, subject.info))))
-    settled, added = _settled(plain_strings(tokens, restored=restored), subject, dialect)
-    return Rewritten(_by_kind(subject, settled, dialect, losses), tuple(losses.texts), _then(subject, added, dialect))
+    return Rewritten(text_of(plain_strings(quote_reserved(tokens), restored=restored)), tuple(losses.texts))
+
+
+def _from_infos(subject: Subject, dialect: Dialect) -> Rewritten | None:
+    """The statement of a job that makes a table or changes partitions; None for the others."""
+    job, new, old = subject.job, subject.new, subject.old
+    if job.type == JobType.CREATE_TABLE and new is not None:
+        return create_table(new.schema, replace(new.info, name=new.name), dialect)
+    if job.kind.effect not in _ON_PARTITIONS or old is None or subject.former is None or subject.info is None:
+        return None
+    clause = partition_change(subject.former, subject.info, job.kind.effect, dialect)
+    # Columns may have other names at the target.
+    sql = f"ALTER TABLE {quoted(old.schema, old.name)} {clause}" if clause else ""
+    return Rewritten(sql, by_infos=not clause.startswith("PARTITION BY"))
 
 
 def with_routed_text(subject: Subject, *, restored: bool) -> Subject:
@@ -219,16 +233,6 @@ def with_routed_text(subject: Subject, *, restored: bool) -> Subject:
     if not subject.routes or subject.job.type == JobType.RENAME_TABLES:
         return subject
     return replace(subject, query=routed_text(subject.query, subject.routes, subject.home, restored=restored))
-
-
-def _settled(tokens: Tokens, subject: Subject, dialect: Dialect) -> tuple[Tokens, tuple[ColumnInfo, ...]]:
-    return settle_defaults(tokens, subject.info, subject.old.info if subject.old else None, dialect.flavour)
-
-
-def _then(subject: Subject, added: Sequence[ColumnInfo], dialect: Dialect) -> str:
-    if not added or subject.old is None or subject.info is None:
-        return ""
-    return declare(quoted(subject.old.schema, subject.old.name), added, subject.info, dialect)
 
 
 def _certain(subject: Subject, dialect: Dialect) -> str | None:
@@ -355,52 +359,11 @@ def _note_feature(inside: Tokens, losses: Losses) -> None:
         losses.add("SHARD_ROW_ID_BITS left out")
 
 
-def _by_kind(subject: Subject, tokens: Tokens, dialect: Dialect, losses: Losses) -> str:
-    spoken = words(tokens)
-    if not spoken:
-        return ""
-    if subject.job.type in (JobType.CREATE_SEQUENCE, JobType.ALTER_SEQUENCE, JobType.DROP_SEQUENCE) and dialect.flavour is Flavour.MYSQL:
-        losses.add("sequence left out, because MySQL has none")
-        return ""
-    match spoken[0]:
-        case "CREATE" if "TABLE" in spoken[:4]:
-            return _create_table(subject, tokens, dialect, losses)
-        case "CREATE" if "INDEX" in spoken[:4]:
-            return _create_index(tokens, dialect, losses)
-        case "DROP" if spoken[1:2] == ["INDEX"]:
-            return edit_alter(_as_alter_drop(tokens), subject.old, subject.info, dialect, losses, subject.lacking)
-        case "ALTER" if "TABLE" in spoken[:3]:
-            return edit_alter(tokens, subject.old, subject.info, dialect, losses, subject.lacking)
-    return text_of(tokens)
-
-
 def _without_end(tokens: Tokens) -> Tokens:
     tokens = strip(tokens)
     while tokens and tokens[-1].text == ";":
         tokens = strip(tokens[:-1])
     return tokens
-
-
-def _create_table(subject: Subject, tokens: Tokens, dialect: Dialect, losses: Losses) -> str:
-    head = f"CREATE TABLE {quoted(subject.schema, subject.name)}"
-    if "TEMPORARY" in words(tokens)[:3]:
-        losses.add("temporary table created as an ordinary table, which stays empty")
-    like = _like_source(tokens)
-    if like:
-        return f"{head} LIKE {like}"
-    opening = next((i for i, t in enumerate(tokens) if t.kind is TokenKind.SIGN and t.text == "("), len(tokens))
-    if opening == len(tokens):
-        return text_of(tokens)
-    end = closing(tokens, opening)
-    elements = []
-    for element in split_commas(tokens[opening + 1 : end]):
-        piece = strip(element)
-        edited = (
-            edit_index(piece, dialect, losses) if is_index(piece) else edit_column(piece, subject.info, dialect, losses, explicit=False)
-        )
-        if edited is not None:
-            elements.append(text_of(edited))
-    return f"{head} ({', '.join(elements)}) {table_options(tokens[end + 1 :], subject.info, dialect, losses)}"
 
 
 def _like_source(tokens: Tokens) -> str:
@@ -423,24 +386,6 @@ def _likes_unplaced(query: str) -> bool:
     like = next((i for i, t in enumerate(solid) if t.word == "LIKE"), 0)
     source = solid[like + 1 :]
     return bool(_like_source(solid)) and any(t.text == "." for t in solid[:like]) and [t.text for t in source[1:2]] != ["."]
-
-
-def _create_index(tokens: Tokens, dialect: Dialect, losses: Losses) -> str:
-    solid = [t for t in tokens if not t.blank]
-    name = next((solid[i + 1].name for i, t in enumerate(solid[:-1]) if t.word == "INDEX"), "")
-    edited = edit_index(tokens, dialect, losses, name)
-    return text_of(edited) if edited is not None else ""
-
-
-def _as_alter_drop(tokens: Tokens) -> Tokens:
-    """``DROP INDEX i ON t`` as an ALTER TABLE."""
-    on = next((i for i, t in enumerate(tokens) if t.word == "ON"), len(tokens))
-    index = strip(tokens[next(i for i, t in enumerate(tokens) if t.word == "INDEX") + 1 : on])
-    start = next_solid(tokens, on + 1)
-    end = start + 1
-    while end < len(tokens) and (tokens[end].text == "." or tokens[end - 1].text == "."):
-        end += 1
-    return list(tokenize(f"ALTER TABLE {text_of(tokens[start:end])} DROP INDEX {text_of(index)}"))
 
 
 _LEFT_OUT = {

@@ -20,8 +20,8 @@ from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import UTC_SINCE
-from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import boundaries
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.tidb import boundaries
 
 _FIRST, _LAST = datetime(1970, 1, 1), datetime(2038, 1, 20)
 """The range of TIMESTAMP, in any zone."""

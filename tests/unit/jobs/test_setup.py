@@ -55,6 +55,15 @@ def test_etcd_is_installed_only_where_it_is_missing(monkeypatch: pytest.MonkeyPa
         setup.ensure_etcd()
 
 
+def test_a_browser_is_installed_with_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDB_BINLOG_NO_APT", "1")
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    setup.ensure_browser()
+    monkeypatch.setattr("shutil.which", lambda name: None if name == "chromedriver" else f"/usr/bin/{name}")
+    with pytest.raises(setup.SetupError, match="Chromium was not found: run `apt-get install .*chromium chromium-driver` as root"):
+        setup.ensure_browser()
+
+
 @pytest.mark.parametrize("module", ["setup", "command"])
 def test_nothing_has_to_be_installed(module: str) -> None:
     """On a bare machine ``setup`` installs the packages, and the command says which are missing."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyspark_tidb_binlog.schemas.redaction import statement_head, without_values
+from pyspark_tidb_binlog.schemas.redaction import ddl_without_values, statement_head, without_values, words_without_values
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,45 @@ def test_words_without_values(words: str, shown: str | None) -> None:
 )
 def test_the_head_of_a_statement_ends_before_its_first_value(sql: str, shown: str) -> None:
     assert statement_head(sql) == shown
+
+
+@pytest.mark.parametrize(
+    ("sql", "shown"),
+    [
+        (
+            "ALTER TABLE `t` ADD COLUMN `a` VARCHAR(20) DEFAULT 'x''y' COMMENT 'z'",
+            "ALTER TABLE `t` ADD COLUMN `a` VARCHAR(20) DEFAULT '…' COMMENT '…'",
+        ),
+        (
+            "ALTER TABLE t ADD a DECIMAL(10,2) DEFAULT -1.5, ADD b BIT(8) DEFAULT b'101'",
+            "ALTER TABLE t ADD a DECIMAL(10,2) DEFAULT -…, ADD b BIT(8) DEFAULT b'…'",
+        ),
+        ("CREATE TABLE t (a ENUM('x','y'), KEY (`a`(5)))", "CREATE TABLE t (a ENUM('…','…'), KEY (`a`(5)))"),
+        (
+            "ALTER TABLE t ADD PARTITION (PARTITION p VALUES LESS THAN (1000))",
+            "ALTER TABLE t ADD PARTITION (PARTITION p VALUES LESS THAN (…))",
+        ),
+        ("ALTER TABLE t /* a secret */ ADD a INT DEFAULT 0xFF", "ALTER TABLE t … ADD a INT DEFAULT …"),
+        (r"ALTER TABLE t ADD a TEXT DEFAULT 'ends with \' COMMENT 'two'", "ALTER TABLE t ADD a TEXT DEFAULT '…' COMMENT '…'"),
+        ("ALTER TABLE t ADD a DATETIME(6) DEFAULT CURRENT_TIMESTAMP(6)", "ALTER TABLE t ADD a DATETIME(6) DEFAULT CURRENT_TIMESTAMP(6)"),
+    ],
+)
+def test_values_of_a_ddl_are_hidden(sql: str, shown: str) -> None:
+    assert ddl_without_values(sql) == shown
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "refused: {sql}: it can't be",
+        "refused: {sql!r}: Invalid default value",
+        "it isn't so: 'O''Hara' was there",
+        "Data truncated: O'Hara, 12345",
+        "MODIFY `b` INT DEFAULT 7 COMMENT 'O\\'Hara' is not a form",
+        "can't MODIFY `b` ENUM('hidden','hidden') DEFAULT 'hidden' COMMENT \"hidden\"",
+    ],
+)
+def test_words_about_a_ddl_have_none_of_its_values(words: str) -> None:
+    sql = "ALTER TABLE t ADD a TEXT DEFAULT 'O''Hara' COMMENT '12345', ADD PARTITION (PARTITION p VALUES LESS THAN (12345))"
+    said = words_without_values(words.format(sql=sql), sql)
+    assert not any(value in said for value in ("Hara", "12345", "hidden")) and said.split()[0] == words.split()[0]

@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.schemas.errors import (
 )
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import TableAt
-from pyspark_tidb_binlog.schemas.tableinfo import PartitionDef, TableInfo
+from pyspark_tidb_binlog.schemas.tableinfo import ForeignKey, PartitionDef, TableInfo
 from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import SchemaMoves, require_same
 from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import (
@@ -279,17 +279,21 @@ SHOWN = """CREATE TABLE `item` (
 PARTITION BY HASH (`id`) PARTITIONS 2"""
 
 
-def test_a_table_is_made_from_the_text_that_tidb_shows() -> None:
-    item = replace(ITEM, info=replace(ITEM.info, partitions=(PartitionDef(1, "p0"), PartitionDef(2, "p1"))))
+REFERRING = replace(ITEM, info=replace(ITEM.info, foreign_keys=(ForeignKey("fk_1", ("id",), "shop", "other", ("id",)),)))
+
+
+def test_a_table_is_made_from_its_definition() -> None:
+    two = (PartitionDef(1, "p0"), PartitionDef(2, "p1"))
+    item = replace(REFERRING, info=replace(REFERRING.info, partitions=two, partition_type=2, partition_expr="`id`"))
     made = statement_of(WantedTable(item, item, SHOWN, None), Dialect(Flavour.MARIADB), NO_ROUTES)
-    assert made.sql.startswith("CREATE TABLE `shop`.`item` (`id` bigint(20) unsigned NOT NULL,")
+    assert made.sql.startswith("CREATE TABLE `shop`.`item` (`id` BIGINT UNSIGNED NOT NULL,")
     assert "utf8mb4_nopad_bin" in made.sql and "FOREIGN KEY (`id`) REFERENCES `shop`.`other` (`id`)" in made.sql
-    assert "PARTITION BY HASH (`id`) PARTITIONS 2" in made.sql and "T!" not in made.sql
+    assert "PARTITION BY HASH (`id`) PARTITIONS 2" in made.sql
 
 
 def test_a_table_with_a_route_or_a_list_of_columns() -> None:
     routes = Routes.of(ApplyConfig(routes=(TableRoute("shop", "item", "mart", "thing"), TableRoute("shop", "other", "mart", "more"))))
-    made = statement_of(WantedTable(ITEM, routes.moved(ITEM), SHOWN, None), Dialect(Flavour.MARIADB), routes)
+    made = statement_of(WantedTable(REFERRING, routes.moved(REFERRING), SHOWN, None), Dialect(Flavour.MARIADB), routes)
     assert made.sql.startswith("CREATE TABLE `mart`.`thing` (") and "REFERENCES `mart`.`more`" in made.sql
     routes = Routes.of(ApplyConfig(routes=(TableRoute("shop", "item", "mart", "thing", ("id", "e")),)))
     made = statement_of(WantedTable(ITEM, routes.moved(ITEM), SHOWN, None), Dialect(Flavour.MARIADB), routes)

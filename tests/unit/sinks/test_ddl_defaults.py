@@ -6,7 +6,7 @@ import pytest
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import text_of, tokenize
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import settle_defaults
+from pyspark_tidb_binlog.sinks.mysql.ddl.tidb import settle_defaults
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import INT, VARCHAR, column, table
 

@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import Alteration
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition
-from pyspark_tidb_binlog.sinks.mysql.ddl.derive import create_table, derive
+from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import subject_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
@@ -66,26 +65,6 @@ def test_indexes() -> None:
 def test_comment_and_charset() -> None:
     old, new = table(10, "t", [ID]), table(10, "t", [ID], comment="it's", charset="gbk", collate="gbk_chinese_ci")
     assert derived(17, old, new) == ["ALTER TABLE `d`.`t` DEFAULT CHARACTER SET = gbk COLLATE = gbk_chinese_ci, COMMENT = 'it''s'"]
-
-
-def test_what_a_derived_table_leaves_out_is_named() -> None:
-    info = table(10, "t", [ID]) | {
-        "fk_info": [{"fk_name": {"O": "fk_1", "L": "fk_1"}}],
-        "partition": {"definitions": [{"id": 11, "name": {"O": "p0", "L": "p0"}}]},
-    }
-    made = create_table("d", TableInfo.from_json(info), MARIADB)
-    assert "FOREIGN" not in made.sql
-    assert made.losses == ("d.t: partitions left out", "d.t: foreign key fk_1 left out")
-
-
-def test_a_default_that_is_a_sequence_is_left_out_where_there_are_none() -> None:
-    counted = column(2, "n", INT, default="nextval(`d`.`s`)", default_is_expr=True)
-    info = TableInfo.from_json(table(10, "t", [ID, counted]))
-    assert "DEFAULT (nextval(`d`.`s`))" in create_table("d", info, MARIADB).sql
-    made = create_table("d", info, Dialect(Flavour.MYSQL))
-    assert "nextval" not in made.sql and made.losses == ("d.t: column n: default from a sequence left out",)
-    altered = Alteration.of(TableInfo.from_json(table(10, "t", [ID, column(2, "n", INT)])), info, "x", Dialect(Flavour.MYSQL), frozenset())
-    assert altered is not None and list(altered.losses()) == ["column n: default from a sequence left out"]
 
 
 def test_partition_jobs_are_not_derived() -> None:

@@ -86,5 +86,7 @@ def test_a_column_that_is_computed_upstream_and_plain_at_the_target() -> None:
     )
     (found,) = inexact(at, there(id="bigint(20)", s="bigint(20)", **{"_V$_k": "bigint(20)"}))
     assert not found.key and found.words.startswith("column s is computed upstream but a plain column in the target")
+    stored = replace(at, info=replace(at.info, columns=tuple(replace(c, generated_stored=c.name == "s") for c in at.info.columns)))
+    assert inexact(stored, there(id="bigint(20)", s="bigint(20)")) == ()
     made = replace(there(id="bigint(20)").columns[0], name="s", generated=True)
     assert inexact(at, replace(there(id="bigint(20)"), columns=(*there(id="bigint(20)").columns, made))) == ()

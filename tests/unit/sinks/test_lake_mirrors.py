@@ -85,6 +85,9 @@ def test_what_another_program_commits_to_a_mirror_is_undone(tmp_path: Path, capl
     replicate(sink, case="bank", upto=end - (1 << 30))
     sink.close()
     state = published(tmp_path)["g_bank.checking"]
+    (kept,) = (table for table in sink.kept() if table.name == "g_bank.checking")
+    size = sum(pa.table(DeltaTable(tmp_path / state.path).get_add_actions())["size_bytes"].to_pylist())
+    assert (kept.bytes, kept.merged_ts, kept.state) == (size, state.upto_ts, "mirrored"), "what the Drainer's page shows"
     DeltaTable(tmp_path / state.path).delete("id < 100")
     sink = sink_of(tmp_path, mirrors=True)
     replicate(sink, case="bank")

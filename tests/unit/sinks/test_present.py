@@ -7,21 +7,22 @@ import pytest
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import Alteration
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.present import Definition, missing, own_columns
+from pyspark_tidb_binlog.sinks.mysql.ddl.present import Presence
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetTable
 from tests.support.ddl_jobs import INT, column, table
 
 
-def at_target(*names: str, kind: str = "int(11)") -> Definition:
-    return Definition({n.lower(): TargetColumn(n, kind, True, None, False, False) for n in names}, {}, "", "utf8mb4_nopad_bin", frozenset())
+def at_target(*names: str, kind: str = "int(11)") -> TargetTable:
+    return TargetTable("d", "t", tuple(TargetColumn(n, kind, True, None, False, False) for n in names), (), collation="utf8mb4_nopad_bin")
 
 
-def left(old: list[dict[str, Any]], new: list[dict[str, Any]], there: Definition, query: str = "x") -> list[str]:
+def left(old: list[dict[str, Any]], new: list[dict[str, Any]], there: TargetTable, query: str = "x") -> list[str]:
     infos = (TableInfo.from_json(table(10, "t", columns, pk_is_handle=False)) for columns in (old, new))
     altered = Alteration.of(*infos, query, Dialect(Flavour.MARIADB), frozenset())
     assert altered is not None
-    return altered.clauses(missing(altered, there), own_columns(altered, there))
+    presence = Presence(altered, there)
+    return altered.clauses(presence.missing(), presence.own_columns())
 
 
 A, B, C = (column(n, name, INT) for n, name in enumerate("abc", 1))
@@ -46,6 +47,11 @@ RENAMED = column(1, "r", INT)
 def test_only_what_is_lacking_is_made(new: list[dict[str, Any]], there: str, wanted: list[str]) -> None:
     """Also among columns of somebody's own, in another order, or where one of the upstream's is missing."""
     assert left([A, B, C], new, at_target(*there)) == wanted
+
+
+def test_a_column_of_a_type_that_nobody_knows_hinders_no_other_one() -> None:
+    vector = column(9, "v", {**INT, "Tp": 225})
+    assert left([A, vector], [A, vector, B], at_target("a", "v")) == ["ADD COLUMN `b` INT NULL AFTER `v`"]
 
 
 def test_a_column_of_another_type_is_not_the_one_that_comes() -> None:

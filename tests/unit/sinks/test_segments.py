@@ -4,7 +4,16 @@ import pytest
 
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
-from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps, replay_steps
+from pyspark_tidb_binlog.sinks.engine.segments import (
+    AppliedJobs,
+    DdlEvent,
+    DdlStep,
+    RowsStep,
+    TableActivity,
+    events_by_table,
+    plan_steps,
+    replay_steps,
+)
 from tests.support.ddl_jobs import INT, column, database, history, index, job, table
 from tests.support.golden_case import load_case
 
@@ -200,6 +209,14 @@ def test_a_begun_span_is_one_step_whatever_the_history_shows_since() -> None:
     ddls, rows = replay_steps((50, 200), touches, history(database(1), create, other, drop), AppliedJobs(3))
     assert outline((*ddls, rows)) == [("early", 50, 9), (50, 200, 5005)]
     assert rows.tables[10].info.indexes == () and rows.applied == ddls[0].applied == AppliedJobs(3, frozenset({9}))
+
+
+def test_row_events_are_counted_by_the_names_that_tables_have_upstream() -> None:
+    history_ = history(database(1), job(2, 3, table(10, "t", [column(1, "id")])), job(3, 3, table(20, "u", [column(1, "id")])))
+    touches = [TableActivity(10, 3, 60, 5, 80), TableActivity(10, 3, 90, 2, 95), TableActivity(20, 3, 60, 1, 80)]
+    steps = plan_steps((50, 200), [], touches, history_, AppliedJobs(9))
+    assert events_by_table(touches, steps) == {"d.t": 7, "d.u": 1}
+    assert events_by_table([TableActivity(99, 3, 60, 5, 80)], steps) == {}, "of a table that is not written"
 
 
 def test_golden_ddl() -> None:

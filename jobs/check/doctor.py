@@ -1,0 +1,409 @@
+"""``ctl doctor``: whether all is well with a stream, in ten lines. No JVM starts.
+
+Each line is a check of ``schemas.alarms``: ``ok`` and what was seen, or the severity, what is wrong and what to do. ``-``: the check does not apply
+here. ``unknown``: nobody has answered.
+
+Promises: asks only, and takes no lease. Every question has its own thread and time limit, so a peer that is down is a line. The lines are there after
+``_SECONDS`` + ``_MORE_SECONDS``, usually sooner. Exit code 0: every check is ok or does not apply; 1: otherwise.
+"""
+
+import contextlib
+import json
+import math
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import metadata
+from typing import Generic, TypeVar
+
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import names_registry
+from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
+from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, NodeStatus
+from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_in
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.conf.units import duration_in_words
+from pyspark_tidb_binlog.conf.version import VERSION
+from pyspark_tidb_binlog.jobs.check.node_look import asked, look
+from pyspark_tidb_binlog.jobs.check.node_report import NodeReport, finding_lines
+from pyspark_tidb_binlog.jobs.check.preflight import TargetCheck, TargetSeen, UpstreamCheck
+from pyspark_tidb_binlog.jobs.check.recorded_findings import recorded_findings
+from pyspark_tidb_binlog.jobs.check.upstream_account import UpstreamSight, upstream_remarks
+from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED
+from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest
+from pyspark_tidb_binlog.jobs.entry.local_paths import local_path
+from pyspark_tidb_binlog.jobs.entry.versions import java_of, require_java, require_spark
+from pyspark_tidb_binlog.jobs.stream.alarm_facts import facts_of
+from pyspark_tidb_binlog.jobs.stream.report import age_of, plain
+from pyspark_tidb_binlog.jobs.stream.targets import words_for
+from pyspark_tidb_binlog.schemas.alarms import Check, Disk, Facts, PumpFacts, by_check
+from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
+from pyspark_tidb_binlog.schemas.events import physical_ms
+from pyspark_tidb_binlog.schemas.remarks import Remark
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
+from pyspark_tidb_binlog.sinks.mysql.session import connect
+
+A = TypeVar("A")
+_SECONDS = 10.0
+"""How long a question may take."""
+_MORE_SECONDS = 5.0
+"""How much longer the target's may take, which begins anew with what the others have answered."""
+_SIZE = re.compile(r'^binlog_pump_storage_storage_size_bytes\{type="(capacity|available)"\}[ \t]+([0-9.eE+]+)', re.MULTILINE)
+_TIDB = re.compile(r"TiDB-v(\d+)\.(\d+)")
+_NO_PLACE = "the registry does not say where the Drainer is, and addr has no port: name it with -addr HOST:PORT"
+_LAST_TIDB = (8, 3)
+"""The last version of TiDB with binlogs."""
+
+
+def main(config: DrainerConfig, address: str = "") -> int:
+    """Print the lines. ``address``: the Drainer's, in place of the registered one."""
+    well = True
+    for line, good in lines(examined(config, address)):
+        print(line)
+        well = well and good
+    return 0 if well else EXIT_FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What was found out."""
+
+    facts: Facts
+    words: Mapping[Check, str]
+    """By check: what was seen if nothing is wrong, or why nothing is known."""
+    beside: frozenset[Check] = frozenset()
+    """The checks that do not apply."""
+
+
+def lines(found: Examined) -> Iterator[tuple[str, bool]]:
+    """Each line, and whether it is a good one. Pure."""
+    for check, known, alarms in by_check(found.facts):
+        for alarm in alarms:
+            yield _line(alarm.alarm.severity, check, alarm.words), False
+        if not alarms:
+            aside = not known and check in found.beside
+            yield _line("ok" if known else "-" if aside else "unknown", check, found.words.get(check, "")), known or aside
+
+
+def _line(mark: str, check: Check, words: str) -> str:
+    return f"{mark:<9} {check.value:<12} {plain(words)}".rstrip()
+
+
+class Question(Generic[A]):
+    """Something that is asked in a thread of its own from now on."""
+
+    def __init__(self, ask: Callable[[], A], seconds: float) -> None:
+        self._ask = ask
+        self._seconds = seconds
+        self._until = time.monotonic() + seconds
+        self._found: list[A | ReplicationError] = []
+        self._thread = threading.Thread(target=self._run, name="doctor", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._found.append(self._ask())
+        except ReplicationError as error:
+            self._found.append(error)
+
+    @property
+    def answer(self) -> A | str:
+        """The answer, or why there is none."""
+        self._thread.join(max(0.0, self._until - time.monotonic()))
+        if not self._found:
+            return f"no answer within {self._seconds:.0f} s" if self._thread.is_alive() else "the check failed: the log has the trace"
+        return str(found) if isinstance(found := self._found[0], ReplicationError) else found
+
+
+@dataclass(frozen=True, slots=True)
+class _Pumps:
+    """What the registry and the Pumps answer."""
+
+    cluster_id: int
+    pumps: tuple[PumpFacts, ...]
+    gc_ts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """What the TiDB servers answer."""
+
+    jobs: int
+    sight: UpstreamSight
+    versions: Mapping[str, str]
+
+
+def examined(config: DrainerConfig, address: str = "") -> Examined:
+    """Ask everybody at once."""
+    tls, db_type = TlsSettings.of(config.source.security), config.apply.db_type
+    drainer = Question(lambda: _drainer(config, address, tls), _SECONDS)
+    pumps = Question(lambda: _pumps(config, tls), _SECONDS)
+    history = Question(lambda: _history(config), _SECONDS)
+    disks = Question(lambda: _disks(config), _SECONDS)
+    findings = Question(lambda: _findings(config), _SECONDS)
+
+    def sight() -> UpstreamSight:
+        known, about = history.answer, pumps.answer
+        cluster_id = about.cluster_id if isinstance(about, _Pumps) else config.source.cluster_id
+        return replace(known.sight, cluster_id=cluster_id) if isinstance(known, _History) else UpstreamSight(cluster_id, None, dict)
+
+    target = Question(lambda: _target(config, sight), _SECONDS + _MORE_SECONDS) if db_type in ("mysql", "tidb") else None
+    loads = db_type == "lake" and config.upstream.host
+    account = Question(lambda: _account(config, sight()), _SECONDS + _MORE_SECONDS) if loads else None
+    return _Answers(
+        config,
+        drainer.answer,
+        pumps.answer,
+        history.answer,
+        disks.answer,
+        findings.answer,
+        target.answer if target is not None else None,
+        account.answer if account is not None else None,
+    ).examined()
+
+
+def _drainer(config: DrainerConfig, address: str, tls: TlsSettings | None) -> NodeReport | None:
+    """None: nobody says where it is."""
+    name = config.apply.drainer
+    if not address and names_registry(config.source):
+        # In half the time: a registry that says nothing is no reason not to ask the Drainer.
+        known = Question(lambda: _registered(config, tls), _SECONDS / 2).answer
+        if isinstance(known, dict):
+            if name in known:
+                return _of_this_stream(look(known[name], tls), config, tls)
+            there = ", ".join(sorted(known)) or "none"
+            raise ConfigError(f"no Drainer {name!r} is registered at {config.source.pumps}; there is {there}: correct node-id")
+    address = address or config.advertise_addr or config.addr
+    return None if address.endswith(":0") else _of_this_stream(look(NodeStatus(name, address), tls, registered=False), config, tls)
+
+
+def _registered(config: DrainerConfig, tls: TlsSettings | None) -> dict[str, NodeStatus]:
+    with contextlib.closing(open_registry(config.source.pumps, tls)) as registry:
+        return {node.node_id: node for node in registry.listing(DRAINERS).nodes}
+
+
+def _of_this_stream(report: NodeReport, config: DrainerConfig, tls: TlsSettings | None) -> NodeReport:
+    """The report, unless another stream's Drainer answers there: it then has the port of one that is gone. Its page says whose it is."""
+    if report.trouble or not report.progress:
+        return report
+    page = json.loads(asked(report.node.host, "GET", f"/page.json?after={10**12}", tls, missing=b"{}"))
+    name, into = config.apply.drainer, words_for(config).where
+    whose, target = page.get("drainer", name), page.get("target", {}).get("name", into)
+    # An address by hand may be given with settings without a name. Other kinds of targets have names that the cluster's id is part of.
+    if (whose == name or not report.registered) and (target == into or config.apply.db_type not in ("mysql", "tidb")):
+        return report
+    trouble = f"at {report.node.host} answers Drainer {whose!r} into {target}, not {name!r} into {into}"
+    return NodeReport(report.node, {}, {}, trouble, report.registered)
+
+
+def _pumps(config: DrainerConfig, tls: TlsSettings | None) -> _Pumps:
+    with contextlib.ExitStack() as closing:
+        upstream = UpstreamCheck(config, closing)
+        upstream.ask_pumps()
+    fit = {pump: address for pump, address in upstream.pumps.items() if pump not in upstream.unfit}
+    pages = {pump: Question(partial(_page, address, tls), _SECONDS / 2) for pump, address in fit.items()}
+    texts = {pump: page.answer for pump, page in pages.items()}
+    found = tuple(
+        PumpFacts(name, upstream.states.get(name, ""), upstream.unfit.get(name, ""), disk=_disk_in(name, texts.get(name, "")))
+        for name in sorted({*upstream.pumps, *upstream.states})
+    )
+    return _Pumps(upstream.sight.cluster_id, found, {pump: ts for pump, text in texts.items() if (ts := gc_ts_in(text)) is not None})
+
+
+def _page(address: str, tls: TlsSettings | None) -> str:
+    return asked(address, "GET", "/metrics", tls).decode(errors="replace")
+
+
+def _disk_in(pump: str, page: str) -> Disk | None:
+    sizes = {kind: int(float(value)) for kind, value in _SIZE.findall(page)}
+    return Disk(f"the disk of Pump {pump}", sizes["available"], sizes["capacity"]) if len(sizes) == 2 else None
+
+
+def _history(config: DrainerConfig) -> _History:
+    with contextlib.ExitStack() as closing:
+        upstream = UpstreamCheck(config, closing)
+        return _History(len(upstream.read_history().ordered), upstream.sight, upstream.versions)
+
+
+def _target(config: DrainerConfig, sight: Callable[[], UpstreamSight]) -> TargetSeen:
+    with connect(config.target, config.apply) as session:
+        return TargetCheck(config, session, sight()).seen()
+
+
+def _account(config: DrainerConfig, sight: UpstreamSight) -> tuple[Remark, ...]:
+    """What hinders the account of the upstream, from which the stream of a lake loads tables."""
+    return tuple(one for one in upstream_remarks(config, BootstrapRequest(everything=True), sight) if one.hinders)
+
+
+def _disks(config: DrainerConfig) -> tuple[Disk, ...]:
+    """Each disk of this machine that has a directory of the Drainer."""
+    named = {"spark.checkpoint-dir": config.checkpoint_dir, "spark.delta-dir": config.delta_dir, "data-dir": config.data_dir}
+    named |= {"syncer.to.dir": config.files.dir, "syncer.relay.log-dir": config.relay.log_dir}
+    found: dict[int, Disk] = {}
+    for setting, uri in named.items():
+        path = local_path(uri) if uri else None
+        with contextlib.suppress(OSError):
+            if path is not None and path.exists():
+                usage = shutil.disk_usage(path)
+                found.setdefault(path.stat().st_dev, Disk(f"the disk of {setting} {path}", usage.free, usage.total))
+    return tuple(found.values())
+
+
+def _findings(config: DrainerConfig) -> tuple[int, str]:
+    rows = recorded_findings(config)
+    return len(rows), [*finding_lines(rows, 1, config.apply.log_row_data)][-1] if rows else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """What everybody has answered, or why they have not; ``target`` and ``account`` None: there is none."""
+
+    config: DrainerConfig
+    drainer: NodeReport | str | None
+    pumps: _Pumps | str
+    history: _History | str
+    disks: tuple[Disk, ...] | str
+    findings: tuple[int, str] | str
+    target: TargetSeen | str | None
+    account: tuple[Remark, ...] | str | None
+
+    def examined(self) -> Examined:
+        """All of it together."""
+        facts, at = self._stream()
+        facts = replace(
+            facts,
+            registry=self.pumps if isinstance(self.pumps, str) else "",
+            pumps=self._all_pumps(facts.pumps or (), at) or None,
+            history=self.history if isinstance(self.history, str) else "",
+            target=self.target if self.target is None or isinstance(self.target, str) else "",
+            lease=self._other_holder,
+            rights=self._rights,
+            disks=self._here or None,
+            versions=tuple(self._unsupported()),
+        )
+        beside = {Check.DISK}
+        if self.target is None:
+            beside |= {Check.TARGET} if self.account is not None else {Check.TARGET, Check.RIGHTS}
+        if self._is_real:
+            beside.add(Check.FINDINGS)
+        return Examined(facts, self._words(facts), frozenset(beside))
+
+    @property
+    def _here(self) -> tuple[Disk, ...]:
+        """The disks; none: the Drainer runs on another machine, or has never run."""
+        return self.disks if isinstance(self.disks, tuple) else ()
+
+    @property
+    def _is_real(self) -> bool:
+        """Whether a real Drainer answers, which says less."""
+        return isinstance(self.drainer, NodeReport) and not self.drainer.trouble and not self.drainer.progress
+
+    @property
+    def _seen(self) -> TargetSeen | None:
+        return self.target if isinstance(self.target, TargetSeen) else None
+
+    def _stream(self) -> tuple[Facts, int]:
+        """What the Drainer says, and its position; if it does not answer, what it has left behind."""
+        now = time.time()
+        trouble = self.drainer.trouble if isinstance(self.drainer, NodeReport) else self.drainer
+        if isinstance(self.drainer, NodeReport) and not trouble:
+            progress = self.drainer.seen(now)
+            return replace(facts_of(progress), findings=None if self._is_real else progress.findings), progress.resolved_ts
+        at = self._seen.commit_ts if self._seen is not None else 0
+        number, newest = (None, "") if isinstance(self.findings, str) else self.findings
+        return Facts(drainer=trouble, lag_seconds=age_of(at, now) if at else None, findings=number, newest_finding=newest), at
+
+    def _all_pumps(self, of_stream: Sequence[PumpFacts], at: int) -> tuple[PumpFacts, ...]:
+        """The Pumps as they answer here, and as the stream sees them. ``at``: the stream's position."""
+        if isinstance(self.pumps, str):
+            return tuple(of_stream)
+        others = {pump.name: pump for pump in of_stream}
+        joined = []
+        for pump in self.pumps.pumps:
+            other = others.pop(pump.name, PumpFacts(pump.name))
+            ahead = _ahead(at, self.pumps.gc_ts.get(pump.name))
+            joined.append(replace(pump, trouble=pump.trouble or other.trouble, lag_seconds=other.lag_seconds, gc_seconds=ahead))
+        return (*joined, *others.values())
+
+    @property
+    def _other_holder(self) -> str | None:
+        if self._seen is None:
+            return None
+        return "" if self._seen.lease.startswith(f"drainer {self.config.apply.drainer!r} ") else self._seen.lease
+
+    @property
+    def _rights(self) -> tuple[Remark, ...] | None:
+        return self._seen.lacks if self._seen is not None else self.account if isinstance(self.account, tuple) else None
+
+    @property
+    def _tidb(self) -> Mapping[str, str]:
+        return self.history.versions if isinstance(self.history, _History) else {}
+
+    def _unsupported(self) -> Iterator[str]:
+        if self._here:
+            needs: tuple[Callable[[], None], ...] = (partial(require_java, *java_of(os.environ)), partial(require_spark, _spark() or "4.2"))
+            for require in needs:
+                try:
+                    require()
+                except ConfigError as error:
+                    yield str(error)
+        for server, version in self._tidb.items():
+            match = _TIDB.search(version)
+            if match is not None and (int(match[1]), int(match[2])) > _LAST_TIDB:
+                yield f"TiDB {server} is {version}, which writes no binlog"
+
+    def _words(self, facts: Facts) -> dict[Check, str]:
+        pumps, seen, db_type = facts.pumps or (), self._seen, self.config.apply.db_type
+        lag = "nothing is applied yet" if facts.lag_seconds is None else f"{duration_in_words(facts.lag_seconds)} behind"
+        versions = [f"this program {VERSION}"]
+        if self._here:
+            versions += [f"Java {java_of(os.environ)[1] or 'of an unknown version'}", f"Spark {_spark() or 'not installed here'}"]
+        versions += [*sorted({f"TiDB {version}" for version in self._tidb.values() if version}), *([seen.version] if seen else [])]
+        no_rights = "the target does not answer" if seen is None else "without the DDL history, the databases are not known"
+        return {
+            Check.DRAINER: f"{self.drainer.name}: {facts.state}" if isinstance(self.drainer, NodeReport) else _NO_PLACE,
+            Check.LAG: lag if facts.state is None else f"{facts.copying or lag}; held back by {facts.holding or 'nothing'}",
+            Check.PUMPS: f"{len(pumps)}: " + ", ".join(f"{pump.name} {pump.state}".rstrip() for pump in pumps),
+            Check.HISTORY: f"{self.history.jobs:,} jobs" if isinstance(self.history, _History) else "",
+            Check.TARGET: f"{seen.where}, lease: {seen.lease or 'nobody'}" if seen is not None else f"{db_type} is not asked",
+            Check.RIGHTS: "all that the stream needs" if facts.rights is not None else no_rights if self.target else f"not of {db_type}",
+            Check.GC: _gc_words(pumps),
+            Check.DISK: _disk_words((*self._here, *(pump.disk for pump in pumps if pump.disk is not None))),
+            Check.VERSIONS: ", ".join(versions),
+            Check.FINDINGS: self.findings if isinstance(self.findings, str) else "none",
+        } | ({Check.FINDINGS: "none since the Drainer's start"} if facts.drainer == "" and not self._is_real else {})
+
+
+def _ahead(at: int, gc_ts: int | None) -> float | None:
+    """Seconds from ``gc_ts`` of a Pump to the stream's position."""
+    if gc_ts is None or (gc_ts and not at):
+        return None
+    return (physical_ms(at) - physical_ms(gc_ts)) / 1000 if gc_ts else math.inf
+
+
+def _gc_words(pumps: Sequence[PumpFacts]) -> str:
+    known = [(pump.gc_seconds, pump.name) for pump in pumps if pump.gc_seconds is not None]
+    if not known:
+        return "no Pump says what it has collected, or the stream's position is not known"
+    nearest, name = min(known)
+    if math.isinf(nearest):
+        return "no Pump has collected anything"
+    return f"Pump {name} has collected up to {duration_in_words(nearest)} before the stream's position"
+
+
+def _disk_words(disks: Sequence[Disk]) -> str:
+    if not disks:
+        return "no directory of the Drainer is on this machine, and no Pump says"
+    least = min(disks, key=lambda disk: disk.share)
+    return f"least free: {least.share:.0%} ({least.free / 1e9:.1f} GB) of {least.where}"
+
+
+def _spark() -> str:
+    try:
+        return metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,427 @@
+"""What a lake knows of the past: the life of a row, transactions, history, differences, and the undo of changes. [spark]
+
+Promises: nothing of the lake is written. Answers are up to the moment of the ``Lake``.
+"""
+
+import datetime
+from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VariantType,
+)
+
+from pyspark_tidb_binlog.conf.model import TargetConfig
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, image_schema, kind_of
+from pyspark_tidb_binlog.schemas.changes.change_rows import ROWID, columns_of
+from pyspark_tidb_binlog.schemas.changes.row_images import image_cells, images_of, with_equal_documents
+from pyspark_tidb_binlog.schemas.changes.typed_cells import type_of
+from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, laid_out
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
+from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeNow, ts_of
+from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
+from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER, hidden_column, identity
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, NetRows, differs
+from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
+from pyspark_tidb_binlog.sinks.past.row_life import KeyMove, RowChange, is_move, life, moves_among
+from pyspark_tidb_binlog.sinks.past.typed_history import HISTORY_MARKS, typed_history
+from pyspark_tidb_binlog.sinks.past.undo_apply import Undone, undone
+from pyspark_tidb_binlog.sinks.past.undo_plan import UndoPlan, before_emptied
+
+When = str | int | datetime.datetime
+_LIFE = ("commit_ts", "commit_time", "seq", "schema_version", "database", "table", "table_id", "row_key", "op", "before", "after", "ddl")
+_MARK_TYPES = (LongType(), IntegerType(), BinaryType(), BooleanType(), LongType(), TimestampType())
+"""Of ``HISTORY_MARKS``."""
+_MOST_KEYS = 1000
+_SIDE = "_tidb_side"
+_WITHOUT_DDL = "give a span on one side of it, or other tables"
+_ANCHORS = "with_anchors (--with-anchors) takes the rows of a TRUNCATE from the table just before it"
+
+
+class LakeUndo:
+    """The inverse of a span's changes. Nothing is changed before ``apply``."""
+
+    def __init__(self, spark: SparkSession, plan: UndoPlan) -> None:
+        self._spark, self.plan = spark, plan
+
+    def __repr__(self) -> str:
+        return self.plan.summary()
+
+    def sql(self, flavour: str = Flavour.TIDB) -> list[str]:
+        """The statements, for a server of this product: ``tidb``, ``mysql`` or ``mariadb``."""
+        return list(self.plan.sql(Flavour(flavour)))
+
+    def rows(self) -> DataFrame:
+        """The changes in their order: ``place``, ``database``, ``table``, ``op``, ``expected``, ``restored``, ``sql``."""
+        return self._spark.createDataFrame(self.plan.rows()).orderBy("place")
+
+    def apply(self, target: TargetConfig) -> Undone:
+        """Execute it at a MySQL-protocol server (docs/lake.md, Undo).
+
+        Raises:
+            ApplyError: the server refuses it; nothing is changed.
+        """
+        return undone(self.plan, target)
+
+
+class Lake(LakeNow):
+    """A lake, at the newest moment that it had when this was made, or ``refresh`` was called.
+
+    lake = Lake(spark, "/data/lake")
+    lake.table("shop.orders").count()
+    lake.at("2026-11-20T12:00:00").table("shop.orders").show()
+    lake.life("shop.orders", id=42).show()
+    print(lake.undo(("2026-11-20T12:00:00", "2026-11-20T12:01:00"), tables=["shop.orders"]))
+    """
+
+    def refresh(self) -> None:
+        """Go to the moment that is the newest now. DataFrames that were made before stay at theirs."""
+        super().refresh()
+        self.__dict__.pop("_past", None)
+
+    @cached_property
+    def _past(self) -> PastChanges:
+        return PastChanges(self._directory, self._published, self._commit_ts)
+
+    def transaction(self, commit_ts: int) -> DataFrame:
+        """All changes of one transaction, in order."""
+        return self.changes().where(f"commit_ts = {int(commit_ts)}").orderBy("seq", "schema_version")
+
+    def life(self, name: str, /, **values: Any) -> DataFrame:
+        """The changes of the rows that ever had these values, in order, and the DDLs of their table meanwhile.
+
+        A row goes on under another key, and under other names of its table and columns. ``others`` says how many other rows of which tables the transaction
+        changed. Values are compared by their texts, as ``id=42`` or ``day="2026-11-20"``. A row's key is found in the ledger whatever its table was called.
+
+        Raises:
+            ConfigError: the table has no such column now, or so many rows have these values that more columns are needed.
+        """
+        past, ids = self._past, self._ids(name)
+        found = self.changes().where(F.col("table_id").isin(sorted(ids))).where(self._condition(name, ids, values))
+        keys = [bytes(row[0]) for row in found.select("row_key").distinct().limit(_MOST_KEYS + 1).collect()]
+        if len(keys) > _MOST_KEYS:
+            raise ConfigError(f"more than {_MOST_KEYS} rows of {name} had {values}: give more columns, as those of its key")
+        rows = past.changes(0, self._commit_ts, ids, _LIFE, _among("row_key", keys)) if keys else None
+        if rows is None:
+            return self._frame(LEDGER.empty_table().select(_LIFE), {})
+        places = life(
+            keys, lambda keys: _row_changes(past.changes(0, self._commit_ts, ids, NET_COLUMNS, _among("row_key", keys))), self._moves(ids)
+        )
+        times = sorted({ts for ts, _ in places})
+        whole = past.changes(times[0] - 1, times[-1], None, _LIFE, f" AND commit_ts IN ({', '.join(map(str, times))})")
+        wanted = set(places)
+        mine = np.array(
+            [
+                (ts, seq) in wanted and table in ids
+                for ts, seq, table in zip(*(whole[c].to_pylist() for c in ("commit_ts", "seq", "table_id")), strict=True)
+            ],
+            np.bool_,
+        )
+        others: dict[int, dict[str, int]] = {}
+        for ts, database, table in zip(*(whole[c].to_pylist() for c in ("commit_ts", "database", "table")), strict=True):
+            of = others.setdefault(ts, {})
+            of[f"{database}.{table}"] = of.get(f"{database}.{table}", 0) + 1
+        ddls = self._ddls_between(ids, times[0], times[-1])
+        return self._frame(pa.concat_tables([whole.filter(pa.array(mine)), ddls]).sort_by(ORDER), others)
+
+    def history(self, name: str) -> DataFrame:
+        """Each state of each row of the table (slowly changing dimension, type 2): its columns, ``valid_from``, ``valid_to``, ``current``.
+
+        The columns are those of now. ``valid_from`` is NULL where the row was there before the lake. TRUNCATE ends all rows.
+
+        Raises:
+            ConfigError: there is no such table now, or rows of it went or came without row changes.
+        """
+        past, place = self._past, self._published.table_at(name, self._commit_ts)
+        ids, schema, version = self._ids(name), past.schema, past.version
+        target = schema.table_of(place.table_id, version)
+        emptied = [j for j in past.jobs(0, self._commit_ts) if j.kind.new_table_id and j.table_id in ids]
+        told = [j for j in schema.rowless(past.jobs(0, self._commit_ts), version, ids) if j not in emptied]
+        if told:
+            raise ConfigError(
+                f"{name} has no history: {told[0].query[:200]} at {as_time(told[0].finished_ts)} took or gave rows without row changes"
+            )
+        mirror = self._delta(place.path, place.version)
+        hidden = hidden_column(target.info)
+        kinds = [StructField(c.name, mirror.schema[c.name].dataType) for c in target.info.target_columns()]
+        wanted = StructType([*map(StructField, HISTORY_MARKS, _MARK_TYPES), *kinds])
+        small = schema.only(ids)
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            rows = list(batches)
+            if rows:
+                yield from typed_history(pa.Table.from_batches(rows), small, target).to_batches()
+
+        changes = self.changes().where(F.col("table_id").isin(sorted(ids)) & (F.col("op") != "ddl")).select(*NET_COLUMNS)
+        states = changes.repartition("row_key").mapInArrow(run, wanted)
+        each = Window.partitionBy("chain", "row_key").orderBy("commit_ts", "seq")
+        at = F.timestamp_millis(F.shiftright("commit_ts", 18))
+        columns = [quote_name(c.name) for c in target.info.target_columns()]
+        ended = states.withColumns(
+            {"valid_from": F.when(F.col("commit_ts") > 0, at), "valid_to": F.coalesce(F.lead(at).over(each), "ends")}
+        )
+        told_rows = ended.where("there").select(*columns, "valid_from", "valid_to")
+        if any(schema.is_loaded(i) for i in ids):
+            # Rows that never changed are only in the mirror.
+            names = identity(target.info)
+            key = {ROWID: F.conv(F.hex("row_key"), 16, 10).cast("bigint")}.get(names[0], F.col("row_key")) if hidden is not None else None
+            known = states.where("there").select(*([key.alias(names[0])] if key is not None else map(quote_name, names))).distinct()
+            never = mirror.join(known, list(names), "left_anti").select(*columns)
+            nothing = F.lit(None).cast("timestamp")
+            told_rows = told_rows.unionByName(never.withColumns({"valid_from": nothing, "valid_to": nothing}))
+        return told_rows.withColumn("current", F.col("valid_to").isNull())
+
+    def rebuilt(self, name: str) -> DataFrame:
+        """The table from its first load and the ledger alone: what ``table`` is from the mirror.
+
+        Raises:
+            ConfigError: as ``history`` does.
+        """
+        return self.history(name).where("current").drop("valid_from", "valid_to", "current")
+
+    def rebuilt_differs(self, name: str) -> tuple[int, int, int]:
+        """How many rows ``rebuilt`` has, how many of them ``table`` lacks, and how many others it has.
+
+        Raises:
+            ConfigError: as ``history`` does.
+        """
+        made, there = (_as_texts(rows) for rows in (self.rebuilt(name), self.table(name)))
+        sides = made.select("*", F.lit(1).alias(_SIDE)).unionByName(there.select("*", F.lit(-1).alias(_SIDE)))
+        rows = sides.groupBy(*map(quote_name, made.columns)).agg(
+            F.sum(_SIDE).alias("more"), F.sum(F.expr(f"int({_SIDE} > 0)")).alias("made")
+        )
+        (found,) = rows.selectExpr("sum(made)", "sum(greatest(more, 0))", "sum(greatest(-more, 0))").collect()
+        return found[0] or 0, found[1] or 0, found[2] or 0
+
+    @overload
+    def diff(self, name: When, begin: When, end: When) -> DataFrame: ...
+
+    @overload
+    def diff(self, name: When, begin: When) -> DataFrame: ...
+
+    def diff(self, name: When, begin: When, end: When | None = None) -> DataFrame:
+        """What is different at a later moment: ``diff("shop.orders", t1, t2)`` row by row, ``diff(t1, t2)`` in numbers, table by table.
+
+        Of a row: ``op`` (insert, delete, update), ``columns`` that changed, ``before`` and ``after``, under the columns at the later moment. The numbers of a
+        table are NULL if rows of it went or came without row changes in between.
+
+        Raises:
+            ConfigError: they did so in the one table.
+        """
+        if end is None:
+            return self._counts(*self._span((name, begin)))
+        after_ts, upto_ts = self._span((begin, end))
+        ids = self._past.ids_of([str(name)], self._commit_ts)
+        nets = self._net(after_ts, upto_ts, ids, self._past.schema.version_at(upto_ts))
+        pieces = [UndoPlan(after_ts, upto_ts, [net]).differences(_changed_columns(net)) for net in nets if len(net)]
+        schema = "op string, columns array<string>, before variant, after variant"
+        return self._spark.createDataFrame(pa.concat_tables(pieces)) if pieces else self._spark.createDataFrame([], schema)
+
+    def _counts(self, after_ts: int, upto_ts: int) -> DataFrame:
+        past, version = self._past, self._past.schema.version_at(upto_ts)
+        jobs = past.schema.rowless(past.jobs(after_ts, upto_ts), past.schema.version_at(after_ts), None)
+        unknown = {past.schema.end_of(i, 0, version)[0] for job in jobs for i in {job.table_id, *past.schema.history.tables_of_job(job)}}
+        rows: dict[tuple[str, str], tuple[int | None, ...]] = {}
+        for net in past.net(after_ts, upto_ts, None, version):
+            if len(net):
+                rows[net.table.schema, net.table.name] = tuple(int(m.sum()) for m in (net.inserted, net.deleted, net.updated))
+        for table_id in unknown:
+            if table_id in past.schema.history.tracks:
+                table = past.schema.last_of(table_id, version)
+                rows[table.schema, table.name] = (None, None, None)
+        schema = "database string, table string, inserted bigint, deleted bigint, updated bigint"
+        return self._spark.createDataFrame([(*name, *counts) for name, counts in sorted(rows.items())], schema)
+
+    def undo(self, span: int | tuple[When, When], tables: Sequence[str] = (), where: str = "", *, with_anchors: bool = False) -> LakeUndo:
+        """The inverse of a transaction (its commit_ts), or of all changes after one moment up to another.
+
+        Args:
+            span: which changes.
+            tables: only of these; none: of all.
+            where: only of rows for which this condition in Spark's SQL holds, over the columns of the row before the span, or of a row that came: as it is.
+            with_anchors: rows that a TRUNCATE took are those of the table just before it.
+
+        Raises:
+            ConfigError: rows went or came without row changes (TRUNCATE, DROP PARTITION), or a table is gone now.
+        """
+        after_ts, upto_ts = self._span(span)
+        past = self._past
+        ids = past.ids_of(tables, self._commit_ts)
+        emptied = past.emptied(after_ts, upto_ts, ids) if with_anchors else []
+        past.require_images(
+            after_ts, upto_ts, ids, _WITHOUT_DDL if with_anchors else f"{_WITHOUT_DDL}; {_ANCHORS}", {job.id for _, job in emptied}
+        )
+        taken = {job.table_id for _, job in emptied}
+        nets = [net for net in past.net(after_ts, upto_ts, ids, past.version) if len(net) and net.table.table_id not in taken]
+        nets += [net for ts, job in emptied if len(net := self._before_emptied(after_ts, ts, job))]
+        for net in nets:
+            if (gone := past.schema.end_of(net.table.table_id, int(net.table.version), past.version)[1]) is not None:
+                raise ConfigError(
+                    f"{net.table.schema}.{net.table.name} is gone since {gone.query[:200]} at {as_time(gone.finished_ts)}: its rows of then are in "
+                    f'lake.at({upto_ts}).table("{net.table.schema}.{net.table.name}"); name other tables to undo their changes'
+                )
+        if where:
+            nets = [chosen for net in nets if len(chosen := net.only(net.with_partners(self._where(net, where))))]
+        return LakeUndo(self._spark, UndoPlan(after_ts, upto_ts, nets))
+
+    def _before_emptied(self, after_ts: int, ts: int, job: Job) -> NetRows:
+        """The rows that were there at ``after_ts``, of a table that ``job`` emptied at ``ts``, for the table that it is now."""
+        past, version = self._past, int(job.version)
+        table = past.schema.table_of(job.table_id, version - 1)
+        (there,) = [place for place in self._published.at(ts - 1).values() if place.table_id == job.table_id]
+        rows = self.at(ts - 1).table(f"{quote_name(there.database)}.{quote_name(there.table)}")
+        changed = list(past.net(after_ts, ts - 1, {job.table_id}, version - 1))
+        return before_emptied(_images(rows, table.info.target_columns()), changed, past.schema, job, past.version)
+
+    def _net(self, after_ts: int, upto_ts: int, ids: set[int] | None, version: int) -> Iterator[NetRows]:
+        self._past.require_images(after_ts, upto_ts, ids, _WITHOUT_DDL)
+        return self._past.net(after_ts, upto_ts, ids, version)
+
+    def _span(self, span: int | tuple[When, When]) -> tuple[int, int]:
+        if isinstance(span, tuple):
+            after_ts, upto_ts = map(ts_of, span)
+        else:
+            after_ts, upto_ts = int(span) - 1, int(span)
+        if not after_ts < upto_ts:
+            raise ConfigError(f"the span ends at {as_time(upto_ts)}, before it begins at {as_time(after_ts)}")
+        if upto_ts > self._commit_ts:
+            raise ConfigError(
+                f"the lake {self._directory} was read up to {as_time(self._commit_ts)} ({self._commit_ts}), so changes up to {as_time(upto_ts)} are not known; "
+                "lake.refresh() reads on"
+            )
+        return after_ts, upto_ts
+
+    def _where(self, net: NetRows, where: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+        count, names = len(net), [c.name for c in net.table.info.target_columns()]
+        both = pa.Table.from_batches([net.was, net.now]).take(pa.array(np.where(net.was_there, 0, count) + np.arange(count)))
+        (images,) = both.combine_chunks().to_batches()
+        place = "_place"
+        cells = [cells.values for _, cells in columns_of(net.table.info, images)]
+        rows = pa.Table.from_arrays([*cells, pa.array(np.arange(count))], names=[*names, place])
+        try:
+            return np.array([row[0] for row in self._spark.createDataFrame(rows).where(where).select(place).collect()], np.int64)
+        except AnalysisException as error:
+            raise ConfigError(
+                f"where = {where!r} does not fit {net.table.schema}.{net.table.name}: {str(error).splitlines()[0]}"
+            ) from error
+
+    def _ids(self, name: str) -> set[int]:
+        found = self._past.ids_of([name], self._commit_ts)
+        assert found is not None
+        return found
+
+    def _condition(self, name: str, ids: set[int], values: dict[str, Any]) -> Any:
+        """That an image has these values, under the names that the columns had then."""
+        schema, place = self._past.schema, self._published.called(name, self._commit_ts)
+        if not values:
+            raise ConfigError("name the row: life needs a column and its value, as id=42")
+        found = F.lit(False)
+        for after_ts, upto_ts, names in schema.names_of(place.table_id, list(values), ids):
+            here = (F.col("commit_ts") > after_ts) & (F.col("commit_ts") <= upto_ts)
+            for image in ("before", "after"):
+                one = here
+                for column, value in values.items():
+                    path = f"$['{names[column]}']" if "'" not in names[column] else f'$["{names[column]}"]'
+                    one = one & (F.try_variant_get(image, path, "string") == F.lit(_text(value)))
+                found = found | one
+        return found
+
+    def _moves(self, ids: set[int]) -> Any:
+        past = self._past
+
+        def moves_of(times: Collection[int]) -> list[KeyMove]:
+            where = f" AND commit_ts IN ({', '.join(map(str, sorted(times)))})"
+            rows = past.changes(min(times) - 1, max(times), ids, NET_COLUMNS, where)
+            changes, numbers = _row_changes(rows), {}
+            numbers = {change.place: number for number, change in enumerate(changes)}
+
+            def image(change: RowChange, side: str) -> tuple[dict[str, Any], set[str]]:
+                number = numbers[change.place]
+                version = past.schema.version_of(np.array([change.place[0]], np.int64))
+                info = past.schema.table_of(change.table_id, int(version[0])).info
+                images = images_of(rows[side].combine_chunks().slice(number, 1), info.target_columns())
+                return images.to_pylist()[0], {c.name for key in info.unique_keys() for c in key}
+
+            def same_row(before: RowChange, after: RowChange) -> bool:
+                (old, key), (new, _) = image(before, "before"), image(after, "after")
+                return is_move(old, new, key)
+
+            return moves_among(changes, same_row)
+
+        return moves_of
+
+    def _ddls_between(self, ids: set[int], begin_ts: int, end_ts: int) -> pa.Table:
+        jobs = [j.id for j in self._past.jobs(begin_ts, end_ts) if ids & {j.table_id, *self._past.schema.history.tables_of_job(j)}]
+        return self._past.ddl_rows(jobs, _LIFE)
+
+    def _frame(self, rows: pa.Table, others: dict[int, dict[str, int]]) -> DataFrame:
+        names = [name for name in _LIFE if name not in ("row_key", "table_id")]
+        schema = self._delta("changes").schema
+        cells = [laid_out(rows[n].combine_chunks(), VARIANT) if pa.types.is_struct(rows[n].type) else rows[n] for n in names]
+        maps = []
+        for ts, database, table, op in zip(*(rows[n].to_pylist() for n in ("commit_ts", "database", "table", "op")), strict=True):
+            mine = {**others.get(ts, {})} if op != "ddl" else {}
+            if op != "ddl" and (own := f"{database}.{table}") in mine:
+                mine[own] -= 1
+            maps.append([(of, count) for of, count in mine.items() if count])
+        table = pa.Table.from_arrays([*cells, pa.array(maps, pa.map_(pa.string(), pa.int64()))], names=[*names, "others"])
+        shape = StructType([*(StructField(n, schema[n].dataType) for n in names), StructField("others", MapType(StringType(), LongType()))])
+        return self._spark.createDataFrame(table, shape)
+
+
+def _images(rows: DataFrame, columns: Sequence[ColumnInfo]) -> pa.RecordBatch:
+    """Rows of a mirror as decoded images."""
+    found = _as_texts(rows).toArrow().combine_chunks()
+    cells = []
+    for column, values in zip(columns, (c.combine_chunks() for c in found.columns), strict=True):
+        json = kind_of(column) is CellKind.JSON
+        cells.append(with_equal_documents(column, values) if json else image_cells(column, values.cast(type_of(column))))
+    return pa.RecordBatch.from_arrays(cells, schema=image_schema(columns))
+
+
+def _row_changes(rows: pa.Table) -> list[RowChange]:
+    columns = (rows[name].to_pylist() for name in ("commit_ts", "seq", "row_key", "op", "table_id"))
+    return [RowChange((ts, seq), key, op, table) for ts, seq, key, op, table in zip(*columns, strict=True)]
+
+
+def _among(column: str, keys: Collection[bytes]) -> str:
+    listed = ", ".join(f"X'{key.hex()}'" for key in sorted(keys))
+    return f" AND {column} IN ({listed})"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _changed_columns(net: NetRows) -> list[list[str]]:
+    names = [c.name for c in net.table.info.target_columns()]
+    changes = [differs(net.was.column(name), net.now.column(name)) & net.updated for name in names]
+    return [[name for name, change in zip(names, changes, strict=True) if change[row]] for row in range(len(net))]
+
+
+def _as_texts(rows: DataFrame) -> DataFrame:
+    """Rows that can be compared: a VARIANT cannot."""
+    json = {f.name for f in rows.schema if isinstance(f.dataType, VariantType)}
+    return rows.select([F.to_json(quote_name(n)).alias(n) if n in json else F.col(quote_name(n)) for n in rows.columns])

@@ -1,0 +1,372 @@
+"""What a span of the ledger has made of rows: each as it was before, and as it was after. Pure.
+
+    insert 7, update 7, delete 8, insert 9, delete 9   ->   7: not there, then its last image;  8: its first image, then gone
+
+A row is found by the upstream's handle (``row_key``). Rows go on under another table id where a DDL gives their table one and keeps them.
+
+Promises: whole columns at a time. Images of any definition are given under the columns of one, by the rules of the mirrors (``mirror_ddl``): a value is
+kept exactly, or there is an error.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_tidb_binlog.schemas.arrowtypes import image_schema
+from pyspark_tidb_binlog.schemas.changes.column_lineage import lineage
+from pyspark_tidb_binlog.schemas.changes.row_images import images_of
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType, On
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.history_fold import TableSnapshot
+from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_ROWLESS = frozenset(
+    {
+        JobEffect.EMPTIES,
+        JobEffect.DROPS_PARTITION,
+        JobEffect.EMPTIES_PARTITION,
+        JobEffect.EXCHANGES,
+        JobEffect.DROPS,
+        JobEffect.RESTORES,
+    }
+)
+_ALWAYS = (1 << 63) - 1
+_OF_ROWS = (On.TABLE, On.DATABASE, On.CLUSTER)
+
+
+@dataclass(frozen=True, slots=True)
+class NetRows:
+    """Rows of one table, which are not the same before and after."""
+
+    table: TableAt
+    """Whose columns the images have."""
+    keys: pa.BinaryArray
+    """The handle of each."""
+    was: pa.RecordBatch
+    """Images (``schemas.arrowtypes``) before; anything where the row was not there."""
+    now: pa.RecordBatch
+    """After, likewise."""
+    was_there: Mask
+    now_there: Mask
+    partners: Ints | None = None
+    """For each row, the number of the one that it is under another key; -1: of none. None: of no row."""
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.was_there)
+
+    @property
+    def inserted(self) -> Mask:
+        """The rows that came."""
+        return self.now_there & ~self.was_there
+
+    @property
+    def deleted(self) -> Mask:
+        """The rows that went."""
+        return self.was_there & ~self.now_there
+
+    @property
+    def updated(self) -> Mask:
+        """The rows that are others."""
+        return self.was_there & self.now_there
+
+    def only(self, rows: Mask | Ints) -> "NetRows":
+        """Some of the rows."""
+        at = pa.array(np.flatnonzero(rows) if rows.dtype == np.bool_ else rows)
+        chosen = at.to_numpy()
+        partners = None
+        if self.partners is not None:
+            numbers = np.full(len(self) + 1, -1, np.int64)
+            numbers[chosen] = np.arange(len(chosen))
+            partners = numbers[self.partners[chosen]]
+        return NetRows(
+            self.table,
+            self.keys.take(at),
+            self.was.take(at),
+            self.now.take(at),
+            self.was_there[chosen],
+            self.now_there[chosen],
+            partners,
+        )
+
+    def with_partners(self, rows: Ints) -> Ints:
+        """``rows``, and what they are under other keys."""
+        if self.partners is None:
+            return rows
+        both = np.unique(np.concatenate([rows, self.partners[rows]]))
+        return both[both >= 0]
+
+    def changed(self, names: Sequence[str]) -> Mask:
+        """The updated rows that are not the same in one of these columns."""
+        found = np.zeros(len(self), np.bool_)
+        for name in names:
+            found |= differs(self.was.column(name), self.now.column(name))
+        return found & self.updated
+
+
+def differs(left: pa.Array, right: pa.Array) -> Mask:
+    """Where two columns are not the same; NULL is the same as NULL only."""
+    same = pc.fill_null(pc.equal(left, right), False)
+    both = pc.and_(left.is_null(), right.is_null())
+    return ~pc.or_(same, both).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class PastSchema:
+    """The definitions of a ledger's rows."""
+
+    history: SchemaHistory
+    ddl_ts: Ints
+    """The commit_ts of the ledger's DDLs, ascending."""
+    versions: Ints
+    """The schema version before the first, and after each of them."""
+    loaded: frozenset[int] | set[int] = frozenset()
+    """Tables that were there before the ledger."""
+
+    @classmethod
+    def of(cls, history: SchemaHistory, ddls: Sequence[tuple[int, int]], loaded: frozenset[int] = frozenset()) -> "PastSchema":
+        """``ddls``: commit_ts and schema version of each, in order."""
+        versions = np.maximum.accumulate(np.array([0, *(version for _, version in ddls)], np.int64))
+        return cls(history, np.array([ts for ts, _ in ddls], np.int64), versions, loaded)
+
+    def version_at(self, commit_ts: int) -> int:
+        """After all DDLs up to ``commit_ts``."""
+        return int(self.versions[np.searchsorted(self.ddl_ts, commit_ts, "right")])
+
+    def version_of(self, commit_ts: Ints) -> Ints:
+        """Those whose tables rows of ``commit_ts`` were written with: an early DDL has the commit_ts of the transaction before it."""
+        return self.versions[np.searchsorted(self.ddl_ts, commit_ts, "left")]
+
+    def table_of(self, table_id: int, version: int) -> TableAt:
+        """The table of rows; of one that was loaded, as it was loaded first.
+
+        Raises:
+            ConfigError: the lake has no definition of it.
+        """
+        track = self.history.tracks.get(table_id)
+        first = next((e.version for e in track.entries if isinstance(e, TableSnapshot)), None) if track is not None else None
+        found = self.history.table_at(table_id, max(version, first)) if first is not None else None
+        if found is None:
+            raise ConfigError(
+                f"the lake has no definition of table {table_id} at schema version {version}: the lake began later than the table"
+            )
+        return found
+
+    def last_of(self, table_id: int, upto: int) -> TableAt:
+        """The table at ``upto``, or as it was when it went.
+
+        Raises:
+            ConfigError: the lake has no definition of it.
+        """
+        gone = self.end_of(table_id, 0, upto)[1]
+        return self.table_of(table_id, int(gone.version) - 1 if gone is not None else upto)
+
+    def end_of(self, table_id: int, version: int, upto: int) -> tuple[int, Job | None]:
+        """The id under which rows of a table are at ``upto``, and the job that took them all, if one has."""
+        for job in self.history.jobs_of_table(table_id, version, upto):
+            if job.kind.new_table_id and job.table_id == table_id and job.table_info is not None and job.table_info.id != table_id:
+                return (table_id, job) if job.kind.effect is JobEffect.EMPTIES else self.end_of(job.table_info.id, job.version, upto)
+        gone = self.history.table_at(table_id, upto) is None
+        last = self.history.jobs_of_table(table_id, version, upto)[-1:] if gone else ()
+        return table_id, (last[0] if last else None)
+
+    def only(self, table_ids: set[int]) -> "PastSchema":
+        """Those of some tables: small enough to ship to executors."""
+        jobs = {i: job for i, job in self.history.jobs.items() if table_ids & {job.table_id, *self.history.tables_of_job(job)}}
+        return PastSchema(SchemaHistory.of(jobs.values()), self.ddl_ts, self.versions, self.loaded & table_ids)
+
+    def is_loaded(self, table_id: int) -> bool:
+        """Whether the table was there before the ledger."""
+        return table_id in self.loaded
+
+    def names_of(self, table_id: int, names: Sequence[str], ids: set[int]) -> list[tuple[int, int, dict[str, str]]]:
+        """What columns of the table were called: after a commit_ts, up to another, by their names now.
+
+        Raises:
+            ConfigError: the table has no such column now.
+        """
+        newest = int(self.history.newest_version)
+        last = self.history.tracks[table_id].entries
+        now = next(e.info for e in reversed(last) if isinstance(e, TableSnapshot))
+        columns = {c.name.lower(): c for c in now.target_columns()}
+        if unknown := [name for name in names if name.lower() not in columns]:
+            raise ConfigError(f"the table has no column {unknown[0]}; its columns are {', '.join(c.name for c in now.target_columns())}")
+        wanted = {columns[name.lower()].id: name for name in names}
+        found = []
+        for one in sorted(ids):
+            entries = self.history.tracks[one].entries if one in self.history.tracks else ()
+            bounds = [self._begin_of(int(e.version)) for e in entries] + [_ALWAYS]
+            for entry, begin, end in zip(entries, [0, *bounds[1:-1]], bounds[1:], strict=True):
+                if isinstance(entry, TableSnapshot):
+                    later = lineage(self.history, one, int(entry.version), newest).ids
+                    called = {wanted[i]: c.name for c in entry.info.target_columns() if (i := later.get(c.id, c.id)) in wanted}
+                    if len(called) == len(names) and begin < end:
+                        found.append((begin, end, called))
+        return found
+
+    def _begin_of(self, version: int) -> int:
+        """The commit_ts after which rows are of ``version`` or a later one."""
+        at = int(np.searchsorted(self.versions[1:], version, "left"))
+        return int(self.ddl_ts[at]) if at < len(self.ddl_ts) else 0
+
+    def former_ids(self, table_id: int) -> set[int]:
+        """The table's id, and those that it had before."""
+        found, more = {table_id}, True
+        while more:
+            came = {
+                j.table_id for j in self.history.ordered if j.kind.new_table_id and j.table_info is not None and j.table_info.id in found
+            }
+            more = not came <= found
+            found |= came
+        return found
+
+    def rowless(self, jobs: Sequence[Job], after: int, ids: set[int] | None) -> list[Job]:
+        """Those of ``jobs`` that took or gave rows of tables without row changes.
+
+        Args:
+            jobs: DDLs behind schema version ``after``.
+            after: what was made later is left out: its rows are all in the ledger, and none of them was there before.
+            ids: of the tables; None: of all.
+        """
+
+        def matters(job: Job) -> bool:
+            mine = {i for i in self.history.tables_of_job(job) if self.history.table_at(i, after) is not None}
+            named = job.type == JobType.FLASHBACK_CLUSTER or bool(mine & ids if ids is not None else mine)
+            if job.kind.effect is JobEffect.DIVIDES:
+                return named and any(not t.info.handle_columns() for i in mine if (t := self.history.table_at(i, after)) is not None)
+            return named and job.kind.on in _OF_ROWS and job.kind.effect in _ROWLESS
+
+        return [job for job in jobs if matters(job)]
+
+
+def carried(images: pa.RecordBatch, table: TableAt, schema: PastSchema, upto: int) -> pa.RecordBatch:
+    """Images of a table under the columns that it has at schema version ``upto``.
+
+    Raises:
+        Unfollowed: a DDL has changed values as only TiDB knows.
+    """
+    table_id, info = table.table_id, table.info
+    for job in schema.history.jobs_of_table(table_id, table.version, upto):
+        moves_on = job.kind.new_table_id and job.table_id == table_id and job.table_info is not None
+        if moves_on and job.kind.effect is JobEffect.EMPTIES:
+            break
+        after = schema.history.table_at(job.table_info.id if moves_on and job.table_info is not None else table_id, job.version)
+        if after is None:
+            continue
+        moves = ColumnMoves.of(info, after.info, job.query)
+        if not moves.none:
+            try:
+                images = moves.carried(images)
+            except Unfollowed as error:
+                raise Unfollowed(
+                    f"{after.schema}.{after.name}: DDL job {job.id} ({job.query[:200]}) at {as_time(job.finished_ts)}: {error}"
+                ) from error
+        if after.table_id != table_id:
+            return carried(images, after, schema, upto)
+        info = after.info
+    return images
+
+
+def net_rows(rows: pa.Table, schema: PastSchema, upto: int) -> Iterator[NetRows]:
+    """The net change of each row among ``rows``: row changes of any tables, in the order of the upstream (columns ``NET_COLUMNS``).
+
+    Images are under the columns of schema version ``upto``, of tables that are gone by then under their last ones.
+
+    Raises:
+        Unfollowed, ConfigError: rows cannot be given so.
+    """
+    if not rows.num_rows:
+        return
+    ids = rows["table_id"].to_numpy()
+    ends = {i: schema.end_of(i, 0, upto) for i in np.unique(ids).tolist()}
+    last_ids = np.array([ends[i][0] for i in ids.tolist()], np.int64)
+    for table_id in np.unique(last_ids).tolist():
+        here = pa.array(np.flatnonzero(last_ids == table_id))
+        gone = schema.end_of(table_id, 0, upto)[1] is not None
+        yield _folded(rows.take(here).combine_chunks(), schema, schema.last_of(table_id, upto), gone=gone)
+
+
+NET_COLUMNS = ("commit_ts", "seq", "schema_version", "op", "table_id", "row_key", "before", "after")
+
+
+def _folded(rows: pa.Table, schema: PastSchema, target: TableAt, *, gone: bool) -> NetRows:
+    keys, before, after = (rows[name].combine_chunks() for name in ("row_key", "before", "after"))
+    ids, commit_ts = rows["table_id"].to_numpy(), rows["commit_ts"].to_numpy()
+    codes = pc.dictionary_encode(keys).indices.to_numpy(zero_copy_only=False)
+    _, first = np.unique(codes, return_index=True)
+    last = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
+    order = np.argsort(first, kind="stable")
+    first, last = first[order], last[order]
+
+    def images(variants: pa.StructArray, at: Ints) -> pa.RecordBatch:
+        return images_under(variants.take(pa.array(at)), ids[at], commit_ts[at], schema, target)
+
+    was_there = before.is_valid().to_numpy(zero_copy_only=False)[first]
+    now_there = after.is_valid().to_numpy(zero_copy_only=False)[last] & (not gone)
+    partners = _partners(rows, codes, codes[first], target, images)
+    found = NetRows(target, keys.take(pa.array(first)), images(before, first), images(after, last), was_there, now_there, partners)
+    names = [c.name for c in target.info.target_columns()]
+    return found.only(found.inserted | found.deleted | found.changed(names))
+
+
+def _partners(
+    rows: pa.Table, codes: Ints, order: Ints, target: TableAt, images: Callable[[pa.StructArray, Ints], pa.RecordBatch]
+) -> Ints | None:
+    """For each of the rows ``order`` (codes of keys) the number of the one that it is at the other end of the span (``NetRows.partners``).
+
+    The binlog has an update of the key as a delete and an insert (``row_life.is_move``).
+    """
+    ops = rows["op"].combine_chunks()
+    gone, came = (pc.equal(ops, op).to_numpy(zero_copy_only=False) for op in ("delete", "insert"))
+    pairs = gone[:-1] & came[1:] & (codes[:-1] != codes[1:])
+    for name, step in (("commit_ts", 0), ("table_id", 0), ("seq", 1)):
+        pairs &= np.diff(rows[name].to_numpy()) == step
+    at = np.flatnonzero(pairs)
+    if not len(at):
+        return None
+    old, new = images(rows["before"].combine_chunks(), at), images(rows["after"].combine_chunks(), at + 1)
+    keyed = {c.name for key in target.info.unique_keys() for c in key}
+    same = np.array([~differs(old.column(name), new.column(name)) for name in old.schema.names if name not in keyed])
+    # As ``row_life.is_move``.
+    moves = set(at[2 * same.sum(axis=0) >= len(same)].tolist()) if len(same) else set(at.tolist())
+    origins: dict[int, int | None] = {}
+    for place in np.flatnonzero(gone | came).tolist():
+        code = int(codes[place])
+        if place - 1 in moves:
+            continue
+        if place in moves:
+            origins[int(codes[place + 1])] = origins.get(code, code)
+        origins[code] = None
+    numbers = {code: number for number, code in enumerate(order.tolist())}
+    found = np.full(len(order), -1, np.int64)
+    for code, origin in origins.items():
+        if origin is not None and origin != code:
+            found[numbers[code]], found[numbers[origin]] = numbers[origin], numbers[code]
+    return found if (found >= 0).any() else None
+
+
+def images_under(variants: pa.StructArray, ids: Ints, commit_ts: Ints, schema: PastSchema, target: TableAt) -> pa.RecordBatch:
+    """Images of the ledger under the columns of ``target``; ``ids``, ``commit_ts``: of each row.
+
+    Raises:
+        Unfollowed, ConfigError: rows cannot be given so.
+    """
+    versions = schema.version_of(commit_ts)
+    pieces, places = list[pa.RecordBatch](), list[Ints]()
+    for table_id, version in sorted(set(zip(ids.tolist(), versions.tolist(), strict=True))):
+        at, table = np.flatnonzero((ids == table_id) & (versions == version)), schema.table_of(table_id, version)
+        images = images_of(variants.take(pa.array(at)), table.info.target_columns())
+        pieces.append(carried(images, table, schema, int(target.version)))
+        places.append(at)
+    order = pa.array(np.argsort(np.concatenate(places), kind="stable"))
+    whole = pa.Table.from_batches(pieces, image_schema(target.info.target_columns())).take(order).combine_chunks()
+    return whole.to_batches()[0] if whole.num_rows else pieces[0]

@@ -1,0 +1,104 @@
+"""Reads what a lake's ledger says of its past, in this process: definitions, DDLs, and the net changes of rows.
+
+Promises: nothing is written. Of the ledger only files are read whose statistics do not exclude the span and the tables.
+"""
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.lake.lake_moment import Published
+from pyspark_tidb_binlog.sinks.lake.ledger import of_ledger, scanned
+from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER
+from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, NetRows, PastSchema, net_rows
+
+_DDL = ("commit_ts", "seq", "schema_version", "job_id", "job")
+
+
+@dataclass(frozen=True)
+class PastChanges:
+    """The ledger up to a moment."""
+
+    directory: str
+    published: Published
+    commit_ts: int
+
+    @cached_property
+    def _ddls(self) -> list[tuple[int, Job]]:
+        """Each DDL with its commit_ts, in order. Files without one are passed over."""
+        found = scanned(f"{self.directory}/changes", _DDL, f"op = 'ddl' AND commit_ts <= {self.commit_ts}")
+        rows = found.read_all().sort_by(ORDER).to_pylist() if found is not None else []
+        return [(row["commit_ts"], Job.from_json(json.loads(row["job"]))) for row in rows]
+
+    @cached_property
+    def schema(self) -> PastSchema:
+        """All definitions."""
+        loaded = scanned(f"{self.directory}/snapshots", ("job",), "job IS NOT NULL")
+        defined = [Job.from_json(json.loads(text)) for text in loaded.read_all()["job"].to_pylist()] if loaded is not None else []
+        history = SchemaHistory.of([*defined, *(job for _, job in self._ddls)])
+        loaded = frozenset(job.table_id for job in defined)
+        return PastSchema.of(history, [(ts, int(job.version)) for ts, job in self._ddls], loaded)
+
+    @property
+    def version(self) -> int:
+        """The schema version at the moment."""
+        return self.schema.version_at(self.commit_ts)
+
+    def jobs(self, after_ts: int, upto_ts: int) -> list[Job]:
+        """The DDLs of a span."""
+        return [job for ts, job in self._ddls if after_ts < ts <= upto_ts]
+
+    def ids_of(self, names: Sequence[str], ts: int) -> set[int] | None:
+        """The tables that have these names at ``ts``, under all ids that they had until then; None: all tables.
+
+        Raises:
+            ConfigError: there is no such table.
+        """
+        if not names:
+            return None
+        return {i for name in names for i in self.schema.former_ids(self.published.called(name, ts).table_id)}
+
+    def changes(self, after_ts: int, upto_ts: int, ids: set[int] | None, columns: Sequence[str] = NET_COLUMNS, where: str = "") -> pa.Table:
+        """The row changes of a span, in order."""
+        chosen = f" AND table_id IN ({', '.join(map(str, sorted(ids)))})" if ids is not None else ""
+        span = f"op <> 'ddl' AND commit_ts > {after_ts} AND commit_ts <= {upto_ts}{chosen}{where}"
+        found = scanned(f"{self.directory}/changes", columns, span)
+        assert found is not None
+        return found.read_all().sort_by(ORDER)
+
+    def ddl_rows(self, jobs: Sequence[int], columns: Sequence[str]) -> pa.Table:
+        """The ledger's rows of some DDLs."""
+        if not jobs:
+            return of_ledger(columns).empty_table()
+        found = scanned(f"{self.directory}/changes", columns, f"op = 'ddl' AND job_id IN ({', '.join(map(str, jobs))})")
+        assert found is not None
+        return found.read_all()
+
+    def net(self, after_ts: int, upto_ts: int, ids: set[int] | None, version: int) -> Iterator[NetRows]:
+        """The net changes of a span, table by table, under the columns of a schema version."""
+        return net_rows(self.changes(after_ts, upto_ts, ids), self.schema, version)
+
+    def emptied(self, after_ts: int, upto_ts: int, ids: set[int] | None) -> list[tuple[int, Job]]:
+        """The TRUNCATEs of tables that a span has, each with its commit_ts."""
+        before = self.schema.version_at(after_ts)
+        found = [(ts, job) for ts, job in self._ddls if after_ts < ts <= upto_ts and job.kind.effect is JobEffect.EMPTIES]
+        return [(ts, job) for ts, job in found if self.schema.rowless([job], before, ids) or (ids is not None and job.table_id in ids)]
+
+    def require_images(self, after_ts: int, upto_ts: int, ids: set[int] | None, todo: str, known: Collection[int] = ()) -> None:
+        """Raises ``ConfigError`` if a DDL of the span took or gave rows of these tables without row changes, but for jobs that are ``known``.
+
+        ``todo``: what a person can do.
+        """
+        jobs = [job for job in self.jobs(after_ts, upto_ts) if job.id not in known]
+        if jobs := self.schema.rowless(jobs, self.schema.version_at(after_ts), ids):
+            told = "; ".join(f"{job.query[:200].strip()} at {as_time(job.finished_ts)} ({job.finished_ts})" for job in jobs[:5])
+            raise ConfigError(
+                f"rows went or came without row changes, which the ledger does not have: {told}{', …' * (len(jobs) > 5)}; {todo}"
+            )

@@ -1,0 +1,54 @@
+"""The states of rows, in the types of a mirror, under the columns of one definition. Pure.
+
+Promises: a state for each change: the row after it, or that there is none. A row whose first change is no insert has a state of commit_ts 0 before it.
+"""
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
+from pyspark_tidb_binlog.schemas.changes.change_rows import columns_of, commit_time
+from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells
+from pyspark_tidb_binlog.schemas.changes.variant_cells import cells_of
+from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, VariantColumn, laid_out, rows_as_variants
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
+from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER
+from pyspark_tidb_binlog.sinks.past.net_rows import PastSchema, images_under
+
+HISTORY_MARKS = ("commit_ts", "seq", "row_key", "there", "chain", "ends")
+"""The columns before the table's own. ``chain``: the id under which the row ended, or is; ``ends``: when a DDL took it."""
+
+
+def typed_history(rows: pa.Table, schema: PastSchema, target: TableAt) -> pa.Table:
+    """The states that ``rows`` (``NET_COLUMNS``) leave, of a table that is ``target`` at the end."""
+    rows = rows.sort_by(ORDER).combine_chunks()
+    keys = rows["row_key"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    ids, upto = rows["table_id"].to_numpy(), int(target.version)
+    ends = {i: schema.end_of(i, 0, max(upto, int(schema.history.newest_version))) for i in np.unique(ids).tolist()}
+    chains = np.array([ends[i][0] for i in ids.tolist()], np.int64)
+    _, first = np.unique(np.stack([chains, keys]), axis=1, return_index=True)
+    was = first[rows["before"].combine_chunks().is_valid().to_numpy(zero_copy_only=False)[first]]
+    at = np.concatenate([was, np.arange(rows.num_rows)])
+    sides = pa.concat_arrays([rows["before"].combine_chunks().take(pa.array(was)), rows["after"].combine_chunks()])
+    images = images_under(sides, ids[at], rows["commit_ts"].to_numpy()[at], schema, target)
+    commit_ts = np.concatenate([np.zeros(len(was), np.int64), rows["commit_ts"].to_numpy()])
+    ended = [job.finished_ts if (job := ends[i][1]) is not None else 0 for i in ids[at].tolist()]
+    times = commit_time(np.array(ended, np.int64))
+    marks = [
+        pa.array(commit_ts),
+        rows["seq"].combine_chunks().take(pa.array(at)),
+        rows["row_key"].combine_chunks().take(pa.array(at)),
+        sides.is_valid(),
+        pa.array(chains[at]),
+        pa.array(times.to_pylist(), times.type, mask=np.array(ended, np.int64) == 0),
+    ]
+    cells = [_typed(column, found) for column, found in columns_of(target.info, images)]
+    return pa.Table.from_arrays([*marks, *cells], names=[*HISTORY_MARKS, *(c.name for c in target.info.target_columns())])
+
+
+def _typed(column: ColumnInfo, found: TypedCells) -> pa.Array:
+    if kind_of(column) is not CellKind.JSON:
+        return found.values
+    documents = rows_as_variants([VariantColumn(column.name, found, is_json=True)], len(found.values), json_nulls=True)
+    return laid_out(cells_of(documents, (column,))[0], VARIANT)

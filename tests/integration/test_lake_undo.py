@@ -1,0 +1,156 @@
+"""The undo of a lake's changes at a real server: what was there before is there again, and what was changed since stays."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.past.undo_apply import BEFORE, CHANGED, TAKEN, undone
+from pyspark_tidb_binlog.sinks.past.undo_plan import UndoPlan
+from tests.support.ddl_jobs import VARCHAR, column, database, index, job, table
+from tests.support.lake_scene import KEY, LakeScene
+from tests.support.past_scene import lake_of, past_of, quoted, states
+from tests.support.private_mysql import RealMariaDB
+from tests.support.target_rows import rows_of, run_sql
+
+pytestmark = [pytest.mark.mysql, pytest.mark.mariadb]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivateMariaDB]:
+    with RealMariaDB() as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("case", "steps", "equal_rows"),
+    [
+        pytest.param("bank", 4, frozenset(), id="bank"),
+        *(
+            pytest.param(case, steps, equal, id=case, marks=pytest.mark.slow)
+            for case, steps, equal in [
+                ("keys", 10, {"g_keys.no_pk"}),
+                ("types", 10, set()),
+                ("txn", 8, set()),
+                ("ddl", 12, set()),
+                ("online", 6, set()),
+                ("beyond_mysql", 6, set()),
+            ]
+        ),
+    ],
+)
+def test_the_undo_of_each_span_brings_back_what_was_before(
+    case: str, steps: int, equal_rows: frozenset[str], server: PrivateMariaDB, tmp_path: Path
+) -> None:
+    """From the last span to the first, of all tables that no later DDL changes. ``equal_rows``: tables of which equal rows stay out."""
+    past = lake_of(case, tmp_path / "lake", steps)
+    known = states(case, server, steps, past)
+    ends, rows = sorted(known), 0
+    for begin, end in reversed(list(zip(ends, ends[1:], strict=False))):
+        if not known[begin]:
+            break
+        ids = past.ids_of([quoted(name) for name in known[begin]], past.commit_ts)
+        plan = UndoPlan(begin, end, list(past.net(begin, end, ids, past.version)))
+        done = undone(plan, server.target())
+        now = {name: rows_of(server, quoted(name)) for name in known[begin]}
+        assert {name for name in now if now[name] != known[begin][name]} <= equal_rows, (begin, end)
+        assert {row.table.replace("`", "") for row in done.left} <= equal_rows
+        assert not undone(plan, server.target()).rows, "again changes nothing"
+        assert {name: rows_of(server, quoted(name)) for name in known[begin]} == now
+        rows += done.rows
+    assert rows > 0
+
+
+ITEM = table(
+    10, "item", [column(1, "id", KEY), column(2, "name", VARCHAR), column(3, "price")], index_info=[index(1, "u", ("name", 1), unique=True)]
+)
+
+
+def item(key: int, name: str, price: int) -> dict[str, Any]:
+    return {"id": key, "name": name.encode(), "price": price}
+
+
+@pytest.fixture
+def shop(server: PrivateMariaDB, tmp_path: Path) -> UndoPlan:
+    """Rows that exchange their unique names, get other keys, come, go and are changed; the server has them as they are after it."""
+    scene = LakeScene()
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, ITEM))
+    for key in range(1, 8):
+        scene.row(30, 10, 2, None, item(key, f"n{key}", 10))
+    scene.row(41, 10, 2, item(1, "n1", 10), item(1, "n2", 10))
+    scene.row(41, 10, 2, item(2, "n2", 10), item(2, "n1", 10))
+    scene.row(42, 10, 2, item(3, "n3", 10), None)
+    scene.row(43, 10, 2, item(4, "n4", 10), item(4, "n4", 11))
+    scene.row(44, 10, 2, item(4, "n4", 11), item(4, "n4", 12))
+    scene.row(45, 10, 2, item(5, "n5", 10), None)
+    scene.row(45, 10, 2, None, item(55, "n5", 10))
+    scene.row(46, 10, 2, None, item(8, "n8", 10))
+    scene.run(tmp_path / "lake", 35, 50)
+    run_sql(server, "CREATE OR REPLACE DATABASE d")
+    run_sql(
+        server,
+        "CREATE TABLE d.item (id INT PRIMARY KEY, name VARCHAR(20) COLLATE utf8mb4_bin UNIQUE, price INT, double_price INT AS (price * 2))",
+    )
+    run_sql(
+        server,
+        "INSERT INTO d.item (id, name, price) VALUES (1,'n2',10),(2,'n1',10),(4,'n4',12),(55,'n5',10),(6,'n6',10),(7,'n7',10),(8,'n8',10)",
+    )
+    past = past_of(tmp_path / "lake")
+    return UndoPlan(35, 50, list(past.net(35, 50, None, past.version)))
+
+
+def left_of(plan: UndoPlan, server: PrivateMariaDB) -> dict[str, str]:
+    return {row.row: row.why for row in undone(plan, server.target()).left}
+
+
+def prices(server: PrivateMariaDB) -> list[tuple[Any, ...]]:
+    return run_sql(server, "SELECT id, name, price FROM d.item ORDER BY id")
+
+
+def test_rows_that_were_changed_since_stay(shop: UndoPlan, server: PrivateMariaDB) -> None:
+    """Also where another row has taken a key that is to come back, so that the server refuses it."""
+    run_sql(server, "UPDATE d.item SET price = 99 WHERE id = 4")
+    run_sql(server, "DELETE FROM d.item WHERE id = 8")
+    run_sql(server, "INSERT INTO d.item (id, name, price) VALUES (9, 'n3', 1), (5, 'other', 1)")
+    assert left_of(shop, server) == {"`id`=4": CHANGED, "`id`=8": BEFORE, "`id`=3": TAKEN, "`id`=5": TAKEN, "`id`=55": TAKEN}
+    assert prices(server) == [
+        (1, "n1", 10),
+        (2, "n2", 10),
+        (4, "n4", 99),
+        (5, "other", 1),
+        (6, "n6", 10),
+        (7, "n7", 10),
+        (9, "n3", 1),
+        (55, "n5", 10),
+    ]
+    assert set(left_of(shop, server).values()) == {CHANGED, TAKEN, BEFORE}
+
+
+def test_a_row_that_was_changed_under_its_new_key_stays_there(shop: UndoPlan, server: PrivateMariaDB) -> None:
+    run_sql(server, "UPDATE d.item SET price = 77, name = 'later' WHERE id = 55")
+    assert left_of(shop, server) == {"`id`=55": CHANGED, "`id`=5": CHANGED}
+    assert prices(server)[-1] == (55, "later", 77) and (5, "n5", 10) not in prices(server)
+
+
+def test_a_refused_undo_changes_nothing(shop: UndoPlan, server: PrivateMariaDB) -> None:
+    before = prices(server)
+    run_sql(server, "CREATE TRIGGER d.late BEFORE INSERT ON d.item FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no'")
+    with pytest.raises(ApplyError, match="refused"):
+        undone(shop, server.target())
+    assert prices(server) == before
+    run_sql(server, "DROP TRIGGER d.late")
+    assert left_of(shop, server) == {} and prices(server) == [(n, f"n{n}", 10) for n in range(1, 8)]
+    assert set(left_of(shop, server).values()) == {BEFORE}
+
+
+def test_the_printed_sql_does_the_same(shop: UndoPlan, server: PrivateMariaDB) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        for line in shop.sql(Flavour.MARIADB):
+            if not line.startswith("--"):
+                cursor.execute(line)
+    assert prices(server) == [(n, f"n{n}", 10) for n in range(1, 8)]
