@@ -93,7 +93,7 @@ def test_values_fit_their_columns_and_have_a_comparable_text(kind):
     values = [value_for(info.columns[0], chance) for _ in range(200)]
     assert None in values
     for value in values:
-        encode_value(info.columns[0], value)
+        assert encode_value(info.columns[0], value)
         text = comparable(info.columns[0], value)
         assert (text is None) == (value is None)
 

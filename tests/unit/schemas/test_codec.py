@@ -163,7 +163,17 @@ def bomb() -> bytes:
 
 @pytest.mark.parametrize(
     "raw",
-    [b"", b"\x02", b"\x04\x07", b"\x0b" + b"\xff" * 8, b"\x01" + b"\xff" * 8, b"\x03\x01\0\0\0\x0d\0\0\0\x09\x0d\0\0\0", deep(101), bomb()],
+    [
+        b"",
+        b"\x02",
+        b"\x04\x07",
+        b"\x0b" + b"\xff" * 8,
+        b"\x01" + b"\xff" * 8,
+        b"\x03\x01\0\0\0\x0d\0\0\0\x09\x0d\0\0\0",
+        deep(101),
+        bomb(),
+        b"\x0f" + (1_000_000 << 4).to_bytes(8, "little"),
+    ],
 )
 def test_damaged_json_is_refused(raw: bytes) -> None:
     with pytest.raises(Corruption):

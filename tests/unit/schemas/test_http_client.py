@@ -91,6 +91,7 @@ def test_of_an_error_only_the_beginning_is_read(server: list[Scripted]) -> None:
 def test_a_redirect_is_an_answer(server: list[Scripted]) -> None:
     one = scripted(server, [b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"])
     assert fetch(f"http://{one.address}/x", 10).status == 302
+    assert one.requests[0].startswith(b"GET /x HTTP/1.1\r\n")
 
 
 def test_the_environment_names_no_proxy(server: list[Scripted], monkeypatch: pytest.MonkeyPatch) -> None:

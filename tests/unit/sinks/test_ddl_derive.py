@@ -79,6 +79,7 @@ def test_partition_jobs_are_not_derived() -> None:
         ({**INT, "Tp": 1, "Flen": 1}, {"default": "1"}, "TINYINT(1) NULL DEFAULT '1'"),
         ({**INT, "Tp": 246, "Flen": 10, "Decimal": 2}, {}, "DECIMAL(10,2) NULL"),
         ({**INT, "Tp": 4, "Flen": 12, "Decimal": -1}, {}, "FLOAT NULL"),
+        ({**INT, "Tp": 4, "Flen": 12, "Decimal": 0}, {}, "FLOAT(12,0) NULL"),
         ({**INT, "Tp": 16, "Flen": 9}, {"default_bit": "AQE="}, "BIT(9) NULL DEFAULT b'100000001'"),
         ({**INT, "Tp": 7, "Decimal": 3, "Flag": 8192 | 1}, {"default": "CURRENT_TIMESTAMP"}, "TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3)"),
         ({**INT, "Tp": 10}, {"default": "CURRENT_DATE"}, "DATE NULL DEFAULT (CURRENT_DATE)"),

@@ -30,9 +30,10 @@ def test_each_batch_with_findings_once(known: RecordedFindings, batches: list[in
 
 
 def test_findings_as_arrow() -> None:
-    found = as_table([row(7, 90, ROWS, Finding(FindingKind.LOST, "gone"))], "app")
+    found = as_table([row(7, 90, ROWS, Finding(FindingKind.LOST, "gone"), Finding(FindingKind.ROWS, "one more", wanted=0, found=1))], "app")
     assert found.schema == SCHEMA
-    first, second = found.to_pylist()
+    first, second, third = found.to_pylist()
+    assert (third["wanted"], third["found"]) == (0, 1)
     assert (first["app_id"], first["batch_id"], first["kind"], first["key"], first["wanted"], first["found"]) == (
         "app",
         7,
