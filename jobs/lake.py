@@ -85,7 +85,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         raise no_command(command, COMMANDS, f"{PROGRAM} lake")
     if len(words) != _WORDS.get(command, len(words)) or (command == "life" and len(words) < 2) or (command in _SPAN and len(words) > 1):
         raise ConfigError(
-            f"{command} is {COMMANDS[command].rpartition(': ')[2]}" if _WORDS.get(command) != 0 else f"{command} takes no {words[0]}"
+            f"write it so: lake {COMMANDS[command].rpartition(': ')[2]}" if _WORDS.get(command) != 0 else f"{command} takes no {words[0]}"
         )
     if command in _SPAN and not (given.begin and given.end) and (command == "diff" or not words):
         raise ConfigError(f"{command} needs --from and --to" + (", or a commit_ts" if command == "undo" else ""))

@@ -137,9 +137,8 @@ def test_ddls_that_were_not_executed_as_written(session: Session, settings: Path
             apply(session, step, h)
     assert main(["-cmd", "ddl", "-config", str(settings)]) == 0
     said = capsys.readouterr().out
-    assert "done (derived): job 3" in said and "TiDB:     GARBLED;" in said and "executed: CREATE TABLE" in said
     assert "refused: job 5" in said and "TiDB:     RECOVER TABLE `t`;" in said and "refused:  " in said
-    assert "job 2" not in said and "job 4" not in said, "nothing to know of these"
+    assert not any(f"job {number}" in said for number in (2, 3, 4)), "nothing to know of these: 3 was made as the table is"
 
 
 @pytest.mark.shows("syncer.to.checkpoint.schema")
