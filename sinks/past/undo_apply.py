@@ -147,13 +147,16 @@ class _Attempt:
             present = net.now.take(pa.array(there))
             found = self._present(table, present)
             good = _among(table.rows(present), table.rows(found))
+            keys, found_keys = table.conditions(present), table.conditions(found)
             # Where the server has no such unique key, a statement may find another row.
-            good &= ~((table.key_numbers(present) != NO_KEY) & _is_in(table.conditions(present), _repeated(table.conditions(found))))
+            good &= ~((table.key_numbers(present) != NO_KEY) & _is_in(keys, _repeated(found_keys)))
             was = net.was.take(pa.array(there))
             # Of a row that has another key: where it was before.
             elsewhere = self._present(table, was.filter(pa.array(table.moved[there]))) if table.moved[there].any() else found
             back = _among(table.rows(was), table.rows(found)) | _among(table.rows(was), table.rows(elsewhere))
-            before = np.where(net.was_there[there], back, ~_is_in(table.conditions(present), table.conditions(found)))
+            # A collation, or another key, finds what is not written alike: then a row that seems to be gone may be there.
+            gone = ~_is_in(keys, found_keys) & bool(_is_in(found_keys, keys).all())
+            before = np.where(net.was_there[there], back, gone)
             self._leave(number, there[~good & before], BEFORE)
             self._leave(number, there[~good & ~before], CHANGED)
             ok[there] = good

@@ -196,6 +196,28 @@ def test_the_printed_sql_does_the_same(shop: UndoPlan, server: PrivateMariaDB) -
     assert prices(server) == [(n, f"n{n}", 10) for n in range(1, 8)]
 
 
+def test_a_row_under_a_key_that_is_equal_but_not_the_same_is_not_called_as_before(server: PrivateMariaDB, tmp_path: Path) -> None:
+    key = {**VARCHAR, "Flag": 4099, "Collate": "utf8mb4_general_ci"}
+    words = table(
+        10,
+        "word",
+        [column(1, "k", key)],
+        pk_is_handle=False,
+        is_common_handle=True,
+        index_info=[index(1, "PRIMARY", ("k", 0), primary=True)],
+    )
+    scene = LakeScene()
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, words))
+    scene.row(40, 10, 2, None, {"k": b"a"})
+    scene.run(tmp_path / "lake", 35, 50)
+    past = past_of(tmp_path / "lake")
+    run_sql(server, "CREATE OR REPLACE DATABASE d")
+    run_sql(server, "CREATE TABLE d.word (k VARCHAR(20) COLLATE utf8mb4_general_ci PRIMARY KEY)")
+    run_sql(server, "INSERT INTO d.word VALUES ('A')")
+    assert left_of(UndoPlan(35, 50, list(past.net(35, 50, None, past.version))), server) == {"`k`='a'": CHANGED}
+
+
 BYTES = {**VARCHAR, "Flag": 128, "Charset": "binary", "Collate": "binary"}
 NOW = {"Tp": 12, "Flag": 8320, "Flen": 19, "Decimal": 0, "Charset": "binary", "Collate": "binary", "Elems": None}
 DAY = {"Tp": 10, "Flag": 128, "Flen": 10, "Decimal": 0, "Charset": "binary", "Collate": "binary", "Elems": None}
