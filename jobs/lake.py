@@ -32,6 +32,18 @@ COMMANDS = {
 _WORDS = {"show": 1, "transaction": 1, "history": 1, "rebuild": 1, "tables": 0, "snapshots": 0}
 """How many a command takes; others take some."""
 _SPAN = frozenset({"diff", "undo"})
+_MOMENT, _UNDO = frozenset({"tables", "snapshots", "show"}), frozenset({"undo"})
+_TAKEN_BY = {
+    "at": ("--at", _MOMENT),
+    "limit": ("--limit", frozenset(COMMANDS) - {"undo", "rebuild"}),
+    "begin": ("--from", _SPAN),
+    "end": ("--to", _SPAN),
+    "tables": ("--tables", _UNDO),
+    "where": ("--where", _UNDO),
+    "apply": ("--apply", _UNDO),
+    "with_anchors": ("--with-anchors", _UNDO),
+}
+"""Which commands heed an option. From one that is not heeded a person would take what is shown, or undone, for something else."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -67,17 +79,15 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     options.add_argument("words", nargs="*", metavar="WORD", help="what the command takes: a table, COLUMN=VALUE, a commit_ts")
     options.add_argument("--dir", default="", metavar="DIR", help="path or URI of the lake (syncer.to.dir)")
     options.add_argument("--config", type=Path, metavar="FILE", help="the Drainer's settings, which name the lake")
+    options.add_argument("--at", metavar="T", help="the moment: a time (2026-11-20T12:00:00, UTC) or a TSO (default: the newest)")
+    options.add_argument("--limit", type=int, metavar="N", help=f"how many rows (default: {_SHOWN}; all tables)")
+    options.add_argument("--from", dest="begin", metavar="T", help="of diff and undo: the moment before the changes")
+    options.add_argument("--to", dest="end", metavar="T", help="of diff and undo: the moment after the changes")
+    options.add_argument("--tables", metavar="DB.TABLE,...", help="of undo: only changes of these tables")
+    options.add_argument("--where", metavar="SQL", help="of undo: only rows for which this condition over their columns holds")
+    options.add_argument("--apply", metavar="URL", help="of undo: execute it at mysql://user:password@host:port")
     options.add_argument(
-        "--at", default="", metavar="T", help="the moment: a time (2026-11-20T12:00:00, UTC) or a TSO (default: the newest)"
-    )
-    options.add_argument("--limit", type=int, default=0, metavar="N", help=f"how many rows (default: {_SHOWN}; all tables)")
-    options.add_argument("--from", dest="begin", default="", metavar="T", help="of diff and undo: the moment before the changes")
-    options.add_argument("--to", dest="end", default="", metavar="T", help="of diff and undo: the moment after the changes")
-    options.add_argument("--tables", default="", metavar="DB.TABLE,...", help="of undo: only changes of these tables")
-    options.add_argument("--where", default="", metavar="SQL", help="of undo: only rows for which this condition over their columns holds")
-    options.add_argument("--apply", default="", metavar="URL", help="of undo: execute it at mysql://user:password@host:port")
-    options.add_argument(
-        "--with-anchors", action="store_true", help="of undo: rows that a TRUNCATE took are those of the table just before it"
+        "--with-anchors", action="store_const", const=True, help="of undo: rows that a TRUNCATE took are those of the table just before it"
     )
     given = options.parsed(argv)
     command, words = given.command, given.words
@@ -89,9 +99,22 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         )
     if command in _SPAN and not (given.begin and given.end) and (command == "diff" or not words):
         raise ConfigError(f"{command} needs --from and --to" + (", or a commit_ts" if command == "undo" else ""))
-    if given.limit < 0:
+    _check_options(given)
+    if given.limit is not None and given.limit < 1:
         raise ConfigError(f"--limit is {given.limit}: give a number from 1 on")
     return given
+
+
+def _check_options(given: argparse.Namespace) -> None:
+    """None that the command does not heed, and none that a variable without a value has left empty."""
+    for name, (option, commands) in _TAKEN_BY.items():
+        value = getattr(given, name)
+        if value is not None and given.command not in commands:
+            raise ConfigError(f"{given.command} takes no {option}")
+        if isinstance(value, str) and not value.strip(" ,"):
+            raise ConfigError(f"{option} is empty: leave it out, or give it a value")
+    if given.command == "undo" and given.words and (given.begin or given.end):
+        raise ConfigError("undo takes a commit_ts, or --from and --to, not both")
 
 
 def _past(lake: Lake, given: argparse.Namespace) -> Any:
@@ -111,7 +134,9 @@ def _past(lake: Lake, given: argparse.Namespace) -> Any:
 
 def _undo(lake: Lake, given: argparse.Namespace) -> int:
     span = _tso(given.words[0]) if given.words else (given.begin, given.end)
-    undo = lake.undo(span, [name for name in given.tables.split(",") if name], given.where, with_anchors=given.with_anchors)
+    undo = lake.undo(
+        span, [name for name in (given.tables or "").split(",") if name], given.where or "", with_anchors=bool(given.with_anchors)
+    )
     if not given.apply:
         for line in undo.plan.sql():
             print(line)

@@ -232,6 +232,7 @@ class Lake(LakeNow):
             return self._counts(*self._span((name, begin)))
         after_ts, upto_ts = self._span((begin, end))
         ids = self._past.ids_of([str(name)], self._commit_ts)
+        self._past.require_same_tables(after_ts, [str(name)])
         nets = self._net(after_ts, upto_ts, ids, self._past.schema.version_at(upto_ts))
         pieces = [UndoPlan(after_ts, upto_ts, [net]).differences(_changed_columns(net)) for net in nets if len(net)]
         schema = "op string, columns array<string>, before variant, after variant"
@@ -280,6 +281,7 @@ class Lake(LakeNow):
                     f"{net.table.schema}.{net.table.name} is gone since {gone.query[:200]} at {as_time(gone.finished_ts)}: its rows of then are in "
                     f'lake.at({upto_ts}).table("{net.table.schema}.{net.table.name}"); name other tables to undo their changes'
                 )
+        past.require_same_tables(after_ts, tables, nets)
         if where:
             nets = [chosen for net in nets if len(chosen := net.only(net.with_partners(self._where(net, where))))]
         return LakeUndo(self._spark, UndoPlan(after_ts, upto_ts, nets))
@@ -304,6 +306,11 @@ class Lake(LakeNow):
             after_ts, upto_ts = int(span) - 1, int(span)
         if not after_ts < upto_ts:
             raise ConfigError(f"the span ends at {as_time(upto_ts)}, before it begins at {as_time(after_ts)}")
+        if after_ts < self._past.begin_ts:
+            raise ConfigError(
+                f"the lake {self._directory} begins at {as_time(self._past.begin_ts)} ({self._past.begin_ts}), so changes since {as_time(after_ts)} "
+                f"({after_ts}) are not known; a time is written as 2026-11-20T12:34:56, a number is a TSO"
+            )
         if upto_ts > self._commit_ts:
             raise ConfigError(
                 f"the lake {self._directory} was read up to {as_time(self._commit_ts)} ({self._commit_ts}), so changes up to {as_time(upto_ts)} are not known; "

@@ -239,7 +239,9 @@ class PastSchema:
         """
 
         def matters(job: Job) -> bool:
-            mine = {i for i in self.history.tables_of_job(job) if self.history.table_at(i, after) is not None}
+            # What is brought back was not there, but its rows are older.
+            back = job.kind.effect is JobEffect.RESTORES
+            mine = {i for i in self.history.tables_of_job(job) if back or self.history.table_at(i, after) is not None}
             named = job.type == JobType.FLASHBACK_CLUSTER or bool(mine & ids if ids is not None else mine)
             if job.kind.effect is JobEffect.DIVIDES:
                 return named and any(not t.info.handle_columns() for i in mine if (t := self.history.table_at(i, after)) is not None)

@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.lake.lake_moment import Published
-from pyspark_tidb_binlog.sinks.lake.ledger import of_ledger, scanned
+from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, of_ledger, scanned
 from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER
 from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, NetRows, PastSchema, net_rows
 
@@ -50,6 +50,30 @@ class PastChanges:
     def version(self) -> int:
         """The schema version at the moment."""
         return self.schema.version_at(self.commit_ts)
+
+    @cached_property
+    def begin_ts(self) -> int:
+        """The first moment of which the ledger has all changes since."""
+        ledger = Ledger(self.directory)
+        files = ledger.files() if ledger.load() is not None else []
+        return min([file.first_ts - 1 for file in files] + [self.published.first_ts or 0])
+
+    def require_same_tables(self, after_ts: int, names: Sequence[str], nets: Sequence[NetRows] = ()) -> None:
+        """Raises ``ConfigError`` if one of these tables has its name from another one, which was there at ``after_ts``.
+
+        Else all rows of the table that took the place would be new ones, and nobody would see those of the other.
+        """
+        ids = {self.published.called(name, self.commit_ts).table_id for name in names} | {net.table.table_id for net in nets}
+        for table_id in sorted(ids):
+            now = self.schema.last_of(table_id, self.version)
+            then = self.schema.history.find(now.schema, now.name, self.schema.version_at(after_ts))
+            if then is not None and then.table_id not in self.schema.former_ids(table_id):
+                jobs = self.schema.history.jobs_of_table(then.table_id, then.version, self.version)
+                since = f"since {jobs[-1].query[:200].strip()} at {as_time(jobs[-1].finished_ts)} ({jobs[-1].finished_ts}) " if jobs else ""
+                raise ConfigError(
+                    f"{now.schema}.{now.name} was another table at {as_time(after_ts)} ({after_ts}): {since}the name is that of table {table_id}, before of "
+                    f"{then.table_id}; give a later span, or read what was there with lake.at({after_ts})"
+                )
 
     def jobs(self, after_ts: int, upto_ts: int) -> list[Job]:
         """The DDLs of a span."""

@@ -2,7 +2,9 @@
 
     1. SELECT … FOR UPDATE of every row that is to be changed, or whose key is to be used
     2. rows that are not exactly the expected ones are listed, and left as they are
-    3. DELETE, UPDATE, INSERT of the others (``undo_sql``), COMMIT
+    3. DELETE, UPDATE, INSERT of the others (``undo_sql``)
+    4. what was written is read again: a row that the server has made another one is undone without it from the beginning
+    5. COMMIT
 
 Promises: all or nothing, but for the rows that are listed. A row is compared in each column that the lake has, as decoded: text by its bytes, numbers by their
 digits, NULL only with NULL. An undo that is executed again changes nothing. Where a table has no unique key, a row that went is not inserted if an equal
@@ -23,6 +25,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of, expres
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried
+from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.past.net_rows import Ints, Mask
 from pyspark_tidb_binlog.sinks.past.undo_plan import UndoPlan
 from pyspark_tidb_binlog.sinks.past.undo_sql import NO_KEY, TableUndo
@@ -31,6 +34,7 @@ _ROWS, _BYTES = 200, 256 << 10
 """Rows, and about bytes, of one statement."""
 _DUPLICATE = 1062
 CHANGED, BEFORE, TAKEN = "is not what the span left", "is already as it was before", "its key is another row's"
+ALTERED = "the server would make another row of it (a trigger, or a column that does not hold its value)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,7 @@ class _Attempt:
     def run(self) -> Undone | dict[tuple[int, int], str]:
         """Done; or the rows without which it is to be done."""
         tables = self.plan.tables(self.session.flavour)
+        self._require_tables(tables)
         oks = [self._expected(number, table) for number, table in enumerate(tables)]
         for table, ok in zip(tables, oks, strict=True):
             self._delete(table, ok & table.removes)
@@ -102,11 +107,36 @@ class _Attempt:
                 self._require(self.session.execute(sql), 1, table)
         for number, (table, ok) in enumerate(zip(tables, oks, strict=True)):
             self._insert(number, table, ok & table.writes)
+        if not self.clashes:
+            for number, (table, ok) in enumerate(zip(tables, oks, strict=True)):
+                self._verify(number, table, np.flatnonzero(ok & table.net.was_there))
         if self.clashes:
             self.session.rollback()
             return self.clashes
         self.session.commit()
         return Undone(int(sum(ok.sum() for ok in oks)), tuple(self._told(tables)))
+
+    def _require_tables(self, tables: Sequence[TableUndo]) -> None:
+        """Rows can only be compared and brought back in tables that have the lake's columns, and a transaction."""
+        known = read_tables(self.session, {(t.net.table.schema, t.net.table.name) for t in tables})
+        for table in tables:
+            there = known.get((table.net.table.schema, table.net.table.name))
+            if there is None:
+                raise ApplyError(f"the server has no table {table.name}, or does not show it to this account; nothing is changed")
+            columns = {c.name.lower() for c in table.columns}
+            if more := [c.name for c in there.columns if not c.generated and c.name.lower() not in columns]:
+                raise ApplyError(
+                    f"{table.name} has a column {more[0]} at the server, which the lake does not have at its newest moment: what somebody changed in it "
+                    "would not be seen; nothing is changed. If a DDL has added it, try again when the lake has that DDL"
+                )
+            if not there.transactional:
+                raise ApplyError(f"{table.name} has no transactions at the server ({there.engine}); nothing is changed")
+
+    def _verify(self, number: int, table: TableUndo, rows: Ints) -> None:
+        """Have the transaction tried without those rows that are not what was written."""
+        if len(rows):
+            wanted = table.net.was.take(pa.array(rows))
+            self._clash(number, table, rows[~_among(table.rows(wanted), table.rows(self._present(table, wanted)))], ALTERED)
 
     def _expected(self, number: int, table: TableUndo) -> Mask:
         """The rows that are as the span left them, which are locked."""
@@ -117,11 +147,16 @@ class _Attempt:
             present = net.now.take(pa.array(there))
             found = self._present(table, present)
             good = _among(table.rows(present), table.rows(found))
+            keys, found_keys = table.conditions(present), table.conditions(found)
+            # Where the server has no such unique key, a statement may find another row.
+            good &= ~((table.key_numbers(present) != NO_KEY) & _is_in(keys, _repeated(found_keys)))
             was = net.was.take(pa.array(there))
             # Of a row that has another key: where it was before.
             elsewhere = self._present(table, was.filter(pa.array(table.moved[there]))) if table.moved[there].any() else found
             back = _among(table.rows(was), table.rows(found)) | _among(table.rows(was), table.rows(elsewhere))
-            before = np.where(net.was_there[there], back, ~_is_in(table.conditions(present), table.conditions(found)))
+            # A collation, or another key, finds what is not written alike: then a row that seems to be gone may be there.
+            gone = ~_is_in(keys, found_keys) & bool(_is_in(found_keys, keys).all())
+            before = np.where(net.was_there[there], back, gone)
             self._leave(number, there[~good & before], BEFORE)
             self._leave(number, there[~good & ~before], CHANGED)
             ok[there] = good
@@ -129,9 +164,14 @@ class _Attempt:
         if net.partners is not None:
             # A row that somebody has changed under its new key stays there.
             tied = np.flatnonzero((net.partners >= 0) & ok & ~ok[net.partners])
-            for row in tied.tolist():
-                self.left.setdefault((number, row), self.left[number, int(net.partners[row])])
-            ok[tied] = False
+            if len(tied):
+                was = net.was.take(pa.array(tied))
+                there_again = _is_in(table.rows(was), table.rows(self._present(table, was)))
+                for row, again in zip(tied.tolist(), there_again.tolist(), strict=True):
+                    why = self.left[number, int(net.partners[row])]
+                    # That nothing is under the new key is as before only if the row is under the former one.
+                    self.left.setdefault((number, row), CHANGED if why == BEFORE and not again else why)
+                ok[tied] = False
         return ok
 
     def _require_free(self, number: int, table: TableUndo, ok: Mask) -> None:
@@ -237,6 +277,11 @@ def _among(texts: pa.BinaryArray, known: pa.BinaryArray) -> Mask:
             counts[text] -= 1
             found[place] = counts[text] >= 0
     return found
+
+
+def _repeated(texts: pa.BinaryArray) -> pa.BinaryArray:
+    counts = pc.value_counts(texts)
+    return counts.field("values").filter(pc.greater(counts.field("counts"), 1))
 
 
 def _chunks(texts: pa.BinaryArray) -> Iterator[list[bytes]]:

@@ -90,7 +90,8 @@ class UndoPlan:
         if self.counts:
             yield from (*(f"{setting};" for setting in SETTINGS), "BEGIN;")
             for _, statements in self._steps(flavour):
-                yield from (f"{sql.decode('utf-8', 'backslashreplace')};" for sql in statements.to_pylist())
+                # Clients that read a file take \r\n for \n.
+                yield from (f"{sql.decode()};".replace("\r", "\\r") for sql in statements.to_pylist())
             yield "COMMIT;"
 
     def rows(self, flavour: Flavour = Flavour.TIDB) -> pa.Table:
@@ -106,7 +107,7 @@ class UndoPlan:
                 "op": pa.array([op] * len(rows), pa.string()),
                 "expected": _variants(rows, rows.now, absent if op == "insert" else ~absent),
                 "restored": _variants(rows, rows.was, absent if op == "delete" else ~absent),
-                "sql": pa.array([sql.decode("utf-8", "backslashreplace") for sql in statements.to_pylist()], pa.string()),
+                "sql": pa.array([sql.decode() for sql in statements.to_pylist()], pa.string()),
             }
             pieces.append(pa.RecordBatch.from_arrays([cells[f.name] for f in UNDO], schema=UNDO))
             place += len(rows)

@@ -18,13 +18,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_tidb_binlog.conf.sql_mode import ALWAYS, ANY_DATE
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnInfo
+from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import whole as whole_literals
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, delete_head, key_condition, match_condition, table_name, write_head
 from pyspark_tidb_binlog.sinks.mysql.literals import Cells, form_of, join_cells, join_conditions, literals
 from pyspark_tidb_binlog.sinks.past.net_rows import Ints, Mask, NetRows, differs
 
-SETTINGS = ("SET time_zone = '+00:00', foreign_key_checks = 0, sql_mode = 'NO_AUTO_VALUE_ON_ZERO'",)
+SETTINGS = (
+    "SET NAMES utf8mb4",
+    f"SET time_zone = '+00:00', foreign_key_checks = 0, sql_mode = '{ALWAYS},{ANY_DATE}'",
+)
 """What the statements need of a session that a person opens."""
 NO_KEY = -1
 
@@ -130,8 +135,10 @@ class TableUndo:
         return pc.binary_join_element_wise(_bytes(head), self.conditions(images, whole=whole), _bytes(b" LIMIT 1"), _bytes(b""))
 
     def updates(self, rows: NetRows, *, whole: bool = False) -> pa.BinaryArray:
-        """An UPDATE of each row, of the columns that change."""
-        changes = np.array([differs(rows.was.column(c.name), rows.now.column(c.name)) for c in self.columns])
+        """An UPDATE of each row, of the columns that change, and of those that the server would change by itself (ON UPDATE CURRENT_TIMESTAMP)."""
+        changes = np.array(
+            [differs(rows.was.column(c.name), rows.now.column(c.name)) | (c.flag & ColumnFlag.ON_UPDATE_NOW != 0) for c in self.columns]
+        )
         conditions = self.conditions(rows.now, whole=whole)
         pieces, places = list[pa.Array](), list[Ints]()
         for at, names in _patterns(changes):
@@ -148,7 +155,27 @@ class TableUndo:
 
     def _cells(self, column: ColumnInfo, images: pa.RecordBatch) -> Cells:
         found = images.column(column.name)
-        return literals(found, form_of(column, found.type))
+        made = literals(found, form_of(column, found.type))
+        return _printable(found, made) if pa.types.is_binary(found.type) else made
+
+
+def _printable(values: pa.Array, cells: Cells) -> Cells:
+    """``cells``, those of them in hexadecimal that a person's terminal or file would not keep: bytes that are no UTF-8."""
+    try:
+        pc.cast(values, pa.string())
+    except pa.ArrowInvalid:
+        pairs = zip(values.to_pylist(), whole_literals(cells), strict=True)
+        texts = [text if value is None or _is_utf8(value) else b"X'%b'" % value.hex().encode() for value, text in pairs]
+        return Cells(pa.array(texts, pa.binary()))
+    return cells
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _patterns(changes: Mask) -> Iterator[tuple[Ints, Sequence[int]]]:

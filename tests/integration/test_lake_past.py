@@ -147,6 +147,45 @@ def test_an_undo_is_printed_and_names_what_it_cannot_take_back(shop: Path, spark
     ]
     with pytest.raises(ConfigError, match="was read up to"):
         lake.undo((35, 1 << 60))
+    with pytest.raises(ConfigError, match=r"begins at .* \(9\), so changes since .* \(8\) are not known"):
+        lake.undo((8, 75))
+
+
+@pytest.fixture(scope="module")
+def exchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table is copied, and the copy takes its name, as tools that change tables online do it; another one is dropped and brought back."""
+    scene, lake = LakeScene(), tmp_path_factory.mktemp("past") / "exchanged"
+    log, copy, former = table(11, "log", [ID]), table(12, "_item_gho", [ID, NAME, PRICE]), table(10, "_item_del", [ID, NAME, PRICE])
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, ITEM))
+    scene.ddl(21, job(3, 3, log))
+    scene.row(30, 10, 3, None, item(1, "n1", 10))
+    scene.row(30, 11, 3, None, {"id": 7})
+    scene.ddl(32, job(4, 4, None, table_id=11, query="drop table log"))
+    scene.ddl(36, job(5, 3, copy))
+    scene.row(37, 12, 5, None, item(1, "n1", 10))
+    scene.row(38, 10, 5, item(1, "n1", 10), item(1, "n1", 11))
+    scene.row(38, 12, 5, item(1, "n1", 10), item(1, "n1", 11))
+    scene.ddl(40, job(6, 14, former, query="rename table item to _item_del"))
+    scene.ddl(41, job(7, 14, table(12, "item", [ID, NAME, PRICE]), query="rename table _item_gho to item"))
+    scene.ddl(50, job(8, 25, log, query="recover table log"))
+    scene.row(51, 11, 8, None, {"id": 8})
+    scene.run(lake, 31, 35, 45, 55)
+    return lake
+
+
+def test_a_table_that_has_taken_anothers_name_is_not_emptied(exchanged: Path, spark: SparkSession) -> None:
+    """Nor are rows overlooked that a DDL has brought back."""
+    lake = Lake(spark, exchanged)
+    for ask in (lambda: lake.undo((35, 45), ["d.item"]), lambda: lake.undo((35, 45)), lambda: lake.diff("d.item", 35, 45)):
+        with pytest.raises(ConfigError, match=r"d.item was another table at .* \(35\): since rename table item to _item_del"):
+            ask()
+    assert lake.undo((35, 45), ["d._item_del"]).plan.counts[0].updates == 1
+    assert lake.diff("d.item", 41, 45).count() == 0
+    for ask in (lambda: lake.undo((45, 55)), lambda: lake.diff("d.log", 45, 55)):
+        with pytest.raises(ConfigError, match="without row changes, .*recover table log"):
+            ask()
+    assert [tuple(r) for r in lake.diff(45, 55).collect()] == [("d", "log", None, None, None)]
 
 
 ORDERS = table(20, "orders", [ID, column(2, "customer", VARCHAR), column(3, "status", VARCHAR)])

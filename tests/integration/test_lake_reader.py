@@ -211,6 +211,12 @@ def test_the_command_prints_tables_and_rows(spark: SparkSession, tmp_path: Path,
         (["tables", "shop.orders"], "tables takes no shop.orders"),
         (["tables"], "--dir names no lake"),
         (["tables", "--dir", "x", "--limit", "-1"], "--limit is -1"),
+        (["life", "d.t", "id=1", "--at", "5"], "life takes no --at"),
+        (["diff", "d.t", "--from", "5", "--to", "6", "--where", "id = 1"], "diff takes no --where"),
+        (["undo", "5", "--limit", "1"], "undo takes no --limit"),
+        (["undo", "5", "--from", "4", "--to", "6"], "undo takes a commit_ts, or --from and --to, not both"),
+        (["undo", "5", "--tables", ","], "--tables is empty"),
+        (["undo", "5", "--where", ""], "--where is empty"),
     ],
 )
 def test_a_wrong_command_line_is_refused(argv: list[str], words: str) -> None:
