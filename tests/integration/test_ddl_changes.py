@@ -400,3 +400,13 @@ def test_a_table_whose_stored_column_the_server_cannot_compute(session: Session,
     apply(session, step, h)
     text = shown(session)
     assert "`g` int(11) DEFAULT NULL" in text and "KEY `g` (`g`)" in text and "PARTITION `p0`" in text and "GENERATED" not in text
+
+
+def test_a_foreign_key_may_refer_to_a_key_that_is_not_unique(session: Session) -> None:
+    """As in TiDB; a MySQL server of 8.4 and later takes it only from a session that says so."""
+    columns = [ID, column(2, "n")]
+    parent, child = table(11, "p", columns, index_info=[index(1, "k", ("n", 1))]), table(10, "t", columns)
+    keyed = table(10, "t", columns, fk_info=[foreign_key("fk", "n", "p", "n")])
+    h = history(database(1), job(2, 3, parent), job(3, 3, child), job(4, 9, keyed))
+    assert [apply(session, step, h).how for step in steps_of(h, {})] == ["text", "text", "text", "changes"]
+    assert "REFERENCES `p` (`n`)" in shown(session)
