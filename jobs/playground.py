@@ -200,7 +200,7 @@ def _target_lines(settings: DrainerConfig) -> Iterator[str]:
 
 
 def _lake_lines(settings: DrainerConfig) -> Iterator[str]:
-    yield "In Python, in another terminal:"
+    yield "The lake stays after Ctrl-C. In Python, in another terminal:"
     yield LAKE % {"dir": settings.files.dir}
     yield "What the lake has, and what the drainer does:"
     yield f"{COMMAND} lake tables --dir {settings.files.dir}\n{COMMAND} ctl status -registry {settings.source.pumps}\n"
