@@ -279,7 +279,7 @@ def test_the_commands_print_the_past_and_undo_it_at_a_server(bank: Path, spark: 
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["life", "shop.item"], "life is life DB.TABLE COLUMN=VALUE ..."),
+        (["life", "shop.item"], "write it so: lake life DB.TABLE COLUMN=VALUE ..."),
         (["transaction", "soon"], "'soon' is no commit_ts"),
         (["undo"], "undo needs --from and --to, or a commit_ts"),
         (["diff", "shop.item"], "diff needs --from and --to"),
