@@ -65,6 +65,7 @@ case $job in
     needs=(--java)
     [[ ! " $* " =~ \ --?target[=\ ] ]] || needs+=(--mariadb)
     ;;
+  lake) needs=(--java) ;;
   setup)
     python=$(find_python)
     exec "$python" -m pyspark_tidb_binlog.jobs.setup "${words[@]:at+1}"

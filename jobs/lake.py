@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark_tidb_binlog.conf.entry import PROGRAM
 from pyspark_tidb_binlog.conf.load import load_drainer
-from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, no_command, parser, target_of
+from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_switch, no_command, parser, target_of
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
@@ -86,9 +86,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     options.add_argument("--tables", metavar="DB.TABLE,...", help="of undo: only changes of these tables")
     options.add_argument("--where", metavar="SQL", help="of undo: only rows for which this condition over their columns holds")
     options.add_argument("--apply", metavar="URL", help="of undo: execute it at mysql://user:password@host:port")
-    options.add_argument(
-        "--with-anchors", action="store_const", const=True, help="of undo: rows that a TRUNCATE took are those of the table just before it"
-    )
+    add_switch(options, "--with-anchors", what="of undo: rows that a TRUNCATE took are those of the table just before it")
     given = options.parsed(argv)
     command, words = given.command, given.words
     if command not in COMMANDS:
@@ -109,7 +107,7 @@ def _check_options(given: argparse.Namespace) -> None:
     """None that the command does not heed, and none that a variable without a value has left empty."""
     for name, (option, commands) in _TAKEN_BY.items():
         value = getattr(given, name)
-        if value is not None and given.command not in commands:
+        if value is not None and value is not False and given.command not in commands:
             raise ConfigError(f"{given.command} takes no {option}")
         if isinstance(value, str) and not value.strip(" ,"):
             raise ConfigError(f"{option} is empty: leave it out, or give it a value")
@@ -134,9 +132,7 @@ def _past(lake: Lake, given: argparse.Namespace) -> Any:
 
 def _undo(lake: Lake, given: argparse.Namespace) -> int:
     span = _tso(given.words[0]) if given.words else (given.begin, given.end)
-    undo = lake.undo(
-        span, [name for name in (given.tables or "").split(",") if name], given.where or "", with_anchors=bool(given.with_anchors)
-    )
+    undo = lake.undo(span, [name for name in (given.tables or "").split(",") if name], given.where or "", with_anchors=given.with_anchors)
     if not given.apply:
         for line in undo.plan.sql():
             print(line)

@@ -215,7 +215,7 @@ def test_the_tutorials_lines_find_a_wrong_delete_and_take_it_back(
     for block in blocks[1:-1]:
         exec(compile(block, "what is pasted", "exec"), pasted)
     shown = capsys.readouterr().out
-    assert "3 orders of Ada" in shown and re.search(r"\|demo +\|orders\|0 +\|3 +\|0 +\|", shown)
+    assert "3 orders of Ada" in shown and re.search(r"\| +demo\|orders\| +0\| +3\| +0\|", shown)
     assert "`demo`.`orders`: 0 deletes, 0 updates, 3 inserts" in shown
     argv = blocks[-1].replace("COMMIT_TS", "50").replace("/tmp/lake", str(tmp_path / "lake")).split()
     assert command.main(argv[2:]) == 0
