@@ -57,9 +57,11 @@ def test_a_wait_is_a_watch_and_no_polling(registry: PdRegistry, monkeypatch: pyt
     monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.cluster.etcd._BROKEN_PAUSE", LONG)
     known = registry.listing(PUMPS).revision
     for status in (A, B):
-        threading.Timer(0.3, registry.put_status, [PUMPS, status]).start()
+        writing = threading.Timer(0.3, registry.put_status, [PUMPS, status])
+        writing.start()
         begun = time.monotonic()
         news = registry.changes(PUMPS, known, LONG)
+        writing.join()
         assert news.nodes == (status,) and time.monotonic() - begun < LONG / 2
         known = news.revision
 
