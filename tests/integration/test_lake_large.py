@@ -135,6 +135,7 @@ def test_a_version_behind_the_published_one_is_undone(mirror: Mirror, caplog: py
     mirror.change(range(3), "after")
 
 
+@pytest.mark.slow
 def test_a_version_that_is_old_and_has_new_columns_is_restored(mirror: Mirror) -> None:
     mirror.table.alter([(pa.field("id", pa.int64()), "id"), (pa.field("name", pa.string()), None)], STAMP)
     rows, version, large = dict.fromkeys(mirror.rows), mirror.table.version, mirror.table._large
@@ -147,6 +148,7 @@ def test_a_version_that_is_old_and_has_new_columns_is_restored(mirror: Mirror) -
     mirror.change(range(5), "again")
 
 
+@pytest.mark.slow
 def test_what_a_user_has_set_for_all_sessions_changes_nothing(mirror: Mirror, spark: SparkSession) -> None:
     of_all, set_by_user = (
         spark.sparkContext._jsc.sc().conf(),
@@ -168,7 +170,8 @@ def test_what_a_user_has_set_for_all_sessions_changes_nothing(mirror: Mirror, sp
     assert found.num_rows == 5 and all(found["num_records"].to_pylist())
 
 
-@pytest.mark.parametrize("late", [pytest.param(False, marks=pytest.mark.slow), True], ids=["before", "after"])
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 def test_a_commit_of_another_program_beside_that_of_spark(late: bool, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark goes behind it, or it behind Spark. Nothing that was not ours counts."""
     rows, version, large, real = dict(mirror.rows), mirror.table.version, mirror.table._large, LargeMirrors.remove
