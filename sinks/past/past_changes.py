@@ -16,6 +16,7 @@ from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.lake.lake_moment import Published
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, of_ledger, scanned
+from pyspark_tidb_binlog.sinks.lake.moments import Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER
 from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, NetRows, PastSchema, net_rows
 
@@ -40,8 +41,7 @@ class PastChanges:
     @cached_property
     def schema(self) -> PastSchema:
         """All definitions."""
-        loaded = scanned(f"{self.directory}/snapshots", ("job",), "job IS NOT NULL")
-        defined = [Job.from_json(json.loads(text)) for text in loaded.read_all()["job"].to_pylist()] if loaded is not None else []
+        defined = Snapshots(self.directory).definitions()
         history = SchemaHistory.of([*defined, *(job for _, job in self._ddls)])
         loaded = frozenset(job.table_id for job in defined)
         return PastSchema.of(history, [(ts, int(job.version)) for ts, job in self._ddls], loaded)
@@ -69,7 +69,7 @@ class PastChanges:
             then = self.schema.history.find(now.schema, now.name, self.schema.version_at(after_ts))
             if then is not None and then.table_id not in self.schema.former_ids(table_id):
                 jobs = self.schema.history.jobs_of_table(then.table_id, then.version, self.version)
-                since = f"since {jobs[-1].query[:200].strip()} at {as_time(jobs[-1].finished_ts)} ({jobs[-1].finished_ts}) " if jobs else ""
+                since = f"since {_told(jobs[-1])} " if jobs else ""
                 raise ConfigError(
                     f"{now.schema}.{now.name} was another table at {as_time(after_ts)} ({after_ts}): {since}the name is that of table {table_id}, before of "
                     f"{then.table_id}; give a later span, or read what was there with lake.at({after_ts})"
@@ -122,7 +122,11 @@ class PastChanges:
         """
         jobs = [job for job in self.jobs(after_ts, upto_ts) if job.id not in known]
         if jobs := self.schema.rowless(jobs, self.schema.version_at(after_ts), ids):
-            told = "; ".join(f"{job.query[:200].strip()} at {as_time(job.finished_ts)} ({job.finished_ts})" for job in jobs[:5])
+            told = "; ".join(map(_told, jobs[:5]))
             raise ConfigError(
                 f"rows went or came without row changes, which the ledger does not have: {told}{', …' * (len(jobs) > 5)}; {todo}"
             )
+
+
+def _told(job: Job) -> str:
+    return f"{job.query[:200].strip()} at {as_time(job.finished_ts)} ({job.finished_ts})"
