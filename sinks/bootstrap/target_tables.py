@@ -160,12 +160,12 @@ class TargetTables:
         except RetryableApplyError:
             raise
         except ApplyError as error:
-            if wanted.target.info.is_view or wanted.target.info.is_sequence:
+            if statement.plain is None:
                 raise
             _log.warning(
                 "%s: the target refuses the CREATE TABLE, so the table is created of its columns and keys alone: %s", wanted.label, error
             )
-            self._send(wanted, create_table(wanted.target.schema, named(wanted.target), self._dialect, plain=True))
+            self._send(wanted, statement.plain)
 
     def _send(self, wanted: WantedTable, statement: Rewritten) -> None:
         for loss in statement.losses:

@@ -187,7 +187,7 @@ def test_a_table_with_a_type_that_nobody_knows_is_refused(session: Session) -> N
     h = history(database(1), job(2, 3, of(column(2, "v", {**INT, "Tp": 225})), query="CREATE TABLE t (id INT PRIMARY KEY, v VECTOR(3))"))
     first, second = steps_of(h, {})
     apply(session, first, h)
-    with pytest.raises(DdlRefused, match="type 225"):
+    with pytest.raises(DdlRefused, match="Unknown data type|near "):
         apply(session, second, h)
 
 

@@ -39,6 +39,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import fills_otherwise, origin_literal, set_default
 from pyspark_tidb_binlog.sinks.mysql.ddl.fit import differs
+from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import (
     charset_option,
     column_definition,
@@ -69,7 +70,7 @@ def by_changes(subject: Subject, dialect: Dialect) -> bool:
     if dialect.flavour is Flavour.TIDB:
         types = job.sub_jobs if job.type == JobType.MULTI_SCHEMA_CHANGE else (job.type,)
         shown = bool(types) and all(kind_of(t).effect is JobEffect.ALTERS or t in _FOREIGN for t in types)
-        return shown and altered_by(subject, dialect) is not None
+        return shown and (altered_by(subject, dialect) is not None or _adds_otherwise(subject, dialect))
     return kind.effect is JobEffect.ALTERS or (kind.effect is JobEffect.SETS and kind.on is On.TABLE and job.type in KINDS)
 
 
@@ -78,6 +79,28 @@ def altered_by(subject: Subject, dialect: Dialect) -> "Alteration | None":
     if subject.old is None or subject.new is None:
         return None
     return Alteration.of(subject.old.info, subject.new.info, subject.query, dialect, subject.lacking, subject.new.schema)
+
+
+def _adds_otherwise(subject: Subject, dialect: Dialect) -> bool:
+    """Whether older rows may get another value of an added column from the text."""
+    there = {c.id for c in subject.old.info.columns} if subject.old else set()
+    return any(c.id not in there and fills_otherwise(c, dialect.flavour) for c in visible(subject.new.info)) if subject.new else False
+
+
+def by_text(altered: "Alteration", subject: Subject) -> bool:
+    """Whether the target, a TiDB, is given TiDB's own text: but for defaults, which another session and another zone may read otherwise."""
+    return altered.dialect.flavour is Flavour.TIDB and subject.given.form is DdlForm.TEXT and not any(map(_has_default, altered.changes))
+
+
+def _has_default(change: TableChange) -> bool:
+    match change:
+        case AddColumn(column):
+            return not column.generated and (
+                column.default is not None or column.default_bit is not None or fills_otherwise(column, Flavour.TIDB)
+            )
+        case ModifyColumn(_, changed):
+            return bool(_DEFAULT & {field for field, _ in changed})
+    return False
 
 
 class OwnColumn(NamedTuple):

@@ -7,6 +7,7 @@ Promises: pure. A new column is added with its origin default, and then gets its
 from collections.abc import Sequence
 
 from pyspark_tidb_binlog.schemas.arrowtypes import missing_value, zero_value
+from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnInfo, ColumnType, TableInfo
@@ -15,7 +16,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_definition, is_
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes
 
 _LOBS = frozenset({ColumnType.TINYBLOB, ColumnType.BLOB, ColumnType.MEDIUMBLOB, ColumnType.LONGBLOB, ColumnType.JSON})
-AS_WRITTEN = frozenset({ColumnType.BIT, ColumnType.ENUM, ColumnType.SET, ColumnType.JSON, ColumnType.FLOAT, ColumnType.DOUBLE})
+_AS_WRITTEN = frozenset({ColumnType.BIT, ColumnType.ENUM, ColumnType.SET, ColumnType.JSON, ColumnType.FLOAT, ColumnType.DOUBLE})
 """Types whose default is not compared with the value that TiDB makes of it."""
 UTC_SINCE = 1
 """``ColumnInfo.version`` from which the default of a TIMESTAMP is stored in UTC."""
@@ -65,7 +66,7 @@ def _declares_origin(column: ColumnInfo) -> bool:
 
 def _is_cast(column: ColumnInfo) -> bool:
     """Whether TiDB makes another value of the declared default than its text says; a target may make yet another one."""
-    if column.tp in AS_WRITTEN or is_bytes(column):
+    if column.tp in _AS_WRITTEN or is_bytes(column):
         return False
     try:
         value = missing_value(column, None)
@@ -91,6 +92,13 @@ def declare(name: str, columns: Sequence[ColumnInfo], info: TableInfo, dialect: 
             continue  # without a default a server may set the column to the current time
         else:
             clauses.append(set_default(column))
+    return f"ALTER TABLE {name} {', '.join(clauses)}" if clauses else ""
+
+
+def timestamps_in_utc(name: str, info: TableInfo) -> str:
+    """The statement that sets the literal defaults of TIMESTAMP columns, which a text may have in another zone; empty if there are none."""
+    columns = (c for c in visible(info) if c.tp == ColumnType.TIMESTAMP and c.version >= UTC_SINCE)
+    clauses = [set_default(c) for c in columns if declared_literal(c) not in (None, "NULL")]
     return f"ALTER TABLE {name} {', '.join(clauses)}" if clauses else ""
 
 

@@ -6,42 +6,15 @@ Promises: pure. Nothing is guessed: if the infos are ambiguous, there is no deri
 from dataclasses import replace
 
 from pyspark_tidb_binlog.schemas.column_pairs import pair_columns, visible
-from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.history import JobType, TableAt
+from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import alter_table, altered_by
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Losses, Rewritten, quoted
-from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare, origin_literal
-from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, quoted
+from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import origin_literal
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 
 _CHANGE_THEMSELVES = frozenset({ColumnType.TIMESTAMP, ColumnType.DATETIME})
 """Types that may have ON UPDATE CURRENT_TIMESTAMP, which some servers add implicitly."""
-
-
-def derive(subject: Subject, dialect: Dialect) -> tuple[Rewritten, ...]:
-    """The statements that change the target as the job does; empty if they cannot be derived from the infos."""
-    job = subject.job
-    if job.type == JobType.CREATE_TABLES:
-        infos = [(t.schema, replace(t.info, name=t.name)) for t in subject.after]
-        return tuple(replace(create_table(*one, dialect), plain=create_table(*one, dialect, plain=True)) for one in infos)
-    if job.type == JobType.CREATE_TABLE and job.table_info is not None:
-        info = subject.new.info if subject.new is not None else job.table_info
-        return (create_table(subject.schema, replace(info, name=subject.name), dialect, plain=True),)
-    old, new = subject.old, subject.new
-    if job.kind.effect is not JobEffect.ALTERS or old is None or new is None:
-        return ()
-    altered = altered_by(subject, dialect)
-    clauses = altered.clauses() if altered else []
-    if not altered or not clauses:
-        return ()
-    name = quoted(old.schema, old.name)
-    losses = Losses(f"{old.schema}.{old.name}")
-    for loss in altered.losses():
-        losses.add(loss)
-    then = declare(name, altered.filled(), new.info, dialect)
-    return (Rewritten(alter_table(old, clauses), tuple(losses.texts), then),)
 
 
 def with_plain_columns(subject: Subject) -> tuple[Subject, tuple[str, ...]]:

@@ -20,13 +20,12 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, Ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, alter_table, altered_by, by_changes
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Rewritten
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import clock_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import why_not_restored
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm, Outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import holds_other_rows, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, keeping_padding
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, rewrite, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, statements_of, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import unlike
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.target import Target
@@ -146,18 +145,14 @@ class _Look:
         if by_changes(subject, self._dialect):
             yield from self._changes()
             return
-        text = rewrite(subject, self._dialect, restored=False)
-        clock = clock_of(self._session, subject, text.sql)
-        if clock.why_not:
-            yield self._refused(clock.why_not)
-            return
-        if (subject.given.form is DdlForm.INFOS and not text.by_infos) or subject.job.type == JobType.CREATE_TABLES:
-            yield from self._derived("")
-        elif text.sql and not text.may_fail:
-            said = self._said(text.sql)
-            yield from self._derived(said) if said else self._losses(text)
-        elif not text.sql:
-            yield from self._losses(text)
+        texts = statements_of(subject, self._dialect, restored=False)
+        if why := clock_of(self._session, subject, "; ".join(text.sql for text in texts)).why_not:
+            yield self._refused(why)
+        elif subject.given.form is DdlForm.INFOS and not all(text.by_infos for text in texts):
+            yield self._refused(subject.given.why)
+        else:
+            for text in texts:
+                yield from self._statement(text)
 
     def _why_not_sent(self) -> str:
         step, subject = self._step, self._subject
@@ -209,25 +204,15 @@ class _Look:
         for loss in altered.losses():
             yield note(self._where, f"the target cannot hold: {subject.label}: {loss}")
 
-    def _derived(self, said: str) -> Iterator[Remark]:
-        statements = derive(self._subject, self._dialect)
-        for statement in statements:
-            also = self._said(statement.sql)
-            if also and statement.plain is not None:
-                also = self._said(statement.plain.sql)
-            if also:
-                yield self._refused(f"{said}; derived from the table infos: {also}" if said else also)
-                return
-        if not statements:
-            yield self._refused(said or "no statement can be derived from the table infos")
+    def _statement(self, text: Rewritten) -> Iterator[Remark]:
+        said = self._said(text.sql) if text.sql and not text.may_fail else ""
+        also = self._said(text.plain.sql) if said and text.plain is not None else ""
+        if said and (text.plain is None or also):
+            yield self._refused(f"{said}; without what a server may refuse: {also}" if also else said)
             return
-        if said:
-            yield note(
-                self._where,
-                f"the target refuses TiDB's text ({said}), so these statements are executed: {'; '.join(s.sql for s in statements)}",
-            )
-        for statement in statements:
-            yield from self._losses(statement)
+        if said and text.plain is not None:
+            yield note(self._where, f"the target refuses the statement ({said}), so this one is executed: {text.plain.sql}")
+        yield from self._losses(text.plain if said and text.plain is not None else text)
 
     def _losses(self, text: Rewritten) -> Iterator[Remark]:
         for loss in text.losses:

@@ -10,6 +10,7 @@ options              charset, comment, where AUTO_INCREMENT begins; those of TiD
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
@@ -181,8 +182,13 @@ _MADE = re.compile(r"fk_\d+")
 _DISTRIBUTED = (PartitionType.HASH, PartitionType.KEY)
 
 
-def create_table(schema: str, info: TableInfo, dialect: Dialect, *, plain: bool = False) -> Rewritten:
-    """The table; ``plain``: without what a server may refuse, which are partitions, foreign keys and indexes over expressions."""
+def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
+    """The table; if it has what a server may refuse, which are partitions, foreign keys and indexes over expressions, also the table without it."""
+    whole, plain = (_created(schema, info, dialect, plain=plain) for plain in (False, True))
+    return whole if plain.sql == whole.sql else replace(whole, plain=plain)
+
+
+def _created(schema: str, info: TableInfo, dialect: Dialect, *, plain: bool) -> Rewritten:
     losses = Losses(f"{schema}.{info.name}")
     parts = [column_definition(c, info, dialect, explicit=False) for c in visible(info)]
     if info.handle_columns() and info.pk_is_handle:
@@ -207,7 +213,9 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect, *, plain: bool 
 
 
 def left_out(info: TableInfo, dialect: Dialect) -> Iterator[str]:
-    """What no definition at the target has of a table."""
+    """What no definition at the target has of a table; a TiDB is given its own text."""
+    if dialect.flavour is Flavour.TIDB:
+        return
     for column in visible(info):
         if lacks_counter(column, dialect):
             yield f"column {column.name}: AUTO_INCREMENT left out"

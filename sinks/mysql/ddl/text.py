@@ -30,11 +30,11 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import (
     strip,
     words,
 )
-from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare
+from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import timestamps_in_utc
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import NO_OUTCOMES, DdlDelivery, DdlForm, Outcomes, given, named_by_infos
 from pyspark_tidb_binlog.sinks.mysql.ddl.routed_text import routed_text, spelled_text, table_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, partition_change
-from pyspark_tidb_binlog.sinks.mysql.ddl.tidb import is_tiflash_replica, settle_boundaries, settle_defaults, tidb_tokens
+from pyspark_tidb_binlog.sinks.mysql.ddl.tidb import is_tiflash_replica, settle_boundaries, tidb_tokens
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
 from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes, TargetName
@@ -198,19 +198,26 @@ def _name_of(job: Job, before: Sequence[TableAt]) -> str:
     return next((t.name for t in before if t.table_id == job.table_id), job.table_name)
 
 
+def statements_of(subject: Subject, dialect: Dialect, *, restored: bool) -> tuple[Rewritten, ...]:
+    """The statements for the target, one for each table of CREATE TABLES, else one. ``restored``: the text was written by TiDB's parser, not by a user."""
+    if subject.job.type == JobType.CREATE_TABLES:
+        return tuple(create_table(t.schema, replace(t.info, name=t.name), dialect) for t in subject.after)
+    return (rewrite(subject, dialect, restored=restored),)
+
+
 def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
-    """The statement for the target. ``restored``: the text was written by TiDB's parser, not by a user."""
+    """The statement of a job that has one."""
     losses = Losses(subject.label)
     subject = with_routed_text(subject, restored=restored)
-    if dialect.flavour is Flavour.TIDB:
+    if dialect.flavour is Flavour.TIDB and subject.given.form is DdlForm.TEXT:
         named = _certain(subject, dialect) if subject.routes or subject.job.type == JobType.RECOVER_TABLE else None
         if named is not None:
             return Rewritten(named)
         tokens = settle_boundaries(tidb_tokens(subject.query, restored=restored), subject.info)
-        info, old = subject.info, subject.old
-        settled, added = settle_defaults(plain_strings(tokens, restored=restored), info, old.info if old else None, dialect.flavour)
-        then = declare(quoted(old.schema, old.name), added, info, dialect) if added and old is not None and info is not None else ""
-        return Rewritten(text_of(settled).strip(), (), then, is_tiflash_replica(tokens))
+        new = subject.new if subject.job.type == JobType.CREATE_TABLE else None
+        then = timestamps_in_utc(quoted(new.schema, new.name), new.info) if new else ""
+        found = Rewritten(text_of(plain_strings(tokens, restored=restored)).strip(), (), then, is_tiflash_replica(tokens))
+        return replace(found, plain=_from_infos(subject, dialect)) if new else found
     if (made := _from_infos(subject, dialect)) is not None:
         return made
     certain = _certain(subject, dialect)

@@ -3,42 +3,30 @@
     placement policies       removed; a statement that only sets them becomes empty
     TTL                      kept but disabled: the deletes of the upstream's TTL jobs arrive as binlogs
     computed boundaries      ``UNIX_TIMESTAMP('2020-01-01 00:00:00')`` is the number that the upstream has computed, if the table info has it
-    defaults                 of an added column the origin default, where rows that are there would get another value; of a TIMESTAMP in UTC
 
-Promises: pure. A nullable TIMESTAMP gets an explicit NULL, because a server without ``explicit_defaults_for_timestamp`` makes it NOT NULL otherwise.
+Promises: pure. Where the text would set another default than the upstream's, an ALTER is made of its changes (``alteration.by_text``), and a CREATE is followed by
+the defaults in UTC.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, quote_string, tokenize
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, PartitionDef, TableInfo
+from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, tokenize
+from pyspark_tidb_binlog.schemas.tableinfo import PartitionDef, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import (
     Tokens,
     alter_specs,
     closing,
-    definition_at,
-    is_index,
     next_solid,
-    split_commas,
     strip,
     table_name,
     with_depth,
     without_if_not_exists,
     words,
 )
-from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import AS_WRITTEN, UTC_SINCE, declared_literal, fills_otherwise, origin_literal
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes
 
 _OFF = tokenize("TTL_ENABLE = 'OFF'")
 _WHOLE = re.compile(r"-?\d+")
-_ATTRIBUTES = frozenset(
-    "NOT NULL DEFAULT AUTO_INCREMENT UNIQUE PRIMARY KEY COMMENT ON FIRST AFTER REFERENCES CHECK CONSTRAINT COLLATE".split()
-)
-_TEXTS = frozenset({ColumnType.VARCHAR, ColumnType.VAR_STRING, ColumnType.STRING})
-
-Edit = Callable[[str, Tokens], Tokens]
-"""Maps the verb (CREATE, ADD, MODIFY, CHANGE, SET) and a column's definition, which begins with its name, to the edited definition."""
 
 
 def tidb_tokens(query: str, *, restored: bool) -> Tokens:
@@ -167,157 +155,3 @@ def _computed(values: Sequence[Token]) -> bool:
     """Whether a boundary contains a function call."""
     solid = [t for t in strip(values) if not t.blank]
     return any(a.kind is TokenKind.WORD and b.text == "(" for a, b in zip(solid, solid[1:], strict=False))
-
-
-def settle_defaults(
-    tokens: Tokens, info: TableInfo | None, old: TableInfo | None, flavour: Flavour
-) -> tuple[Tokens, tuple[ColumnInfo, ...]]:
-    """A CREATE or ALTER TABLE with its defaults edited, and the added columns whose default still has to be declared."""
-    by_name = {c.name.lower(): c for c in info.columns} if info else {}
-    there = {c.name.lower() for c in old.columns if c.public} if old else set()
-    added: list[ColumnInfo] = []
-
-    def edit(verb: str, definition: Tokens) -> Tokens:
-        column = by_name.get(definition[0].name.lower())
-        if column is None or column.generated:
-            return definition
-        if verb == "ADD" and column.name.lower() not in there and (fills_otherwise(column, flavour) or _is_rewritten(definition, column)):
-            added.append(column)
-            return _nullable(_with_default(definition, origin_literal(column, flavour)), column)
-        return _nullable(_in_utc(definition, column), column) if column.tp == ColumnType.TIMESTAMP else definition
-
-    return _each_definition(tokens, edit), tuple(added)
-
-
-def _each_definition(tokens: Tokens, edit: Edit) -> Tokens:
-    spoken = words(tokens)
-    if "TABLE" not in spoken[:4] or spoken[0] not in ("CREATE", "ALTER"):
-        return tokens
-    if spoken[0] == "CREATE":
-        opening = next((i for i, t in enumerate(tokens) if t.kind is TokenKind.SIGN and t.text == "("), len(tokens))
-        return _inside(tokens, opening, "CREATE", edit)
-    _, end = table_name(tokens)
-    return [*tokens[:end], *_joined(_edit_spec(spec, edit) for spec in alter_specs(tokens))]
-
-
-def _inside(tokens: Tokens, opening: int, verb: str, edit: Edit) -> Tokens:
-    """The tokens with the definitions in the parentheses at ``opening`` edited."""
-    end = closing(tokens, opening)
-    pieces = split_commas(tokens[opening + 1 : end])
-    edited = (piece if not words(piece) or is_index(piece) else _edited(verb, piece, edit) for piece in pieces)
-    return [*tokens[: opening + 1], *_joined(edited), *tokens[end:]]
-
-
-def _edited(verb: str, piece: Tokens, edit: Edit) -> Tokens:
-    begin = next_solid(piece, 0)
-    return [*piece[:begin], *edit(verb, piece[begin:])]
-
-
-def _joined(pieces: Iterator[Tokens]) -> Tokens:
-    out: Tokens = []
-    for i, piece in enumerate(pieces):
-        out += [Token(TokenKind.SIGN, ","), *piece] if i else piece
-    return out
-
-
-def _edit_spec(spec: Tokens, edit: Edit) -> Tokens:
-    begin = next_solid(spec, 0)
-    inner = spec[begin:]
-    spoken = words(inner)
-    if not spoken or spoken[0] not in ("ADD", "MODIFY", "CHANGE", "ALTER"):
-        return spec
-    if spoken[0] == "ALTER":
-        return [*spec[:begin], *_edit_set_default(inner, edit)]
-    at = definition_at(inner)
-    if not at:
-        return spec
-    if inner[at].text == "(" and inner[at].kind is TokenKind.SIGN:
-        return [*spec[:begin], *_inside(inner, at, spoken[0], edit)]
-    return [*spec[:begin], *inner[:at], *edit(spoken[0], inner[at:])]
-
-
-def _edit_set_default(inner: Tokens, edit: Edit) -> Tokens:
-    """``ALTER [COLUMN] c SET DEFAULT x``, edited like a definition ``c DEFAULT x``."""
-    at = next_solid(inner, 1)
-    at = next_solid(inner, at + 1) if at < len(inner) and inner[at].word == "COLUMN" else at
-    set_at = next_solid(inner, at + 1)
-    default_at = next_solid(inner, set_at + 1)
-    if default_at >= len(inner) or inner[set_at].word != "SET" or inner[default_at].word != "DEFAULT":
-        return inner
-    name, space = inner[at], Token(TokenKind.SPACE, " ")
-    edited = edit("SET", [name, space, *inner[default_at:]])
-    clause = next((edited[i : _default_ends(edited, i)] for i, t in enumerate(edited) if t.word == "DEFAULT"), [])
-    return [*inner[:default_at], *clause]
-
-
-def _default_at(definition: Tokens) -> int:
-    """The index of the top-level DEFAULT of a definition; 0 if it has none."""
-    return next((i for i, (d, t) in enumerate(with_depth(definition)) if i and d == 0 and t.word == "DEFAULT"), 0)
-
-
-def _is_rewritten(definition: Tokens, column: ColumnInfo) -> bool:
-    """Whether TiDB has stored the text of the default otherwise than it is written, as the target may not: a text 1e20, a DATE with a time."""
-    at = next_solid(definition, _default_at(definition) + 1)
-    if at < 2 or at >= len(definition) or column.origin_default is None or column.tp in AS_WRITTEN or is_bytes(column):
-        return False
-    token = definition[at]
-    if token.kind is TokenKind.STRING:
-        return token.text != quote_string(str(column.default))
-    return column.tp in _TEXTS and (token.kind is TokenKind.NUMBER or token.text in ("+", "-"))
-
-
-def _default_ends(tokens: Tokens, at: int) -> int:
-    """The index after the DEFAULT clause at ``at``."""
-    i = next_solid(tokens, at + 1)
-    while i < len(tokens) and tokens[i].text in ("+", "-", "."):
-        i = next_solid(tokens, i + 1)
-    if i >= len(tokens):
-        return len(tokens)
-    if tokens[i].text == "(":
-        return closing(tokens, i) + 1
-    if tokens[i].kind is not TokenKind.WORD:
-        return i + 1
-    if tokens[i].word == "NEXT":
-        name = next_solid(tokens, next((k for k in range(i, len(tokens)) if tokens[k].word == "FOR"), i) + 1)
-        return name + 3 if name + 1 < len(tokens) and tokens[name + 1].text == "." else name + 1
-    following = next_solid(tokens, i + 1)
-    if following < len(tokens) and (tokens[following].kind is TokenKind.STRING and (following == i + 1 or tokens[i].text.startswith("_"))):
-        return following + 1  # b'1', x'41', _utf8mb4 'a'
-    if following < len(tokens) and tokens[following].text == "(":
-        return closing(tokens, following) + 1
-    return i + 1
-
-
-def _with_default(definition: Tokens, literal: str) -> Tokens:
-    clause = list(tokenize(f"DEFAULT {literal}"))
-    at = _default_at(definition)
-    if at:
-        return [*definition[:at], *clause, *definition[_default_ends(definition, at) :]]
-    return _inserted(definition, clause)
-
-
-def _inserted(definition: Tokens, clause: Tokens) -> Tokens:
-    """The definition with ``clause`` inserted before the first attribute, after the type."""
-    place = next((i for i, (d, t) in enumerate(with_depth(definition)) if i > 1 and d == 0 and t.word in _ATTRIBUTES), len(definition))
-    space, end = Token(TokenKind.SPACE, " "), place
-    while definition[end - 1].kind is TokenKind.SPACE:
-        end -= 1
-    return [*definition[:end], space, *clause, *([space, *definition[place:]] if place < len(definition) else definition[end:])]
-
-
-def _in_utc(definition: Tokens, column: ColumnInfo) -> Tokens:
-    at = _default_at(definition)
-    literal = declared_literal(column)
-    if not at or literal in (None, "NULL") or column.version < UTC_SINCE:
-        return definition
-    return _with_default(definition, str(literal))
-
-
-def _nullable(definition: Tokens, column: ColumnInfo) -> Tokens:
-    """The definition with an explicit NULL for a nullable TIMESTAMP; ``DEFAULT NULL`` does not count as one."""
-    if column.tp != ColumnType.TIMESTAMP or column.not_null:
-        return definition
-    at = _default_at(definition)
-    end = _default_ends(definition, at) if at else 0
-    said = any(d == 0 and t.word == "NULL" and not (at < i < end) for i, (d, t) in enumerate(with_depth(definition)))
-    return definition if said else _inserted(definition, [Token(TokenKind.WORD, "NULL")])

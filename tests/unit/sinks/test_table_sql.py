@@ -108,7 +108,9 @@ def test_what_no_other_server_has_is_a_loss() -> None:
 
 def test_what_a_server_may_refuse_is_left_out_of_a_plain_table() -> None:
     parts = partitioned(1, (11, "p0", "5"), expr="`id`")
-    made = create_table("d", info_of(column(2, "n"), fk_info=[P], partition=parts), MARIADB, plain=True)
+    whole = create_table("d", info_of(column(2, "n"), fk_info=[P], partition=parts), MARIADB)
+    made = whole.plain
+    assert made is not None and "PARTITION" in whole.sql and "FOREIGN KEY" in whole.sql and not whole.losses
     assert made.sql == f"CREATE TABLE `d`.`t` ({ID_SQL}, `n` INT NULL, {KEY}) {CS}"
     assert made.losses == ("d.t: foreign key fk_1 left out", "d.t: partitions left out")
 
