@@ -15,8 +15,6 @@ Tokens = list[Token]
 
 _CONDITIONS = (["IF", "NOT", "EXISTS"], ["IF", "EXISTS"])
 
-_INDEX_WORDS = frozenset({"CONSTRAINT", "PRIMARY", "UNIQUE", "INDEX", "KEY", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK"})
-
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
@@ -173,11 +171,6 @@ def plain_strings(tokens: Sequence[Token], *, restored: bool) -> Tokens:
     return out
 
 
-def is_index(element: Sequence[Token]) -> bool:
-    """Whether an element of a column list defines a key or a constraint, not a column."""
-    return bool(words(element)) and words(element)[0] in _INDEX_WORDS
-
-
 def charset_text(found: Charset) -> str:
     """The charset clause of a column."""
     return f"CHARACTER SET {found.charset} COLLATE {found.collate}"
@@ -191,22 +184,6 @@ def is_text_or_words(column: ColumnInfo) -> bool:
 def quoted(schema: str, name: str) -> str:
     """A table name qualified with its database, quoted."""
     return f"{quote_name(schema)}.{quote_name(name)}"
-
-
-def definition_at(spec: Tokens) -> int:
-    """Index of the definition in ADD, MODIFY or CHANGE [COLUMN] [IF NOT EXISTS]; 0 if the spec does not define a column."""
-    verb = spec[0].word
-    at = next_solid(spec, 1)
-    if at >= len(spec):
-        return 0
-    if spec[at].word == "COLUMN":
-        at = next_solid(spec, at + 1)
-    elif verb == "ADD" and (is_index(spec[at:]) or spec[at].word == "PARTITION"):
-        return 0
-    while at < len(spec) and spec[at].kind is TokenKind.WORD and spec[at].word in ("IF", "NOT", "EXISTS"):
-        at = next_solid(spec, at + 1)
-    at = next_solid(spec, at + 1) if verb == "CHANGE" else at
-    return at if at < len(spec) else 0
 
 
 def table_name(tokens: Tokens) -> tuple[int, int]:
