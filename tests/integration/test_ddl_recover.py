@@ -15,10 +15,9 @@ from pyspark_tidb_binlog.sinks.bootstrap import copy_record
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyState
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, load_outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
-from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import load_outcomes
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
 from pyspark_tidb_binlog.sinks.mysql.session import connect

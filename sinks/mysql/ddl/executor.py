@@ -34,11 +34,18 @@ from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, Tab
 from pyspark_tidb_binlog.schemas.table_changes import AddColumn, TableChange
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.added_before import of_another_kind, other_values
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Alteration, alter_table, altered_by, by_changes, by_text, keys_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Rewritten, quoted
-from pyspark_tidb_binlog.sinks.mysql.ddl.converted import converted_otherwise
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in_clock, in_zone
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import (
+    UNCLEAR,
+    Alteration,
+    alter_table,
+    altered_by,
+    by_changes,
+    by_text,
+    keys_of,
+    null_fills,
+)
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Rewritten
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, zone_setting
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
     DONE,
     NOT_SYNCED,
@@ -48,32 +55,46 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
     DdlOutcome,
     DdlRecord,
     RecordedTry,
+    load_outcomes,
     table_of,
 )
-from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare
-from pyspark_tidb_binlog.sinks.mysql.ddl.derive import null_fills, with_plain_columns
-from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import NOTHING_KEPT, EarlierTry, ExecutionCheck, shows, snapshot_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import cannot_index, comparing_as_upstream, knowing_indexes
+from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
+    NOTHING_KEPT,
+    STRUCTURE,
+    EarlierTry,
+    ExecutionCheck,
+    lacks,
+    shows,
+    snapshot_of,
+    unlike,
+)
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
-from pyspark_tidb_binlog.sinks.mysql.ddl.instant_columns import rebuild_by_hand, rebuilds
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, holds_other_rows, instead_of, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.present import Presence
-from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import load_outcomes
-from pyspark_tidb_binlog.sinks.mysql.ddl.server_keys import execute_ddl, in_place_of_its_key
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import (
+    cannot_index,
+    comparing_as_upstream,
+    execute_ddl,
+    in_place_of_its_key,
+    keeping_characters,
+    knowing_indexes,
+    rebuild_by_hand,
+    rebuilds,
+)
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method
-from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, way_out
-from pyspark_tidb_binlog.sinks.mysql.ddl.strict_conversions import keeping_characters
+from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, of_another_kind, other_values, way_out
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import declare
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names, keeping_padding
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import statements_of, subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import STRUCTURE, lacks, unlike
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import statements_of, subject_of, with_plain_columns
+from pyspark_tidb_binlog.sinks.mysql.ddl.zone import converted_otherwise
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
 from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_use
 from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
 from pyspark_tidb_binlog.sinks.mysql.target import Target
-from pyspark_tidb_binlog.sinks.mysql.transactions import in_transaction, with_autocommit
+from pyspark_tidb_binlog.sinks.mysql.transactions import in_transaction, with_autocommit, with_settings
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
@@ -303,7 +324,7 @@ class _Run:
         return self._subject.old
 
     def _declared(self, altered: Alteration) -> tuple[str, ...]:
-        return self._declare(declare(quoted(self._table.schema, self._table.name), altered.filled(), altered.new, self._dialect))
+        return self._declare(declare(table_name(self._table.schema, self._table.name), altered.filled(), altered.new, self._dialect))
 
     def _make(self, altered: Alteration, sql: str) -> DdlOutcome:
         filled = self._fill_nulls()
@@ -459,7 +480,7 @@ class _Run:
         losses = []
         for column, sql in null_fills(self._clock.subject, self._dialect):
             try:
-                with in_zone(self._session, self._clock.zone), in_transaction(self._session):
+                with with_settings(self._session, zone_setting(self._clock.zone)), in_transaction(self._session):
                     rows = self._session.execute(sql)
             except RetryableApplyError:
                 raise
@@ -493,12 +514,13 @@ class _Run:
     def _send(self, sql: str) -> None:
         if self._subject.schema and self._subject.job.type not in (JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA):
             self._use()
-        exactly = keeping_characters(self._session, self._subject, self._dialect)
-        with (
-            in_clock(self._session, self._clock),
-            comparing_as_upstream(self._session, self._subject.before, self._subject.after, self._dialect),
-            exactly,
-        ):
+        subject, dialect = self._subject, self._dialect
+        settings = {
+            **self._clock.settings,
+            **comparing_as_upstream(subject.before, subject.after, dialect),
+            **keeping_characters(subject, dialect),
+        }
+        with with_settings(self._session, settings):
             execute_ddl(self._session, sql)
 
     def _use(self) -> None:
@@ -530,7 +552,7 @@ class _Run:
         """
         if self._handed_over is not None:
             return ()  # rows may have later values
-        with in_zone(self._session, self._clock.zone):
+        with with_settings(self._session, zone_setting(self._clock.zone)):
             words = other_values(self._session, self._clock.subject)
         if words and self._config.ddl_policy == "stop":
             self._pass_by("rows", "; ".join(words))

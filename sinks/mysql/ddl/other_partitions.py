@@ -22,9 +22,9 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, tokenize
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, PartitionDef, PartitionType, TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
+from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 _ON_SINGLE = frozenset({JobEffect.EMPTIES_PARTITION, JobEffect.EXCHANGES})
@@ -94,7 +94,7 @@ def instead_of(session: Target, subject: Subject, refused: ApplyError) -> Instea
         return None
     condition = rows_of(old.info, names)
     if condition:
-        return Instead(delete=f"DELETE FROM {quoted(old.schema, old.name)} WHERE {condition} LIMIT {_CHUNK}")
+        return Instead(delete=f"DELETE FROM {table_name(old.schema, old.name)} WHERE {condition} LIMIT {_CHUNK}")
     return Instead(
         why_not=(
             f"the target's table lacks some of the partitions {', '.join(names)}, and their bounds do not say exactly which rows are in them. Delete "

@@ -1,41 +1,44 @@
-"""The statement of a DDL for the target: from the job and the table infos where they say it, else TiDB's text with names and words of the target.
+"""The statements of a DDL for the target: from the job and the table infos where they say it, else TiDB's text with names and words of the target. Pure.
 
     databases, renames, DROP, TRUNCATE     from the job
     CREATE TABLE, partitions               from the table infos (``table_sql``), except at a TiDB
     views, sequences, types that are not   TiDB's text without its feature comments
-    known, and most at a TiDB (``tidb``)
+    known, and most at a TiDB
 
-Promises: pure. An empty text means that there is nothing to execute. ``losses`` lists what the target cannot hold.
+In a text, names of tables become those of the target (``[[spark.route]]``), spelled as the tables were created, where a statement has them: after ALTER TABLE and its
+RENAME, CREATE TABLE, LIKE, REFERENCES, and ON of an index. Everything else stays as it is. TiDB accepts any case; to a server with lower_case_table_names = 0,
+``Orders`` and ``orders`` are two tables. In a view, the tables of FROM and JOIN get that spelling, and the view's own spelling as alias for its columns.
+
+Promises: an empty text means that there is nothing to execute. ``losses`` lists what the target cannot hold.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, On
-from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, TokenKind, quote_name, rename_pairs, text_of, tokenize
+from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, TokenKind, quote_name, read_name, rename_pairs, text_of, tokenize
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType, TableInfo
 from pyspark_tidb_binlog.sinks.engine.choice import schema_of
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, on_target
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import (
-    Dialect,
     Losses,
     Rewritten,
     Tokens,
+    is_tiflash_replica,
     plain_strings,
     quote_reserved,
-    quoted,
+    settle_boundaries,
     strip,
+    tidb_tokens,
     words,
 )
-from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import timestamps_in_utc
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import NO_OUTCOMES, DdlDelivery, DdlForm, Outcomes, given, named_by_infos
-from pyspark_tidb_binlog.sinks.mysql.ddl.routed_text import routed_text, spelled_text, table_names
-from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, partition_change
-from pyspark_tidb_binlog.sinks.mysql.ddl.tidb import is_tiflash_replica, settle_boundaries, tidb_tokens
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, partition_change, timestamps_in_utc
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
 from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes, TargetName
 
@@ -215,7 +218,7 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
             return Rewritten(named)
         tokens = settle_boundaries(tidb_tokens(subject.query, restored=restored), subject.info)
         new = subject.new if subject.job.type == JobType.CREATE_TABLE else None
-        then = timestamps_in_utc(quoted(new.schema, new.name), new.info) if new else ""
+        then = timestamps_in_utc(table_name(new.schema, new.name), new.info) if new else ""
         found = Rewritten(text_of(plain_strings(tokens, restored=restored)).strip(), (), then, is_tiflash_replica(tokens))
         return replace(found, plain=_from_infos(subject, dialect)) if new else found
     if (made := _from_infos(subject, dialect)) is not None:
@@ -241,7 +244,7 @@ def _from_infos(subject: Subject, dialect: Dialect) -> Rewritten | None:
         return None
     clause = partition_change(subject.former, subject.info, job.kind.effect, dialect)
     # Columns may have other names at the target.
-    sql = f"ALTER TABLE {quoted(old.schema, old.name)} {clause}" if clause else ""
+    sql = f"ALTER TABLE {table_name(old.schema, old.name)} {clause}" if clause else ""
     return Rewritten(sql, by_infos=not clause.startswith("PARTITION BY"))
 
 
@@ -260,7 +263,7 @@ def _certain(subject: Subject, dialect: Dialect) -> str | None:
     job = subject.job
     found = dialect.charset(job.db_info.charset, job.db_info.collate) if job.db_info else dialect.charset("", "")
     database = f"{quote_name(subject.schema)} CHARACTER SET = {found.charset} COLLATE = {found.collate}"
-    name = quoted(subject.old.schema, subject.old.name) if subject.old else quoted(subject.schema, subject.name)
+    name = table_name(subject.old.schema, subject.old.name) if subject.old else table_name(subject.schema, subject.name)
     match job.type:
         case JobType.CREATE_SCHEMA:
             return f"CREATE DATABASE {database}"
@@ -290,7 +293,7 @@ def _recover(subject: Subject) -> str:
     old, new = subject.dropped, subject.new
     if old is None or new is None:
         return ""
-    name = quoted(old.schema, old.name)
+    name = table_name(old.schema, old.name)
     return f"RECOVER TABLE {name}" if old.name == new.name else f"FLASHBACK TABLE {name} TO {quote_name(new.name)}"
 
 
@@ -301,9 +304,7 @@ def _exchange(subject: Subject) -> str | None:
     moved = next((p.name for p in info.partitions if p.id == subject.job.table_id), None) if info else None
     if old is None or plain is None or moved is None:
         return None
-    return (
-        f"ALTER TABLE {quoted(old.schema, old.name)} EXCHANGE PARTITION {quote_name(moved)} WITH TABLE {quoted(plain.schema, plain.name)}"
-    )
+    return f"ALTER TABLE {table_name(old.schema, old.name)} EXCHANGE PARTITION {quote_name(moved)} WITH TABLE {table_name(plain.schema, plain.name)}"
 
 
 def _rename(subject: Subject, dialect: Dialect) -> str | None:
@@ -312,7 +313,7 @@ def _rename(subject: Subject, dialect: Dialect) -> str | None:
     new = {t.table_id: t for t in subject.after}
     if subject.job.type == JobType.RENAME_TABLE:
         moved = [(old[i], new[i]) for i in old if i in new][:1]
-        return _renames([(quoted(a.schema, a.name), quoted(b.schema, b.name)) for a, b in moved], dialect) if moved else None
+        return _renames([(table_name(a.schema, a.name), table_name(b.schema, b.name)) for a, b in moved], dialect) if moved else None
     pairs = rename_pairs(subject.query)
     ids = [info.id for info in subject.job.multiple_table_infos]
     if not pairs or len(ids) != len(pairs):
@@ -323,10 +324,10 @@ def _rename(subject: Subject, dialect: Dialect) -> str | None:
     def full(name: QualifiedName) -> str:
         if subject.routes:
             to = subject.routes.target(name.schema or subject.home, name.name)
-            return quoted(to.schema, to.name)
-        return quoted(name.schema or session, name.name)
+            return table_name(to.schema, to.name)
+        return table_name(name.schema or session, name.name)
 
-    spelled = {name.lower(): name for name in (quoted(t.schema, t.name) for t in subject.before)}
+    spelled = {name.lower(): name for name in (table_name(t.schema, t.name) for t in subject.before)}
     written: list[tuple[str, str]] = []
     for i, (a, b) in zip(ids, pairs, strict=True):
         if i in old or i in new:
@@ -425,3 +426,180 @@ def silent_losses(history: SchemaHistory, after: int, upto: int) -> tuple[str, .
     jobs = (j for j in history.passed_between(after, upto) if j.type in _LEFT_OUT)
     texts = (f"{'.'.join(filter(None, (j.schema_name, j.table_name)))}: {_LEFT_OUT[JobType(j.type)]}" for j in jobs)
     return tuple(dict.fromkeys(texts))
+
+
+_SKIPPED = frozenset({"IF", "NOT", "EXISTS", "IGNORE", "("})
+_NO_TABLE = frozenset({"COLUMN", "INDEX", "KEY"})
+_MADE = frozenset({"VIEW", "TABLE", "INDEX", "SEQUENCE", "DATABASE", "SCHEMA"})
+_TAKE_FROM = frozenset({"EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "MID"})
+"""Functions with a FROM in their parentheses."""
+_BEHIND_TABLE = frozenset(
+    "ON USING WHERE GROUP HAVING ORDER LIMIT UNION EXCEPT INTERSECT WINDOW FOR LOCK WITH JOIN INNER CROSS LEFT RIGHT NATURAL STRAIGHT_JOIN".split()
+)
+"""Words that follow a table without an alias."""
+
+
+def routed_text(query: str, routes: Routes, home: str, *, restored: bool) -> str:
+    """``query`` for the target, each name with its database, so that no name depends on the current database.
+
+    Args:
+        query: the text.
+        routes: those of the settings.
+        home: the upstream's database for names without one.
+        restored: TiDB's parser wrote the text.
+
+    A view stays as it is: a view that names a table with a route is refused.
+    """
+
+    def to(name: QualifiedName) -> str:
+        found = routes.target(name.schema or home, name.name)
+        return f"{quote_name(found.schema)}.{quote_name(found.name)}"
+
+    return query if _makes_view(_solid(query, restored=restored)) else _renamed(query, to, restored=restored)
+
+
+def spelled_text(query: str, spelled: Mapping[tuple[str, str], TargetName], home: str, *, restored: bool) -> str:
+    """``query`` with tables spelled as they were made. ``spelled``: by database and name in lower case; the others as for ``routed_text``."""
+
+    def to(name: QualifiedName) -> str:
+        found = spelled.get(((name.schema or home).lower(), name.name.lower()))
+        if found is None:
+            return ""
+        return f"{quote_name(found.schema)}.{quote_name(found.name)}" if name.schema else quote_name(found.name)
+
+    return _renamed(query, to, restored=restored) if spelled else query
+
+
+def table_names(query: str) -> tuple[QualifiedName, ...]:
+    """The names of tables in a text."""
+    found: list[QualifiedName] = []
+
+    def note(name: QualifiedName) -> str:
+        found.append(name)
+        return ""
+
+    _renamed(query, note, restored=False)
+    return tuple(found)
+
+
+def _renamed(query: str, to: Callable[[QualifiedName], str], *, restored: bool) -> str:
+    """``to`` writes a name; empty: it stays."""
+    tokens = tokenize(query, backslash_escapes=not restored)
+    solid = [place for place, token in enumerate(tokens) if not token.blank]
+    words = [tokens[place] for place in solid]
+    view = _makes_view(words)
+    out: list[Token] = []
+    done = 0
+    for at in _of_view(words) if view else _places(words):
+        if at >= len(words) or solid[at] < done or not _is_name(words[at]):
+            continue
+        name, end = read_name(words, at)
+        if not (written := to(name)):
+            continue
+        out += tokens[done : solid[at]]
+        out.append(Token(TokenKind.NAME, f"{written} AS {quote_name(name.name)}" if view and not _has_alias(words, end) else written))
+        done = solid[end - 1] + 1
+    return text_of([*out, *tokens[done:]])
+
+
+def _solid(query: str, *, restored: bool) -> list[Token]:
+    return [token for token in tokenize(query, backslash_escapes=not restored) if not token.blank]
+
+
+def _makes_view(words: Sequence[Token]) -> bool:
+    spoken = [t.word for t in words]
+    return spoken[:1] == ["CREATE"] and next((word for word in spoken if word in _MADE), "") == "VIEW"
+
+
+def _of_view(words: Sequence[Token]) -> Iterator[int]:
+    """Where the tables of a view begin, ascending; none if it names results of its own (WITH), or columns by database and table."""
+    spoken = [t.word for t in words]
+    own = any(word == "WITH" and spoken[at + 1] not in ("CHECK", "CASCADED", "LOCAL", "ROLLUP") for at, word in enumerate(spoken[:-1]))
+    if own or any(token.text == "." == after.text for token, after in zip(words, words[2:], strict=False)):
+        return
+    opened: list[str] = []
+    for at, word in enumerate(spoken):
+        if word == "(":
+            opened.append(spoken[at - 1])
+        elif word == ")" and opened:
+            opened.pop()
+        elif word in ("FROM", "JOIN", "STRAIGHT_JOIN") and not (word == "FROM" and opened and opened[-1] in _TAKE_FROM):
+            yield from _listed(words, at + 1)
+
+
+def _listed(words: Sequence[Token], at: int) -> Iterator[int]:
+    """A table, and those behind commas."""
+    while at < len(words):
+        while at < len(words) and words[at].word == "(":
+            at += 1
+        if at >= len(words) or not _is_name(words[at]) or words[at].word in ("SELECT", "DUAL"):
+            return
+        yield at
+        _, at = read_name(words, at)
+        if _has_alias(words, at):
+            at += 1 + (words[at].word == "AS")
+        if at >= len(words) or words[at].word != ",":
+            return
+        at += 1
+
+
+def _has_alias(words: Sequence[Token], at: int) -> bool:
+    return at < len(words) and (words[at].word == "AS" or (_is_name(words[at]) and words[at].word not in _BEHIND_TABLE))
+
+
+def _places(words: Sequence[Token]) -> Iterator[int]:
+    """Where the names of tables begin, ascending."""
+    verb = words[0].word if words else ""
+    seen_table = False
+    for at, token in enumerate(words):
+        after = at + 1
+        if token.word == "TABLE" and not seen_table and verb in ("ALTER", "CREATE") and at < 5:
+            seen_table = True
+            yield _after_skipped(words, after)
+        elif token.word == "ON" and not seen_table and verb in ("CREATE", "DROP"):
+            seen_table = True
+            yield after
+        elif token.word == "SEQUENCE" and not seen_table and at < 4:
+            seen_table = True
+            yield _after_skipped(words, after)
+        elif token.word == "REFERENCES" or (token.word == "LIKE" and verb == "CREATE" and _copies(words, at)):
+            yield after
+        elif token.word == "RENAME" and verb == "ALTER" and after < len(words) and words[after].word not in _NO_TABLE:
+            yield after + (words[after].word in ("TO", "AS", "="))
+
+
+def _copies(words: Sequence[Token], at: int) -> bool:
+    """Whether the LIKE at ``at`` is that of CREATE TABLE ... LIKE."""
+    opened = [t.text for t in words[:at]].count("(")
+    return opened == 0 or (opened == 1 and words[at - 1].text == "(")
+
+
+def _after_skipped(words: Sequence[Token], at: int) -> int:
+    while at < len(words) and words[at].word in _SKIPPED:
+        at += 1
+    return at
+
+
+def _is_name(token: Token) -> bool:
+    return token.kind in (TokenKind.NAME, TokenKind.WORD) or (token.kind is TokenKind.STRING and token.text.startswith('"'))
+
+
+def with_plain_columns(subject: Subject) -> tuple[Subject, tuple[str, ...]]:
+    """``subject`` with its STORED generated columns as plain ones, which rows write, and what that loses."""
+    losses = tuple(
+        f"{t.schema}.{t.name}: column {c.name} is not computed by the target, which refuses its expression; it gets the upstream's values"
+        for t in subject.after
+        for c in t.info.columns
+        if c.generated_stored
+    )
+    after = tuple(
+        replace(
+            t,
+            info=replace(
+                t.info,
+                columns=tuple(replace(c, generated_expr="", generated_stored=False) if c.generated_stored else c for c in t.info.columns),
+            ),
+        )
+        for t in subject.after
+    )
+    return replace(subject, after=after), losses

@@ -10,11 +10,9 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import altered_by
-from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
-from pyspark_tidb_binlog.sinks.mysql.ddl.routed_text import routed_text
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, rewrite, statements_of, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, rewrite, routed_text, statements_of, subject_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.routing.routes import Routes, TargetName
