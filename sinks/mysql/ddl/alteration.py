@@ -36,6 +36,7 @@ from pyspark_tidb_binlog.schemas.table_changes import (
 )
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, ColumnType, IndexInfo, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import (
     charset_option,
     column_definition,
@@ -49,7 +50,6 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import (
     set_default,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.exactness import differs
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, tzinfo
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_string
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.zone import (
     Converted,
     Zone,

@@ -17,28 +17,14 @@ from pyspark_tidb_binlog.schemas.table_changes import AddKey, DropKey, ModifyKey
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, IndexColumn, IndexInfo, TableInfo
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Alteration
+from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import Judged, same_name, sql_kind
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import gone_partitions, limit_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.present import UNSEEN, MissingChange, Presence, has_key
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, partition_bounds, take_names, take_snapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, same_name
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_whole
 from pyspark_tidb_binlog.sinks.mysql.target import Target
-
-_MOVES = frozenset({JobEffect.EXCHANGES, JobEffect.RENAMES})
-"""Not idempotent, and the structure may look the same before and after."""
-
-_EMPTIES = frozenset({JobEffect.EMPTIES, JobEffect.EMPTIES_PARTITION})
-"""No rows were written since, so these have run, or need not run, if what they truncate is empty."""
-
-_OF_PARTITIONS = frozenset({JobEffect.DROPS_PARTITION, JobEffect.DIVIDES})
-"""A target's table without partitions looks as these leave it, and has its rows still."""
-
-_NOT_BY_STRUCTURE = frozenset({*_MOVES, *_EMPTIES, *_OF_PARTITIONS, JobEffect.MAKES, JobEffect.DROPS, JobEffect.RESTORES})
-"""A second DROP drops what is left; a second CREATE reports what is there, which is compared then."""
-
-_DIVIDES = frozenset({JobType.REORGANIZE_PARTITION, JobType.ALTER_PARTITIONING})
-"""They may leave the names of the partitions as they are and give them other bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +53,7 @@ def snapshot_of(session: Target, subject: Subject) -> SchemaSnapshot:
 
 def shows(session: Target, subject: Subject, dialect: Dialect) -> bool:
     """Whether the target already has all changes of the job, whatever the reason for which it refused the statement."""
-    if subject.job.kind.effect in _NOT_BY_STRUCTURE:
+    if sql_kind(subject.job).judged is not Judged.CHANGES:
         return False
     found = tuple(compared(session, subject, dialect))
     return bool(found) and not any(found)
@@ -90,28 +76,27 @@ class ExecutionCheck:
         Raises:
             ApplyError: it cannot be determined.
         """
-        kind, effect = self._subject.job.type, self._subject.job.kind.effect
-        if kind == JobType.SCHEMA_CHARSET:
-            return False  # a second time it does the same
-        if effect is JobEffect.DROPS:
-            return self._gone(now)
-        if effect in _MOVES:
-            return self._moved(earlier, now)
-        if effect is JobEffect.RESTORES and not earlier.was_refused_before:
-            # With the columns that the target had. After a refusal a person may have made it: then it must have the upstream's.
-            return any(not earlier.snapshot.holds(t.schema, t.name) and now.holds(t.schema, t.name) for t in self._subject.after)
-        if earlier.snapshot.same_as(now) or (effect is JobEffect.MAKES and (earlier.was_refused_before or self._stood(earlier.snapshot))):
+        judged, before = sql_kind(self._subject.job).judged, earlier.snapshot
+        match judged:
+            case Judged.AGAIN:
+                return False
+            case Judged.GONE:
+                return self._gone(now)
+            case Judged.MOVED:
+                return self._moved(earlier, now)
+            case Judged.RESTORED if not earlier.was_refused_before:
+                # With the columns that the target had. After a refusal a person may have made it: then it must have the upstream's.
+                return any(not before.holds(t.schema, t.name) and now.holds(t.schema, t.name) for t in self._subject.after)
+        if before.same_as(now) or (judged is Judged.MADE and (earlier.was_refused_before or self._stood(before))):
             return False
-        if effect in _EMPTIES:
+        if judged is Judged.EMPTIED:
             return self._emptied()
-        if effect is JobEffect.DROPS_PARTITION:
-            return self._dropped(earlier.snapshot, now)
+        if judged is Judged.PARTITIONS_GONE:
+            return self._dropped(before, now)
         found = [lack for lack in compared(self._session, self._subject, self._dialect) if lack is None or lack.kind != UNSEEN.kind]
-        if not found and kind in _DIVIDES:
-            return False  # the names are as before and the bounds are not compared; a second time it does the same
         if not found:
             # After a refusal an operator may have changed anything, and running this again is harmless.
-            return not earlier.was_refused_before
+            return judged is not Judged.DIVIDED and not earlier.was_refused_before
         return not any(found)
 
     def _gone(self, now: SchemaSnapshot) -> bool:

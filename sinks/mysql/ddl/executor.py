@@ -44,7 +44,6 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import (
     keys_of,
     null_fills,
 )
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Rewritten
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, zone_setting
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
     DONE,
@@ -70,6 +69,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
+from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import Judged, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, holds_other_rows, instead_of, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.present import Presence
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import (
@@ -84,9 +84,10 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import (
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, of_another_kind, other_values, way_out
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of, with_plain_columns
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import declare
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names, keeping_padding
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import statements_of, subject_of, with_plain_columns
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
 from pyspark_tidb_binlog.sinks.mysql.ddl.zone import converted_otherwise
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
@@ -100,11 +101,8 @@ from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 _log = logging.getLogger(__name__)
 
-_EXISTS_DATABASE = 1007
 _CANNOT_COMPUTE = frozenset({1901, 3102, 3763})
 """The server does not let a generated column depend on this: MariaDB 10.11 a STORED one on a CHAR, whose blanks depend on the session."""
-_GONE = frozenset({1008, 1051, 4091, 4092, 1049})
-"""No such database, table, sequence or view: a DROP has nothing left to do."""
 
 
 def why_not_restored(job: Job, flavour: Flavour) -> str:
@@ -536,10 +534,9 @@ class _Run:
         job, subject = self._subject.job, self._subject
         if self._handed_over is not None and self._handed_over.already_so(error, made):
             return True
-        if job.kind.effect is JobEffect.DROPS:
-            return error.errno in _GONE
-        if job.type == JobType.CREATE_SCHEMA:
-            return error.errno == _EXISTS_DATABASE
+        kind = sql_kind(job)
+        if error.errno in kind.already_so:
+            return True
         if made is not None and error.errno == EXISTS_TABLE:
             return not self._in_the_way(made)
         return shows(self._session, subject, self._dialect) and not of_another_kind(self._session, subject)
@@ -596,7 +593,7 @@ class _Run:
         return DdlOutcome(state, "policy", sql, (self._frozen_words(state, sql),))
 
     def _write_intent(self, sql: str, snapshot: SchemaSnapshot) -> None:
-        kept = NOTHING_KEPT if self._subject.job.kind.effect is JobEffect.DROPS else snapshot
+        kept = NOTHING_KEPT if sql_kind(self._subject.job).judged is Judged.GONE else snapshot
         self._row.write_intent(sql, kept.to_json())
 
     def _finish(self, outcome: DdlOutcome) -> DdlOutcome:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, On
+from pyspark_tidb_binlog.schemas.ddl_jobs import On
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
@@ -19,17 +19,18 @@ from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, alter_table, altered_by, by_changes
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Rewritten
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import clock_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import INTENT, REFUSED
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import EarlierTry, ExecutionCheck, snapshot_of, unlike
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import why_not_restored
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm, Outcomes
+from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import Judged, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import holds_other_rows, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.present import Presence
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, partition_method
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of, keeping_padding
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, statements_of, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
 from pyspark_tidb_binlog.sinks.mysql.target import Target
@@ -41,7 +42,7 @@ _READ_ONLY_TRANSACTION = 1792
 """MariaDB's answer to a DDL that it has parsed without an error, in the caller's transaction."""
 _SAYS_NOTHING = frozenset({1044, 1046, 1049, 1142, 1143, 1146, 1227, 1295, 1356, 1461, 4031, _READ_ONLY_TRANSACTION})
 """Rights are judged elsewhere, names change until then, and some statements cannot be prepared."""
-_NEEDS_NOTHING = frozenset({JobEffect.MAKES, JobEffect.DROPS, JobEffect.RESTORES})
+_NEEDS_NOTHING = frozenset({Judged.MADE, Judged.GONE, Judged.RESTORED})
 """Their tables need not be there."""
 
 Place = tuple[str, str]
@@ -176,7 +177,7 @@ class _Look:
         subject, seen = self._subject, self._seen
         if subject.schema and subject.job.kind.on is not On.DATABASE and subject.schema.lower() not in seen.databases:
             return f"the target has no database {subject.schema}"
-        if subject.job.kind.on is not On.DATABASE and subject.job.kind.effect not in _NEEDS_NOTHING:
+        if subject.job.kind.on is not On.DATABASE and sql_kind(subject.job).judged not in _NEEDS_NOTHING:
             lacking = [t for t in subject.before if (t.schema.lower(), t.name.lower()) not in seen.tables]
             return f"the target has no table {lacking[0].schema}.{lacking[0].name}" if lacking else ""
         if subject.job.type == JobType.RECOVER_TABLE and any((t.schema.lower(), t.name.lower()) in seen.tables for t in subject.after):

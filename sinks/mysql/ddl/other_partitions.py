@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, PartitionDef, PartitionType, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_names
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 

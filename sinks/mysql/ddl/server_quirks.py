@@ -16,8 +16,8 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_string
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import Job, JobType, TableAt
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import UPSTREAM_DEFAULT, Dialect, is_text_or_words
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables, read_whole
 from pyspark_tidb_binlog.sinks.mysql.target import Target

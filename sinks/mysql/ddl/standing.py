@@ -21,8 +21,8 @@ from pyspark_tidb_binlog.schemas.history import Job, JobType, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import filling
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import origin_literal
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_text, match_condition, table_name
 from pyspark_tidb_binlog.sinks.mysql.exactness import OTHER_KIND, changed
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables

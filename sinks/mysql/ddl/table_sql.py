@@ -32,8 +32,8 @@ from pyspark_tidb_binlog.schemas.tableinfo import (
     ReferentialAction,
     TableInfo,
 )
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Losses, Rewritten, plain_strings
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect, charset_text, is_text_or_words
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Losses, Rewritten, plain_strings
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes, table_name
 
 _ZEROFILL = 1 << 6

@@ -26,9 +26,9 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, tokenize
 from pyspark_tidb_binlog.schemas.events import moment_of
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import boundaries
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import UTC_SINCE
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import boundaries
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes, is_text, table_name
 
 _FIRST, _LAST = datetime(1970, 1, 1), datetime(2038, 1, 20)

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, significant, text_of, tokenize
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost, RetryableApplyError
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Losses, quote_reserved, without_conditions, words
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Losses, quote_reserved, without_conditions, without_features, words
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, connection_lost, read_only
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, retried, run_retried

@@ -7,9 +7,9 @@ import pytest
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import alter_table, altered_by
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_definition
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import subject_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
 

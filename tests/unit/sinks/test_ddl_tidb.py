@@ -6,8 +6,8 @@ import pytest
 
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import altered_by, by_changes, by_text
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import subject_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import INT, column, database, history, job, table
 from tests.unit.sinks.test_ddl_text import rewritten
@@ -75,9 +75,9 @@ def test_placement_belongs_to_the_upstream(text: str, wanted: str) -> None:
 
 
 def test_databases_lose_their_policy_too() -> None:
-    assert tidb("CREATE DATABASE `d` /*T![placement] PLACEMENT POLICY = `p` */;", 1) == "CREATE DATABASE `d`"
-    assert tidb("ALTER DATABASE `d` /*T![placement] PLACEMENT POLICY = `p` */;", 26) == ""
-    assert tidb("ALTER DATABASE `d` CHARACTER SET = utf8mb4;", 26) == "ALTER DATABASE `d` CHARACTER SET = utf8mb4"
+    wanted = "DATABASE `d` CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin"
+    assert tidb("CREATE DATABASE `d` /*T![placement] PLACEMENT POLICY = `p` */;", 1) == f"CREATE {wanted}"
+    assert tidb("ALTER DATABASE `d` CHARACTER SET = utf8mb4 /*T![placement] PLACEMENT POLICY = `p` */;", 26) == f"ALTER {wanted}"
 
 
 @pytest.mark.shows("ddl options of TiDB")

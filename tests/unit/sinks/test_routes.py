@@ -11,8 +11,10 @@ from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import altered_by
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
+from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import rewrite, statements_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, rewrite, routed_text, statements_of, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import routed_text
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.routing.routes import Routes, TargetName
