@@ -70,7 +70,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
 from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import Judged, sql_kind, statements_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, holds_other_rows, instead_of, on_single_partitions
+from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, instead_of, scattered
 from pyspark_tidb_binlog.sinks.mysql.ddl.present import Presence
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import (
     cannot_index,
@@ -82,7 +82,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import (
     rebuild_by_hand,
     rebuilds,
 )
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, of_another_kind, other_values, way_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of, with_plain_columns
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import declare
@@ -236,7 +236,7 @@ class _Run:
             return self._finish(self._pass_by("filter", self._subject.given.why))
         if by_changes(self._subject, self._dialect):
             return self._run_changes(record)
-        scattered = self._scattered()
+        elsewhere = scattered(self._session, self._subject)
         texts = self._statements()
         if self._subject.job.kind.effect is JobEffect.RENAMES and not _sql(texts):
             _log.info("DDL at commit_ts %d needs no statement: the names are the same at the target", self._step.commit_ts)
@@ -247,18 +247,18 @@ class _Run:
         now = self._snapshot()
         earlier = _earlier(record)
         judge = ExecutionCheck(self._session, self._step, self._subject, self._dialect, table_of(self._config))
-        if earlier is not None and not scattered and judge.has_run(earlier, now):
+        if earlier is not None and not elsewhere and judge.has_run(earlier, now):
             losses = (*_losses(texts), *self._other_values(), *(loss for text in texts for loss in self._declare(text.then)))
             return self._finish(DdlOutcome(DONE, "found", self._step.query, losses))
         if earlier is None and self._handed_over and not self._never and (found := self._by_another(texts)):
             return found
         if earlier is None or earlier.refused:
-            now = now if scattered else self._rebuilt(now)
+            now = now if elsewhere else self._rebuilt(now)
             self._write_intent(_sql(texts), now)
         else:
             self._unfinished = earlier.snapshot
         self._point("after-ddl-intent")
-        why = ("partition", scattered) if scattered else self._why_not()
+        why = ("partition", elsewhere) if elsewhere else self._why_not()
         outcome = self._pass_by(*why) if why else self._execute(texts, now)
         self._point("after-ddl")
         return self._finish(outcome)
@@ -392,13 +392,6 @@ class _Run:
             return ()
         restored = not self._step.early and self._step.query != self._subject.job.query
         return statements_of(self._clock.subject, self._dialect, restored=restored)
-
-    def _scattered(self) -> str:
-        """Why the partitions that the job truncates or exchanges hold other rows on the target; empty if they do not, or for other jobs."""
-        old = self._subject.old
-        if old is None or self._dialect.flavour is Flavour.TIDB or not on_single_partitions(self._subject):
-            return ""
-        return holds_other_rows(self._subject, partition_method(self._session, old.schema, old.name))
 
     def _snapshot(self) -> SchemaSnapshot:
         return snapshot_of(self._session, self._subject)

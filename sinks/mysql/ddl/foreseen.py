@@ -25,9 +25,9 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import EarlierTry, Exec
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import why_not_restored
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm, Outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import Judged, sql_kind, statements_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import holds_other_rows, on_single_partitions
+from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import scattered
 from pyspark_tidb_binlog.sinks.mysql.ddl.present import Presence
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, partition_method
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of, keeping_padding
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
@@ -167,10 +167,7 @@ class _Look:
             return why
         if subject.given.form is DdlForm.REFUSED:
             return subject.given.why
-        old = subject.old
-        if old is not None and self._dialect.flavour is not Flavour.TIDB and on_single_partitions(subject):
-            return holds_other_rows(subject, partition_method(self._session, old.schema, old.name))
-        return ""
+        return scattered(self._session, subject)
 
     def _why_not_here(self) -> str:
         """What the target lacks for it, or has in its way."""
@@ -281,7 +278,7 @@ def begun(session: Target, waiting: WaitingDdls, config: ApplyConfig, cluster_id
             continue
         subject = subject_of(step, waiting.history, waiting.refused, Routes.of(config))
         dialect = keeping_padding(session, dialect_of(session, config), subject.before)
-        if subject.given.form is DdlForm.NOTHING or (dialect.flavour is not Flavour.TIDB and _scattered(session, subject)):
+        if subject.given.form is DdlForm.NOTHING or scattered(session, subject):
             continue
         earlier = EarlierTry(state == REFUSED, bool(json.loads(tries or "[]")), SchemaSnapshot.from_json(picture))
         where = f"DDL of job {step.job.id} on {subject.label}"
@@ -300,12 +297,3 @@ def _has_run(session: Target, step: DdlStep, subject: Subject, dialect: Dialect,
     altered, old = altered_by(subject, dialect), subject.old
     there = read_whole(session, old.schema, old.name) if old else None
     return altered is not None and there is not None and not altered.clauses(Presence(altered, there).missing())
-
-
-def _scattered(session: Target, subject: Subject) -> bool:
-    old = subject.old
-    return (
-        old is not None
-        and on_single_partitions(subject)
-        and bool(holds_other_rows(subject, partition_method(session, old.schema, old.name)))
-    )
