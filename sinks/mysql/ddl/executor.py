@@ -69,7 +69,6 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
-from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import Judged, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, instead_of, scattered
 from pyspark_tidb_binlog.sinks.mysql.ddl.present import Presence
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import (
@@ -83,6 +82,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import (
     rebuilds,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty
+from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, of_another_kind, other_values, way_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of, with_plain_columns
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import declare
