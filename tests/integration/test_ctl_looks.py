@@ -16,6 +16,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryCl
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods
 from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_FOUND, HttpRequest, HttpResponse, json_answer
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
+from pyspark_tidb_binlog.jobs.check.recorded_findings import read_table
 from pyspark_tidb_binlog.jobs.ctl import main
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, as_json
@@ -24,7 +25,6 @@ from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow
 from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
-from pyspark_tidb_binlog.sinks.delta.plain_read import read_table
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import column, database, history, job, steps_of, table
 from tests.support.ddl_target import MARKS, apply, ddl_session

@@ -6,8 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.pump_client.clock import WallClock
-from pyspark_tidb_binlog.binlog_source.pump_client.connection import CallCounters, PumpConnection, write_group
-from pyspark_tidb_binlog.binlog_source.pump_client.prewrites import PrewriteWriter
+from pyspark_tidb_binlog.binlog_source.pump_client.connection import CallCounters, PrewriteWriter, PumpConnection, write_group
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import WriteFailed
 from tests.support.fakes.pump_world import Wire, World, fails
 
