@@ -114,9 +114,7 @@ class Upstream(UpstreamState):
         self.pumps.close()
 
     def __enter__(self) -> "Upstream":
-        """The upstream itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close it."""
         self.close()

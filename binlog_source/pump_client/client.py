@@ -183,11 +183,9 @@ class PumpClient:
             thread.join()
 
     def __enter__(self) -> "PumpClient":
-        """The client itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close it."""
         self.close()
 
     def _try_in_turn(self, attempts: _Attempts) -> PumpHandle | None:

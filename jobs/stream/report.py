@@ -85,7 +85,6 @@ class Progress:
     """Since when no batch was applied. Idle Pumps promise something every few seconds, so it is small while nothing is held back."""
 
     def __str__(self) -> str:
-        """One line."""
         return render_line(self)
 
 

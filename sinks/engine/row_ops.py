@@ -63,7 +63,6 @@ class TableOps:
     """The row events, from which an old image can be read under another table info; None if there are none."""
 
     def __len__(self) -> int:
-        """Number of operations."""
         return len(self.places)
 
     def old_under(self, writer: TableAt, chosen: Indexes) -> pa.RecordBatch:
@@ -83,7 +82,6 @@ class RowBatch:
     """Of each operation, by its place; ascending."""
 
     def __len__(self) -> int:
-        """Number of operations."""
         return len(self.commit_ts)
 
     @property

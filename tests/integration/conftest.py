@@ -26,7 +26,6 @@ def service() -> Iterator[ClusterService]:
 
 @pytest.fixture
 def registry(service: ClusterService) -> Iterator[RegistryClient]:
-    """A client of ``service``."""
     made = RegistryClient(service.url)
     yield made
     made.close()

@@ -55,7 +55,6 @@ class Pairs:
     over_restarts: int = 0
 
     def __str__(self) -> str:
-        """For people."""
         return f"{self.all} pairs, {self.over_batches} over two batches or more, {self.over_restarts} over a restart"
 
 

@@ -178,7 +178,6 @@ class DrainedHalf:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """Stop everything."""
         self._closing.__exit__(*error)
 
     def control(self, command: str, state: str) -> None:

@@ -20,7 +20,6 @@ class SmallDisk:
         self._filler = path / "filler"
 
     def __enter__(self) -> "SmallDisk":
-        """Mount it."""
         self.path.mkdir()
         if os.geteuid() != 0:
             pytest.skip("only root can mount the small disk that is to be full")
