@@ -36,15 +36,12 @@ class Topic(Protocol):
 
     def begin(self) -> int:
         """The offset of the first message that the brokers still hold."""
-        ...
 
     def end(self) -> int:
         """The offset after the last message."""
-        ...
 
     def read(self, begin: int, end: int) -> Sequence[bytes]:
         """The messages with these offsets; those that the brokers have deleted are left out."""
-        ...
 
     def send(self, messages: Sequence[bytes]) -> None:
         """Append ``messages`` in their order; acknowledged by all replicas when it returns.
@@ -52,16 +49,13 @@ class Topic(Protocol):
         Raises:
             ApplyError: it failed; a leading part of ``messages`` may be there all the same.
         """
-        ...
 
     @property
     def waiting_for(self) -> object | None:
         """The transient error that is being retried."""
-        ...
 
     def close(self) -> None:
         """Release connections; safe to call twice."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

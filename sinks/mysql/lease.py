@@ -49,7 +49,6 @@ class HasLease(Protocol):
     @property
     def lease(self) -> Lease:
         """The lease of this life."""
-        ...
 
 
 def lease_of(target: object) -> Lease:

@@ -50,7 +50,6 @@ class Queries(Protocol):
 
     def query(self, sql: str, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         """Run a statement and return its result set."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from tests.support.fakes.memory_sink import Memory, MemorySink
 from tests.support.fakes.memory_topic import MemoryTopic
 from tests.support.lake_rows import ledger_of, net_rows
 from tests.support.message_rows import rows_of_pb, rows_of_secondary
+from tests.support.target_rows import run_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -160,9 +161,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
         return
     server: PrivateMariaDB = request.getfixturevalue("mariadb")
     yield Relayed(server, tmp_path) if request.param == "relayed" else InMariaDB(server) if request.param == "mariadb" else InRows(server)
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"DROP DATABASE IF EXISTS {SCHEMA}")
-        cursor.execute("DROP DATABASE IF EXISTS sunk")
+    run_sql(server, f"DROP DATABASE IF EXISTS {SCHEMA}", "DROP DATABASE IF EXISTS sunk")
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from pyspark_tidb_binlog.sinks.engine import late_record
 from tests.support.eventually import eventually
 from tests.support.ring import CHANNEL, MARK_TABLE, DrainedHalf, Half, is_marked
 from tests.support.row_binlog import ROW_BINLOG, Transaction
+from tests.support.target_rows import run_sql
 
 pytestmark = [
     pytest.mark.usefixtures("no_history_lag"),
@@ -43,9 +44,7 @@ def servers() -> Iterator[tuple[PrivateMariaDB, PrivateMariaDB]]:
 
 def empty(servers: tuple[PrivateMariaDB, PrivateMariaDB]) -> None:
     for server in servers:
-        with server.connect() as connection, connection.cursor() as cursor:
-            for name in ("shop", "retl", "tidb_binlog"):
-                cursor.execute(f"DROP DATABASE IF EXISTS {name}")
+        run_sql(server, *(f"DROP DATABASE IF EXISTS {name}" for name in ("shop", "retl", "tidb_binlog")))
 
 
 @pytest.fixture
@@ -67,10 +66,12 @@ def drained(
     a, b = servers
     empty(servers)
     for server in servers:
-        with server.connect() as connection, connection.cursor() as cursor:
-            cursor.execute("CREATE DATABASE shop")
-            cursor.execute("CREATE TABLE shop.item (id BIGINT PRIMARY KEY, v INT, name VARCHAR(20))")
-            cursor.execute("CREATE TABLE shop.pair (a INT, b VARCHAR(10), v INT, PRIMARY KEY (a, b))")
+        run_sql(
+            server,
+            "CREATE DATABASE shop",
+            "CREATE TABLE shop.item (id BIGINT PRIMARY KEY, v INT, name VARCHAR(20))",
+            "CREATE TABLE shop.pair (a INT, b VARCHAR(10), v INT, PRIMARY KEY (a, b))",
+        )
     there = DrainedHalf(spark, a, b, (ITEM, PAIR), tmp_path / "there", lease_timeout=LEASE, **IN_PARTS)
     back = DrainedHalf(spark.newSession(), b, a, (ITEM, PAIR), tmp_path / "back", lease_timeout=LEASE, **BY_ROW)
     with there, back:
@@ -158,9 +159,7 @@ def settled(drained: tuple[DrainedHalf, DrainedHalf], servers: tuple[PrivateMari
 
 def recorded(server: PrivateMariaDB) -> int:
     """The commit_ts of the record at this target."""
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
-        ((text,),) = cursor.fetchall()
+    ((text,),) = run_sql(server, "SELECT checkPoint FROM tidb_binlog.checkpoint")
     return int(json.loads(text)["commitTS"])
 
 
