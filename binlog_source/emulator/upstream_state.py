@@ -8,19 +8,19 @@ import time
 from collections.abc import Callable, Sequence
 
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
-from pyspark_tidb_binlog.binlog_source.emulator.commit_faults import Faults, FaultyWriter
 from pyspark_tidb_binlog.binlog_source.emulator.meta import MetaChange
 from pyspark_tidb_binlog.binlog_source.emulator.mvcc import Mvcc
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Json
 from pyspark_tidb_binlog.binlog_source.emulator.tablestore import TableStore
-from pyspark_tidb_binlog.binlog_source.pump_client.protocol import BinlogClient
+from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 
 
 class History:
     """The jobs that ``/ddl/history`` shows."""
 
-    def __init__(self, lag: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.lag = lag
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.lag = 0.0
+        """Seconds until a job is visible."""
         self._clock = clock
         self._jobs: list[tuple[float, Json]] = []
 
@@ -41,15 +41,14 @@ class History:
 class UpstreamState:
     """The shared state of one cluster with binlog enabled."""
 
-    def __init__(self, client: BinlogClient, oracle: Oracle | None, history_lag: float, faults: Faults) -> None:
-        """``history_lag``: seconds until the history shows a DDL job."""
+    def __init__(self, client: PumpClient, oracle: Oracle | None) -> None:
         self.cluster_id = client.cluster_id
         self.oracle = oracle or Oracle()
         self.lock = threading.RLock()
         self.store = TableStore()
         self.mvcc = Mvcc()
-        self.history = History(history_lag)
-        self.pumps = FaultyWriter(client, faults)
+        self.history = History()
+        self.pumps = client
 
     def write_schema(self, changes: Sequence[MetaChange], start_ts: int, commit_ts: int) -> None:
         """Commit the schema's keys of a DDL's transaction."""

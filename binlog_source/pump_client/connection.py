@@ -32,10 +32,6 @@ Connect = Callable[[str], Transport]
 """Creates the transport to an address; must not block."""
 
 
-def ignore_sent() -> None:
-    """Ignore that a call was sent."""
-
-
 @dataclass(frozen=True, slots=True)
 class CallCounters:
     """The counters of a Pump's calls."""
@@ -73,11 +69,12 @@ class PumpConnection:
         """Send the next calls to the address that the Pump has registered."""
         self._address = address
 
-    def write(self, payloads: Sequence[bytes], sent: Callable[[], None] = ignore_sent) -> None:
-        """Write binlogs in one call and wait; ``WriteFailed`` when it failed. ``sent`` is called between sending and the answer."""
+    def write(self, payloads: Sequence[bytes]) -> None:
+        """Write binlogs in one call and wait; ``WriteFailed`` when it failed."""
         with self._borrowed() as opened:
             try:
-                _call(opened.transport, payloads, sent)
+                call = opened.transport.start(payloads[0]) if len(payloads) == 1 else opened.transport.start_many(payloads)
+                call.result()
             except WriteFailed as failure:
                 self._note(opened, failure)
                 raise
@@ -134,19 +131,13 @@ class PumpConnection:
             self._opened = None
 
 
-def _call(transport: Transport, payloads: Sequence[bytes], sent: Callable[[], None]) -> None:
-    call = transport.start(payloads[0]) if len(payloads) == 1 else transport.start_many(payloads)
-    sent()
-    call.result()
-
-
-def write_group(connection: PumpConnection, payloads: Sequence[bytes], sent: Callable[[], None] = ignore_sent) -> list[WriteFailed | None]:
+def write_group(connection: PumpConnection, payloads: Sequence[bytes]) -> list[WriteFailed | None]:
     """Write binlogs of several callers in one call. Returns the failure of each, None if it was written.
 
     If the group as a whole is too large, the binlogs are written one by one: each may be small enough.
     """
     try:
-        connection.write(payloads, sent)
+        connection.write(payloads)
     except WriteFailed as failure:
         if len(payloads) > 1 and too_large(failure):
             return [failure_of(connection, payload) for payload in payloads]
@@ -168,14 +159,8 @@ class _Group:
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
-        self.heard: list[Callable[[], None]] = []
         self.failures: list[WriteFailed | None] = []
         self.over = threading.Event()
-
-    def tell_sent(self) -> None:
-        """Notify every caller that the group was sent."""
-        for hear in self.heard:
-            hear()
 
 
 class PrewriteWriter:
@@ -192,16 +177,15 @@ class PrewriteWriter:
         self._lock = threading.Lock()
         self._group = _Group()
 
-    def write(self, payload: bytes, sent: Callable[[], None] = ignore_sent) -> None:
-        """Return when it is durable; ``WriteFailed`` when it is not. ``sent`` is called between sending and the answer."""
+    def write(self, payload: bytes) -> None:
+        """Return when it is durable; ``WriteFailed`` when it is not."""
         if not self._gather:
-            self._connection.write([payload], sent)
+            self._connection.write([payload])
             return
         with self._lock:
             group = self._group
             place = len(group.payloads)
             group.payloads.append(payload)
-            group.heard.append(sent)
         if place == 0:
             self._lead(group)
         group.over.wait()
@@ -215,7 +199,7 @@ class PrewriteWriter:
         with self._lock:
             self._group = _Group()
         try:
-            group.failures = write_group(self._connection, group.payloads, group.tell_sent)
+            group.failures = write_group(self._connection, group.payloads)
         finally:
             # whatever failed, the other callers must not wait for ever
             group.failures = group.failures or [WriteFailed("the group was not written", "CANCELLED")] * len(group.payloads)

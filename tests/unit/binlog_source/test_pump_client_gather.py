@@ -70,26 +70,19 @@ def test_a_group_that_is_too_large_goes_one_by_one(world, connection):
     assert [len(call.payloads) for call in world.calls] == [3, 1, 1, 1]
 
 
-def test_every_caller_of_a_group_hears_that_it_was_sent(world, connection):
-    prewrite_writer, heard = PrewriteWriter(connection, WallClock(), 0.05), []
-    with ThreadPoolExecutor(3) as pool:
-        for number in range(3):
-            pool.submit(prewrite_writer.write, b"x", lambda number=number: heard.append(number))
-    assert sorted(heard) == [0, 1, 2]
-
-
-def test_a_listener_that_fails_leaves_nobody_waiting(world, connection):
+def test_a_defect_leaves_nobody_waiting(world, connection):
     prewrite_writer = PrewriteWriter(connection, WallClock(), 0.05)
     both = threading.Barrier(2)
 
-    def broken():
-        raise RuntimeError("the test's hook")
+    def broken(payloads):
+        raise RuntimeError("a defect")
 
-    def write(sent):
+    def write():
         both.wait()
-        prewrite_writer.write(b"x", sent)
+        prewrite_writer.write(b"x")
 
+    world.rules = {"a:1": broken}
     with ThreadPoolExecutor(2) as pool:
-        futures = [pool.submit(write, broken), pool.submit(write, lambda: None)]
+        futures = [pool.submit(write) for _ in range(2)]
         errors = [future.exception(timeout=5) for future in futures]
     assert any(isinstance(error, RuntimeError) for error in errors)
