@@ -7,7 +7,6 @@ read from the end of the topic and not sent again. So the end of the topic must 
 consumer should skip messages that are not above the last commit_ts, as it does with a real Drainer.
 """
 
-import datetime
 import hashlib
 import logging
 from collections import Counter
@@ -71,9 +70,9 @@ class SentMessage:
         return cls(commit_ts_of(payload), hashlib.sha256(payload).digest())
 
 
-def kafka_sink(topic: Topic, settings: MessageSettings, zone: datetime.tzinfo | None = None) -> MessageSink:
-    """The sink of a stream into a topic; ``zone``: that of TIMESTAMP values, default this process's."""
-    return MessageSink(settings, SecondaryBinlogs(zone or process_zone()), TopicEnd(topic))
+def kafka_sink(topic: Topic, settings: MessageSettings) -> MessageSink:
+    """The sink of a stream into a topic. TIMESTAMP values are in the zone of this process."""
+    return MessageSink(settings, SecondaryBinlogs(process_zone()), TopicEnd(topic))
 
 
 class TopicEnd(Outlet):
