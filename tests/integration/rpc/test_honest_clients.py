@@ -11,15 +11,7 @@ from pyspark_tidb_binlog.binlog_source.rpc import http2
 from pyspark_tidb_binlog.binlog_source.rpc import inflater as inflater_module
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal, inflated, message_of
 from tests.support.eventually import eventually
-from tests.support.rpc_front import (
-    MIB,
-    PATIENCE,
-    UNLIMITED,
-    Raw,
-    Server,
-    streaming,
-    unary,
-)
+from tests.support.rpc_front import MIB, PATIENCE, UNLIMITED, Raw, Server, streaming, unary
 
 pytestmark = pytest.mark.grpc
 
