@@ -38,13 +38,6 @@ def scene(tmp_path: Path, fresh_mariadb: PrivateMariaDB) -> Iterator[Scene]:
         yield scene
 
 
-@pytest.fixture
-def gateway() -> Iterator[PushGateway]:
-    made = PushGateway()
-    yield made
-    made.server.stop(0)
-
-
 class Life(Protocol):
     """A life of the drainer, in a process or in the tests' session."""
 
