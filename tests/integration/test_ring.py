@@ -283,7 +283,7 @@ def drained(
             server,
             "CREATE DATABASE shop",
             "CREATE TABLE shop.item (id BIGINT PRIMARY KEY, v INT, name VARCHAR(20))",
-            "CREATE TABLE shop.pair (a INT, b VARCHAR(10), v INT, PRIMARY KEY (a, b))",
+            "CREATE TABLE shop.pair (a INT, b VARCHAR(10) COLLATE utf8mb4_nopad_bin, v INT, PRIMARY KEY (a, b))",
         )
     there = DrainedHalf(spark, a, b, (ITEM, PAIR), tmp_path / "there", lease_timeout=LEASE, **IN_PARTS)
     back = DrainedHalf(spark.newSession(), b, a, (ITEM, PAIR), tmp_path / "back", lease_timeout=LEASE, **BY_ROW)
