@@ -5,7 +5,7 @@ Promises: ``store`` and ``history`` are read and changed under ``lock``; the res
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.emulator.meta import MetaChange
@@ -18,15 +18,14 @@ from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 class History:
     """The jobs that ``/ddl/history`` shows."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         self.lag = 0.0
         """Seconds until a job is visible."""
-        self._clock = clock
         self._jobs: list[tuple[float, Json]] = []
 
     def add(self, job: Json) -> None:
         """Add a finished job; it becomes visible after the lag."""
-        self._jobs.append((self._clock() + self.lag, job))
+        self._jobs.append((time.monotonic() + self.lag, job))
 
     def cut(self, job_id: int) -> None:
         """Lose the jobs with lower ids."""
@@ -34,7 +33,7 @@ class History:
 
     def visible(self) -> list[Json]:
         """The jobs that are visible now."""
-        now = self._clock()
+        now = time.monotonic()
         return [job for since, job in self._jobs if since <= now]
 
 

@@ -23,7 +23,7 @@ from types import TracebackType
 from google.protobuf.message import DecodeError
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, Listing, NodeStatus, Registry
-from pyspark_tidb_binlog.binlog_source.pump_client.clock import WallClock
+from pyspark_tidb_binlog.binlog_source.pump_client.clock import Clock
 from pyspark_tidb_binlog.binlog_source.pump_client.pump_set import Dependencies, PumpHandle, PumpSet
 from pyspark_tidb_binlog.binlog_source.pump_client.retry import AfterFailure, after_failed_prewrite
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
@@ -64,7 +64,7 @@ class PumpClient:
         self._counters = Counters()
         self._dependencies = dependencies or Dependencies(
             connect=lambda address: PumpWriter(address, cluster_id, settings.write_timeout, tls=settings.tls),
-            clock=WallClock(),
+            clock=Clock(),
             chance=random.Random(),
         )
         self._clock = self._dependencies.clock

@@ -8,28 +8,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from pyspark_tidb_binlog.binlog_source.pump_client.clock import Clock
 from pyspark_tidb_binlog.binlog_source.pump_client.retry import ANSWERED, DISCONNECTED, too_large
-from pyspark_tidb_binlog.binlog_source.pump_client.writer import Pending, WriteFailed
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter, WriteFailed
 
-
-class Transport(Protocol):
-    """Calls to one address; ``PumpWriter`` is the real one."""
-
-    def start(self, payload: bytes) -> Pending:
-        """Send one binlog."""
-
-    def start_many(self, payloads: Sequence[bytes]) -> Pending:
-        """Send binlogs to be stored in this order."""
-
-    def close(self) -> None:
-        """Close the connection."""
-
-
-Connect = Callable[[str], Transport]
-"""Creates the transport to an address; must not block."""
+Connect = Callable[[str], PumpWriter]
+"""Creates the writer to an address; must not block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +27,7 @@ class CallCounters:
 
 @dataclass(slots=True)
 class _Opened:
-    transport: Transport
+    writer: PumpWriter
     address: str
     users: int = 0
     dropped: bool = False
@@ -73,7 +58,7 @@ class PumpConnection:
         """Write binlogs in one call and wait; ``WriteFailed`` when it failed."""
         with self._borrowed() as opened:
             try:
-                call = opened.transport.start(payloads[0]) if len(payloads) == 1 else opened.transport.start_many(payloads)
+                call = opened.writer.start(payloads[0]) if len(payloads) == 1 else opened.writer.start_many(payloads)
                 call.result()
             except WriteFailed as failure:
                 self._note(opened, failure)
@@ -90,7 +75,7 @@ class PumpConnection:
         with self._lock:
             self._closed = True
             if self._opened is not None:
-                self._opened.transport.close()
+                self._opened.writer.close()
                 self._opened = None
 
     def _note(self, opened: _Opened, failure: WriteFailed) -> None:
@@ -112,7 +97,7 @@ class PumpConnection:
             with self._lock:
                 opened.users -= 1
                 if opened.dropped and not opened.users:
-                    opened.transport.close()
+                    opened.writer.close()
 
     def _open(self) -> _Opened:
         if self._closed:
@@ -127,7 +112,7 @@ class PumpConnection:
         if self._opened is not None:
             self._opened.dropped = True
             if not self._opened.users:
-                self._opened.transport.close()
+                self._opened.writer.close()
             self._opened = None
 
 

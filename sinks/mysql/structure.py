@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
@@ -43,13 +43,6 @@ class PartsOutdated(ApplyError):
         """``error`` as it is, and what is not to be forgotten of the others."""
         super().__init__(str(error), error.errno, error.words, error.where)
         self.written = written
-
-
-class Queries(Protocol):
-    """The part of a session that reads."""
-
-    def query(self, sql: str, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
-        """Run a statement and return its result set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +130,7 @@ class TargetTable:
         return next((k for k in (*self.unique_keys, *self.other_keys) if k.name.lower() == name.lower()), None)
 
 
-def read_tables(session: Queries, names: Iterable[TableName]) -> dict[TableName, TargetTable]:
+def read_tables(session: Target, names: Iterable[TableName]) -> dict[TableName, TargetTable]:
     """Those of the tables and views ``names`` that the target has and shows to the account, by the names that were asked for."""
     wanted = sorted(set(names))
     found: dict[TableName, TargetTable] = {}
@@ -152,7 +145,7 @@ def read_whole(session: Target, schema: str, name: str) -> TargetTable | None:
     return _read(session, [(schema, name)], texts).get((schema, name))
 
 
-def is_absent(session: Queries, schema: str, name: str) -> bool:
+def is_absent(session: Target, schema: str, name: str) -> bool:
     """Whether the target certainly has no such table: information_schema also leaves out tables on which the account has no right.
 
     Raises:
@@ -216,7 +209,7 @@ def with_transactions(label: str) -> str:
     return f"ALTER TABLE {label} ENGINE = InnoDB"
 
 
-def _read(session: Queries, names: Sequence[TableName], texts: Sequence[str] = _TEXTS) -> dict[TableName, TargetTable]:
+def _read(session: Target, names: Sequence[TableName], texts: Sequence[str] = _TEXTS) -> dict[TableName, TargetTable]:
     selects = [text.format(n=n) for n in range(len(names)) for text in texts]
     rows = session.query(" UNION ALL ".join(selects), [part for name in names for _ in texts for part in name])
     found = {}
@@ -296,7 +289,7 @@ class Structures:
         found = {name: known[name] for name in names if name in known}
         return found if len(found) == len(set(names)) else None
 
-    def of(self, session: Queries, names: Collection[TableName]) -> dict[TableName, TargetTable]:
+    def of(self, session: Target, names: Collection[TableName]) -> dict[TableName, TargetTable]:
         """Those of ``names`` that the target has; queries only for those that are not known."""
         wanted = set(names)
         known = self._known
