@@ -156,7 +156,6 @@ class SchemaHistory:
             object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
-        """Number of jobs."""
         return len(self.jobs)
 
     def job(self, job_id: int) -> Job | None:

@@ -108,7 +108,6 @@ class Sink(Protocol):
         Raises:
             LeaseHeld: another running Drainer writes for this cluster.
         """
-        ...
 
     def defer(self, note: Callable[[int, int], None]) -> None:
         """Permit, before ``open``, that the target records the end of a step in which nothing was applied some seconds later.
@@ -132,14 +131,12 @@ class Sink(Protocol):
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """``rows`` (``ROW_EVENT``, all of ``step``) and the record of the step's end, in one commit."""
-        ...
 
     def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         """The rows of ``step`` among ``events`` but for the transactions ``skipped_ts``, by the executors, in ``events.parts`` parts.
 
         A span that an earlier life has begun with other ``skipped_ts`` is finished with these; what it has written by then stays.
         """
-        ...
 
     def apply_ddl(self, step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> DdlResult:
         """One DDL, and the record of its commit_ts.
@@ -147,32 +144,25 @@ class Sink(Protocol):
         Raises:
             DdlRefused: the target refuses it, and the policy is to stop.
         """
-        ...
 
     def silent_losses(self, history: SchemaHistory, after_version: int, upto_version: int) -> Sequence[str]:
         """What the target cannot hold of DDL jobs with a version in (after_version, upto_version] for which no statement ran, in words."""
-        ...
 
     def close(self) -> None:
         """Release the lease: nothing more is applied. Safe to call twice."""
-        ...
 
     @property
     def commit_ts(self) -> int:
         """Everything up to and including this commit_ts is in the target; 0 before ``open``."""
-        ...
 
     @property
     def target(self) -> str:
         """The identity of the target; available after ``open``. Another one after it was rebuilt."""
-        ...
 
     @property
     def lost(self) -> LeaseLost | None:
         """Why nothing more may be written; set even before a step has failed on it."""
-        ...
 
     @property
     def waiting_for(self) -> object | None:
         """The transient error of the target that is being retried; its ``str`` is for people."""
-        ...

@@ -42,14 +42,13 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded_keys
-from pyspark_tidb_binlog.sinks.mysql.inventory import Inventory, inventory_of
 from pyspark_tidb_binlog.sinks.mysql.moved_record import move_of
 from pyspark_tidb_binlog.sinks.mysql.own_tables import MADE, faults
 from pyspark_tidb_binlog.sinks.mysql.recorded_jobs import applied_at
 from pyspark_tidb_binlog.sinks.mysql.rights import Granted, WantedRights, may_write_read_only, missing_rights, read_grants, statements
 from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
-from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
+from pyspark_tidb_binlog.sinks.mysql.structure import Inventory, inventory_of, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import holds_rows, other_words
 from pyspark_tidb_binlog.sinks.mysql.target_keys import needed_key, own_keys
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations

@@ -51,29 +51,23 @@ class Outlet(Protocol):
             LeaseHeld: another process writes there.
             ApplyError: what is there does not fit the record; with ``stand`` None, anything is there beyond ``commit_ts``.
         """
-        ...
 
     def put(self, messages: Iterable[Message]) -> int:
         """Write ``messages``, ascending by commit_ts; how many row changes they hold. Durable when it returns."""
-        ...
 
     def last(self) -> LastBinlog | None:
         """The last binlog there; None: there never was one. Between ``open`` and the first ``put``."""
-        ...
 
     @property
     def place(self) -> TargetPlace:
         """The end of what was put."""
-        ...
 
     @property
     def waiting_for(self) -> object | None:
         """The transient error that is being retried."""
-        ...
 
     def close(self) -> None:
         """Release what ``open`` took; safe to call twice, or without ``open``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from tests.support.ddl_target import dying
 from tests.support.emulated_stream import EmulatedStream
 from tests.support.private_mysql import NO_PAD_BIN
+from tests.support.target_rows import run_sql
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql]
 
@@ -37,19 +39,10 @@ Query = Callable[[str], list[tuple[Any, ...]]]
 
 @pytest.fixture
 def query(mariadb: PrivateMariaDB) -> Iterator[Query]:
-    with mariadb.connect() as connection, connection.cursor() as cursor:
-
-        def ask(sql: str) -> list[tuple[Any, ...]]:
-            cursor.execute(sql)
-            found = list(cursor.fetchall())
-            connection.commit()
-            return found
-
-        for name in DATABASES:
-            ask(f"DROP DATABASE IF EXISTS {name}")
-        yield ask
-        for name in DATABASES:
-            ask(f"DROP DATABASE IF EXISTS {name}")
+    drops = [f"DROP DATABASE IF EXISTS {name}" for name in DATABASES]
+    run_sql(mariadb, *drops)
+    yield partial(run_sql, mariadb)
+    run_sql(mariadb, *drops)
 
 
 @pytest.fixture

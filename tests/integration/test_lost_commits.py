@@ -37,6 +37,7 @@ from pyspark_tidb_binlog.sinks.replay.mysql_replay import MySQLReplay
 from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
 from tests.support.crashed_site import CrashedSite, ddl_record, inserted, records
 from tests.support.ddl_jobs import INT, column, database, history, index, job, table
+from tests.support.target_rows import run_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,9 +86,7 @@ class Pair:
         self.server.restart()
 
     def query(self, sql: str) -> list[Any]:
-        with self.server.connect() as connection, connection.cursor() as cursor:
-            cursor.execute(sql)
-            return list(cursor.fetchall())
+        return run_sql(self.server, sql)
 
     def sink(self, *settings: RowSettings) -> MySQLSink:
         apply = ApplyConfig(lease_timeout=5.0, on_finding="stop", log_row_data=True)
