@@ -280,7 +280,7 @@ def test_ddls_are_recorded_and_known_to_the_next_life(world: World, opened: Call
     again.close()
     assert found.progress.commit_ts == 20
     assert all(step.job in found.applied for step in ddls())
-    assert found.refused == frozenset()
+    assert found.frozen == {}
 
 
 def test_a_second_drainer_is_refused_while_the_first_lives_and_a_closed_one_writes_nothing(

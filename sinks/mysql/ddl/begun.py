@@ -17,9 +17,9 @@ from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import altered_by, by_changes
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import INTENT, REFUSED
+from pyspark_tidb_binlog.sinks.mysql.ddl.delivery import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import EarlierTry, ExecutionCheck, snapshot_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls
-from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import holds_other_rows, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.present import Presence
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, partition_method
@@ -51,9 +51,11 @@ def begun(session: Target, waiting: WaitingDdls, config: ApplyConfig, cluster_id
         step = decided(replace(step, commit_ts=int(commit_ts), early=bool(early)), waiting.history, Selection.of(config))
         if step.decision.fate not in (DdlFate.APPLIED, DdlFate.DERIVED) or step.skip_ts in config.ignore_txn_commit_ts:
             continue
-        subject = subject_of(step, waiting.history, waiting.refused, Routes.of(config))
+        subject = subject_of(step, waiting.history, waiting.frozen, Routes.of(config))
         dialect = keeping_padding(session, dialect_of(session, config), subject.before)
-        if subject.given.form is DdlForm.NOTHING or (dialect.flavour is not Flavour.TIDB and _scattered(session, subject)):
+        if subject.given.form in (DdlForm.NOTHING, DdlForm.FROZEN) or (
+            dialect.flavour is not Flavour.TIDB and _scattered(session, subject)
+        ):
             continue
         earlier = EarlierTry(state == REFUSED, bool(json.loads(tries or "[]")), SchemaSnapshot.from_json(picture))
         where = f"DDL of job {step.job.id} on {subject.label}"

@@ -15,14 +15,14 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.sinks.engine.choice import decided
-from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, alter_table, altered_by, by_changes
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Rewritten
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import clock_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.delivery import DdlForm, Outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import why_not_restored
-from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm, Outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import holds_other_rows, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, keeping_padding
@@ -52,7 +52,7 @@ class WaitingDdls:
     after_ts: int
     history: SchemaHistory
     applied: AppliedJobs
-    refused: RefusedJobs = frozenset()
+    frozen: FrozenTables = field(default_factory=dict)
     outcomes: Outcomes = field(default_factory=dict)
     """Of earlier DDLs."""
 
@@ -90,7 +90,7 @@ def foreseen(
             continue
         if step.decision.fate is DdlFate.LEFT_OUT or step.skip_ts in config.ignore_txn_commit_ts:
             continue
-        subject = subject_of(step, waiting.history, waiting.refused, Routes.of(config), seen.outcomes)
+        subject = subject_of(step, waiting.history, waiting.frozen, Routes.of(config), seen.outcomes)
         yield from _Look(
             session, step, subject, keeping_padding(session, dialect_of(session, config), _there(subject, seen)), seen
         ).remarks()
@@ -165,7 +165,7 @@ class _Look:
             return step.decision.why
         if why := why_not_restored(step.job, self._dialect.flavour):
             return why
-        if subject.given.form is DdlForm.REFUSED:
+        if subject.given.form in (DdlForm.FROZEN, DdlForm.REFUSED):
             return subject.given.why
         old = subject.old
         if old is not None and self._dialect.flavour is not Flavour.TIDB and on_single_partitions(subject):

@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.batch import wanted, without
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.fold import fold
-from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.identity import EventColumns, row_identities
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
@@ -63,7 +63,7 @@ class MemorySink(Sink):
         if state.commit_ts is None:
             self._commit(replace(state, commit_ts=self._commit_ts, schema_version=version))
         progress = TargetProgress(self._commit_ts, True, version, None, known=state.commit_ts is not None)
-        return Opened(progress, AppliedJobs(version, state.jobs), frozenset())
+        return Opened(progress, AppliedJobs(version, state.jobs), {})
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         with clock.timed(Stage.APPLY, "write"):
@@ -78,7 +78,7 @@ class MemorySink(Sink):
     def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         return self.apply(without(events.rows_in((step.after_ts, step.upto_ts)), "commit_ts", skipped_ts), step, clock)
 
-    def apply_ddl(self, step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> DdlResult:
+    def apply_ddl(self, step: DdlStep, history: SchemaHistory, frozen: FrozenTables) -> DdlResult:
         state = self._next(self._commit_ts, step.commit_ts)
         version = max(state.schema_version, step.applied.version)
         self._commit(replace(state, commit_ts=step.commit_ts, schema_version=version, jobs=state.jobs | {step.job.id}))

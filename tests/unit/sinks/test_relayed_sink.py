@@ -30,7 +30,7 @@ class Behind:
         self.fails = False
 
     def open(self, *_: object) -> Opened:
-        return Opened(self.found, AppliedJobs(0), frozenset())
+        return Opened(self.found, AppliedJobs(0), {})
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         self.seen.append([commit_ts_of(r.payload) for r in walk(self.directory)])

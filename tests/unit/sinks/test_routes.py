@@ -11,8 +11,8 @@ from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.delivery import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive
-from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.routed_text import routed_text
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, rewrite, subject_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
