@@ -35,7 +35,7 @@ from pyspark_tidb_binlog.schemas.table_changes import (
     diff,
 )
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, ColumnType, IndexInfo, TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.delivery import DdlForm
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_form import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import (
     charset_option,

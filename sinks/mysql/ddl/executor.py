@@ -45,6 +45,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import (
     null_fills,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, zone_setting
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_form import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
     DONE,
     NOT_SYNCED,
@@ -57,7 +58,6 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
     load_outcomes,
     table_of,
 )
-from pyspark_tidb_binlog.sinks.mysql.ddl.delivery import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
     NOTHING_KEPT,
     STRUCTURE,

@@ -20,8 +20,8 @@ from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, alter_table, altered_by, by_changes
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import clock_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_form import DdlForm, Outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import INTENT, REFUSED
-from pyspark_tidb_binlog.sinks.mysql.ddl.delivery import DdlForm, Outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import EarlierTry, ExecutionCheck, snapshot_of, unlike
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import why_not_restored
 from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import Judged, sql_kind, statements_of

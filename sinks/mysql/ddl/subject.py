@@ -10,7 +10,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.engine.choice import schema_of
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.delivery import NO_OUTCOMES, DdlDelivery, DdlForm, Outcomes, given, named_by_infos
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_form import NO_OUTCOMES, DdlDelivery, DdlForm, Outcomes, given, named_by_infos
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Tokens, table_names
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
 from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes, TargetName
