@@ -35,10 +35,11 @@ def needed_key(info: TableInfo, there: TargetTable, label: str) -> str:
 
 
 def with_keys_there(info: TableInfo, there: TargetTable) -> TableInfo:
-    """``info`` without the unique keys that the target lacks: they find no row, and need not be made."""
+    """``info`` without the unique keys that the target lacks: they find no row, and need not be made. The key that images are read by stays."""
     found = {_columns(key) for key in there.unique_keys}
-    kept = (i for i in info.indexes if not (i.unique or i.primary) or frozenset(c.name.lower() for c in i.columns) in found)
-    return replace(info, indexes=tuple(kept))
+    free = (i for i in info.indexes if (i.unique or i.primary) and not (i.primary and info.is_common_handle))
+    lacking = {i.id for i in free if frozenset(c.name.lower() for c in i.columns) not in found}
+    return replace(info, indexes=tuple(i for i in info.indexes if i.id not in lacking))
 
 
 def _missing(info: TableInfo, there: TargetTable) -> list[tuple[ColumnInfo, ...]]:

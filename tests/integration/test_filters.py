@@ -235,7 +235,7 @@ def test_a_table_that_comes_in_has_no_rows_where_its_ddl_is_skipped(
     run.change(lambda txn: (txn.insert("shop.fresh", {"id": 1, "v": 1}), txn.insert("shop.item", {"id": 1, "v": 1})))
     report = run.apply()
     assert query("SELECT * FROM shop.item") == [(1, 1)] and tables_of(query, "shop") == ["item", "log"]
-    assert [f.wanted for f in report.findings if "its rows are not written" in f.words] == [1]
+    assert [f.wanted for f in report.findings if "rows of shop.fresh are not written" in f.words] == [1]
 
 
 def test_files_hold_what_passes(spark: SparkSession, tmp_path: Path) -> None:

@@ -140,8 +140,6 @@ class Alteration:
         A column is modified if its definition at the target changes: by the job, or because a key over it needs another charset there.
         """
         old, new = _public(old), _public(new)
-        if len({c.name.lower() for c in new.columns}) < len(new.columns):
-            return None  # of a frozen table, which has a column under its former name
         try:
             whole = cls(old, new, tuple(diff(old, new, query)), dialect, lacking, schema, dialect.flavour is not Flavour.MARIADB)
         except SchemaMismatch:

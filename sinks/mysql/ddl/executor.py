@@ -614,7 +614,7 @@ class _Run:
         for table_id in self._history.tables_of_job(self._step.job):
             table, at = self._history.table_at(table_id, self._step.job.version), frozen.get(table_id)
             if table is not None and at is not None and at.columns is not None and (names := unwritten(table, at)):
-                yield f"{at.schema}.{at.name}: not written from here on, as the target has no such column: {', '.join(names)}"
+                yield f"{at.schema}.{at.name}: columns not written from here on: {', '.join(names)}"
 
 
 def _earlier(record: RecordedTry | None) -> EarlierTry | None:
