@@ -32,6 +32,7 @@ from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.checked import checked
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, ensure_ddl_table, load_frozen
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
+from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.kept_columns import ensure_kept_table
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
@@ -192,6 +193,10 @@ def test_an_added_column_stays_away_and_later_ones_too_until_a_person_has_made_b
     assert losses(stream.session, CONFIG) == [words, left]
     assert stream.rows((None, {1: 2, 2: 20, 3: 7}), ({1: 1, 2: 10, 3: None}, {1: 1, 2: 11, 3: 8})) == ()
     assert stream.all() == [(1, 11), (2, 20)]
+    waiting = WaitingDdls(35, stream.history, AppliedJobs(3), stream.frozen)
+    foretold = [remark.what for remark in foreseen(stream.session, waiting, CONFIG, [("d", "t")], ["d"])]
+    assert [what.startswith("will be refused: d.t is frozen since the DDL of job 3") for what in foretold] == [True, True]
+    stream.session.rollback()
     later = stream.refuse(4)
     assert "d.t is frozen since the DDL of job 3" in later.losses[0] and later.losses[1] == f"{left}, b"
     stream.rows(({1: 2, 2: 20, 3: 7, 4: None}, {1: 2, 2: 21, 3: 7, 4: 5}), ({1: 1, 2: 11, 3: 8, 4: None}, None))
