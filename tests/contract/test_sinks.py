@@ -216,7 +216,7 @@ def write(sink: Sink, after_ts: int, upto_ts: int, *changes: Change) -> int:
 def made(sink: Sink) -> int:
     """The table is made; where the sink stands then."""
     for step in ddls():
-        sink.apply_ddl(step, HISTORY, frozenset())
+        sink.apply_ddl(step, HISTORY, {})
     write(sink, sink.commit_ts, FIRST_ROWS)
     return sink.commit_ts
 
@@ -271,7 +271,7 @@ def test_a_step_of_elsewhere_is_refused_and_changes_nothing(world: World, opened
 def test_ddls_are_recorded_and_known_to_the_next_life(world: World, opened: Callable[..., Sink]) -> None:
     sink = opened()
     for step in ddls():
-        result = sink.apply_ddl(step, HISTORY, frozenset())
+        result = sink.apply_ddl(step, HISTORY, {})
         assert (result.losses, result.freezes) == ((), False)
         assert sink.commit_ts == step.commit_ts
     sink.close()
