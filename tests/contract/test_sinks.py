@@ -272,7 +272,7 @@ def test_ddls_are_recorded_and_known_to_the_next_life(world: World, opened: Call
     sink = opened()
     for step in ddls():
         result = sink.apply_ddl(step, HISTORY, {})
-        assert (result.losses, result.freezes) == ((), False)
+        assert (result.losses, result.frozen) == ((), {})
         assert sink.commit_ts == step.commit_ts
     sink.close()
     again = world.sink()
