@@ -14,7 +14,7 @@ Called by one thread at a time, except ``close`` and the properties.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import LeaseLost
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
-from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
 
@@ -63,8 +63,7 @@ class Opened:
     progress: TargetProgress
     applied: AppliedJobs
     """The DDL jobs that were executed on it."""
-    refused: RefusedJobs
-    """The DDL jobs that were skipped or quarantined: their tables are frozen."""
+    frozen: FrozenTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +72,8 @@ class DdlResult:
 
     losses: tuple[str, ...] = ()
     """What the target cannot represent, for people."""
-    freezes: bool = False
-    """Whether it was skipped or quarantined, so that its tables are frozen."""
+    frozen: FrozenTables = field(default_factory=dict)
+    """The tables that are frozen from here on, because it was not executed."""
     fate: str = "executed"
     """In a word or two, for people."""
 
@@ -138,7 +137,7 @@ class Sink(Protocol):
         A span that an earlier life has begun with other ``skipped_ts`` is finished with these; what it has written by then stays.
         """
 
-    def apply_ddl(self, step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> DdlResult:
+    def apply_ddl(self, step: DdlStep, history: SchemaHistory, frozen: FrozenTables) -> DdlResult:
         """One DDL, and the record of its commit_ts.
 
         Raises:

@@ -593,8 +593,7 @@ class TableBuilder:
 
     def _taken(self, column: ColumnInfo, values: pa.Array) -> pa.Array:
         """``values`` with NULLs replaced by the zero value where the column of a frozen table is NOT NULL."""
-        frozen = self.table.frozen
-        if frozen is None or column.id not in frozen.narrow or not values.null_count:
+        if column.id not in self.table.narrow or not values.null_count:
             return values
         return pc.fill_null(values, pa.scalar(zero_value(column), values.type))
 

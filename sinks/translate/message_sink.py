@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
-from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
@@ -113,7 +113,7 @@ class MessageSink(Sink):
         if found is None and self._settings.from_now:
             self._require_empty()
         self._save(self._commit_ts, applied)
-        return Opened(TargetProgress(self._commit_ts, True, applied.version, None, known=found is not None), applied, frozenset())
+        return Opened(TargetProgress(self._commit_ts, True, applied.version, None, known=found is not None), applied, {})
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """Translate and write from the driver (``Sink.apply``)."""
@@ -127,7 +127,7 @@ class MessageSink(Sink):
         with clock.timed(Stage.APPLY, "write"):
             return self._write(step, messages_in_order(events, step, self._translation(step), skipped_ts))
 
-    def apply_ddl(self, step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> DdlResult:
+    def apply_ddl(self, step: DdlStep, history: SchemaHistory, frozen: FrozenTables) -> DdlResult:
         """The DDL's message (``Sink.apply_ddl``)."""
         stand = self._held()
         done = AppliedJobs(stand.schema_version, stand.early)

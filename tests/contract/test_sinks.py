@@ -28,7 +28,7 @@ from pyspark_tidb_binlog.sinks.engine.batch import wanted, without
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind, pack
 from pyspark_tidb_binlog.sinks.engine.fold import fold
-from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.identity import EventColumns, row_identities
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
@@ -88,7 +88,7 @@ class MemorySink(Sink):
         if state.commit_ts is None:
             self._commit(replace(state, commit_ts=self._commit_ts, schema_version=version))
         progress = TargetProgress(self._commit_ts, True, version, None, known=state.commit_ts is not None)
-        return Opened(progress, AppliedJobs(version, state.jobs), frozenset())
+        return Opened(progress, AppliedJobs(version, state.jobs), {})
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         with clock.timed(Stage.APPLY, "write"):
@@ -103,7 +103,7 @@ class MemorySink(Sink):
     def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         return self.apply(without(events.rows_in((step.after_ts, step.upto_ts)), "commit_ts", skipped_ts), step, clock)
 
-    def apply_ddl(self, step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> DdlResult:
+    def apply_ddl(self, step: DdlStep, history: SchemaHistory, frozen: FrozenTables) -> DdlResult:
         state = self._next(self._commit_ts, step.commit_ts)
         version = max(state.schema_version, step.applied.version)
         self._commit(replace(state, commit_ts=step.commit_ts, schema_version=version, jobs=state.jobs | {step.job.id}))
@@ -380,7 +380,7 @@ def write(sink: Sink, after_ts: int, upto_ts: int, *changes: Change) -> int:
 def made(sink: Sink) -> int:
     """The table is made; where the sink stands then."""
     for step in ddls():
-        sink.apply_ddl(step, HISTORY, frozenset())
+        sink.apply_ddl(step, HISTORY, {})
     write(sink, sink.commit_ts, FIRST_ROWS)
     return sink.commit_ts
 
@@ -435,8 +435,8 @@ def test_a_step_of_elsewhere_is_refused_and_changes_nothing(world: World, opened
 def test_ddls_are_recorded_and_known_to_the_next_life(world: World, opened: Callable[..., Sink]) -> None:
     sink = opened()
     for step in ddls():
-        result = sink.apply_ddl(step, HISTORY, frozenset())
-        assert (result.losses, result.freezes) == ((), False)
+        result = sink.apply_ddl(step, HISTORY, {})
+        assert (result.losses, result.frozen) == ((), {})
         assert sink.commit_ts == step.commit_ts
     sink.close()
     again = world.sink()
@@ -444,7 +444,7 @@ def test_ddls_are_recorded_and_known_to_the_next_life(world: World, opened: Call
     again.close()
     assert found.progress.commit_ts == 20
     assert all(step.job in found.applied for step in ddls())
-    assert found.refused == frozenset()
+    assert found.frozen == {}
 
 
 def test_a_second_drainer_is_refused_while_the_first_lives_and_a_closed_one_writes_nothing(

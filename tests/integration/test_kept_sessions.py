@@ -168,11 +168,11 @@ def test_a_sink_needs_a_connection_for_rows_and_one_for_ddls(target: TargetConfi
         try:
             sink.open(lambda identity, commit_ts: 5, lambda: HISTORY)
             for step in (create_database, create_table):
-                sink.apply_ddl(step, HISTORY, frozenset())
-            sink.apply_ddl(truncates[0], HISTORY, frozenset())
+                sink.apply_ddl(step, HISTORY, {})
+            sink.apply_ddl(truncates[0], HISTORY, {})
             before = connections(session)
             for step in truncates[1:]:
-                sink.apply_ddl(step, HISTORY, frozenset())
+                sink.apply_ddl(step, HISTORY, {})
             assert connections(session) == before
             mine = there() - others
             assert len(mine) == 3, "the third is the one that holds the lease"

@@ -252,13 +252,13 @@ def test_a_ddl_is_not_executed_before_rows_that_the_target_has_lost(pair: Pair) 
     steps = plan_steps((UPTO, 60), [DdlEvent(50, 5, "ALTER TABLE `t` DROP COLUMN `u`;", 5)], (), HISTORY, AppliedJobs(2))
     drop = next(step for step in steps if isinstance(step, DdlStep))
     with pytest.raises(ApplyError, match="was moved to 20"):
-        sink.apply_ddl(drop, HISTORY, frozenset())
+        sink.apply_ddl(drop, HISTORY, {})
     sink.close()
     again = pair.sink()
     assert again.commit_ts == AT
     again.apply(rows, step_of(rows, AT, UPTO), StageClock())
     assert sorted(pair.query("SELECT id, u FROM d.t")) == ROTATED, "the column is there still"
-    again.apply_ddl(drop, HISTORY, frozenset())
+    again.apply_ddl(drop, HISTORY, {})
     assert sorted(pair.query("SELECT * FROM d.t")) == [(i,) for i in IDS]
     again.close()
 
