@@ -47,9 +47,11 @@ _LEFT = {DROPPED: "was dropped", LOADING: "is not loaded yet; it is to be read f
 class Published:
     """All that was published, in its order."""
 
-    def __init__(self, rows: pa.Table, newest: Moment) -> None:
-        """``rows``: ``COLUMNS`` of the table ``snapshots``. ``newest``: how far mirrors have followed the ledger."""
+    def __init__(self, rows: pa.Table, newest: Moment, begin_ts: int = 0) -> None:
+        """``rows``: ``COLUMNS`` of the table ``snapshots``. ``newest``: how far mirrors have followed the ledger. ``begin_ts``: of the ledger."""
         self._followed = newest
+        self.begin_ts = begin_ts
+        """Row changes up to it are not kept; 0: all are."""
         self._rows = rows.select(COLUMNS).sort_by([("resolved_ts", "ascending"), ("number", "ascending")])
         self._ts = self._rows["resolved_ts"].to_numpy()
 

@@ -48,6 +48,11 @@ class LakeAt:
         return self._commit_ts
 
     @property
+    def begin_ts(self) -> int:
+        """Row changes up to this commit_ts are not kept; 0: all are, since the lake began."""
+        return self._published.begin_ts
+
+    @property
     def time(self) -> datetime.datetime:
         """The moment's time, in UTC."""
         return moment_of(self._commit_ts)
@@ -87,6 +92,8 @@ class LakeAt:
             ConfigError: there is no such table at the moment.
         """
         changes = self._delta("changes").where(f"commit_ts <= {self._commit_ts}")
+        if self.begin_ts:
+            changes = changes.where(f"commit_ts > {self.begin_ts} OR op = 'ddl'")
         if not name:
             return changes
         place = self._published.called(name, self._commit_ts)
@@ -167,9 +174,10 @@ class LakeNow(LakeAt):
         """
         ts, first, kept_ts = ts_of(when), self._published.first_ts, self._published.kept_ts
         if first is not None and first <= kept_ts and ts < kept_ts:
+            since = f" since {as_time(self.begin_ts)}" if self.begin_ts else ""
             raise ConfigError(
                 f"the lake {self._directory} keeps its tables from {as_time(kept_ts)} ({kept_ts}) on, so there are none at {when}; lake.changes() "
-                "has every change, and spark.delta-retention says how far back tables are kept from then on"
+                f"has every change{since}, and spark.delta-retention says how far back tables are kept from then on"
             )
         if first is None or ts < first:
             raise ConfigError(f"the lake {self._directory} has no tables before {as_time(first or 0)} ({first}), so none at {when}")
@@ -193,7 +201,7 @@ def _newest(directory: str) -> tuple[Published, int]:
         raise ConfigError(f"{directory} is no lake: there is no ledger in {directory}/changes; give the directory of syncer.to.dir")
     newest = Snapshots(directory).load()
     rows = scanned(f"{directory}/snapshots", COLUMNS, f"resolved_ts <= {state.commit_ts or 0}")
-    published = Published(rows.read_all(), newest) if rows is not None and newest is not None else None
+    published = Published(rows.read_all(), newest, state.begin_ts) if rows is not None and newest is not None else None
     if published is None or published.first_ts is None:
         raise ConfigError(
             f"no table of the lake {directory} was published yet: wait for the drainer's first snapshot; the ledger is in {directory}/changes"

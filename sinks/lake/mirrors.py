@@ -197,17 +197,17 @@ class Mirrors:
                 span = span.upto(_before(ddls, done.resolved_ts, span.upto_ts))
                 ddls = [row for row in ddls if row["commit_ts"] <= span.upto_ts]
                 with RowPieces(span.changes(NEEDED), _CHANGES, None if "://" in self._lake else self._lake) as pieces:
-                    self._one(pieces, ddls, span.upto_ts)
+                    self._one(pieces, ddls, span.upto_ts, state.begin_ts)
             elif rows.num_rows or ddls or span.upto_ts < state.commit_ts:
-                self._one(rows, ddls, span.upto_ts)
+                self._one(rows, ddls, span.upto_ts, state.begin_ts)
             if span.upto_ts >= state.commit_ts:
                 return state.commit_ts
         return None
 
-    def _one(self, rows: pa.Table | RowPieces, ddls: list[dict[str, Any]], upto_ts: int) -> None:
+    def _one(self, rows: pa.Table | RowPieces, ddls: list[dict[str, Any]], upto_ts: int, begin_ts: int) -> None:
         """A round."""
         assert self._tables is not None
-        one = Round(self._open, dict(self._tables), self._history, ddls, upto_ts)
+        one = Round(self._open, dict(self._tables), self._history, ddls, upto_ts, begin_ts)
         one.run(rows)
         jobs = one.jobs_at(upto_ts)
         if self._snapshots.moment.resolved_ts == upto_ts:

@@ -104,7 +104,12 @@ class Lake(LakeNow):
         return PastChanges(self._directory, self._published, self._commit_ts)
 
     def transaction(self, commit_ts: int) -> DataFrame:
-        """All changes of one transaction, in order."""
+        """All changes of one transaction, in order.
+
+        Raises:
+            ConfigError: the lake begins later.
+        """
+        self._past.require_known(int(commit_ts) - 1)
         return self.changes().where(f"commit_ts = {int(commit_ts)}").orderBy("seq", "schema_version")
 
     def life(self, name: str, /, **values: Any) -> DataFrame:
@@ -147,7 +152,7 @@ class Lake(LakeNow):
     def history(self, name: str) -> DataFrame:
         """Each state of each row of the table (slowly changing dimension, type 2): its columns, ``valid_from``, ``valid_to``, ``current``.
 
-        The columns are those of now. ``valid_from`` is NULL where the row was there before the lake. TRUNCATE ends all rows.
+        The columns are those of now. ``valid_from`` is NULL where the row was there before the lake, or ``begin_ts``. TRUNCATE ends all rows.
 
         Raises:
             ConfigError: there is no such table now, or rows of it went or came without row changes.
@@ -155,8 +160,9 @@ class Lake(LakeNow):
         past, place = self._past, self._published.table_at(name, self._commit_ts)
         ids, schema, version = self._ids(name), past.schema, past.version
         target = schema.table_of(place.table_id, version)
-        emptied = [j for j in past.jobs(0, self._commit_ts) if j.kind.new_table_id and j.table_id in ids]
-        told = [j for j in schema.rowless(past.jobs(0, self._commit_ts), version, ids) if j not in emptied]
+        jobs = past.jobs(self.begin_ts, self._commit_ts)
+        emptied = [j for j in jobs if j.kind.new_table_id and j.table_id in ids]
+        told = [j for j in schema.rowless(jobs, version, ids) if j not in emptied]
         if told:
             raise ConfigError(
                 f"{name} has no history: {told[0].query[:200]} at {as_time(told[0].finished_ts)} took or gave rows without row changes"
@@ -192,7 +198,8 @@ class Lake(LakeNow):
         return told_rows.withColumn("current", F.col("valid_to").isNull())
 
     def rebuilt(self, name: str) -> DataFrame:
-        """The table from its first load and the ledger alone: what ``table`` is from the mirror.
+        """The table from its first load and the ledger alone: what ``table`` is from the mirror. Rows that the ledger shows no change of, because the table
+        was loaded or is older than ``begin_ts``, are the mirror's.
 
         Raises:
             ConfigError: as ``history`` does.
@@ -306,11 +313,7 @@ class Lake(LakeNow):
             after_ts, upto_ts = int(span) - 1, int(span)
         if not after_ts < upto_ts:
             raise ConfigError(f"the span ends at {as_time(upto_ts)}, before it begins at {as_time(after_ts)}")
-        if after_ts < self._past.begin_ts:
-            raise ConfigError(
-                f"the lake {self._directory} begins at {as_time(self._past.begin_ts)} ({self._past.begin_ts}), so changes since {as_time(after_ts)} "
-                f"({after_ts}) are not known; a time is written as 2026-11-20T12:34:56, a number is a TSO"
-            )
+        self._past.require_known(after_ts)
         if upto_ts > self._commit_ts:
             raise ConfigError(
                 f"the lake {self._directory} was read up to {as_time(self._commit_ts)} ({self._commit_ts}), so changes up to {as_time(upto_ts)} are not known; "

@@ -130,7 +130,7 @@ class PastSchema:
     versions: Ints
     """The schema version before the first, and after each of them."""
     loaded: frozenset[int] | set[int] = frozenset()
-    """Tables that were there before the ledger."""
+    """Tables that were there before the row changes of the ledger."""
 
     @classmethod
     def of(cls, history: SchemaHistory, ddls: Sequence[tuple[int, int]], loaded: frozenset[int] = frozenset()) -> "PastSchema":
@@ -185,7 +185,7 @@ class PastSchema:
         return PastSchema(SchemaHistory.of(jobs.values()), self.ddl_ts, self.versions, self.loaded & table_ids)
 
     def is_loaded(self, table_id: int) -> bool:
-        """Whether the table was there before the ledger."""
+        """Whether the table may have rows that the ledger shows no change of."""
         return table_id in self.loaded
 
     def names_of(self, table_id: int, names: Sequence[str], ids: set[int]) -> list[tuple[int, int, dict[str, str]]]:

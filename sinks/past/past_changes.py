@@ -43,7 +43,8 @@ class PastChanges:
         """All definitions."""
         defined = Snapshots(self.directory).definitions()
         history = SchemaHistory.of([*defined, *(job for _, job in self._ddls)])
-        loaded = frozenset(job.table_id for job in defined)
+        older = (i for ts, job in self._ddls if ts <= self.published.begin_ts for i in history.tables_of_job(job))
+        loaded = frozenset([*older, *(job.table_id for job in defined)])
         return PastSchema.of(history, [(ts, int(job.version)) for ts, job in self._ddls], loaded)
 
     @property
@@ -56,7 +57,15 @@ class PastChanges:
         """The first moment of which the ledger has all changes since."""
         ledger = Ledger(self.directory)
         files = ledger.files() if ledger.load() is not None else []
-        return min([file.first_ts - 1 for file in files] + [self.published.first_ts or 0])
+        return max(self.published.begin_ts, min([file.first_ts - 1 for file in files] + [self.published.first_ts or 0]))
+
+    def require_known(self, after_ts: int) -> None:
+        """Raises ``ConfigError`` if the ledger does not have all changes since ``after_ts``."""
+        if after_ts < self.begin_ts:
+            raise ConfigError(
+                f"the lake {self.directory} begins at {as_time(self.begin_ts)} ({self.begin_ts}), so changes since {as_time(after_ts)} ({after_ts}) are not "
+                "known; a time is written as 2026-11-20T12:34:56, a number is a TSO"
+            )
 
     def require_same_tables(self, after_ts: int, names: Sequence[str], nets: Sequence[NetRows] = ()) -> None:
         """Raises ``ConfigError`` if one of these tables has its name from another one, which was there at ``after_ts``.
@@ -90,7 +99,8 @@ class PastChanges:
         return {i for name in names for i in self.schema.former_ids(self.published.called(name, ts).table_id)}
 
     def changes(self, after_ts: int, upto_ts: int, ids: set[int] | None, columns: Sequence[str] = NET_COLUMNS, where: str = "") -> pa.Table:
-        """The row changes of a span, in order."""
+        """The row changes of a span, in order, as far as they are kept."""
+        after_ts = max(after_ts, self.published.begin_ts)
         chosen = f" AND table_id IN ({', '.join(map(str, sorted(ids)))})" if ids is not None else ""
         span = f"op <> 'ddl' AND commit_ts > {after_ts} AND commit_ts <= {upto_ts}{chosen}{where}"
         found = scanned(f"{self.directory}/changes", columns, span)

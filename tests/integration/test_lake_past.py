@@ -15,8 +15,12 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import ACCOUNT
 from pyspark_tidb_binlog.jobs.stream.targets import sink_of
 from pyspark_tidb_binlog.lake import Lake
 from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.events import as_time, tso
+from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState
+from pyspark_tidb_binlog.sinks.lake.ledger import Ledger
 from tests.support.bank_states import TOTAL
 from tests.support.ddl_jobs import VARCHAR, column, database, index, job, table
+from tests.support.eventually import eventually
 from tests.support.golden_messages import replicate, spans_of
 from tests.support.lake_scene import KEY, LakeScene
 from tests.support.past_scene import lake_of, names, quoted
@@ -186,6 +190,54 @@ def test_a_table_that_has_taken_anothers_name_is_not_emptied(exchanged: Path, sp
         with pytest.raises(ConfigError, match="without row changes, .*recover table log"):
             ask()
     assert [tuple(r) for r in lake.diff(45, 55).collect()] == [("d", "log", None, None, None)]
+
+
+def test_a_ledger_that_keeps_some_days_says_where_it_begins(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    day = tso(86_400_000)
+    times = [1000 * day - days * day for days in (40, 35, 9, 1)]
+    scene = LakeScene(times[0] - 10)
+    scene.ddl(times[0] - 2, database(1))
+    scene.ddl(times[0] - 1, job(2, 3, ITEM))
+    for key in (1, 2, 3):
+        scene.row(times[0], 10, 2, None, item(key, f"n{key}", 10))
+    scene.row(times[1], 10, 2, item(1, "n1", 10), item(1, "n1", 11))
+    scene.row(times[2], 10, 2, item(1, "n1", 11), item(1, "n1", 12))
+    scene.row(times[3], 10, 2, item(2, "n2", 10), None)
+    sink = scene.sink(tmp_path, days=30)
+    scene.follow(sink, *times)
+
+    def shortened() -> bool:
+        sink._upkeep._wake.set()
+        return (Ledger(str(tmp_path)).load() or LakeState("", 1)).begin_ts == times[3] - 30 * day
+
+    eventually(shortened)
+    sink.close()
+    lake = Lake(spark, tmp_path)
+    assert [r["commit_ts"] for r in lake.life("d.item", id=1).collect()] == [times[2]]
+    rows = lake.history("d.item").orderBy("id", "price").collect()
+    assert [(r["id"], r["price"], r["valid_from"] is None, r["current"]) for r in rows] == [
+        (1, 11, True, False),
+        (1, 12, False, True),
+        (2, 10, True, False),
+        (3, 10, True, True),
+    ]
+    assert lake.rebuilt_differs("d.item") == (2, 0, 0)
+    assert lake.at(times[3] - 1).table("d.item").count() == 3
+    assert lake.changes().where("op <> 'ddl'").count() == 2 < lake.changes().count()
+    for ask in (
+        lambda: lake.undo((times[0], times[3])),
+        lambda: lake.diff("d.item", times[0], times[3]),
+        lambda: lake.diff(times[0], times[3]),
+        lambda: lake.transaction(times[1]),
+    ):
+        with pytest.raises(ConfigError, match=rf"begins at .* \({lake.begin_ts}\), so changes since .* are not known"):
+            ask()
+    assert lake.undo((times[2], times[3])).plan.counts[0].inserts == 1
+    for argv in (["life", "d.item", "id=1"], ["history", "d.item"], ["rebuild", "d.item"]):
+        assert command.main([*argv, "--dir", str(tmp_path)]) == 0
+        assert f"; row changes are kept since {as_time(lake.begin_ts)} UTC ({lake.begin_ts})" in capsys.readouterr().out
 
 
 ORDERS = table(20, "orders", [ID, column(2, "customer", VARCHAR), column(3, "status", VARCHAR)])
