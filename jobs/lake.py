@@ -86,7 +86,9 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     options.add_argument("--tables", metavar="DB.TABLE,...", help="of undo: only changes of these tables")
     options.add_argument("--where", metavar="SQL", help="of undo: only rows for which this condition over their columns holds")
     options.add_argument("--apply", metavar="URL", help="of undo: execute it at mysql://user:password@host:port")
-    add_switch(options, "--with-anchors", what="of undo: rows that a TRUNCATE took are those of the table just before it")
+    add_switch(
+        options, "--with-anchors", what="of undo: rows that TRUNCATE, DROP or EXCHANGE PARTITION took are read from the tables before it"
+    )
     given = options.parsed(argv)
     command, words = given.command, given.words
     if command not in COMMANDS:

@@ -17,9 +17,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, laid_out
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time, moment_of, ts_at
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published, TablePlace, readable
 from pyspark_tidb_binlog.sinks.lake.ledger import REFUSES_OLD, Ledger, scanned
@@ -28,6 +30,7 @@ from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, identity, 
 
 _GONE, _FOUND = "_tidb_gone", "_tidb_found_"
 _READ = tuple(dict.fromkeys((*NEEDED, "schema_version")))
+_OF_SEVERAL = (JobType.RENAME_TABLES, JobType.CREATE_TABLES, JobType.EXCHANGE_PARTITION)
 _FEW_BYTES = 64 << 20
 """Changes that are decoded in this process."""
 
@@ -98,7 +101,21 @@ class LakeAt:
             return changes
         place = self._published.called(name, self._commit_ts)
         same_name = (F.lower("database") == place.database.lower()) & (F.lower("table") == place.table.lower())
-        return changes.where((F.col("table_id") == place.table_id) | same_name)
+        # By names alone no file could be passed over.
+        ids = F.col("table_id").isin(sorted(self._maybe_called(place)))
+        return changes.where(ids & ((F.col("table_id") == place.table_id) | same_name))
+
+    def _maybe_called(self, place: TablePlace) -> set[int]:
+        """The tables that may ever have had the name of one, and more."""
+        published, wanted = self._published.ids_called(place), (place.database.lower(), place.table.lower())
+        rows = scanned(f"{self._directory}/changes", ("database", "table", "table_id", "job"), "op = 'ddl'")
+        jobs = [(row, Job.from_json(json.loads(row["job"]))) for row in rows.read_all().to_pylist()] if rows is not None else []
+        history, found = SchemaHistory.of(job for _, job in jobs), {place.table_id, *published}
+        for row, job in jobs:
+            # A job of several tables is a row with the name of one of them.
+            if job.type in _OF_SEVERAL or ((row["database"] or "").lower(), (row["table"] or "").lower()) == wanted:
+                found |= {row["table_id"], *history.tables_of_job(job)}
+        return found
 
     def _delta(self, path: str, version: int | None = None) -> DataFrame:
         reader = self._spark.read.format("delta")

@@ -20,6 +20,7 @@ from pyspark_tidb_binlog.sinks.lake.moments import Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER
 from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, NetRows, PastSchema, net_rows
 
+_TAKE = (JobEffect.EMPTIES, JobEffect.DROPS_PARTITION, JobEffect.EMPTIES_PARTITION, JobEffect.EXCHANGES)
 _DDL = ("commit_ts", "seq", "schema_version", "job_id", "job")
 
 
@@ -119,11 +120,10 @@ class PastChanges:
         """The net changes of a span, table by table, under the columns of a schema version."""
         return net_rows(self.changes(after_ts, upto_ts, ids), self.schema, version)
 
-    def emptied(self, after_ts: int, upto_ts: int, ids: set[int] | None) -> list[tuple[int, Job]]:
-        """The TRUNCATEs of tables that a span has, each with its commit_ts."""
-        before = self.schema.version_at(after_ts)
-        found = [(ts, job) for ts, job in self._ddls if after_ts < ts <= upto_ts and job.kind.effect is JobEffect.EMPTIES]
-        return [(ts, job) for ts, job in found if self.schema.rowless([job], before, ids) or (ids is not None and job.table_id in ids)]
+    def taking(self, after_ts: int, upto_ts: int, ids: set[int] | None) -> list[tuple[int, Job]]:
+        """The DDLs of a span that took rows of these tables, which mirrors have that are kept, each with its commit_ts."""
+        found = [(ts, job) for ts, job in self._ddls if after_ts < ts <= upto_ts and job.kind.effect in _TAKE]
+        return [(ts, job) for ts, job in found if ids is None or ids & set(self.schema.history.tables_of_job(job))]
 
     def require_images(self, after_ts: int, upto_ts: int, ids: set[int] | None, todo: str, known: Collection[int] = ()) -> None:
         """Raises ``ConfigError`` if a DDL of the span took or gave rows of these tables without row changes, but for jobs that are ``known``.

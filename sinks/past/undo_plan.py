@@ -13,15 +13,13 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.changes.change_rows import columns_of
 from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, VariantColumn, no_rows, rows_as_variants, spread
-from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.past.net_rows import Mask, NetRows, PastSchema, carried
+from pyspark_tidb_binlog.sinks.past.net_rows import Mask, NetRows
 from pyspark_tidb_binlog.sinks.past.undo_sql import SETTINGS, TableUndo
 
 UNDO = pa.schema(
@@ -128,37 +126,6 @@ class UndoPlan:
                 statements = table.statements(op)
                 if len(statements):
                     yield (op, table), statements
-
-
-def before_emptied(anchor: pa.RecordBatch, changed: Sequence[NetRows], schema: PastSchema, job: Job, version: int) -> NetRows:
-    """The rows before a span of a table that ``job`` emptied in it, none of which is there now, under the columns of ``version``.
-
-    Args:
-        anchor: the rows just before ``job``.
-        changed: what the span changed until then, under the same columns.
-        schema: the definitions.
-        job: a TRUNCATE.
-        version: the schema version of now.
-    """
-    assert job.table_info is not None
-    heirs = schema.history.table_at(job.table_info.id, job.version)
-    assert heirs is not None
-    stays, was = np.ones(len(anchor), np.bool_), list[pa.RecordBatch]()
-    for net in changed:
-        undo = TableUndo(net)
-        came = pc.value_counts(undo.rows(net.now.filter(pa.array(net.now_there)))).to_pylist()
-        left = {one["values"]: one["counts"] for one in came}
-        for place, text in enumerate(undo.rows(anchor).to_pylist() if left else ()):
-            if left.get(text, 0):
-                left[text] -= 1
-                stays[place] = False
-        was.append(net.was.filter(pa.array(net.was_there)))
-    whole = pa.Table.from_batches([anchor.filter(pa.array(stays)), *was]).combine_chunks()
-    images = whole.to_batches()[0] if whole.num_rows else anchor.slice(0, 0)
-    table = schema.table_of(*schema.end_of(heirs.table_id, int(heirs.version), version)[:1], version)
-    found = carried(images.rename_columns([c.name for c in heirs.info.target_columns()]), heirs, schema, version)
-    there = np.ones(len(found), np.bool_)
-    return NetRows(table, pa.nulls(len(found), pa.binary()), found, found, there, ~there)
 
 
 def _variants(rows: NetRows, images: pa.RecordBatch, there: Mask) -> pa.StructArray:

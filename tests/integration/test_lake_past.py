@@ -25,6 +25,7 @@ from tests.support.golden_messages import replicate, spans_of
 from tests.support.lake_scene import KEY, LakeScene
 from tests.support.past_scene import lake_of, names, quoted
 from tests.support.private_mysql import RealMariaDB
+from tests.support.taken_scene import taken_rows
 from tests.support.target_rows import rows_of, run_sql
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -238,6 +239,50 @@ def test_a_ledger_that_keeps_some_days_says_where_it_begins(
     for argv in (["life", "d.item", "id=1"], ["history", "d.item"], ["rebuild", "d.item"]):
         assert command.main([*argv, "--dir", str(tmp_path)]) == 0
         assert f"; row changes are kept since {as_time(lake.begin_ts)} UTC ({lake.begin_ts})" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def taken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    lake = tmp_path_factory.mktemp("past") / "taken"
+    taken_rows(lake)
+    return lake
+
+
+def undone_at(lake: Lake, undo: Any, name: str) -> list[tuple[Any, ...]]:
+    """The rows of a table, which must be the expected ones, after an undo."""
+    rows = {tuple(row) for row in lake.table(name).collect()}
+    for row in undo.rows().where(f"concat(database, '.', `table`) = '{name}'").orderBy("place").collect():
+        expected, restored = (tuple(v.toPython().values()) if v is not None else None for v in (row["expected"], row["restored"]))
+        if expected is not None:
+            rows.remove(expected)
+        if restored is not None:
+            assert restored[0] not in {one[0] for one in rows}
+            rows.add(restored)
+    return sorted(rows)
+
+
+def test_rows_that_a_ddl_took_come_back_from_the_tables_before_it(taken: Path, spark: SparkSession) -> None:
+    lake, names = Lake(spark, taken), ("d.parent", "d.plain", "d.log")
+    assert [sorted(map(tuple, lake.table(name).collect())) for name in names] == [
+        [(150, 11), (151, 13)],
+        [(2, 10), (3, 10), (5, 13)],
+        [(8,)],
+    ]
+    undo = lake.undo((35, 95), with_anchors=True)
+    for name in names:
+        assert undone_at(lake, undo, name) == sorted(map(tuple, lake.at(35).table(name).collect())), name
+    begun = lake.undo((25, 95), with_anchors=True)
+    assert [undone_at(lake, begun, name) for name in names] == [[], [], []]
+    one = lake.undo((55, 75), ["d.parent"], with_anchors=True)
+    assert undone_at(lake, one, "d.parent") == [(5, 11), (6, 10), (150, 11), (151, 13)]
+    for after_ts, words in ((35, "exchange partition p0"), (65, "drop partition p0")):
+        with pytest.raises(ConfigError, match=f"{words} .*--with-anchors"):
+            lake.undo((after_ts, 71), ["d.parent"])
+    # Of tables that were made in the span, an exchange has rows that the ledger has under another table.
+    with pytest.raises(ConfigError, match="exchange partition p0"):
+        lake.undo((15, 61))
+    made = lake.undo((15, 95), with_anchors=True)
+    assert [undone_at(lake, made, name) for name in names] == [[], [], []]
 
 
 ORDERS = table(20, "orders", [ID, column(2, "customer", VARCHAR), column(3, "status", VARCHAR)])
