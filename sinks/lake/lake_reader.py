@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, laid_out
-from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobType
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time, moment_of, ts_at
@@ -25,6 +25,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published, TablePlace, readable
 from pyspark_tidb_binlog.sinks.lake.ledger import REFUSES_OLD, Ledger, scanned
+from pyspark_tidb_binlog.sinks.lake.ledger_ddls import ledger_ddls
 from pyspark_tidb_binlog.sinks.lake.moments import MIRRORED, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, identity, mirror_schema, net_changes
 
@@ -107,15 +108,13 @@ class LakeAt:
 
     def _maybe_called(self, place: TablePlace) -> set[int]:
         """The tables that may ever have had the name of one, and more."""
-        published, wanted = self._published.ids_called(place), (place.database.lower(), place.table.lower())
-        rows = scanned(f"{self._directory}/changes", ("database", "table", "table_id", "job"), "op = 'ddl'")
-        jobs = [(row, Job.from_json(json.loads(row["job"]))) for row in rows.read_all().to_pylist()] if rows is not None else []
-        history, found = SchemaHistory.of(job for _, job in jobs), {place.table_id, *published}
-        for row, job in jobs:
-            # A job of several tables is a row with the name of one of them.
-            if job.type in _OF_SEVERAL or ((row["database"] or "").lower(), (row["table"] or "").lower()) == wanted:
-                found |= {row["table_id"], *history.tables_of_job(job)}
-        return found
+        wanted = [place.database.lower(), place.table.lower()]
+        # A job of several tables is a row with the name of one of them.
+        ddls = ledger_ddls(self._directory, self._commit_ts)
+        jobs = [d.job for d in ddls if d.job.type in _OF_SEVERAL or [name.lower() for name in d.name] == wanted]
+        history = SchemaHistory.of(d.job for d in ddls)
+        ids = (i for job in jobs for i in (job.table_id, *history.tables_of_job(job)))
+        return {place.table_id, *self._published.ids_called(place), *ids}
 
     def _delta(self, path: str, version: int | None = None) -> DataFrame:
         reader = self._spark.read.format("delta")

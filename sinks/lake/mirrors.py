@@ -10,7 +10,6 @@ It holds some ``PIECE_BYTES`` of rows a few times over, whatever the size of a t
 be loaded are read from the upstream (``mirror_load``), one by one, at the moment of all mirrors.
 """
 
-import json
 import logging
 import threading
 import time
@@ -25,7 +24,8 @@ from pyspark_tidb_binlog.schemas.errors import LeaseLost, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
-from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, of_ledger, scanned
+from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, of_ledger
+from pyspark_tidb_binlog.sinks.lake.ledger_ddls import ledger_ddls
 from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TableLoads, TablesThen
 from pyspark_tidb_binlog.sinks.lake.mirror_round import OpenMirrors, Round, RoundFailed, require_own_rowids
 from pyspark_tidb_binlog.sinks.lake.mirror_table import is_error
@@ -223,11 +223,9 @@ class Mirrors:
         self._open.discard(set(self._snapshots.rows(["path"])["path"].to_pylist()))
         self._tables = self._snapshots.tables()
         done = self._snapshots.moment
-        # Files without a DDL are passed over by their statistics.
-        found = scanned(self._ledger.uri, ("commit_ts", "job_id", "job"), f"op = 'ddl' AND commit_ts <= {done.resolved_ts}")
-        rows = found.read_all().to_pylist() if found is not None else []
-        known = (row for row in rows if row["commit_ts"] < done.resolved_ts or row["job_id"] in done.jobs)
-        self._history = SchemaHistory.of([*self._snapshots.definitions(), *(Job.from_json(json.loads(row["job"])) for row in known)])
+        ddls = ledger_ddls(self._lake, done.resolved_ts)
+        known = [ddl.job for ddl in ddls if ddl.commit_ts < done.resolved_ts or ddl.job.id in done.jobs]
+        self._history = SchemaHistory.of([*self._snapshots.definitions(), *known])
 
     # Loads.
 

@@ -42,7 +42,7 @@ from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeNow, ts_of
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
 from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER, hidden_column, identity
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, NetRows, differs, net_rows
+from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, NetRows, differs, in_words, net_rows
 from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
 from pyspark_tidb_binlog.sinks.past.row_life import KeyMove, RowChange, is_move, life, moves_among
 from pyspark_tidb_binlog.sinks.past.taken_rows import TableAround, with_taken
@@ -166,9 +166,7 @@ class Lake(LakeNow):
         emptied = [j for j in jobs if j.kind.new_table_id and j.table_id in ids]
         told = [j for j in schema.rowless(jobs, version, ids) if j not in emptied]
         if told:
-            raise ConfigError(
-                f"{name} has no history: {told[0].query[:200]} at {as_time(told[0].finished_ts)} took or gave rows without row changes"
-            )
+            raise ConfigError(f"{name} has no history: {in_words(told[0])} took or gave rows without row changes")
         mirror = self._delta(place.path, place.version)
         hidden = hidden_column(target.info)
         kinds = [StructField(c.name, mirror.schema[c.name].dataType) for c in target.info.target_columns()]
@@ -289,7 +287,7 @@ class Lake(LakeNow):
         for net in nets:
             if (gone := schema.end_of(net.table.table_id, int(net.table.version), past.version)[1]) is not None:
                 raise ConfigError(
-                    f"{net.table.schema}.{net.table.name} is gone since {gone.query[:200]} at {as_time(gone.finished_ts)}: its rows of then are in "
+                    f"{net.table.schema}.{net.table.name} is gone since {in_words(gone)}: its rows of then are in "
                     f'lake.at({upto_ts}).table("{net.table.schema}.{net.table.name}"); name other tables to undo their changes'
                 )
         past.require_same_tables(after_ts, tables, nets)
@@ -302,9 +300,7 @@ class Lake(LakeNow):
         past = self._past
         pairs = [(t, heir) for t, heir in past.schema.around(job) if ids is None or ids & {t.table_id, heir.table_id}]
         if past.changes(ts - 1, ts, {t.table_id for t, _ in pairs}).num_rows:
-            raise ConfigError(
-                f"the lake has no moment between {job.query[:200]} at {as_time(job.finished_ts)} and the transaction before it; {_WITHOUT_DDL}"
-            )
+            raise ConfigError(f"the lake has no moment between {in_words(job)} and the transaction before it; {_WITHOUT_DDL}")
         for table, heir in pairs:
             # A table that was emptied has no rows, and another id.
             empty = job.kind.effect is JobEffect.EMPTIES

@@ -43,6 +43,11 @@ _ALWAYS = (1 << 63) - 1
 _OF_ROWS = (On.TABLE, On.DATABASE, On.CLUSTER)
 
 
+def in_words(job: Job) -> str:
+    """A DDL, and when it was."""
+    return f"{job.query[:200].strip()} at {as_time(job.finished_ts)} ({job.finished_ts})"
+
+
 @dataclass(frozen=True, slots=True)
 class NetRows:
     """Rows of one table, which are not the same before and after."""
@@ -291,9 +296,7 @@ def carried(images: pa.RecordBatch, table: TableAt, schema: PastSchema, upto: in
             try:
                 images = moves.carried(images)
             except Unfollowed as error:
-                raise Unfollowed(
-                    f"{after.schema}.{after.name}: DDL job {job.id} ({job.query[:200]}) at {as_time(job.finished_ts)}: {error}"
-                ) from error
+                raise Unfollowed(f"{after.schema}.{after.name}: {in_words(job)}: {error}") from error
         if after.table_id != table_id:
             return carried(images, after, schema, upto)
         info = after.info
@@ -314,9 +317,10 @@ def net_rows(rows: pa.Table, schema: PastSchema, upto: int) -> Iterator[NetRows]
     ends = {i: schema.end_of(i, 0, upto) for i in np.unique(ids).tolist()}
     last_ids = np.array([ends[i][0] for i in ids.tolist()], np.int64)
     for table_id in np.unique(last_ids).tolist():
-        here = pa.array(np.flatnonzero(last_ids == table_id))
-        gone = schema.end_of(table_id, 0, upto)[1] is not None
-        yield _folded(rows.take(here).combine_chunks(), schema, schema.last_of(table_id, upto), gone=gone)
+        here, gone = last_ids == table_id, schema.end_of(table_id, 0, upto)[1] is not None
+        # Of one table they are not copied.
+        mine = rows if here.all() else rows.filter(pa.array(here))
+        yield _folded(mine.combine_chunks(), schema, schema.last_of(table_id, upto), gone=gone)
 
 
 NET_COLUMNS = ("commit_ts", "seq", "schema_version", "op", "table_id", "row_key", "before", "after")

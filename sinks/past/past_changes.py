@@ -3,7 +3,6 @@
 Promises: nothing is written. Of the ledger only files are read whose statistics do not exclude the span and the tables.
 """
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,12 +15,12 @@ from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.lake.lake_moment import Published
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, of_ledger, scanned
+from pyspark_tidb_binlog.sinks.lake.ledger_ddls import ledger_ddls
 from pyspark_tidb_binlog.sinks.lake.moments import Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER
-from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, NetRows, PastSchema, net_rows
+from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, NetRows, PastSchema, in_words, net_rows
 
 _TAKE = (JobEffect.EMPTIES, JobEffect.DROPS_PARTITION, JobEffect.EMPTIES_PARTITION, JobEffect.EXCHANGES)
-_DDL = ("commit_ts", "seq", "schema_version", "job_id", "job")
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,8 @@ class PastChanges:
 
     @cached_property
     def _ddls(self) -> list[tuple[int, Job]]:
-        """Each DDL with its commit_ts, in order. Files without one are passed over."""
-        found = scanned(f"{self.directory}/changes", _DDL, f"op = 'ddl' AND commit_ts <= {self.commit_ts}")
-        rows = found.read_all().sort_by(ORDER).to_pylist() if found is not None else []
-        return [(row["commit_ts"], Job.from_json(json.loads(row["job"]))) for row in rows]
+        """Each DDL with its commit_ts, in order."""
+        return [(ddl.commit_ts, ddl.job) for ddl in ledger_ddls(self.directory, self.commit_ts)]
 
     @cached_property
     def schema(self) -> PastSchema:
@@ -79,7 +76,7 @@ class PastChanges:
             then = self.schema.history.find(now.schema, now.name, self.schema.version_at(after_ts))
             if then is not None and then.table_id not in self.schema.former_ids(table_id):
                 jobs = self.schema.history.jobs_of_table(then.table_id, then.version, self.version)
-                since = f"since {_told(jobs[-1])} " if jobs else ""
+                since = f"since {in_words(jobs[-1])} " if jobs else ""
                 raise ConfigError(
                     f"{now.schema}.{now.name} was another table at {as_time(after_ts)} ({after_ts}): {since}the name is that of table {table_id}, before of "
                     f"{then.table_id}; give a later span, or read what was there with lake.at({after_ts})"
@@ -132,11 +129,7 @@ class PastChanges:
         """
         jobs = [job for job in self.jobs(after_ts, upto_ts) if job.id not in known]
         if jobs := self.schema.rowless(jobs, self.schema.version_at(after_ts), ids):
-            told = "; ".join(map(_told, jobs[:5]))
+            told = "; ".join(map(in_words, jobs[:5]))
             raise ConfigError(
                 f"rows went or came without row changes, which the ledger does not have: {told}{', …' * (len(jobs) > 5)}; {todo}"
             )
-
-
-def _told(job: Job) -> str:
-    return f"{job.query[:200].strip()} at {as_time(job.finished_ts)} ({job.finished_ts})"

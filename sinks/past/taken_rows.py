@@ -20,11 +20,10 @@ from pyspark_tidb_binlog.schemas.changes.change_rows import columns_of
 from pyspark_tidb_binlog.schemas.changes.variant_values import VariantColumn, laid_out, rows_as_variants
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import ConfigError
-from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LAST_SEQ
 from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER
-from pyspark_tidb_binlog.sinks.past.net_rows import NetRows, PastSchema, carried, net_rows
+from pyspark_tidb_binlog.sinks.past.net_rows import NetRows, PastSchema, carried, in_words, net_rows
 from pyspark_tidb_binlog.sinks.past.undo_sql import row_texts
 
 
@@ -67,7 +66,7 @@ def with_taken(changes: pa.Table, around: TableAround, schema: PastSchema, upto:
         places = _places(texts, row_texts(table.info.target_columns(), there.now))
         if (lost := int((places < 0).sum())) > 0:
             raise ConfigError(
-                f"{lost} changed rows of {table.schema}.{table.name} are not in the table just before {job.query[:200]} at {as_time(job.finished_ts)}: "
+                f"{lost} changed rows of {table.schema}.{table.name} are not in the table just before {in_words(job)}: "
                 "they have values that a mirror does not keep, as dates that no calendar has; give a span on one side of it"
             )
         keys = dict(zip(places.tolist(), there.keys.to_pylist(), strict=True))

@@ -45,6 +45,10 @@ _DIFFERENCE = pa.schema(
 )
 
 
+_AT_ONCE = 50_000
+"""Statements that are held together."""
+
+
 @dataclass(frozen=True, slots=True)
 class UndoCount:
     """What is done to one table."""
@@ -96,7 +100,7 @@ class UndoPlan:
         """The changes as rows (``UNDO``), in their order."""
         pieces, place = list[pa.RecordBatch](), 0
         for (op, table), statements in self._steps(flavour):
-            rows = table.net.only({"delete": table.removes, "update": table.sets, "insert": table.writes}[op])
+            rows = table.net
             absent = np.zeros(len(rows), np.bool_)
             cells = {
                 "place": pa.array(np.arange(place, place + len(rows))),
@@ -123,9 +127,10 @@ class UndoPlan:
     def _steps(self, flavour: Flavour) -> Iterator[tuple[tuple[str, TableUndo], pa.BinaryArray]]:
         for op in ("delete", "update", "insert"):
             for table in self.tables(flavour):
-                statements = table.statements(op)
-                if len(statements):
-                    yield (op, table), statements
+                at = np.flatnonzero(table.rows_of(op))
+                for begin in range(0, len(at), _AT_ONCE):
+                    some = TableUndo(table.net.only(at[begin : begin + _AT_ONCE]), flavour)
+                    yield (op, some), some.statements(op)
 
 
 def _variants(rows: NetRows, images: pa.RecordBatch, there: Mask) -> pa.StructArray:

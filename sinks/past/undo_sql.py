@@ -75,18 +75,20 @@ class TableUndo:
         """The rows that are inserted."""
         return self.net.deleted | self.moved
 
+    def rows_of(self, op: str) -> Mask:
+        """``removes`` ('delete'), ``sets`` ('update') or ``writes`` ('insert')."""
+        return {"delete": self.removes, "update": self.sets, "insert": self.writes}[op]
+
     def statements(self, op: str) -> pa.BinaryArray:
-        """The statements of ``removes`` ('delete'), ``sets`` ('update') or ``writes`` ('insert'), in the order of the rows, each with all that its row is to be."""
+        """The statements of ``rows_of(op)``, in the order of the rows, each with all that its row is to be."""
+        found = self.net.only(self.rows_of(op))
         match op:
             case "delete":
-                found = self.net.only(self.removes)
                 return self.deletes(found.now, whole=True)
             case "update":
-                found = self.net.only(self.sets)
                 return self.updates(found, whole=True)
             case _:
-                rows = self.rows(self.net.only(self.writes).was)
-                return pc.binary_join_element_wise(_bytes(self.insert_head), rows, _bytes(b""))
+                return pc.binary_join_element_wise(_bytes(self.insert_head), self.rows(found.was), _bytes(b""))
 
     @property
     def insert_head(self) -> bytes:

@@ -5,13 +5,14 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -20,12 +21,16 @@ from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.lake import ledger, mirror_round, mirror_table, mirrors, old_versions, row_pieces, upkeep
+from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSink
+from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger
+from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
 from pyspark_tidb_binlog.sinks.lake.moments import Moment
 from pyspark_tidb_binlog.sinks.lake.old_versions import OF_CHANGES, OldChanges, outlived
 from pyspark_tidb_binlog.sinks.lake.row_pieces import RowPieces, held
+from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
 from tests.support.bank_states import TOTAL, bank_changes, states_at
 from tests.support.ddl_jobs import database, job, table
 from tests.support.eventually import eventually
@@ -285,6 +290,51 @@ def test_a_ledger_that_does_not_begin_with_its_tables_sets_them_aside_without_sn
     scene.run(tmp_path)
     assert {name: state.state for name, state in published(tmp_path).items()} == {"d.t": "stale", "d.u": "mirrored"}
     assert cells_of(tmp_path, "d.u", "id") == [(7,)]
+
+
+def commit(ts: int, table_ids: Sequence[int]) -> pa.RecordBatch:
+    """A transaction with a row of each table."""
+    rows = [
+        {"op": "insert", "commit_ts": ts, "seq": n, "schema_version": 1, "table_id": i, "row_key": bytes(100), "resolved_ts": ts}
+        for n, i in enumerate(table_ids)
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=LEDGER)
+
+
+def test_a_question_reads_only_files_of_its_time_and_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten files, which are the ranges of a ledger written again: while it is answered all others are away."""
+    here, state = Ledger(str(tmp_path)), LakeState("t", 1, 1)
+    here.create(state)
+    batches = [commit(1200 + n, [*range(100, 105), *([900] if n in (13, 14) else [])]) for n in range(40)]
+    for number, batch in enumerate(batches):
+        here.commit(replace(state, number=number + 1, commit_ts=1200 + number), [batch])
+    monkeypatch.setattr(ledger, "RUN_BYTES", 3 * max(batch.nbytes for batch in batches) + 1)
+    small = sorted(here.files(), key=lambda file: file.first_ts)
+    here.commit(replace(state, number=99, commit_ts=1240), parts=here.rewritten(small, lambda: False), gone=small)
+    there = {tmp_path / "changes" / file.path for file in here.files()}
+    assert len(there) == 10 and all("/runs/" in str(path) for path in there)
+    none = pa.Table.from_pylist([], pa.schema([(name, pa.int64()) for name in COLUMNS]))
+    past = PastChanges(str(tmp_path), Published(none, Moment()), 1240)
+    for after_ts, upto_ts, ids, rows, files in (
+        (1204, 1206, None, 10, 1),
+        (1206, 1208, None, 10, 2),
+        (0, 1 << 60, {900}, 2, 1),
+        (1220, 1240, {900}, 0, 0),
+        (1230, 1239, {103}, 9, 3),
+    ):
+        read = {path for path in there if pc.any(chosen(pa.parquet.read_table(path), after_ts, upto_ts, ids)).as_py()}
+        for path in there - read:
+            path.rename(path.with_suffix(".away"))
+        found = past.changes(after_ts, upto_ts, ids, ("commit_ts", "seq", "schema_version"))
+        assert (found.num_rows, len(read)) == (rows, files)
+        for path in there - read:
+            path.with_suffix(".away").rename(path)
+
+
+def chosen(rows: pa.Table, after_ts: int, upto_ts: int, ids: set[int] | None) -> pa.ChunkedArray:
+    """Which rows a question is about."""
+    mine = pc.is_in(rows["table_id"], pa.array(sorted(ids or {*rows["table_id"].to_pylist()})))
+    return pc.and_(mine, pc.and_(pc.greater(rows["commit_ts"], after_ts), pc.less_equal(rows["commit_ts"], upto_ts)))
 
 
 @pytest.mark.parametrize("point", every_point("before-files-removal"))
