@@ -3,6 +3,7 @@
 import re
 import textwrap
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pyspark_tidb_binlog.schemas.events import as_time, tso
 from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger
 from tests.support.bank_states import TOTAL
-from tests.support.ddl_jobs import VARCHAR, column, database, index, job, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, index, job, table
 from tests.support.eventually import eventually
 from tests.support.golden_messages import replicate, spans_of
 from tests.support.lake_scene import KEY, LakeScene
@@ -239,6 +240,28 @@ def test_a_ledger_that_keeps_some_days_says_where_it_begins(
     for argv in (["life", "d.item", "id=1"], ["history", "d.item"], ["rebuild", "d.item"]):
         assert command.main([*argv, "--dir", str(tmp_path)]) == 0
         assert f"; row changes are kept since {as_time(lake.begin_ts)} UTC ({lake.begin_ts})" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("price", ["1.5", "1.50", 1.5, Decimal("1.500")])
+def test_numbers_of_a_life_are_compared_as_numbers(price: Any, spark: SparkSession, paid: Path) -> None:
+    lake = Lake(spark, paid)
+    for name in ("exact", "near"):
+        assert [r["commit_ts"] for r in lake.life("d.paid", **{name: price}).collect()] == [30, 31], name
+    assert lake.life("d.paid", exact="1,5").count() == 0
+
+
+@pytest.fixture(scope="module")
+def paid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    scene, lake = LakeScene(), tmp_path_factory.mktemp("past") / "paid"
+    exact, near = {**INT, "Tp": 246, "Flen": 10, "Decimal": 2}, {**INT, "Tp": 5, "Flen": 22, "Decimal": -1}
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(10, "paid", [ID, column(2, "exact", exact), column(3, "near", near)])))
+    first, then = ({"id": 1, "exact": text, "near": float(text)} for text in ("1.50", "2.50"))
+    scene.row(30, 10, 2, None, first)
+    scene.row(30, 10, 2, None, {**then, "id": 2})
+    scene.row(31, 10, 2, first, then)
+    scene.run(lake, 35)
+    return lake
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -13,6 +13,7 @@ from pyspark_tidb_binlog.schemas.changes.row_images import image_cells
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeAt
 from pyspark_tidb_binlog.sinks.past.net_rows import net_rows
 from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
 from pyspark_tidb_binlog.sinks.past.taken_rows import TableAround, with_taken
@@ -97,6 +98,13 @@ def test_what_was_exchanged_is_refused_also_among_tables_that_the_span_has_made(
     assert [word for job in jobs for word in ("exchange", "drop") if word in job.query] == [w for w in refused if w == "exchange"]
     later = past.schema.rowless(past.jobs(25, 95), past.schema.version_at(25), ids)
     assert [word for job in later for word in ("exchange", "drop") if word in job.query] == refused
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("d.log", {30, 31, 32}), ("d.plain", {10, 21}), ("d.parent", {20})])
+def test_the_tables_that_a_name_may_have_meant(name: str, wanted: set[int], past: PastChanges) -> None:
+    """Files without these are passed over; those of an exchange are always among them."""
+    at = LakeAt(cast(Any, None), past.directory, past.published, past.commit_ts)
+    assert at._maybe_called(past.published.called(name, past.commit_ts)) - {10, 20, 21} == wanted - {10, 20, 21}
 
 
 def test_rows_that_a_mirror_does_not_have_are_refused(past: PastChanges) -> None:
