@@ -144,7 +144,7 @@ def test_kept_moments_can_be_read_when_old_versions_have_gone(spark: SparkSessio
 
     def begins() -> bool:
         sink._upkeep._wake.set()
-        return (Ledger(str(tmp_path)).load() or LakeState("", 1)).begin_ts > kept_ts - tso(200)
+        return (Ledger(str(tmp_path)).load() or LakeState("", 1)).begin_ts > kept_ts - tso(1000)
 
     eventually(begins)
     sink.close()
