@@ -382,7 +382,7 @@ class FileConfig:
     """Binlog files, or a lake, as a target. TOML table ``[syncer.to]``."""
 
     dir: str = setting("", "directory of the files, empty = data-dir; with db-type lake, path or URI of the lake")
-    retention_time: int = setting(0, "days that a file is kept; 0 = for ever")
+    retention_time: int = setting(0, "days that a file is kept, or a row change of a lake; 0 = for ever")
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,9 +66,9 @@ class LakeScene:
     def history(self) -> SchemaHistory:
         return SchemaHistory.of(JobReader().read(self._jobs))
 
-    def sink(self, lake: Path, loads: TableLoads | None = None) -> LakeSink:
-        """A sink that has taken the lake."""
-        settings = LakeSettings(str(lake), 1, lease_timeout=1.0, selection=self._selection, mirror_interval=0.0)
+    def sink(self, lake: Path, loads: TableLoads | None = None, days: int = 0) -> LakeSink:
+        """A sink that has taken the lake. ``days``: of ``LakeSettings``."""
+        settings = LakeSettings(str(lake), 1, lease_timeout=1.0, selection=self._selection, mirror_interval=0.0, days=days)
         sink, history = LakeSink(settings, loads=loads), self.history
         opened = sink.open(lambda _, commit_ts: self._start if commit_ts is None else commit_ts, lambda: history)
         self._applied = opened.applied
