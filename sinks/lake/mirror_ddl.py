@@ -135,7 +135,7 @@ def _converted(old: ColumnInfo, new: ColumnInfo, cells: pa.Array) -> pa.Array:
             and not _of_two_bases(former, kind)
             and ColumnType.YEAR not in (old.tp, new.tp)
         ):
-            return _within(fitted(cells, wanted), new)
+            return fitted(_within(fitted(_numbers(old, cells), _number_type(new)), new), wanted)
         if is_date(old) and is_date(new) and (old.tp == ColumnType.TIMESTAMP) == (new.tp == ColumnType.TIMESTAMP):
             return _with_digits(fitted(cells, wanted), digits_of(new))
         if kind is CellKind.BYTES and not new.is_binary and (former in _NUMBERS or _is_text(old)) and old.tp != ColumnType.YEAR:
@@ -148,6 +148,16 @@ def _converted(old: ColumnInfo, new: ColumnInfo, cells: pa.Array) -> pa.Array:
     except pa.ArrowInvalid as error:
         raise Unfollowed(f"{words} some values: {error}") from error
     raise Unfollowed(f"{words} its values")
+
+
+def _numbers(column: ColumnInfo, cells: pa.Array) -> pa.Array:
+    """Cells of a column of numbers, of which a mirror may have texts."""
+    return cells.cast(_number_type(column)) if pa.types.is_string(cells.type) else cells
+
+
+def _number_type(column: ColumnInfo) -> pa.DataType:
+    """Also of a DECIMAL that has more digits than a mirror's numbers."""
+    return pa.decimal256(column.flen, digits_of(column)) if pa.types.is_string(type_of(column)) else type_of(column)
 
 
 def _of_two_bases(former: CellKind, kind: CellKind) -> bool:

@@ -183,6 +183,7 @@ def test_a_table_whose_beginning_the_ledger_lacks_is_stale(tmp_path: Path) -> No
 
 
 BIGINT, DOUBLE, DECIMAL = ({**INT, "Tp": tp, "Flen": 20, "Decimal": d} for tp, d in ((8, 0), (5, -1), (246, 2)))
+LONG, LONGER = {**DECIMAL, "Flen": 60, "Decimal": 4}, {**DECIMAL, "Flen": 65, "Decimal": 6}
 UNSIGNED, SHORT, CHAR = {**INT, "Flag": 32}, {**VARCHAR, "Flen": 3}, {**VARCHAR, "Tp": 254}
 AB, ABC, CAB = ({**VARCHAR, "Tp": 247, "Elems": list(elems)} for elems in ("ab", "abc", "cab"))
 DAY, MOMENT, SECONDS = ({**INT, "Tp": tp, "Decimal": d} for tp, d in ((10, 0), (12, 6), (12, 0)))
@@ -218,6 +219,14 @@ def rows_of(info: TableInfo, *columns: list[Any]) -> pa.RecordBatch:
         (DOUBLE, DECIMAL, 0.25, Unfollowed),
         (BINARY, {**BINARY, "Flen": 5}, b"abc", Unfollowed),
         (DECIMAL, INT, Decimal("7.50"), Unfollowed),
+        (DECIMAL, LONG, Decimal("7.50"), "7.5000"),
+        (INT, LONG, -7, "-7.0000"),
+        (LONG, LONGER, "-7.5000", "-7.500000"),
+        (LONG, DECIMAL, "7.5000", Decimal("7.50")),
+        (LONGER, LONG, "7.000001", Unfollowed),
+        (LONG, INT, "7.0000", 7),
+        (LONG, MEDIUM, "16777216.0000", Unfollowed),
+        (LONG, VARCHAR, "7.5000", "7.5000"),
         (INT, VARCHAR, -7, "-7"),
         (DOUBLE, VARCHAR, 0.1, "0.1"),
         (VARCHAR, INT, "7", Unfollowed),
