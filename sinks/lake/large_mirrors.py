@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _FILE_BYTES = 128 << 20
 """Of a file that a compaction writes. Smaller ones, and those with many removed rows, are written again."""
+REFUSED_NAMES = frozenset({"_metadata", "_tmp_metadata_row_index", "__delta_internal_row_index", "__delta_internal_is_row_deleted"})
+"""In lower case. Spark has columns of these names itself, and cannot read or write a table that has them and deletion vectors."""
 
 
 class SparkFailed(Exception):

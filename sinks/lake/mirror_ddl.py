@@ -226,8 +226,10 @@ def rows_of_partitions(info: TableInfo, names: Sequence[str]) -> str:
     """
     places = [place for place, p in enumerate(info.partitions) if p.name in names]
     if info.partition_type == PartitionType.HASH:
-        terms = _terms(info)
-        return " OR ".join(f"abs(coalesce({terms[0]}, 0) % {len(info.partitions)}) = {place}" for place in places)
+        # TiDB takes the upper half of BIGINT UNSIGNED for negative numbers.
+        term, half, whole = (f"arrow_cast({number}, 'Decimal128(20, 0)')" for number in (*_terms(info), f"'{1 << 63}'", f"'{1 << 64}'"))
+        signed = f"coalesce(CASE WHEN {term} < {half} THEN {term} ELSE {term} - {whole} END, 0)"
+        return " OR ".join(f"abs({signed} % {len(info.partitions)}) = {place}" for place in places)
     if info.partition_type == PartitionType.RANGE:
         return " OR ".join(f"({_of_range(info, place)})" for place in places)
     if info.partition_type == PartitionType.LIST:

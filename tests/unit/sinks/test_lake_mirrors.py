@@ -3,6 +3,7 @@
 import datetime
 import signal
 import time
+from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,15 +14,16 @@ import pytest
 from deltalake import DeltaTable
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake import mirror_round, mirrors
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed, rows_of_partitions
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
-from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges, mirror_schema
+from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges, mirror_schema, read_rows
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.bank_states import TOTAL
-from tests.support.ddl_jobs import INT, VARCHAR, column, database, job, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, index, job, table
 from tests.support.eventually import eventually
 from tests.support.golden_case import load_case
 from tests.support.lake_lives import LOST, PAUSE, life, replicate, sink_of
@@ -300,6 +302,21 @@ def test_a_merge_has_no_column_in_common_with_the_table(tmp_path: Path) -> None:
     assert [row for batch in mirror.read() for row in batch.to_pylist()] == [{"id": 1, "_gone": 7, "_0": 8}]
 
 
+def test_a_key_whose_bytes_are_no_text_is_refused() -> None:
+    """Two of them would be one text. What is U+FFFD upstream is itself."""
+    for collate, wrong in (("utf8mb4_bin", False), ("latin1_bin", True)):
+        kind = {**VARCHAR, "Flag": 3, "Charset": collate.partition("_")[0], "Collate": collate}
+        primary = {
+            "index_info": [index(1, "PRIMARY", ("k", 0), unique=True, primary=True)],
+            "pk_is_handle": False,
+            "is_common_handle": True,
+        }
+        info = TableInfo.from_json(table(10, "t", [column(1, "k", kind)], **primary))
+        images = pa.record_batch({"k": pa.array(["é\ufffd".encode(), b"\x80"][wrong:], pa.binary())[:1]})
+        with pytest.raises(SchemaMismatch, match="bytes in the key column k that are no text") if wrong else nullcontext():
+            assert read_rows(info, images, None).column("k").to_pylist() == ["é\ufffd"]
+
+
 def test_columns_change_as_metadata(tmp_path: Path) -> None:
     """Two that swap their names, one that goes, and new ones of types that the table had not; files stay, and so does what is known of them."""
     stamp, uri = Stamp(1, 1), str(tmp_path / "t")
@@ -360,6 +377,12 @@ YEARS = [datetime.date(2024, 12, 31), datetime.date(2025, 1, 1), datetime.date(2
         (VARCHAR, ["a", "b", "c", None], parts(1, "", "v", of=[below("'b'"), below("'c'")]), {0: [0, 3], 1: [1]}),
         (INT, [1, 2, 3, None], parts(3, "`v`", of=[among("1", "3"), among("2", "NULL")]), {0: [0, 2], 1: [1, 3]}),
         (INT, [-3, 0, 4, 5, None], parts(2, "`v`", of=[{}, {}, {}, {}]), {0: [1, 2, 4], 1: [3], 2: [], 3: [0]}),
+        (
+            {**BIGINT, "Flag": 32},
+            [2**64 - 1, 2**63, 2**64 - 3, 5, None],
+            parts(2, "`v`", of=[{}, {}, {}, {}]),
+            {0: [1, 4], 1: [0, 3], 2: [], 3: [2]},
+        ),
         (INT, [1], parts(1, "`v` * 2", of=[below("10")]), {0: Unfollowed}),
         (INT, [1], parts(4, "", "v", of=[{}, {}]), {0: Unfollowed}),
         ({**VARCHAR, "Collate": "utf8mb4_general_ci"}, ["a"], parts(1, "", "v", of=[below("'b'")]), {0: Unfollowed}),
