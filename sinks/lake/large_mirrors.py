@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.sinks.engine.spark_jvm import SPARK_FAULTS
 from pyspark_tidb_binlog.sinks.lake.ledger import REFUSES_OLD
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class LargeMirrors:
             try:
                 self._session.conf.set("spark.databricks.delta.commitInfo.userMetadata", mark)
                 yield self._session
-            except (PySparkException, Py4JError) as error:
+            except SPARK_FAULTS as error:
                 raise SparkFailed(str(getattr(error, "java_exception", error)).partition("\n")[0]) from error
 
 
