@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.changes.change_rows import HANDLE, ROWID, columns_of
-from pyspark_tidb_binlog.schemas.changes.typed_cells import type_of
+from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells, type_of
 from pyspark_tidb_binlog.schemas.changes.variant_cells import cells_of
 from pyspark_tidb_binlog.schemas.changes.variant_values import VariantColumn, rows_as_variants
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
@@ -110,15 +110,17 @@ def read_rows(info: TableInfo, images: pa.RecordBatch, rowids: pa.Array | None) 
     """
     schema, cells = mirror_schema(info), [rowids] if rowids is not None else []
     for column, found in columns_of(info, images):
-        if kind_of(column) is CellKind.JSON:
-            documents = rows_as_variants([VariantColumn(column.name, found, is_json=True)], len(images), json_nulls=True)
-            cells += cells_of(documents, (column,))
-        else:
-            cells.append(found.values)
+        cells.append(documents_of(column, found) if kind_of(column) is CellKind.JSON else found.values)
     rows = pa.RecordBatch.from_arrays([cell.cast(f.type) for cell, f in zip(cells, schema, strict=True)], schema=schema)
     if hidden_column(info) is None:
         _require_found([rows.column(name) for name in identity(info)], info, "of the upstream")
     return rows
+
+
+def documents_of(column: ColumnInfo, texts: TypedCells) -> pa.Array:
+    """JSON as a mirror has it."""
+    rows = rows_as_variants([VariantColumn(column.name, texts, is_json=True)], len(texts.values), json_nulls=True)
+    return cells_of(rows, (column,))[0]
 
 
 def _numbers(keys: pa.BinaryArray) -> pa.Array:

@@ -27,6 +27,7 @@ from tests.support.ddl_jobs import INT, VARCHAR, column, database, index, job, t
 from tests.support.eventually import eventually
 from tests.support.golden_case import load_case
 from tests.support.lake_lives import LOST, PAUSE, life, replicate, sink_of
+from tests.support.lake_rows import image
 from tests.support.lake_scene import KEY, LakeScene, cells_of
 from tests.support.mirror_rows import assert_mirrored, moments, published, totals
 
@@ -284,6 +285,13 @@ def test_what_becomes_of_columns(before: Any, after: Any, query: str, wanted: st
     columns = change.metadata
     assert (columns and " ".join(f"{c.name}={was}" for c, was in columns)) == wanted
     assert change.none == (wanted == "id=id a=a")
+
+
+def test_rows_from_before_a_json_column_have_jsons_null_if_it_is_not_null() -> None:
+    before, after = info_of(), info_of(column(2, "j", {**JSON, "Flag": 1}, origin_default="null"), column(3, "k", JSON))
+    rows = ColumnMoves.of(before, after, "alter table t add column j json not null, add column k json").turned(rows_of(before, [1, 2]))
+    assert [image(cell) for cell in rows.column("j").to_pylist()] == [None, None] and rows.column("j").null_count == 0
+    assert rows.column("k").null_count == 2
 
 
 def test_a_generated_column_that_becomes_a_plain_one_sets_its_table_aside() -> None:
