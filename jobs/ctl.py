@@ -45,7 +45,7 @@ from pyspark_tidb_binlog.jobs.entry.log_lines import line
 from pyspark_tidb_binlog.schemas.durable_file import replace_file
 from pyspark_tidb_binlog.schemas.errors import ConfigError, LeaseHeld, NotUsableYet, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.events import moment_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import remarkable
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import remarkable
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from pyspark_tidb_binlog.sinks.translate.local_record import SAVEPOINT, locked
 

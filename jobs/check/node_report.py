@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, age_of, plain, progress_in
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
-from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import RecordedDdl
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import RecordedDdl
 
 _QUERY_CHARS = 2000
 

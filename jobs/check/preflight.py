@@ -34,11 +34,9 @@ from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, on_target
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
-from pyspark_tidb_binlog.sinks.mysql.ddl.begun import begun
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_refused
-from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_outcomes, load_refused
+from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, begun, foreseen
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import Outcomes
-from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import load_outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target

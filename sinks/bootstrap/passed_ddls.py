@@ -13,10 +13,10 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import lacks
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_method
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, keeping_padding
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
-from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import lacks
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.routing.routes import Routes

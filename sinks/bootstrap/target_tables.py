@@ -17,13 +17,13 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, Ret
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, TableInfo
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Rewritten
-from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import comparing_as_upstream
+from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import rewrite
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import comparing_as_upstream
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject, referring
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, referring, rewrite
-from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import with_autocommit
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
@@ -31,6 +31,7 @@ from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, left_out
+from pyspark_tidb_binlog.sinks.mysql.transactions import with_autocommit, with_settings
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 _log = logging.getLogger(__name__)
@@ -160,19 +161,19 @@ class TargetTables:
         except RetryableApplyError:
             raise
         except ApplyError as error:
-            if wanted.target.info.is_view or wanted.target.info.is_sequence:
+            if statement.plain is None:
                 raise
             _log.warning(
                 "%s: the target refuses the CREATE TABLE, so the table is created of its columns and keys alone: %s", wanted.label, error
             )
-            self._send(wanted, create_table(wanted.target.schema, named(wanted.target), self._dialect, plain=True))
+            self._send(wanted, statement.plain)
 
     def _send(self, wanted: WantedTable, statement: Rewritten) -> None:
         for loss in statement.losses:
             _log.warning("%s", loss)
         if statement.sql:
             self._session.use(wanted.target.schema)
-            with comparing_as_upstream(self._session, (), (wanted.source,), self._dialect):
+            with with_settings(self._session, comparing_as_upstream((), (wanted.source,), self._dialect)):
                 self._session.execute(statement.sql)
 
     def _require_columns(self, wanted: WantedTable, there: TargetTable | None) -> None:

@@ -15,9 +15,9 @@ from pyspark_tidb_binlog.schemas.arrowtypes import image_schema
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
-from pyspark_tidb_binlog.sinks.mysql.ddl.fit import same_type
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
 from pyspark_tidb_binlog.sinks.mysql.dialect import is_bytes
+from pyspark_tidb_binlog.sinks.mysql.exactness import same_type
 from pyspark_tidb_binlog.sinks.mysql.literals import Cells, LiteralForm, literals
 from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
 

@@ -13,9 +13,8 @@ from collections.abc import Set
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.history import FoldedKeys
 from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN, ColumnInfo, ColumnType, TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset, target_charset
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_definition
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect, target_charset
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes, is_text, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
 

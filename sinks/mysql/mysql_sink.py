@@ -30,7 +30,7 @@ from pyspark_tidb_binlog.sinks.engine.late_record import Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
 from pyspark_tidb_binlog.sinks.mysql import lease, parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.checked import Effects, checked
-from pyspark_tidb_binlog.sinks.mysql.ddl import text
+from pyspark_tidb_binlog.sinks.mysql.ddl import kinds
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, ensure_ddl_table, forget_later, load_refused
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl, begin_ddl
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
@@ -146,7 +146,7 @@ class MySQLSink(Sink):
 
     def silent_losses(self, history: SchemaHistory, after_version: int, upto_version: int) -> Sequence[str]:
         """What the target cannot hold of jobs without a statement (``Sink.silent_losses``)."""
-        return text.silent_losses(history, after_version, upto_version) if self._settings.sync_ddl else ()
+        return kinds.silent_losses(history, after_version, upto_version) if self._settings.sync_ddl else ()
 
     # Opening.
 

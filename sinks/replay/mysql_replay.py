@@ -37,8 +37,6 @@ from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, RowOp, operations
 from pyspark_tidb_binlog.sinks.file.event_rows import FileColumn, columns_in, operation_of
 from pyspark_tidb_binlog.sinks.file.replayed import ColumnChange, DdlParts, columns_of, ddl_parts
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import CommitsLost, DdlUnrecorded, TextRecord, execute_text
-from pyspark_tidb_binlog.sinks.mysql.ddl.repeated import undoes_itself
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
@@ -53,6 +51,8 @@ from pyspark_tidb_binlog.sinks.mysql.rows.row_progress import OpenLanes
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
+from pyspark_tidb_binlog.sinks.mysql.text_ddl.plain_text import CommitsLost, DdlUnrecorded, TextRecord, execute_text
+from pyspark_tidb_binlog.sinks.mysql.text_ddl.repeated import undoes_itself
 from pyspark_tidb_binlog.sinks.replay.ddl_mark import DdlMark, DdlState
 from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
 

@@ -12,10 +12,9 @@ from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.begun import begun
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
-from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
+from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, begun, foreseen
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
@@ -187,7 +186,7 @@ def test_a_table_with_a_type_that_nobody_knows_is_refused(session: Session) -> N
     h = history(database(1), job(2, 3, of(column(2, "v", {**INT, "Tp": 225})), query="CREATE TABLE t (id INT PRIMARY KEY, v VECTOR(3))"))
     first, second = steps_of(h, {})
     apply(session, first, h)
-    with pytest.raises(DdlRefused, match="type 225"):
+    with pytest.raises(DdlRefused, match="Unknown data type|near "):
         apply(session, second, h)
 
 

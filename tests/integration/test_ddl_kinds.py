@@ -13,11 +13,11 @@ from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome
-from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import TextRecord, execute_text
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.text_ddl.plain_text import TextRecord, execute_text
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, foreign_key, history, index, job, partitioned, steps_of, table
 from tests.support.ddl_target import CONFIG, apply, ddl_session, dying
 from tests.support.private_mysql import MYSQLD, NO_PAD_BIN

@@ -12,11 +12,12 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import by_changes
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, load_applied
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
+from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import rewrite, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.lease import lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL
@@ -111,7 +112,7 @@ def test_a_table_that_is_there_already_is_taken_only_when_equal_and_empty(sessio
 @pytest.mark.shows("ddl create tables")
 def test_batch_created_tables(session: Session) -> None:
     h = history(database(1), job(2, 60, None, many=[table(10, "a"), table(11, "b", [column(1, "id"), column(2, "x")])]))
-    assert [o.how for o in run(session, h, {})] == ["text", "derived"]
+    assert [o.how for o in run(session, h, {})] == ["text", "text"]
     assert column_names(session, "d", "b") == ("id", "x")
 
 

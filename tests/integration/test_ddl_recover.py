@@ -15,14 +15,13 @@ from pyspark_tidb_binlog.sinks.bootstrap import copy_record
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyState
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, load_outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
-from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import TextRecord, execute_text
-from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import load_outcomes
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
 from pyspark_tidb_binlog.sinks.mysql.session import connect
+from pyspark_tidb_binlog.sinks.mysql.text_ddl.plain_text import TextRecord, execute_text
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
 from tests.support.ddl_target import CONFIG, ddl_session, dying

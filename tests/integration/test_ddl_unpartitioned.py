@@ -10,7 +10,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl import other_partitions
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
 from tests.support.ddl_target import apply, ddl_session, dying

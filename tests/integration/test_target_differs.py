@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
-from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import remarkable
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import remarkable
 from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.progress import SafeBounds

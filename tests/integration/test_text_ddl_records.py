@@ -12,8 +12,8 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import DdlRefused, RetryableApplyError
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
-from pyspark_tidb_binlog.sinks.mysql.ddl import plain_text
 from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.text_ddl import plain_text
 from pyspark_tidb_binlog.sinks.relay import target_replay
 from pyspark_tidb_binlog.sinks.replay import mysql_replay
 from pyspark_tidb_binlog.sinks.replay.mysql_replay import FilesReplayed, MySQLReplay

@@ -20,8 +20,8 @@ from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory, TableA
 from pyspark_tidb_binlog.sinks.bootstrap import snapshot_source as bootstrap
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Handle, Key
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import WantedTable, statement_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.session import Session

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from pyspark_tidb_binlog.schemas.column_pairs import visible
+from pyspark_tidb_binlog.schemas.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import KINDS, JobEffect, JobType, On, kind_of
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
@@ -34,22 +34,24 @@ from pyspark_tidb_binlog.schemas.table_changes import (
     TableChange,
     diff,
 )
-from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, IndexInfo, TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, quoted
-from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import fills_otherwise, origin_literal, set_default
-from pyspark_tidb_binlog.sinks.mysql.ddl.fit import differs
+from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, ColumnType, IndexInfo, TableInfo
+from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import (
     charset_option,
     column_definition,
     counter_option,
+    fills_otherwise,
     foreign_key_definition,
     index_definition,
     is_now,
     left_out,
+    origin_literal,
+    set_default,
 )
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
+from pyspark_tidb_binlog.sinks.mysql.exactness import differs
 
 _NO_DEFAULT = 1 << 12
 """TiDB's flag of a NOT NULL column without a default."""
@@ -69,7 +71,7 @@ def by_changes(subject: Subject, dialect: Dialect) -> bool:
     if dialect.flavour is Flavour.TIDB:
         types = job.sub_jobs if job.type == JobType.MULTI_SCHEMA_CHANGE else (job.type,)
         shown = bool(types) and all(kind_of(t).effect is JobEffect.ALTERS or t in _FOREIGN for t in types)
-        return shown and altered_by(subject, dialect) is not None
+        return shown and (altered_by(subject, dialect) is not None or _adds_otherwise(subject, dialect))
     return kind.effect is JobEffect.ALTERS or (kind.effect is JobEffect.SETS and kind.on is On.TABLE and job.type in KINDS)
 
 
@@ -78,6 +80,28 @@ def altered_by(subject: Subject, dialect: Dialect) -> "Alteration | None":
     if subject.old is None or subject.new is None:
         return None
     return Alteration.of(subject.old.info, subject.new.info, subject.query, dialect, subject.lacking, subject.new.schema)
+
+
+def _adds_otherwise(subject: Subject, dialect: Dialect) -> bool:
+    """Whether older rows may get another value of an added column from the text."""
+    there = {c.id for c in subject.old.info.columns} if subject.old else set()
+    return any(c.id not in there and fills_otherwise(c, dialect.flavour) for c in visible(subject.new.info)) if subject.new else False
+
+
+def by_text(altered: "Alteration", subject: Subject) -> bool:
+    """Whether the target, a TiDB, is given TiDB's own text: but for defaults, which another session and another zone may read otherwise."""
+    return altered.dialect.flavour is Flavour.TIDB and subject.given.form is DdlForm.TEXT and not any(map(_has_default, altered.changes))
+
+
+def _has_default(change: TableChange) -> bool:
+    match change:
+        case AddColumn(column):
+            return not column.generated and (
+                column.default is not None or column.default_bit is not None or fills_otherwise(column, Flavour.TIDB)
+            )
+        case ModifyColumn(_, changed):
+            return bool(_DEFAULT & {field for field, _ in changed})
+    return False
 
 
 class OwnColumn(NamedTuple):
@@ -269,7 +293,7 @@ class Alteration:
 
 def alter_table(table: TableAt, clauses: Collection[str]) -> str:
     """The statement that makes ``clauses``; empty if there are none."""
-    return f"ALTER TABLE {quoted(table.schema, table.name)} {', '.join(clauses)}" if clauses else ""
+    return f"ALTER TABLE {table_name(table.schema, table.name)} {', '.join(clauses)}" if clauses else ""
 
 
 def keys_of(changes: Collection[TableChange]) -> list[IndexInfo]:
@@ -286,3 +310,30 @@ def _public(info: TableInfo) -> TableInfo:
     """``info`` without the columns and keys on which a DDL is in progress."""
     keys: tuple[IndexInfo, ...] = tuple(i for i in info.indexes if i.state == PUBLIC)
     return replace(info, columns=tuple(c for c in info.columns if c.public), indexes=keys)
+
+
+_CHANGE_THEMSELVES = frozenset({ColumnType.TIMESTAMP, ColumnType.DATETIME})
+"""Types that may have ON UPDATE CURRENT_TIMESTAMP, which some servers add implicitly."""
+
+
+def null_fills(subject: Subject, dialect: Dialect) -> tuple[tuple[str, str], ...]:
+    """(column, statement) for each column that becomes NOT NULL. TiDB has no NULLs there; at the target they get TiDB's default, not the server's."""
+    if subject.old is None or subject.new is None:
+        return ()
+    info = subject.new.info
+    found = []
+    for column_name, was in (pair_columns(subject.job, subject.query, subject.old.info, info) or {}).items():
+        column = next(c for c in visible(info) if c.name.lower() == column_name)
+        if column.not_null and not was.not_null and not was.generated:
+            value = origin_literal(replace(was, flag=column.flag), dialect.flavour)
+            found.append((was.name, filling(subject.old, was, value, f"{quote_name(was.name)} IS NULL")))
+    return tuple(found)
+
+
+def filling(table: TableAt, column: ColumnInfo, value: str, where: str) -> str:
+    """The UPDATE that gives ``column`` the literal ``value`` in some rows, and changes nothing else."""
+    own = quote_name(column.name)
+    # A column that is assigned is not changed by its ON UPDATE clause.
+    names = (quote_name(c.name) for c in visible(table.info) if c.tp in _CHANGE_THEMSELVES and not c.generated)
+    still = "".join(f", {name} = {name}" for name in names if name != own)
+    return f"UPDATE {table_name(table.schema, table.name)} SET {own} = {value}{still} WHERE {where}"

@@ -1,17 +1,16 @@
 """Determines the time zone, and the time, in which the statements of one DDL run on the target. [db]
 
-Promises: before and after, the session is in UTC and in the present, also when a statement fails. This module only reads, and sets only ``time_zone`` and
-``timestamp``. ``sinks.mysql.ddl.zone`` defines what depends on the zone.
+Promises: reads only. ``sinks.mysql.ddl.zone`` defines what depends on the zone.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_string
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.zone import (
     Converted,
     Zone,
@@ -27,6 +26,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.zone import (
 )
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.target import Target
+from pyspark_tidb_binlog.sinks.mysql.transactions import with_settings
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +43,17 @@ class DdlClock:
     """The time that is now for its statements, because values get its day; None: the server's own."""
     why_not: str = ""
     """Why the zone that the DDL depends on cannot be used; empty if it can."""
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """For the session of its statements."""
+        at = {} if self.at is None else {"timestamp": f"{self.at.timestamp():.3f}"}
+        return {**zone_setting(self.zone), **at}
+
+
+def zone_setting(zone: Zone | None) -> dict[str, str]:
+    """For a session in ``zone``; None: UTC, in which each is."""
+    return {"time_zone": quote_string(zone.sql)} if zone is not None else {}
 
 
 def clock_of(session: Target, subject: Subject, sql: str) -> DdlClock:
@@ -67,33 +78,6 @@ def clock_of(session: Target, subject: Subject, sql: str) -> DdlClock:
             "default is ambiguous in this zone (in the hour that is repeated when clocks go back)",
         )
     return DdlClock(moved(subject, zone.tz), zone, at)
-
-
-@contextmanager
-def in_zone(session: Target, zone: Zone | None) -> Iterator[None]:
-    """Run the block with the session in ``zone``."""
-    if zone is None:
-        yield
-        return
-    session.execute("SET SESSION time_zone = %s", [zone.sql])
-    try:
-        yield
-    finally:
-        session.execute("SET SESSION time_zone = '+00:00'")
-
-
-@contextmanager
-def in_clock(session: Target, clock: DdlClock) -> Iterator[None]:
-    """Run the block with the session in the zone and at the time of ``clock``."""
-    with in_zone(session, clock.zone):
-        if clock.at is None:
-            yield
-            return
-        session.execute("SET SESSION timestamp = %s", [round(clock.at.timestamp(), 3)])
-        try:
-            yield
-        finally:
-            session.execute("SET SESSION timestamp = DEFAULT")
 
 
 def _fixed_for(session: Target, tz: tzinfo, changed: Sequence[Converted], at: datetime | None) -> Zone | None:
@@ -126,7 +110,7 @@ def _named(session: Target, subject: Subject, name: str, tz: tzinfo) -> Zone | N
     if not certain(subject, tz):
         return None
     try:
-        with in_zone(session, zone):
+        with with_settings(session, zone_setting(zone)):
             return zone
     except RetryableApplyError:
         raise

@@ -1,39 +1,30 @@
 """Decides whether a DDL already ran, or was executed by an operator, from the record of an earlier attempt and the target's state. [db]
 
 Promises: reads only. A DROP has run if nothing is left. RENAME and EXCHANGE, whose effect may not be visible in the structure, are
-recognised by the server's table ids; if these are inconclusive, an operator must decide. For all others the target must have the job's
-changes (``sinks.mysql.ddl.wanted``): any other difference from the earlier state is never sufficient.
+recognised by the server's table ids; if these are inconclusive, an operator must decide. For all others the target must have the job's changes (``compared``): columns,
+keys and options as ``present`` says, partitions, names of tables. Any other difference from the earlier state is ignored.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
+from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError
-from pyspark_tidb_binlog.schemas.history import JobType
+from pyspark_tidb_binlog.schemas.history import JobType, TableAt
+from pyspark_tidb_binlog.schemas.table_changes import AddKey, DropKey, ModifyKey, RenameKey, TableChange
+from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, IndexColumn, IndexInfo, TableInfo
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import gone_partitions
-from pyspark_tidb_binlog.sinks.mysql.ddl.present import UNSEEN
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, take_names, take_snapshot
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, same_name
-from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import compared, lacks
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Alteration
+from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import Judged, same_name, sql_kind
+from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import gone_partitions, limit_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.present import UNSEEN, MissingChange, Presence, has_key
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, partition_bounds, take_names, take_snapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_whole
 from pyspark_tidb_binlog.sinks.mysql.target import Target
-
-_MOVES = frozenset({JobEffect.EXCHANGES, JobEffect.RENAMES})
-"""Not idempotent, and the structure may look the same before and after."""
-
-_EMPTIES = frozenset({JobEffect.EMPTIES, JobEffect.EMPTIES_PARTITION})
-"""No rows were written since, so these have run, or need not run, if what they truncate is empty."""
-
-_OF_PARTITIONS = frozenset({JobEffect.DROPS_PARTITION, JobEffect.DIVIDES})
-"""A target's table without partitions looks as these leave it, and has its rows still."""
-
-_NOT_BY_STRUCTURE = frozenset({*_MOVES, *_EMPTIES, *_OF_PARTITIONS, JobEffect.MAKES, JobEffect.DROPS, JobEffect.RESTORES})
-"""A second DROP drops what is left; a second CREATE reports what is there, which is compared then."""
-
-_DIVIDES = frozenset({JobType.REORGANIZE_PARTITION, JobType.ALTER_PARTITIONING})
-"""They may leave the names of the partitions as they are and give them other bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +53,7 @@ def snapshot_of(session: Target, subject: Subject) -> SchemaSnapshot:
 
 def shows(session: Target, subject: Subject, dialect: Dialect) -> bool:
     """Whether the target already has all changes of the job, whatever the reason for which it refused the statement."""
-    if subject.job.kind.effect in _NOT_BY_STRUCTURE:
+    if sql_kind(subject.job).judged is not Judged.CHANGES:
         return False
     found = tuple(compared(session, subject, dialect))
     return bool(found) and not any(found)
@@ -85,28 +76,27 @@ class ExecutionCheck:
         Raises:
             ApplyError: it cannot be determined.
         """
-        kind, effect = self._subject.job.type, self._subject.job.kind.effect
-        if kind == JobType.SCHEMA_CHARSET:
-            return False  # a second time it does the same
-        if effect is JobEffect.DROPS:
-            return self._gone(now)
-        if effect in _MOVES:
-            return self._moved(earlier, now)
-        if effect is JobEffect.RESTORES and not earlier.was_refused_before:
-            # With the columns that the target had. After a refusal a person may have made it: then it must have the upstream's.
-            return any(not earlier.snapshot.holds(t.schema, t.name) and now.holds(t.schema, t.name) for t in self._subject.after)
-        if earlier.snapshot.same_as(now) or (effect is JobEffect.MAKES and (earlier.was_refused_before or self._stood(earlier.snapshot))):
+        judged, before = sql_kind(self._subject.job).judged, earlier.snapshot
+        match judged:
+            case Judged.AGAIN:
+                return False
+            case Judged.GONE:
+                return self._gone(now)
+            case Judged.MOVED:
+                return self._moved(earlier, now)
+            case Judged.RESTORED if not earlier.was_refused_before:
+                # With the columns that the target had. After a refusal a person may have made it: then it must have the upstream's.
+                return any(not before.holds(t.schema, t.name) and now.holds(t.schema, t.name) for t in self._subject.after)
+        if before.same_as(now) or (judged is Judged.MADE and (earlier.was_refused_before or self._stood(before))):
             return False
-        if effect in _EMPTIES:
+        if judged is Judged.EMPTIED:
             return self._emptied()
-        if effect is JobEffect.DROPS_PARTITION:
-            return self._dropped(earlier.snapshot, now)
+        if judged is Judged.PARTITIONS_GONE:
+            return self._dropped(before, now)
         found = [lack for lack in compared(self._session, self._subject, self._dialect) if lack is None or lack.kind != UNSEEN.kind]
-        if not found and kind in _DIVIDES:
-            return False  # the names are as before and the bounds are not compared; a second time it does the same
         if not found:
             # After a refusal an operator may have changed anything, and running this again is harmless.
-            return not earlier.was_refused_before
+            return judged is not Judged.DIVIDED and not earlier.was_refused_before
         return not any(found)
 
     def _gone(self, now: SchemaSnapshot) -> bool:
@@ -211,3 +201,118 @@ def _has_partition(snapshot: SchemaSnapshot, table: str, name: str) -> bool:
 def _which(snapshot: SchemaSnapshot, name: str) -> frozenset[int]:
     found = snapshot.objects.get(name)
     return found.which if found else frozenset()
+
+
+STRUCTURE = frozenset({"table", "column", "key", "partition", "foreign key"})
+"""What a table must have to count as changed; its types and options may be somebody's own."""
+
+
+def compared(session: Target, subject: Subject, dialect: Dialect) -> Iterator[MissingChange | None]:
+    """For each of the job's changes what the target lacks, or None: it has it."""
+    before = {t.table_id: t for t in subject.before}
+    if subject.job.kind.new_table_id and subject.old is not None and subject.new is not None:
+        before[subject.new.table_id] = subject.old
+    for after in subject.after:
+        yield from _table_lacks(session, subject, dialect, before.get(after.table_id), after)
+
+
+def lacks(session: Target, subject: Subject, dialect: Dialect) -> tuple[MissingChange, ...]:
+    """The job's changes that the target lacks, or that cannot be seen."""
+    return tuple(lack for lack in compared(session, subject, dialect) if lack)
+
+
+def unlike(session: Target, subject: Subject, dialect: Dialect, table: TableAt) -> tuple[MissingChange, ...]:
+    """How an existing table differs from the one of the same name that the job creates."""
+    found = [lack for lack in _table_lacks(session, subject, dialect, None, table) if lack and lack.kind not in ("column", UNSEEN.kind)]
+    there, label = read_whole(session, table.schema, table.name), f"{table.schema}.{table.name}"
+    if there is None or table.info.is_view or table.info.is_sequence:
+        return tuple(found)
+    wanted, names = tuple(c.name for c in visible(table.info)), tuple(c.name for c in there.columns)
+    if names != wanted:
+        found.insert(0, MissingChange(f"{label}: columns {list(names)} instead of {list(wanted)}", "column"))
+    if not there.transactional:
+        found.append(MissingChange(f"{label}: engine {there.engine} has no transactions", "engine"))
+    handle = _handle_key(table.info)
+    found += [
+        MissingChange(f"{label}: key {key.name} missing or different", "key") for key in handle if not has_key(key, there, table.info)
+    ]
+    known = {index.name.lower() for index in (*table.info.indexes, *handle)}
+    more = [key.name for key in there.unique_keys if key.name.lower() not in known]
+    return (*found, *(MissingChange(f"{label}: unique key {name} does not exist upstream", "key") for name in more))
+
+
+def _handle_key(info: TableInfo) -> tuple[IndexInfo, ...]:
+    """The primary key that is the integer handle, which is not among the indexes of the infos."""
+    if not info.pk_is_handle:
+        return ()
+    columns = tuple(IndexColumn(c.name, c.offset, WHOLE_COLUMN) for c in info.handle_columns())
+    return (IndexInfo(0, "PRIMARY", columns, True, True, PUBLIC, False, ""),) if columns else ()
+
+
+def _table_lacks(
+    session: Target, subject: Subject, dialect: Dialect, before: TableAt | None, after: TableAt
+) -> Iterator[MissingChange | None]:
+    """Yields a ``MissingChange`` for each change that is missing, None for each one that is present."""
+    label = f"{after.schema}.{after.name}"
+    there = read_whole(session, after.schema, after.name)
+    if before is None or (before.schema, before.name) != (after.schema, after.name):
+        yield None if there else MissingChange(f"table {label}", "table")
+    if there is None or after.info.is_view or after.info.is_sequence:
+        return
+    # Foreign keys of a table that comes are not compared.
+    new = after.info if before else replace(after.info, foreign_keys=())
+    old = before.info if before else replace(new, columns=(), indexes=())
+    yield from _definition_lacks(subject, dialect, label, old, new, after.info, there)
+    was, now = [p.name for p in old.partitions], [p.name for p in after.info.partitions]
+    if set(was) != set(now):
+        bounds = partition_bounds(session, after.schema, after.name)
+        yield from _name_lacks("partition", label, was, now, bounds)
+        yield from _bound_lacks(label, set(now) - set(was), after.info, bounds)
+
+
+def _definition_lacks(
+    subject: Subject, dialect: Dialect, label: str, old: TableInfo, new: TableInfo, whole: TableInfo, there: TargetTable
+) -> Iterator[MissingChange | None]:
+    """Columns, keys and options. A target may lack indexes over expressions, and those that a foreign key has brought."""
+    altered = Alteration.of(old, new, subject.query or ";", dialect, subject.lacking)
+    if altered is None:
+        yield MissingChange(f"{label}: {UNCLEAR}", "column")
+        return
+    brought = {name.lower() for name in (*old.foreign_key_names, *whole.foreign_key_names)}
+    may_lack = {
+        i.name.lower() for t in (old, new) for i in t.indexes if t.over_expression(i) or (not i.unique and i.name.lower() in brought)
+    }
+    presence = Presence(altered, there)
+    for change in altered.changes:
+        if not _key_names(change) & may_lack:
+            lack = presence.lack(change)
+            yield lack and replace(lack, words=f"{label}: {lack.words}")
+
+
+def _key_names(change: TableChange) -> set[str]:
+    match change:
+        case AddKey(key):
+            return {key.name.lower()}
+        case DropKey(name) | ModifyKey(name):
+            return {name.lower()}
+        case RenameKey(before, after):
+            return {before.lower(), after.lower()}
+    return set()
+
+
+def _name_lacks(kind: str, label: str, was: Iterable[str], now: Iterable[str], there: Iterable[str]) -> Iterator[MissingChange | None]:
+    """Names that the job adds must exist, and those that it removes must not."""
+    before, after, found = ({n.lower() for n in names} for names in (was, now, there))
+    for name in sorted(after - before):
+        yield None if name in found else MissingChange(f"{label}: {kind} {name} missing", kind)
+    for name in sorted(before - after):
+        yield MissingChange(f"{label}: {kind} {name} still there", kind) if name in found else None
+
+
+def _bound_lacks(label: str, added: Collection[str], info: TableInfo, bounds: Mapping[str, str]) -> Iterator[MissingChange | None]:
+    """A partition of somebody's own may have the name of one that the job adds."""
+    there = {name.lower(): bound for name, bound in bounds.items()}
+    for name in sorted(added):
+        wanted, found = limit_of(info, name), there.get(name.lower(), "")
+        if wanted and found and wanted.upper() != found.upper():
+            yield MissingChange(f"{label}: partition {name} ends at {found} instead of {wanted}", "partition")

@@ -20,7 +20,7 @@ the target whether its effect is there and never applies it a second time. Nothi
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -34,11 +34,17 @@ from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, Tab
 from pyspark_tidb_binlog.schemas.table_changes import AddColumn, TableChange
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.added_before import of_another_kind, other_values
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Alteration, alter_table, altered_by, by_changes, keys_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Rewritten, quoted
-from pyspark_tidb_binlog.sinks.mysql.ddl.converted import converted_otherwise
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in_clock, in_zone
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import (
+    UNCLEAR,
+    Alteration,
+    alter_table,
+    altered_by,
+    by_changes,
+    by_text,
+    keys_of,
+    null_fills,
+)
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, zone_setting
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
     DONE,
     NOT_SYNCED,
@@ -48,42 +54,55 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
     DdlOutcome,
     DdlRecord,
     RecordedTry,
+    load_outcomes,
     table_of,
 )
-from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare
-from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive, null_fills, with_plain_columns
-from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import NOTHING_KEPT, EarlierTry, ExecutionCheck, shows, snapshot_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.expression_indexes import cannot_index, comparing_as_upstream, knowing_indexes
+from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
+    NOTHING_KEPT,
+    STRUCTURE,
+    EarlierTry,
+    ExecutionCheck,
+    lacks,
+    shows,
+    snapshot_of,
+    unlike,
+)
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
-from pyspark_tidb_binlog.sinks.mysql.ddl.instant_columns import rebuild_by_hand, rebuilds
-from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, holds_other_rows, instead_of, on_single_partitions
+from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import Judged, sql_kind, statements_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, instead_of, scattered
 from pyspark_tidb_binlog.sinks.mysql.ddl.present import Presence
-from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import load_outcomes
-from pyspark_tidb_binlog.sinks.mysql.ddl.server_keys import execute_ddl, in_place_of_its_key
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method
-from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, way_out
-from pyspark_tidb_binlog.sinks.mysql.ddl.strict_conversions import keeping_characters
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import (
+    cannot_index,
+    comparing_as_upstream,
+    execute_ddl,
+    in_place_of_its_key,
+    keeping_characters,
+    knowing_indexes,
+    rebuild_by_hand,
+    rebuilds,
+)
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty
+from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, of_another_kind, other_values, way_out
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of, with_plain_columns
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import declare
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names, keeping_padding
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import rewrite, subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import in_transaction, with_autocommit
-from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import STRUCTURE, lacks, unlike
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
+from pyspark_tidb_binlog.sinks.mysql.ddl.zone import converted_otherwise
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
 from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_use
 from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
 from pyspark_tidb_binlog.sinks.mysql.target import Target
+from pyspark_tidb_binlog.sinks.mysql.transactions import in_transaction, with_autocommit, with_settings
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 _log = logging.getLogger(__name__)
 
-_EXISTS_DATABASE = 1007
 _CANNOT_COMPUTE = frozenset({1901, 3102, 3763})
 """The server does not let a generated column depend on this: MariaDB 10.11 a STORED one on a CHAR, whose blanks depend on the session."""
-_GONE = frozenset({1008, 1051, 4091, 4092, 1049})
-"""No such database, table, sequence or view: a DROP has nothing left to do."""
 
 
 def why_not_restored(job: Job, flavour: Flavour) -> str:
@@ -217,34 +236,31 @@ class _Run:
             return self._finish(self._pass_by("filter", self._subject.given.why))
         if by_changes(self._subject, self._dialect):
             return self._run_changes(record)
-        scattered = self._scattered()
-        text = self._text()
-        if self._subject.job.kind.effect is JobEffect.RENAMES and not text.sql:
+        elsewhere = scattered(self._session, self._subject)
+        texts = self._statements()
+        if self._subject.job.kind.effect is JobEffect.RENAMES and not _sql(texts):
             _log.info("DDL at commit_ts %d needs no statement: the names are the same at the target", self._step.commit_ts)
             return self._finish(DdlOutcome(DONE, "nothing", ""))
-        self._clock = clock_of(self._session, self._subject, text.sql)
+        self._clock = clock_of(self._session, self._subject, _sql(texts))
         if self._clock.subject is not self._subject:
-            text = self._text()
+            texts = self._statements()
         now = self._snapshot()
         earlier = _earlier(record)
         judge = ExecutionCheck(self._session, self._step, self._subject, self._dialect, table_of(self._config))
-        if earlier is not None and not scattered and judge.has_run(earlier, now):
-            others = self._other_values()
-            losses = self._declare(text.then or next((d.then for d in derive(self._clock.subject, self._dialect)), ""))
-            return self._finish(DdlOutcome(DONE, "found", self._step.query, (*text.losses, *others, *losses, *self._converted())))
-        if earlier is None and self._handed_over and not self._never and (found := self._by_another(text)):
+        if earlier is not None and not elsewhere and judge.has_run(earlier, now):
+            losses = (*_losses(texts), *self._other_values(), *(loss for text in texts for loss in self._declare(text.then)))
+            return self._finish(DdlOutcome(DONE, "found", self._step.query, losses))
+        if earlier is None and self._handed_over and not self._never and (found := self._by_another(texts)):
             return found
         if earlier is None or earlier.refused:
-            now = now if scattered else self._rebuilt(now)
-            self._write_intent(text.sql, now)
+            now = now if elsewhere else self._rebuilt(now)
+            self._write_intent(_sql(texts), now)
         else:
             self._unfinished = earlier.snapshot
         self._point("after-ddl-intent")
-        why = ("partition", scattered) if scattered else self._why_not()
-        outcome = self._pass_by(*why) if why else self._execute(text, now)
+        why = ("partition", elsewhere) if elsewhere else self._why_not()
+        outcome = self._pass_by(*why) if why else self._execute(texts, now)
         self._point("after-ddl")
-        if outcome.how in ("text", "derived"):
-            outcome = replace(outcome, losses=(*outcome.losses, *self._converted()))
         return self._finish(outcome)
 
     def _run_changes(self, record: RecordedTry | None) -> DdlOutcome:
@@ -292,18 +308,13 @@ class _Run:
         if self._handed_over is not None:
             names = {c.name.lower() for c in there.columns}
             left = tuple(c for c in left if not self._handed_over.another_by_now(altered.changed_column(c), names))
-        if left == altered.changes and self._by_text:
-            return left, self._text().sql
+        if left == altered.changes and by_text(altered, self._subject):
+            return left, _sql(self._statements())
         return left, alter_table(self._table, altered.clauses(left, presence.own_columns()))
 
     def _whole(self, altered: Alteration) -> str:
         """The statement where nothing of the job is there yet."""
-        return self._text().sql if self._by_text else alter_table(self._table, altered.clauses())
-
-    @property
-    def _by_text(self) -> bool:
-        """Whether the target is given TiDB's own text."""
-        return self._dialect.flavour is Flavour.TIDB and self._subject.given.form is DdlForm.TEXT
+        return _sql(self._statements()) if by_text(altered, self._subject) else alter_table(self._table, altered.clauses())
 
     @property
     def _table(self) -> TableAt:
@@ -311,7 +322,7 @@ class _Run:
         return self._subject.old
 
     def _declared(self, altered: Alteration) -> tuple[str, ...]:
-        return self._declare(declare(quoted(self._table.schema, self._table.name), altered.filled(), altered.new, self._dialect))
+        return self._declare(declare(table_name(self._table.schema, self._table.name), altered.filled(), altered.new, self._dialect))
 
     def _make(self, altered: Alteration, sql: str) -> DdlOutcome:
         filled = self._fill_nulls()
@@ -321,7 +332,7 @@ class _Run:
             raise
         except ApplyError as error:
             self._row.note_try("changes", sql, error)
-            if self._handed_over is not None and self._handed_over.already_so(error):
+            if self._handed_over is not None and self._handed_over.already_so(error, None):
                 return DdlOutcome(DONE, "nothing", sql, filled)
             left, statement = self._lacking(altered)
             if not statement:
@@ -331,13 +342,13 @@ class _Run:
             if other is None:
                 return self._by_policy(self._step.query.rstrip("; "), str(error), way_out(self._subject.job, error))
             return replace(other, losses=(*filled, *other.losses))
-        how = "text" if self._by_text and sql == self._text().sql else "changes"
+        how = "text" if by_text(altered, self._subject) and sql == _sql(self._statements()) else "changes"
         return DdlOutcome(DONE, how, sql, (*filled, *self._declared(altered)))
 
     def _another_way(self, altered: Alteration, left: tuple[TableChange, ...], sql: str, error: ApplyError) -> DdlOutcome | None:
         """What is done where the server refuses the statement as it is; None: nothing can be done."""
         derived = alter_table(self._table, altered.clauses(left))
-        if self._by_text and derived not in ("", sql):
+        if by_text(altered, self._subject) and derived not in ("", sql):
             return self._make(replace(altered, dialect=self._dialect), derived)
         if dropping := in_place_of_its_key(self._session, self._table, sql, error):
             return self._make(altered, dropping)
@@ -352,19 +363,19 @@ class _Run:
     def _converted(self) -> tuple[str, ...]:
         return converted_otherwise(self._subject, self._dialect.flavour)
 
-    def _by_another(self, text: Rewritten) -> DdlOutcome | None:
+    def _by_another(self, texts: Sequence[Rewritten]) -> DdlOutcome | None:
         """The outcome of the DDL if another Drainer has executed it; an error if nobody can tell; None: it is to be executed."""
         assert self._handed_over is not None
         if self._handed_over.made_again(self._made_since):
             for table in self._subject.before:
                 self._session.execute(f"DROP TABLE IF EXISTS {quote_name(table.schema)}.{quote_name(table.name)}")
         if why := self._handed_over.undecided():
-            self._write_intent(text.sql, self._snapshot())
+            self._write_intent(_sql(texts), self._snapshot())
             return self._finish(self._pass_by("safe mode", why))
         if not self._handed_over.executed():
             return None
-        _log.warning("safe mode: the DDL at commit_ts %d was executed by another Drainer already: %s", self._step.commit_ts, text.sql)
-        return self._finish(DdlOutcome(DONE, "found", text.sql, text.losses))
+        _log.warning("safe mode: the DDL at commit_ts %d was executed by another Drainer already: %s", self._step.commit_ts, _sql(texts))
+        return self._finish(DdlOutcome(DONE, "found", _sql(texts), _losses(texts)))
 
     def _made_since(self, job_id: int) -> bool:
         """Whether this program executed the job in the span that another Drainer may have applied a part of."""
@@ -376,18 +387,11 @@ class _Run:
         failpoints.point(name)
         failpoints.point(f"{name}-{self._subject.job.type_name.replace(' ', '-')}")
 
-    def _text(self) -> Rewritten:
+    def _statements(self) -> tuple[Rewritten, ...]:
         if self._never:
-            return Rewritten("")
+            return ()
         restored = not self._step.early and self._step.query != self._subject.job.query
-        return rewrite(self._clock.subject, self._dialect, restored=restored)
-
-    def _scattered(self) -> str:
-        """Why the partitions that the job truncates or exchanges hold other rows on the target; empty if they do not, or for other jobs."""
-        old = self._subject.old
-        if old is None or self._dialect.flavour is Flavour.TIDB or not on_single_partitions(self._subject):
-            return ""
-        return holds_other_rows(self._subject, partition_method(self._session, old.schema, old.name))
+        return statements_of(self._clock.subject, self._dialect, restored=restored)
 
     def _snapshot(self) -> SchemaSnapshot:
         return snapshot_of(self._session, self._subject)
@@ -400,16 +404,26 @@ class _Run:
             self._tried("rebuild", sql)
         return self._snapshot() if found else now
 
-    def _execute(self, text: Rewritten, now: SchemaSnapshot) -> DdlOutcome:
-        job, given = self._subject.job, self._subject.given
-        if given.form is DdlForm.INFOS and not text.by_infos:
-            self._fill_nulls()
-            return self._derived(self._step.query, given.why)
-        if job.type == JobType.CREATE_TABLES:
-            return self._derived(text.sql, "a batched CREATE TABLE has no statement text")
-        if not text.sql:
-            return DdlOutcome(DONE, "nothing", "", text.losses)
-        filled = self._fill_nulls()
+    def _execute(self, texts: Sequence[Rewritten], now: SchemaSnapshot) -> DdlOutcome:
+        given, found = self._subject.given, list[DdlOutcome]()
+        if given.form is DdlForm.INFOS and not all(text.by_infos for text in texts):
+            return self._by_policy(self._step.query, given.why)
+        if not _sql(texts):
+            return DdlOutcome(DONE, "nothing", "", _losses(texts))
+        for number in range(len(texts)):
+            clock, now = self._clock, self._snapshot() if number else now
+            found.append(self._one(number, texts[number], now))
+            if found[-1].freezes:
+                return found[-1]
+            if self._clock is not clock:
+                texts = self._statements()
+        how = next((how for how in ("derived", "text") if how in {one.how for one in found}), "nothing")
+        return DdlOutcome(DONE, how, "; ".join(one.sql for one in found), tuple(loss for one in found for loss in one.losses))
+
+    def _one(self, number: int, text: Rewritten, now: SchemaSnapshot) -> DdlOutcome:
+        """Execute one of the job's statements; ``now``: the target before it."""
+        job, after = self._subject.job, self._subject.after
+        made = after[number] if job.kind.makes_tables and number < len(after) else None
         try:
             self._send(text.sql)
         except RetryableApplyError:
@@ -418,20 +432,22 @@ class _Run:
             self._row.note_try("text", text.sql, error)
             instead = instead_of(self._session, self._subject, error)
             rows_stay = instead is not None and bool(instead.delete)  # also of a table that another Drainer passed over
-            if text.may_fail or (not rows_stay and self._already_so(error)):
+            if text.may_fail or (not rows_stay and self._already_so(error, made)):
                 _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
                 return DdlOutcome(DONE, "nothing", text.sql, (*text.losses, *self._other_values()))
-            if job.type == JobType.CREATE_TABLE and error.errno == EXISTS_TABLE and self._subject.new is not None:
-                return self._by_policy(text.sql, f"{error}; {self._in_the_way(self._subject.new)}", way_out(job, error))
+            if made is not None and error.errno == EXISTS_TABLE:
+                return self._by_policy(text.sql, f"{error}; {self._in_the_way(made)}", way_out(job, error))
             if not self._snapshot().same_as(now):
                 raise
-            if (without := self._computing_nothing(error)) is not None:
-                return self._execute(without, now)
-            mending = way_out(job, error) or rebuild_by_hand(job, error)
+            if (without := self._computing_nothing(number, error)) is not None:
+                return self._one(number, without, now)
             if instead is not None:
                 return self._instead(text.sql, error, instead)
-            return self._derived(text.sql, str(error), mending)
-        return DdlOutcome(DONE, "text", text.sql, (*text.losses, *filled, *self._declare(text.then)))
+            if text.plain is not None:
+                found = self._one(number, text.plain, now)
+                return found if found.freezes else replace(found, how="derived")
+            return self._by_policy(text.sql, str(error), way_out(job, error) or rebuild_by_hand(job, error))
+        return DdlOutcome(DONE, "text", text.sql, (*text.losses, *self._declare(text.then)))
 
     def _instead(self, sql: str, error: ApplyError, instead: Instead) -> DdlOutcome:
         """What the DDL does to the rows of a table that lacks its partitions."""
@@ -455,7 +471,7 @@ class _Run:
         losses = []
         for column, sql in null_fills(self._clock.subject, self._dialect):
             try:
-                with in_zone(self._session, self._clock.zone), in_transaction(self._session):
+                with with_settings(self._session, zone_setting(self._clock.zone)), in_transaction(self._session):
                     rows = self._session.execute(sql)
             except RetryableApplyError:
                 raise
@@ -486,28 +502,16 @@ class _Run:
             return False
         return True
 
-    def _sent(self, statement: Rewritten) -> Rewritten:
-        """Send it, or what stands for it where it is refused; returns what was sent."""
-        try:
-            self._send(statement.sql)
-        except RetryableApplyError:
-            raise
-        except ApplyError as error:
-            if statement.plain is None or error.errno == EXISTS_TABLE:
-                raise
-            self._row.note_try("derived", statement.sql, error)
-            return self._sent(statement.plain)
-        return statement
-
     def _send(self, sql: str) -> None:
         if self._subject.schema and self._subject.job.type not in (JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA):
             self._use()
-        exactly = keeping_characters(self._session, self._subject, self._dialect)
-        with (
-            in_clock(self._session, self._clock),
-            comparing_as_upstream(self._session, self._subject.before, self._subject.after, self._dialect),
-            exactly,
-        ):
+        subject, dialect = self._subject, self._dialect
+        settings = {
+            **self._clock.settings,
+            **comparing_as_upstream(subject.before, subject.after, dialect),
+            **keeping_characters(subject, dialect),
+        }
+        with with_settings(self._session, settings):
             execute_ddl(self._session, sql)
 
     def _use(self) -> None:
@@ -518,17 +522,16 @@ class _Run:
         except ApplyError as error:
             _log.debug("executing the DDL without a current database: %s", error)
 
-    def _already_so(self, error: ApplyError) -> bool:
-        """Whether the target already is as the DDL makes it: an existing database, a dropped table, an equal and empty table."""
+    def _already_so(self, error: ApplyError, made: TableAt | None) -> bool:
+        """Whether the target already is as the DDL makes it: an existing database, a dropped table, an equal and empty table, ``made``."""
         job, subject = self._subject.job, self._subject
-        if self._handed_over is not None and self._handed_over.already_so(error):
+        if self._handed_over is not None and self._handed_over.already_so(error, made):
             return True
-        if job.kind.effect is JobEffect.DROPS:
-            return error.errno in _GONE
-        if job.type == JobType.CREATE_SCHEMA:
-            return error.errno == _EXISTS_DATABASE
-        if job.type == JobType.CREATE_TABLE and error.errno == EXISTS_TABLE and subject.new is not None:
-            return not self._in_the_way(subject.new)
+        kind = sql_kind(job)
+        if error.errno in kind.already_so:
+            return True
+        if made is not None and error.errno == EXISTS_TABLE:
+            return not self._in_the_way(made)
         return shows(self._session, subject, self._dialect) and not of_another_kind(self._session, subject)
 
     def _other_values(self) -> tuple[str, ...]:
@@ -539,7 +542,7 @@ class _Run:
         """
         if self._handed_over is not None:
             return ()  # rows may have later values
-        with in_zone(self._session, self._clock.zone):
+        with with_settings(self._session, zone_setting(self._clock.zone)):
             words = other_values(self._session, self._clock.subject)
         if words and self._config.ddl_policy == "stop":
             self._pass_by("rows", "; ".join(words))
@@ -556,43 +559,14 @@ class _Run:
             return "the existing table has other columns"
         return "" if is_empty(self._session, table.schema, table.name) else "the existing table is not empty"
 
-    def _computing_nothing(self, error: ApplyError) -> Rewritten | None:
+    def _computing_nothing(self, number: int, error: ApplyError) -> Rewritten | None:
         """The statement from now on, where the server refuses to compute a STORED column: the column is plain. None: it has refused something else."""
         plain, losses = with_plain_columns(self._clock.subject)
         if not self._subject.job.kind.makes_tables or error.errno not in _CANNOT_COMPUTE or not losses:
             return None
         self._clock = replace(self._clock, subject=plain)
-        text = self._text()
+        text = self._statements()[number]
         return replace(text, losses=(*text.losses, *losses))
-
-    def _derived(self, refused: str, words: str, mending: str = "") -> DdlOutcome:
-        statements = derive(self._clock.subject, self._dialect)
-        makes = self._subject.job.kind.makes_tables
-        losses: list[str] = []
-        for number, statement in enumerate(statements):
-            try:
-                sent = self._sent(statement)
-                losses += (*sent.losses, *self._declare(sent.then))
-            except RetryableApplyError:
-                raise
-            except ApplyError as error:
-                self._row.note_try("derived", statement.sql, error)
-                said = str(error)
-                if makes and error.errno == EXISTS_TABLE and number < len(self._subject.after):
-                    table = self._subject.after[number]
-                    safe = self._handed_over is not None and self._handed_over.stands(table)
-                    why = "" if safe else self._in_the_way(table)
-                    if not why:
-                        continue  # created before a crash between two of the statements
-                    said = f"{error}; {why}"
-                if (without := self._computing_nothing(error)) is not None:
-                    found = self._derived(refused, words, mending)
-                    return replace(found, losses=(*found.losses, *without.losses))
-                mending = way_out(self._subject.job, error)
-                return self._by_policy(refused or statement.sql, f"{words}; the target also refuses the derived statement: {said}", mending)
-        if not statements:
-            return self._by_policy(refused, words, mending)
-        return DdlOutcome(DONE, "derived", "; ".join(s.sql for s in statements), tuple(losses))
 
     def _pass_by(self, step: str, words: str) -> DdlOutcome:
         """Apply the policy without executing anything; the reason is kept in ``tries``."""
@@ -612,7 +586,7 @@ class _Run:
         return DdlOutcome(state, "policy", sql, (self._frozen_words(state, sql),))
 
     def _write_intent(self, sql: str, snapshot: SchemaSnapshot) -> None:
-        kept = NOTHING_KEPT if self._subject.job.kind.effect is JobEffect.DROPS else snapshot
+        kept = NOTHING_KEPT if sql_kind(self._subject.job).judged is Judged.GONE else snapshot
         self._row.write_intent(sql, kept.to_json())
 
     def _finish(self, outcome: DdlOutcome) -> DdlOutcome:
@@ -630,3 +604,11 @@ def _earlier(record: RecordedTry | None) -> EarlierTry | None:
     if record is None or not record.unfinished:
         return None
     return EarlierTry(record.state == REFUSED, bool(json.loads(record.tries or "[]")), SchemaSnapshot.from_json(record.picture or ""))
+
+
+def _sql(texts: Sequence[Rewritten]) -> str:
+    return "; ".join(text.sql for text in texts if text.sql)
+
+
+def _losses(texts: Sequence[Rewritten]) -> tuple[str, ...]:
+    return tuple(loss for text in texts for loss in text.losses)

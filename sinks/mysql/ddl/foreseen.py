@@ -1,16 +1,17 @@
-"""Predicts before a stream starts which of the waiting DDLs the target will refuse. [db]
+"""Predicts before a stream starts which of the waiting DDLs the target will refuse, and what became of those that were begun: for ``drainer --check``. [db]
 
-Promises: reads only. A statement is given to PREPARE, which parses it and executes nothing: as text and as derived from the table infos, as
-``sinks.mysql.ddl.executor`` would send it. Tables that it needs, or that are in its way, are looked up as the DDLs before it will leave them. What only
-execution shows is not predicted: a key that is too long, rows that do not fit, a full server. The text is the user's own, because TiDB's text is only in
-the binlog.
+Promises: reads only. A statement is given to PREPARE, which parses it and executes nothing, as ``sinks.mysql.ddl.executor`` would send it. Tables that it needs, or that
+are in its way, are looked up as the DDLs before it will leave them. What only execution shows is not predicted: a key that is too long, rows that do not fit, a full
+server. The text is the user's own, because TiDB's text is only in the binlog. A DDL that was begun is judged by its row in ``spark_ddl`` and the target.
 """
 
+import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, On
+from pyspark_tidb_binlog.schemas.ddl_jobs import On
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
@@ -18,17 +19,20 @@ from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, alter_table, altered_by, by_changes
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Rewritten
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import clock_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import INTENT, REFUSED
+from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import EarlierTry, ExecutionCheck, snapshot_of, unlike
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import why_not_restored
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm, Outcomes
-from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import holds_other_rows, on_single_partitions
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty, partition_method
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, keeping_padding
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, rewrite, subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import unlike
+from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import Judged, sql_kind, statements_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import scattered
+from pyspark_tidb_binlog.sinks.mysql.ddl.present import Presence
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of, keeping_padding
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
@@ -38,7 +42,7 @@ _READ_ONLY_TRANSACTION = 1792
 """MariaDB's answer to a DDL that it has parsed without an error, in the caller's transaction."""
 _SAYS_NOTHING = frozenset({1044, 1046, 1049, 1142, 1143, 1146, 1227, 1295, 1356, 1461, 4031, _READ_ONLY_TRANSACTION})
 """Rights are judged elsewhere, names change until then, and some statements cannot be prepared."""
-_NEEDS_NOTHING = frozenset({JobEffect.MAKES, JobEffect.DROPS, JobEffect.RESTORES})
+_NEEDS_NOTHING = frozenset({Judged.MADE, Judged.GONE, Judged.RESTORED})
 """Their tables need not be there."""
 
 Place = tuple[str, str]
@@ -146,18 +150,14 @@ class _Look:
         if by_changes(subject, self._dialect):
             yield from self._changes()
             return
-        text = rewrite(subject, self._dialect, restored=False)
-        clock = clock_of(self._session, subject, text.sql)
-        if clock.why_not:
-            yield self._refused(clock.why_not)
-            return
-        if (subject.given.form is DdlForm.INFOS and not text.by_infos) or subject.job.type == JobType.CREATE_TABLES:
-            yield from self._derived("")
-        elif text.sql and not text.may_fail:
-            said = self._said(text.sql)
-            yield from self._derived(said) if said else self._losses(text)
-        elif not text.sql:
-            yield from self._losses(text)
+        texts = statements_of(subject, self._dialect, restored=False)
+        if why := clock_of(self._session, subject, "; ".join(text.sql for text in texts)).why_not:
+            yield self._refused(why)
+        elif subject.given.form is DdlForm.INFOS and not all(text.by_infos for text in texts):
+            yield self._refused(subject.given.why)
+        else:
+            for text in texts:
+                yield from self._statement(text)
 
     def _why_not_sent(self) -> str:
         step, subject = self._step, self._subject
@@ -167,17 +167,14 @@ class _Look:
             return why
         if subject.given.form is DdlForm.REFUSED:
             return subject.given.why
-        old = subject.old
-        if old is not None and self._dialect.flavour is not Flavour.TIDB and on_single_partitions(subject):
-            return holds_other_rows(subject, partition_method(self._session, old.schema, old.name))
-        return ""
+        return scattered(self._session, subject)
 
     def _why_not_here(self) -> str:
         """What the target lacks for it, or has in its way."""
         subject, seen = self._subject, self._seen
         if subject.schema and subject.job.kind.on is not On.DATABASE and subject.schema.lower() not in seen.databases:
             return f"the target has no database {subject.schema}"
-        if subject.job.kind.on is not On.DATABASE and subject.job.kind.effect not in _NEEDS_NOTHING:
+        if subject.job.kind.on is not On.DATABASE and sql_kind(subject.job).judged not in _NEEDS_NOTHING:
             lacking = [t for t in subject.before if (t.schema.lower(), t.name.lower()) not in seen.tables]
             return f"the target has no table {lacking[0].schema}.{lacking[0].name}" if lacking else ""
         if subject.job.type == JobType.RECOVER_TABLE and any((t.schema.lower(), t.name.lower()) in seen.tables for t in subject.after):
@@ -209,25 +206,15 @@ class _Look:
         for loss in altered.losses():
             yield note(self._where, f"the target cannot hold: {subject.label}: {loss}")
 
-    def _derived(self, said: str) -> Iterator[Remark]:
-        statements = derive(self._subject, self._dialect)
-        for statement in statements:
-            also = self._said(statement.sql)
-            if also and statement.plain is not None:
-                also = self._said(statement.plain.sql)
-            if also:
-                yield self._refused(f"{said}; derived from the table infos: {also}" if said else also)
-                return
-        if not statements:
-            yield self._refused(said or "no statement can be derived from the table infos")
+    def _statement(self, text: Rewritten) -> Iterator[Remark]:
+        said = self._said(text.sql) if text.sql and not text.may_fail else ""
+        also = self._said(text.plain.sql) if said and text.plain is not None else ""
+        if said and (text.plain is None or also):
+            yield self._refused(f"{said}; without what a server may refuse: {also}" if also else said)
             return
-        if said:
-            yield note(
-                self._where,
-                f"the target refuses TiDB's text ({said}), so these statements are executed: {'; '.join(s.sql for s in statements)}",
-            )
-        for statement in statements:
-            yield from self._losses(statement)
+        if said and text.plain is not None:
+            yield note(self._where, f"the target refuses the statement ({said}), so this one is executed: {text.plain.sql}")
+        yield from self._losses(text.plain if said and text.plain is not None else text)
 
     def _losses(self, text: Rewritten) -> Iterator[Remark]:
         for loss in text.losses:
@@ -268,3 +255,45 @@ class _Look:
 def _short(job: Job) -> str:
     text = " ".join(job.query.split())
     return text if len(text) <= 100 else text[:99] + "…"
+
+
+def begun(session: Target, waiting: WaitingDdls, config: ApplyConfig, cluster_id: int) -> Iterator[tuple[Job, Remark]]:
+    """Those that a start will not execute: their effect is in the target, or nobody can tell.
+
+    Raises:
+        ApplyError: ``spark_ddl`` cannot be read.
+    """
+    marks = f"{quote_name(config.checkpoint_schema)}.spark_ddl"
+    rows = session.query(
+        f"SELECT job_id, commit_ts, early, state, picture, tries FROM {marks} WHERE cluster_id = %s AND state IN (%s, %s) AND picture IS NOT NULL",
+        [cluster_id, INTENT, REFUSED],
+    )
+    records = {int(row[0]): row[1:] for row in rows}
+    for step in waiting.steps() if records else ():
+        if step.job.id not in records:
+            continue
+        commit_ts, early, state, picture, tries = records[step.job.id]
+        step = decided(replace(step, commit_ts=int(commit_ts), early=bool(early)), waiting.history, Selection.of(config))
+        if step.decision.fate not in (DdlFate.APPLIED, DdlFate.DERIVED) or step.skip_ts in config.ignore_txn_commit_ts:
+            continue
+        subject = subject_of(step, waiting.history, waiting.refused, Routes.of(config))
+        dialect = keeping_padding(session, dialect_of(session, config), subject.before)
+        if subject.given.form is DdlForm.NOTHING or scattered(session, subject):
+            continue
+        earlier = EarlierTry(state == REFUSED, bool(json.loads(tries or "[]")), SchemaSnapshot.from_json(picture))
+        where = f"DDL of job {step.job.id} on {subject.label}"
+        try:
+            if _has_run(session, step, subject, dialect, earlier, marks):
+                yield step.job, note(where, "an earlier life began it, and the target shows its effect: it is not executed again")
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            yield step.job, hinders(where, str(error), "decide this before you start the stream")
+
+
+def _has_run(session: Target, step: DdlStep, subject: Subject, dialect: Dialect, earlier: EarlierTry, marks: str) -> bool:
+    if not by_changes(subject, dialect):
+        return ExecutionCheck(session, step, subject, dialect, marks).has_run(earlier, snapshot_of(session, subject))
+    altered, old = altered_by(subject, dialect), subject.old
+    there = read_whole(session, old.schema, old.name) if old else None
+    return altered is not None and there is not None and not altered.clauses(Presence(altered, there).missing())

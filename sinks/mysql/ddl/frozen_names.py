@@ -51,7 +51,7 @@ _NOT_EXECUTED = frozenset({"filtered", "nothing"})
 """``DdlOutcome.how``; of the others (``ignored``) a person may have executed the job, or not."""
 
 Outcomes = Mapping[int, str]
-"""``DdlOutcome.how`` by job, as ``sinks.mysql.ddl.recorded.load_outcomes``."""
+"""``DdlOutcome.how`` by job, as ``sinks.mysql.ddl.ddl_record.load_outcomes``."""
 NO_OUTCOMES: Outcomes = MappingProxyType({})
 
 _NAMED = frozenset({JobEffect.DROPS, JobEffect.EMPTIES, JobEffect.RENAMES, JobEffect.EXCHANGES, JobEffect.RESTORES})

@@ -21,11 +21,10 @@ from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory, TableAt
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import shows
+from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import shows, unlike
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
-from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import unlike
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 _EXISTS_TABLE = 1050
@@ -77,11 +76,11 @@ class HandedOver:
             return self._restored()
         return job.type in _TWICE and shows(self._session, self._subject, self._dialect)
 
-    def already_so(self, error: ApplyError) -> bool:
-        """Whether the target refuses the DDL because it, or a later one, was executed."""
-        kind, new = self._subject.job.kind, self._subject.new
+    def already_so(self, error: ApplyError, made: TableAt | None) -> bool:
+        """Whether the target refuses the DDL, which makes the table ``made``, because it, or a later one, was executed."""
+        kind = self._subject.job.kind
         if kind.makes_tables and error.errno == _EXISTS_TABLE:
-            return new is not None and self.stands(new)
+            return made is not None and self._stands(made)
         return kind.effect is not JobEffect.RENAMES and error.errno in _ALREADY_SO
 
     def another_by_now(self, name: str, there: Collection[str]) -> bool:
@@ -97,7 +96,7 @@ class HandedOver:
         tables = (table for job in later if (table := self._history.table_at(new.table_id, job.version)) is not None)
         return any(c.id in gone and c.name.lower() == name.lower() for table in tables for c in visible(table.info))
 
-    def stands(self, table: TableAt) -> bool:
+    def _stands(self, table: TableAt) -> bool:
         """Whether the existing table is the table that the DDL creates, or what later DDLs have made of it."""
         if self._history.jobs_of_table(table.table_id, self._subject.job.version, self._history.newest_version):
             return True

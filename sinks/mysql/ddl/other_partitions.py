@@ -1,4 +1,4 @@
-"""DDLs on partitions that are not the upstream's at the target: they hold other rows, or its table does not have them. [db] for ``instead_of``, the rest is pure.
+"""DDLs on partitions that are not the upstream's at the target: they hold other rows, or its table does not have them. [db] for ``scattered`` and ``instead_of``, the rest is pure.
 
 A table may be partitioned upstream but not, or differently, at the target: if a server refuses the partitions, the table is created without them, and a loss says so.
 
@@ -10,7 +10,7 @@ anything else: a hash, several columns, an expression, texts (their order depend
 partition of RANGE, and in LIST where it is listed.
 
 For KEY partitions, other servers have another hash function than TiDB. LINEAR, which a table may have that the Drainer has not made, distributes rows otherwise than
-TiDB, which parses the word and ignores it. So what removes or exchanges the rows of single partitions would take other rows (``holds_other_rows``).
+TiDB, which parses the word and ignores it. So what removes or exchanges the rows of single partitions would take other rows (``scattered``).
 """
 
 import re
@@ -22,35 +22,27 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, tokenize
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, PartitionDef, PartitionType, TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_names
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_method, partition_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 _ON_SINGLE = frozenset({JobEffect.EMPTIES_PARTITION, JobEffect.EXCHANGES})
 
 
-def on_single_partitions(subject: Subject) -> bool:
-    """Whether the job removes or exchanges the rows of some partitions only."""
+def scattered(session: Target, subject: Subject) -> str:
+    """Why the job, which removes or exchanges the rows of some partitions only, would take other rows at the target; empty: it would not."""
     old, new = subject.old, subject.info
-    if subject.job.kind.effect not in _ON_SINGLE or old is None or new is None:
-        return False
-    left = {p.id for p in new.partitions}
-    return subject.job.type == JobType.EXCHANGE_PARTITION or any(p.id in left for p in old.info.partitions)
-
-
-def holds_other_rows(subject: Subject, method: str) -> str:
-    """Why partitions of the job's table hold other rows than upstream; empty if they hold the same.
-
-    ``method``: the table's ``PARTITION_METHOD`` on the target.
-    """
-    old, words = subject.old, method.upper().split()
-    if old is None:
+    if session.flavour is Flavour.TIDB or subject.job.kind.effect not in _ON_SINGLE or old is None or new is None:
         return ""
-    if old.info.partition_type == PartitionType.KEY or "KEY" in words:
+    left = {p.id for p in new.partitions}
+    if subject.job.type != JobType.EXCHANGE_PARTITION and not any(p.id in left for p in old.info.partitions):
+        return ""
+    method = partition_method(session, old.schema, old.name).upper()
+    if old.info.partition_type == PartitionType.KEY or "KEY" in method.split():
         how = "BY KEY, with another hash function at the target than in TiDB"
-    elif "LINEAR" in words:
-        how = f"BY {method.upper()} on the target and by plain HASH in TiDB"
+    elif "LINEAR" in method.split():
+        how = f"BY {method} on the target and by plain HASH in TiDB"
     else:
         return ""
     return (
@@ -94,7 +86,7 @@ def instead_of(session: Target, subject: Subject, refused: ApplyError) -> Instea
         return None
     condition = rows_of(old.info, names)
     if condition:
-        return Instead(delete=f"DELETE FROM {quoted(old.schema, old.name)} WHERE {condition} LIMIT {_CHUNK}")
+        return Instead(delete=f"DELETE FROM {table_name(old.schema, old.name)} WHERE {condition} LIMIT {_CHUNK}")
     return Instead(
         why_not=(
             f"the target's table lacks some of the partitions {', '.join(names)}, and their bounds do not say exactly which rows are in them. Delete "

@@ -2,9 +2,13 @@
 
 A change that is there is not made again: it was made before a crash, by another Drainer, or by a person. A change that the definition does not show is made again,
 which is harmless: a default, an expression, a comment, whether an index is visible.
+
+A server names a foreign key that has no name: TiDB ``fk_1``, InnoDB ``t_ibfk_1``. TiDB's name cannot be used at the target: there it must be unique in the database. So
+if the target lacks the name, the key is found by its columns: it is a key over the same columns with a name that a server has made (``ForeignKeys``).
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
@@ -25,11 +29,9 @@ from pyspark_tidb_binlog.schemas.table_changes import (
 )
 from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN, ColumnFlag, ColumnInfo, ColumnType, IndexInfo, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import AS_UPSTREAM, Alteration, OwnColumn, column_of, keys_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, is_text_or_words
-from pyspark_tidb_binlog.sinks.mysql.ddl.fit import misfit, same_type, spelled
-from pyspark_tidb_binlog.sinks.mysql.ddl.foreign_keys import ForeignKeys
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type, is_now
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect, is_text_or_words, spelled
+from pyspark_tidb_binlog.sinks.mysql.exactness import misfit, same_type
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
 
 _SHOWN = frozenset("id tp flag flen decimal charset collate elems origin_default origin_default_bit state version".split())
@@ -204,3 +206,47 @@ def has_key(index: IndexInfo, there: TargetTable, info: TableInfo, *, exactly: b
         for parts in ([(p.name, p.length) for p in index.columns], found.columns)
     )
     return not (found.unique or exactly) or whole == mine
+
+
+_Columns = tuple[str, ...]
+_MADE = re.compile(r"(.*_ibfk_|fk_)?\d+")
+"""What servers call a foreign key without a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignKeys:
+    """The foreign keys of one table at the target."""
+
+    there: Mapping[str, _Columns]
+    """The columns, in lower case, by the key's name."""
+
+    def lacks(self, info: TableInfo, name: str) -> bool:
+        """Whether the key ``name`` of ``info`` is missing."""
+        if self._has(name):
+            return False
+        columns = _upstream(info)[name]
+        return not columns or len(self._unnamed(info, columns)) < len(self._sought(info, columns))
+
+    def left(self, old: TableInfo, new: TableInfo, name: str) -> str:
+        """The target's name of the key ``name`` of ``old``, which ``new`` does not have; empty if it is gone."""
+        if self._has(name):
+            return next(n for n in self.there if n.lower() == name.lower())
+        columns = _upstream(old)[name]
+        unnamed = self._unnamed(old, columns) if columns else []
+        return unnamed[0] if len(unnamed) > len(self._sought(new, columns)) else ""
+
+    def _has(self, name: str) -> bool:
+        return name.lower() in {n.lower() for n in self.there}
+
+    def _unnamed(self, info: TableInfo, columns: _Columns) -> list[str]:
+        """Those over these columns that a server has named, and otherwise than any of ``info``."""
+        known = {n.lower() for n in info.foreign_key_names}
+        return sorted(n for n, found in self.there.items() if found == columns and _MADE.fullmatch(n) and n.lower() not in known)
+
+    def _sought(self, info: TableInfo, columns: _Columns) -> list[str]:
+        """Those of ``info`` over these columns that are not there by name."""
+        return [n for n, own in _upstream(info).items() if own == columns and not self._has(n)]
+
+
+def _upstream(info: TableInfo) -> dict[str, _Columns]:
+    return {key.name: tuple(c.lower() for c in key.columns) for key in info.foreign_keys}

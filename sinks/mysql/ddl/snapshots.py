@@ -17,8 +17,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
 
@@ -103,7 +102,7 @@ def take_snapshot(session: Target, databases: Iterable[str], tables: Iterable[tu
     objects = {name: ObjectSnapshot(_show(session, f"SHOW CREATE DATABASE {quote_name(name)}", 1)) for name in sorted(set(databases))}
     known = True
     for schema, table in sorted(set(tables)):
-        create = _COUNTER.sub("", _show(session, f"SHOW CREATE TABLE {quoted(schema, table)}", 1))
+        create = _COUNTER.sub("", _show(session, f"SHOW CREATE TABLE {table_name(schema, table)}", 1))
         ids = _table_ids(session, schema, table) if create.startswith(_TABLE) else {}
         # A table without an id was not found: its engine is another one, or its tablespace does not have its name.
         known = known and (bool(ids) or not create.startswith(_TABLE))
@@ -156,7 +155,7 @@ def is_empty(session: Target, schema: str, table: str, partition: str = "") -> b
     """Whether the table, or one partition of it, has no rows; False for a table that does not exist."""
     part = f" PARTITION ({quote_name(partition)})" if partition else ""
     try:
-        return not session.query(f"SELECT 1 FROM {quoted(schema, table)}{part} LIMIT 1")
+        return not session.query(f"SELECT 1 FROM {table_name(schema, table)}{part} LIMIT 1")
     except RetryableApplyError:
         raise
     except ApplyError as error:

@@ -1,6 +1,8 @@
-"""Tables, columns, keys and partitions as SQL, built from the table info: CREATE TABLE, and the parts of which an ALTER TABLE is made. Pure.
+"""Tables, columns, keys, defaults and partitions as SQL, built from the table info: CREATE TABLE, and the parts of which an ALTER TABLE is made. Pure.
 
 columns              types have explicit lengths, charsets are the target's; only what TiDB left to its defaults is left to the target's
+defaults             a column is added with its origin default, so that older rows get TiDB's value and not the target's evaluation of a text; it gets its declared
+                     default in a second statement if the two differ. Literals of a TIMESTAMP are in UTC, as in the info, like the session
 keys                 a MariaDB has no index over an expression, a loss
 foreign keys         a name that TiDB has made (``fk_1``) is left to the target: there it must be unique in the database, in TiDB only in the table
 CHECK constraints    left out, a loss: the upstream has checked the rows
@@ -10,10 +12,13 @@ options              charset, comment, where AUTO_INCREMENT begins; those of TiD
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
+from pyspark_tidb_binlog.schemas.arrowtypes import missing_value, zero_value
 from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string, text_of, tokenize
+from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.tableinfo import (
     PUBLIC,
     WHOLE_COLUMN,
@@ -27,9 +32,9 @@ from pyspark_tidb_binlog.schemas.tableinfo import (
     ReferentialAction,
     TableInfo,
 )
-from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Losses, Rewritten, charset_text, is_text_or_words, plain_strings, quoted
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect, charset_text, is_text_or_words
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Losses, Rewritten, plain_strings
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes, table_name
 
 _ZEROFILL = 1 << 6
 
@@ -181,8 +186,13 @@ _MADE = re.compile(r"fk_\d+")
 _DISTRIBUTED = (PartitionType.HASH, PartitionType.KEY)
 
 
-def create_table(schema: str, info: TableInfo, dialect: Dialect, *, plain: bool = False) -> Rewritten:
-    """The table; ``plain``: without what a server may refuse, which are partitions, foreign keys and indexes over expressions."""
+def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
+    """The table; if it has what a server may refuse, which are partitions, foreign keys and indexes over expressions, also the table without it."""
+    whole, plain = (_created(schema, info, dialect, plain=plain) for plain in (False, True))
+    return whole if plain.sql == whole.sql else replace(whole, plain=plain)
+
+
+def _created(schema: str, info: TableInfo, dialect: Dialect, *, plain: bool) -> Rewritten:
     losses = Losses(f"{schema}.{info.name}")
     parts = [column_definition(c, info, dialect, explicit=False) for c in visible(info)]
     if info.handle_columns() and info.pk_is_handle:
@@ -203,11 +213,13 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect, *, plain: bool 
     for loss in left_out(info, dialect):
         losses.add(loss)
     options = " ".join(filter(None, [*_options(info, dialect), partitions]))
-    return Rewritten(f"CREATE TABLE {quoted(schema, info.name)} ({', '.join(parts)}) {options}", tuple(losses.texts), by_infos=True)
+    return Rewritten(f"CREATE TABLE {table_name(schema, info.name)} ({', '.join(parts)}) {options}", tuple(losses.texts), by_infos=True)
 
 
 def left_out(info: TableInfo, dialect: Dialect) -> Iterator[str]:
-    """What no definition at the target has of a table."""
+    """What no definition at the target has of a table; a TiDB is given its own text."""
+    if dialect.flavour is Flavour.TIDB:
+        return
     for column in visible(info):
         if lacks_counter(column, dialect):
             yield f"column {column.name}: AUTO_INCREMENT left out"
@@ -252,7 +264,7 @@ def foreign_key_definition(key: ForeignKey, schema: str) -> str:
         for what, how in (("DELETE", key.on_delete), ("UPDATE", key.on_update))
         if how
     )
-    to = quoted(key.ref_schema or schema, key.ref_table)
+    to = table_name(key.ref_schema or schema, key.ref_table)
     return f"{name}FOREIGN KEY ({_names(key.columns)}) REFERENCES {to} ({_names(key.ref_columns)}){actions}"
 
 
@@ -312,3 +324,108 @@ def _values(values: Sequence[str]) -> str:
 
 def _names(names: Sequence[str]) -> str:
     return ", ".join(map(quote_name, names))
+
+
+_NO_LITERAL = frozenset({*_LOBS, ColumnType.JSON})
+"""Types whose default a MySQL takes only as an expression."""
+_AS_WRITTEN = frozenset({ColumnType.BIT, ColumnType.ENUM, ColumnType.SET, ColumnType.JSON, ColumnType.FLOAT, ColumnType.DOUBLE})
+"""Types whose default is not compared with the value that TiDB makes of it."""
+UTC_SINCE = 1
+"""``ColumnInfo.version`` from which the default of a TIMESTAMP is stored in UTC."""
+
+
+def origin_literal(column: ColumnInfo, flavour: Flavour) -> str:
+    """The value of the column in rows written before it existed, as a literal for a DEFAULT clause."""
+    origin, tp = column.origin_default, column.tp
+    value = missing_value(column, None)
+    if value is None:
+        return "NULL"
+    if tp == ColumnType.BIT:
+        return f"b'{int(value):b}'"
+    if tp == ColumnType.YEAR:
+        return f"'{int(value):04}'"  # '0' is the year 2000
+    if tp == ColumnType.SET:
+        return quote_string(",".join(word for place, word in enumerate(column.elems) if int(value) >> place & 1))
+    if tp == ColumnType.ENUM:
+        return quote_string(column.elems[0] if origin is None and column.elems else str(origin))
+    if is_bytes(column) and isinstance(value, bytes):
+        text = f"x'{value.hex()}'"
+    else:
+        text = quote_string(value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value))
+    return f"({text})" if tp in _NO_LITERAL and flavour is Flavour.MYSQL else text
+
+
+def fills_otherwise(column: ColumnInfo, flavour: Flavour) -> bool:
+    """Whether the target, executing the text as it is, might give existing rows another value than the origin default."""
+    if column.generated or column.flag & ColumnFlag.AUTO_INCREMENT:
+        return False
+    declared = column.default is not None or column.default_bit is not None
+    if not declared:
+        if column.tp in _NO_LITERAL and flavour is not Flavour.MARIADB:
+            return False  # a literal default is not allowed there, and these servers fill in the same zero value as TiDB
+        return column.not_null and (
+            column.tp in (ColumnType.TIMESTAMP, ColumnType.JSON) or missing_value(column, None) != zero_value(column)
+        )
+    return not _declares_origin(column) or _is_cast(column)
+
+
+def _declares_origin(column: ColumnInfo) -> bool:
+    """Whether new rows get the same value as those that were there."""
+    if column.tp == ColumnType.TIMESTAMP or column.default_is_expr or is_now(column):
+        return False
+    return (column.default, column.default_bit) == (column.origin_default, column.origin_default_bit)
+
+
+def _is_cast(column: ColumnInfo) -> bool:
+    """Whether TiDB makes another value of the declared default than its text says; a target may make yet another one."""
+    if column.tp in _AS_WRITTEN or is_bytes(column):
+        return False
+    try:
+        value = missing_value(column, None)
+    except Corruption:
+        return False  # rows that lack the column say so
+    return (value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)) != str(column.default)
+
+
+def declare(name: str, columns: Sequence[ColumnInfo], info: TableInfo, dialect: Dialect) -> str:
+    """The statement that sets the declared defaults of columns that were added with ``origin_literal``; empty if these are the same.
+
+    ``name``: the quoted table. The statement is idempotent.
+    """
+    clauses = []
+    for column in columns:
+        wanted = declared_literal(column)
+        declares = column.default is not None and _declares_origin(column)
+        if declares or wanted == origin_literal(column, dialect.flavour):
+            continue
+        if wanted is None and (column.default is not None or column.default_bit is not None):
+            clauses.append(f"MODIFY COLUMN {column_definition(column, info, dialect, explicit=True)}")
+        elif wanted is None and column.tp == ColumnType.TIMESTAMP:
+            continue  # without a default a server may set the column to the current time
+        else:
+            clauses.append(set_default(column))
+    return f"ALTER TABLE {name} {', '.join(clauses)}" if clauses else ""
+
+
+def timestamps_in_utc(name: str, info: TableInfo) -> str:
+    """The statement that sets the literal defaults of TIMESTAMP columns, which a text may have in another zone; empty if there are none."""
+    columns = (c for c in visible(info) if c.tp == ColumnType.TIMESTAMP and c.version >= UTC_SINCE)
+    clauses = [set_default(c) for c in columns if declared_literal(c) not in (None, "NULL")]
+    return f"ALTER TABLE {name} {', '.join(clauses)}" if clauses else ""
+
+
+def set_default(column: ColumnInfo) -> str:
+    """The clause that gives a column its declared default, which is a literal, or takes its default away."""
+    wanted = declared_literal(column)
+    return f"ALTER COLUMN {quote_name(column.name)} {'DROP DEFAULT' if wanted is None else f'SET DEFAULT {wanted}'}"
+
+
+def declared_literal(column: ColumnInfo) -> str | None:
+    """The declared default as a literal; None if there is none or it is an expression."""
+    if column.default_bit is not None:
+        return f"b'{int.from_bytes(column.default_bit, 'big'):b}'"
+    if column.default is None and not column.not_null:
+        return "NULL"
+    if column.default is None or column.default_is_expr or is_now(column):
+        return None
+    return quote_string(str(column.default))

@@ -1,342 +1,340 @@
-"""The statement of a DDL for the target: from the job and the table infos where they say it, else TiDB's text with names and words of the target.
+"""DDL text: its tokens, the target's names in it, names that MySQL or MariaDB reserve, and what a TiDB target is not given. Pure.
 
-    databases, renames, DROP, TRUNCATE     from the job
-    CREATE TABLE, partitions               from the table infos (``table_sql``), except at a TiDB
-    views, sequences, types that are not   TiDB's text without its feature comments
-    known, and most at a TiDB (``tidb``)
+Works on tokens (``schemas.ddl_tokens``), so quoted names and strings are never mistaken for keywords. A TiDB gets the upstream's text unchanged, except for what is the
+upstream's own, or is another value in another session (ddl.md 6):
 
-Promises: pure. An empty text means that there is nothing to execute. ``losses`` lists what the target cannot hold.
+    placement policies       removed; a statement that only sets them becomes empty
+    TTL                      kept but disabled: the deletes of the upstream's TTL jobs arrive as binlogs
+    computed boundaries      ``UNIX_TIMESTAMP('2020-01-01 00:00:00')`` is the number that the upstream has computed, if the table info has it
+
+Names of tables become those of the target (``[[spark.route]]``), spelled as the tables were created, where a statement has them: after ALTER TABLE and its RENAME,
+CREATE TABLE, LIKE, REFERENCES, and ON of an index. Everything else stays as it is. TiDB accepts any case; to a server with lower_case_table_names = 0, ``Orders`` and
+``orders`` are two tables. In a view, the tables of FROM and JOIN get that spelling, and the view's own spelling as alias for its columns.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from pyspark_tidb_binlog.schemas.column_pairs import visible
-from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, On
-from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, TokenKind, quote_name, rename_pairs, text_of, tokenize
-from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnType, TableInfo
-from pyspark_tidb_binlog.sinks.engine.choice import schema_of
-from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, on_target
-from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import (
-    Dialect,
-    Losses,
-    Rewritten,
-    Tokens,
-    plain_strings,
-    quote_reserved,
-    quoted,
-    strip,
-    words,
-)
-from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare
-from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import NO_OUTCOMES, DdlDelivery, DdlForm, Outcomes, given, named_by_infos
-from pyspark_tidb_binlog.sinks.mysql.ddl.routed_text import routed_text, spelled_text, table_names
-from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, partition_change
-from pyspark_tidb_binlog.sinks.mysql.ddl.tidb import is_tiflash_replica, settle_boundaries, settle_defaults, tidb_tokens
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
-from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes, TargetName
+from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, TokenKind, quote_name, read_name, text_of, tokenize
+from pyspark_tidb_binlog.schemas.tableinfo import PartitionDef, TableInfo
+from pyspark_tidb_binlog.sinks.routing.routes import Routes, TargetName
 
-_TYPES = frozenset(ColumnType)
-_ON_PARTITIONS = frozenset({JobEffect.ADDS_PARTITION, JobEffect.DROPS_PARTITION, JobEffect.EMPTIES_PARTITION, JobEffect.DIVIDES})
+Tokens = list[Token]
+
+_CONDITIONS = (["IF", "NOT", "EXISTS"], ["IF", "EXISTS"])
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """What a DDL operates on: the job, and its tables as they are on the target before and after it."""
+class Rewritten:
+    """Text for the target, and what it leaves out."""
 
-    job: Job
-    query: str
-    schema: str
-    """Database to USE; empty if the job has none."""
-    name: str
-    before: tuple[TableAt, ...]
-    """The tables it changes, before the job; empty if it only creates tables."""
-    after: tuple[TableAt, ...]
-    """The tables it changes, after the job."""
-    given: DdlDelivery = field(default=DdlDelivery(DdlForm.TEXT))
-    """The form in which it may be sent to a target with frozen tables."""
-    routes: Routes = NO_ROUTES
-    """From the names in the text to those at the target."""
-    home: str = ""
-    """With routes: the database upstream to which names without one belong."""
-    spelled: Mapping[tuple[str, str], TargetName] = field(default_factory=dict)
-    """By database and name in lower case: tables that the text spells otherwise than they were made. Upstream's names."""
-    dropped: TableAt | None = None
-    """Of RECOVER TABLE: the table as it was when it was dropped, under its name on the target."""
-    lacking: frozenset[str] = frozenset()
-    """Lower-case names of the expression indexes that ``old`` has upstream and the target's table is known to lack."""
-    former: TableInfo | None = None
-    """The job's own table before the job, upstream."""
-
-    @property
-    def label(self) -> str:
-        """``schema.table`` for messages."""
-        return f"{self.schema}.{self.name}" if self.name else self.schema
-
-    @property
-    def info(self) -> TableInfo | None:
-        """The job's own table after the job, upstream."""
-        return self.job.table_info
-
-    @property
-    def old(self) -> TableAt | None:
-        """The job's own table on the target before the job."""
-        wanted = self.job.table_info.id if self.job.table_info else self.job.table_id
-        by_id = {t.table_id: t for t in self.before}
-        return by_id.get(wanted) or by_id.get(self.job.table_id)
-
-    @property
-    def new(self) -> TableAt | None:
-        """The job's own table on the target after the job."""
-        wanted = self.job.table_info.id if self.job.table_info else self.job.table_id
-        return next((t for t in self.after if t.table_id == wanted), None)
+    sql: str
+    losses: tuple[str, ...] = ()
+    then: str = ""
+    """A second, idempotent statement of the same DDL: the declared defaults of columns that ``sql`` adds."""
+    may_fail: bool = False
+    """Errors of the target are ignored."""
+    by_infos: bool = False
+    """It is made of the table infos, which have the target's names: nothing of a user's text is in it."""
+    plain: "Rewritten | None" = None
+    """What is executed where the target refuses it."""
 
 
-def subject_of(
-    step: DdlStep,
-    history: SchemaHistory,
-    refused: RefusedJobs = frozenset(),
-    routes: Routes = NO_ROUTES,
-    outcomes: Outcomes = NO_OUTCOMES,
-) -> Subject:
-    """Look up the subject of ``step`` in the history; tables frozen by ``refused`` jobs, and those with ``routes``, are as on the target.
+class Losses:
+    """Collects what had to be left out of one statement, each text once."""
 
-    ``outcomes``: of earlier jobs, for RECOVER TABLE.
+    def __init__(self, subject: str) -> None:
+        """``subject``: the ``schema.table`` with which every text begins."""
+        self._subject = subject
+        self.texts: list[str] = []
+
+    def add(self, what: str) -> None:
+        """Note one loss."""
+        text = f"{self._subject}: {what}"
+        if text not in self.texts:
+            self.texts.append(text)
+
+
+def words(tokens: Iterable[Token]) -> list[str]:
+    """The keywords and signs of the non-blank tokens; an empty word for each name and string."""
+    return [t.word for t in tokens if not t.blank]
+
+
+def split_commas(tokens: Sequence[Token]) -> list[Tokens]:
+    """The pieces between top-level commas."""
+    pieces: list[Tokens] = [[]]
+    for depth, token in with_depth(tokens):
+        if depth == 0 and token.text == ",":
+            pieces.append([])
+        else:
+            pieces[-1].append(token)
+    return pieces
+
+
+def with_depth(tokens: Iterable[Token]) -> Iterator[tuple[int, Token]]:
+    """Each token with its parenthesis depth; a parenthesis itself has the depth of its content."""
+    depth = 0
+    for token in tokens:
+        if token.kind is TokenKind.SIGN and token.text == "(":
+            depth += 1
+        yield depth, token
+        if token.kind is TokenKind.SIGN and token.text == ")":
+            depth -= 1
+
+
+def closing(tokens: Sequence[Token], opening: int) -> int:
+    """Index of the parenthesis that closes the one at ``opening``; the length if there is none."""
+    for i, (depth, token) in enumerate(with_depth(tokens[opening:])):
+        if depth == 1 and token.text == ")" and token.kind is TokenKind.SIGN:
+            return opening + i
+    return len(tokens)
+
+
+def strip(tokens: Sequence[Token]) -> Tokens:
+    """The tokens without blanks at both ends."""
+    left, right = 0, len(tokens)
+    while left < right and tokens[left].blank:
+        left += 1
+    while right > left and tokens[right - 1].blank:
+        right -= 1
+    return list(tokens[left:right])
+
+
+def next_solid(tokens: Sequence[Token], at: int) -> int:
+    """Index of the first non-blank token from ``at`` on; the length if there is none."""
+    while at < len(tokens) and tokens[at].blank:
+        at += 1
+    return at
+
+
+def without_if_not_exists(tokens: Sequence[Token]) -> Tokens:
+    """CREATE TABLE, CREATE INDEX and ALTER TABLE without IF NOT EXISTS: the object did not exist upstream, or there would be no job.
+
+    So the target reports an existing object, which must then be compared.
     """
-    job = step.job
-    ids = [i for i in history.tables_of_job(job) if i not in step.decision.strangers]
-    found = [t for i in ids if (t := step.before.table(i, history)) is not None]
-    before = tuple(t for f in found if (t := on_target(history, refused, f, f.version)) is not None)
-    coming = [t for i in ids if (t := history.table_at(i, job.version)) is not None]
-
-    def place(schema: str, name: str) -> TargetName:
-        other = history.find(schema, name, job.version)
-        there = (on_target(history, refused, other, job.version) if other is not None else None) or other
-        return routes.target(there.schema, there.name) if there is not None else routes.target(schema, name)
-
-    after = tuple(referring(t, place) for f in coming if (t := on_target(history, refused, f, job.version)) is not None)
-    restored = history.restored_by(job)
-    delivery = _delivery(step, given(job, step.query, history, refused, routes, outcomes))
-    schema = schema_of(step, history)
-    spelled = (
-        {} if job.kind.effect is JobEffect.RENAMES else _spelled_otherwise(step.query, schema, (*found, *coming), history, job.version)
-    )
-    subject = Subject(
-        job, step.query, schema, _name_of(job, before), before, after, delivery, spelled=spelled, dropped=restored and restored[0]
-    )
-    own = next((t.table_id for t in (subject.old, subject.new) if t is not None), 0)
-    subject = replace(subject, former=next((t.info for t in found if t.table_id == own), None))
-    return _routed(subject, routes) if routes else subject
+    solid = [i for i, t in enumerate(tokens) if not t.blank]
+    spoken = [tokens[i].word for i in solid]
+    if spoken[:1] not in (["CREATE"], ["ALTER"]) or not {"TABLE", "INDEX"} & set(spoken[1:4]):
+        return list(tokens)
+    dropped: set[int] = set()
+    for n in range(len(solid) - 3):
+        if spoken[n : n + 3] == ["IF", "NOT", "EXISTS"]:
+            dropped.update(range(solid[n], solid[n + 3]))
+    return [t for i, t in enumerate(tokens) if i not in dropped]
 
 
-def referring(table: TableAt, place: Callable[[str, str], TargetName]) -> TableAt:
-    """``table`` with what its foreign keys refer to as it is called at the target; ``place``: by database and name upstream."""
-    keys = []
-    for key in table.info.foreign_keys:
-        to = place(key.ref_schema or table.schema, key.ref_table)
-        keys.append(replace(key, ref_schema=to.schema, ref_table=to.name))
-    return replace(table, info=replace(table.info, foreign_keys=tuple(keys))) if keys else table
+def without_conditions(tokens: Sequence[Token]) -> Tokens:
+    """What is altered, without IF EXISTS and IF NOT EXISTS, for which MySQL has no syntax there. What the upstream has executed was so."""
+    inside = {i for i, (depth, _) in enumerate(with_depth(tokens)) if depth}
+    solid = [i for i, t in enumerate(tokens) if not t.blank]
+    spoken = ["" if i in inside else tokens[i].word for i in solid]
+    dropped: set[int] = set()
+    for n in range(len(solid)):
+        many = next((len(run) for run in _CONDITIONS if spoken[n : n + len(run)] == run), 0)
+        if many and n + many < len(solid):
+            dropped.update(range(solid[n], solid[n + many]))
+    return [t for i, t in enumerate(tokens) if i not in dropped]
 
 
-def _spelled_otherwise(
-    query: str, home: str, known: Sequence[TableAt], history: SchemaHistory, version: int
-) -> dict[tuple[str, str], TargetName]:
-    """Tables that the text spells otherwise than they were made; ``known``: those of the job."""
-    mine = {(t.schema.lower(), t.name.lower()): t for t in known}
-    found = {}
-    for name in table_names(query):
-        key = (name.schema or home).lower(), name.name.lower()
-        table = mine.get(key) or history.find(*key, version)
-        if table is not None and (table.name != name.name or (name.schema and table.schema != name.schema)):
-            found[key] = TargetName(table.schema, table.name)
+def plain_strings(tokens: Sequence[Token], *, restored: bool) -> Tokens:
+    """Strings for our sql_mode: restored text has unescaped backslashes. ``_UTF8MB4`` is removed, being the connection's charset."""
+    out: Tokens = []
+    for i, token in enumerate(tokens):
+        if token.word == "_UTF8MB4" and i + 1 < len(tokens) and tokens[i + 1].kind is TokenKind.STRING:
+            continue
+        if restored and token.kind is TokenKind.STRING and "\\" in token.text:
+            token = Token(TokenKind.STRING, token.text.replace("\\", "\\\\"))
+        out.append(token)
+    return out
+
+
+def _named(tokens: Tokens) -> tuple[int, int]:
+    """Begin and end of the name in ``ALTER TABLE name …``."""
+    at = next(i for i, t in enumerate(tokens) if t.word == "TABLE")
+    begin = next_solid(tokens, at + 1)
+    end = begin + 1
+    while end < len(tokens) and (tokens[end].text == "." or tokens[end - 1].text == "."):
+        end += 1
+    return begin, end
+
+
+def alter_specs(tokens: Tokens) -> list[Tokens]:
+    """What ``ALTER TABLE name …`` does, piece by piece, with the blanks between."""
+    return split_commas(tokens[_named(tokens)[1] :])
+
+
+_RESERVED = frozenset(
+    "ACCESSIBLE ASENSITIVE BEFORE CONDITION CUBE DECLARE DELETE_DOMAIN_ID DETERMINISTIC DO_DOMAIN_IDS EACH EMPTY EXTERNAL FUNCTION GENERAL GET "
+    "IGNORE_DOMAIN_IDS IGNORE_SERVER_IDS INSENSITIVE IO_AFTER_GTIDS IO_BEFORE_GTIDS LIBRARY LOOP MANUAL MASTER_BIND MASTER_DEMOTE_TO_REPLICA "
+    "MASTER_DEMOTE_TO_SLAVE MASTER_HEARTBEAT_PERIOD MASTER_SSL_VERIFY_SERVER_CERT MODIFIES OPTIMIZER_COSTS PARALLEL PARSE_VCOL_EXPR PERIOD PORTION "
+    "PURGE QUALIFY READS READ_WRITE REF_SYSTEM_ID RESIGNAL RETURN RETURNING SENSITIVE SIGNAL SLOW SPECIFIC SYSTEM UNDO".split()
+)
+"""Reserved by a MySQL from 5.7 to 9.7 or by a MariaDB, and no keyword that a DDL of TiDB has."""
+
+_NOT_BEFORE = {"GROUPING": "(", "JSON_TABLE": "(", "LATERAL": "(", "MEMBER": "OF", "SOUNDS": "LIKE"}
+"""Also reserved, or an operator where an alias may be; before this word or sign it is a function or a clause of TiDB, unless the word before it names something."""
+
+_NAMED_NEXT = frozenset({"KEY", "INDEX", "UNIQUE", "FULLTEXT", "TABLE", "VIEW", "EXISTS", "REFERENCES"})
+
+_OPTIONS = frozenset({"PAGE_CHECKSUM", "STATS_AUTO_RECALC", "STATS_PERSISTENT", "STATS_SAMPLE_PAGES"})
+"""Reserved by MariaDB, and options of a table in TiDB."""
+
+
+def quote_reserved(tokens: Sequence[Token]) -> Tokens:
+    """``tokens`` with these names quoted; no feature comment of TiDB may be in them."""
+    places = [(i, depth) for i, (depth, token) in enumerate(with_depth(tokens)) if not token.blank]
+    solid = [tokens[i] for i, _ in places]
+    has_options = [t.word for t in solid[1:2]] == ["TABLE"]
+    found = list(tokens)
+    for at, (i, depth) in enumerate(places):
+        if _reserved_name(solid, at, among_options=has_options and depth == 0):
+            found[i] = Token(TokenKind.NAME, quote_name(tokens[i].text))
     return found
 
 
-def _routed(subject: Subject, routes: Routes) -> Subject:
-    """``subject`` under the names of the target; a rename between two names that are one there needs no statement."""
-    schema, delivery = routes.database(subject.schema), subject.given
-    name = subject.name
-    if subject.before or subject.after:
-        own = routes.target(subject.schema, subject.name)
-        schema, name = own.schema, own.name
-    before, after = (tuple(map(routes.moved, tables)) for tables in (subject.before, subject.after))
-    names = [[(t.table_id, t.schema, t.name) for t in tables] for tables in (before, after)]
-    if subject.job.type == JobType.RENAME_TABLE and delivery.form is DdlForm.TEXT and names[0] == names[1]:
-        delivery = DdlDelivery(DdlForm.NOTHING, "both names are the same table at the target")
-    if delivery.form is DdlForm.TEXT and any(map(routes.columns_of, (*subject.before, *subject.after))):
-        delivery = _narrowed_delivery(subject.job, before, after)
-    found = replace(
-        subject, schema=schema, name=name, before=before, after=after, dropped=subject.dropped and routes.moved(subject.dropped)
-    )
-    return replace(found, given=delivery, routes=routes, home=subject.schema)
+def _reserved_name(solid: Sequence[Token], at: int, *, among_options: bool) -> bool:
+    word = solid[at].word
+    if word in _RESERVED:
+        return True
+    following = solid[at + 1] if at + 1 < len(solid) else Token(TokenKind.SPACE, "")
+    before = [t.word for t in solid[max(at - 2, 0) : at]]
+    if word in _NOT_BEFORE:
+        return following.word != _NOT_BEFORE[word] or (bool(before) and before[-1] in _NAMED_NEXT)
+    if word in _OPTIONS:
+        return not (among_options and (following.word in ("=", "DEFAULT") or following.kind is TokenKind.NUMBER))
+    if word == "OFFSET":  # LIMIT 5 OFFSET 10
+        return before[:1] != ["LIMIT"]
+    return word == "SEPARATOR" and following.kind is not TokenKind.STRING  # of GROUP_CONCAT
 
 
-def _narrowed_delivery(job: Job, before: Sequence[TableAt], after: Sequence[TableAt]) -> DdlDelivery:
-    """The form of a DDL on a table with a list of columns: its text may name others."""
-    if named_by_infos(job):
-        return DdlDelivery(DdlForm.TEXT)
-    if [replace(t.info, name="") for t in before] == [replace(t.info, name="") for t in after]:
-        return DdlDelivery(DdlForm.NOTHING, "it does not change the columns that are replicated")
-    return DdlDelivery(DdlForm.INFOS, "only some columns of the table are replicated")
+_OFF = tokenize("TTL_ENABLE = 'OFF'")
+_WHOLE = re.compile(r"-?\d+")
 
 
-def _delivery(step: DdlStep, found: DdlDelivery) -> DdlDelivery:
-    decision = step.decision
-    if decision.fate is DdlFate.DERIVED and found.form is DdlForm.TEXT:
-        return DdlDelivery(DdlForm.INFOS, decision.why)
-    if found.form is DdlForm.TEXT and step.job.type == JobType.CREATE_TABLE and _likes_unplaced(step.query):
-        return DdlDelivery(DdlForm.INFOS, "the table after LIKE is in the session's database, which is not known")
-    return DdlDelivery(DdlForm.REFUSED, decision.why) if decision.fate is DdlFate.REFUSED else found
+def tidb_tokens(query: str, *, restored: bool) -> Tokens:
+    """The statement's tokens; empty if nothing is left to execute."""
+    tokens = _without_placement(tokenize(query.strip().rstrip(";").rstrip(), backslash_escapes=not restored))
+    return _without_empty_specs(_with_ttl_off(without_if_not_exists(tokens)))
 
 
-def _name_of(job: Job, before: Sequence[TableAt]) -> str:
-    if job.table_info is not None:
-        return job.table_info.name
-    return next((t.name for t in before if t.table_id == job.table_id), job.table_name)
+def is_tiflash_replica(tokens: Sequence[Token]) -> bool:
+    """Whether it is ``ALTER TABLE t SET TIFLASH REPLICA n`` without another spec, whose errors are ignored."""
+    specs = alter_specs(list(tokens)) if words(tokens)[:2] == ["ALTER", "TABLE"] else []
+    return len(specs) == 1 and words(specs[0])[:3] == ["SET", "TIFLASH", "REPLICA"]
 
 
-def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
-    """The statement for the target. ``restored``: the text was written by TiDB's parser, not by a user."""
-    losses = Losses(subject.label)
-    subject = with_routed_text(subject, restored=restored)
-    if dialect.flavour is Flavour.TIDB:
-        named = _certain(subject, dialect) if subject.routes or subject.job.type == JobType.RECOVER_TABLE else None
-        if named is not None:
-            return Rewritten(named)
-        tokens = settle_boundaries(tidb_tokens(subject.query, restored=restored), subject.info)
-        info, old = subject.info, subject.old
-        settled, added = settle_defaults(plain_strings(tokens, restored=restored), info, old.info if old else None, dialect.flavour)
-        then = declare(quoted(old.schema, old.name), added, info, dialect) if added and old is not None and info is not None else ""
-        return Rewritten(text_of(settled).strip(), (), then, is_tiflash_replica(tokens))
-    if (made := _from_infos(subject, dialect)) is not None:
-        return made
-    certain = _certain(subject, dialect)
-    if certain is not None:
-        return Rewritten(certain)
-    if subject.job.kind.on is On.SEQUENCE and dialect.flavour is Flavour.MYSQL:
-        losses.add("sequence left out, because MySQL has none")
-        return Rewritten("", tuple(losses.texts))
-    tokens = _without_end(without_features(tokenize(subject.query, backslash_escapes=not restored), losses))
-    return Rewritten(text_of(plain_strings(quote_reserved(tokens), restored=restored)), tuple(losses.texts))
+def _without_placement(tokens: Sequence[Token]) -> Tokens:
+    kept: Tokens = []
+    skipping = False
+    i = 0
+    while i < len(tokens):
+        token = tokens[i]
+        end = 0 if skipping else _placement_ends(tokens, i)
+        if token.kind is TokenKind.FEATURE_OPEN and "placement" in token.text:
+            skipping = True
+        elif skipping:
+            skipping = token.kind is not TokenKind.FEATURE_CLOSE
+        elif not end:
+            kept.append(token)
+        i = end or i + 1
+    return kept
 
 
-def _from_infos(subject: Subject, dialect: Dialect) -> Rewritten | None:
-    """The statement of a job that makes a table or changes partitions; None for the others."""
-    job, new, old = subject.job, subject.new, subject.old
-    if job.type == JobType.CREATE_TABLE and new is not None:
-        if any(c.tp not in _TYPES for c in visible(new.info)):
-            return None  # of a later release: its text says what it is
-        return create_table(new.schema, replace(new.info, name=new.name), dialect)
-    if job.kind.effect not in _ON_PARTITIONS or old is None or subject.former is None or subject.info is None:
-        return None
-    clause = partition_change(subject.former, subject.info, job.kind.effect, dialect)
-    # Columns may have other names at the target.
-    sql = f"ALTER TABLE {quoted(old.schema, old.name)} {clause}" if clause else ""
-    return Rewritten(sql, by_infos=not clause.startswith("PARTITION BY"))
+def _placement_ends(tokens: Sequence[Token], at: int) -> int:
+    """The index after a ``PLACEMENT POLICY [=] name`` outside a feature comment; 0 if there is none."""
+    policy = next_solid(tokens, at + 1)
+    if tokens[at].word != "PLACEMENT" or policy >= len(tokens) or tokens[policy].word != "POLICY":
+        return 0
+    name = next_solid(tokens, policy + 1)
+    if name < len(tokens) and tokens[name].text == "=":
+        name = next_solid(tokens, name + 1)
+    return name + 1
 
 
-def with_routed_text(subject: Subject, *, restored: bool) -> Subject:
-    """``subject`` with the names of the target in its text. RENAME TABLES keeps it: its names are read in pairs."""
-    if subject.spelled:
-        query = spelled_text(subject.query, subject.spelled, subject.home or subject.schema, restored=restored)
-        subject = replace(subject, query=query, spelled={})
-    if not subject.routes or subject.job.type == JobType.RENAME_TABLES:
-        return subject
-    return replace(subject, query=routed_text(subject.query, subject.routes, subject.home, restored=restored))
+def _with_ttl_off(tokens: Sequence[Token]) -> Tokens:
+    """Set every TTL_ENABLE to OFF, and add one to a TTL without it, which TiDB would enable."""
+    switched = any(d == 0 and t.word == "TTL_ENABLE" for d, t in with_depth(tokens))
+    out: Tokens = []
+    ends = 0
+    off = False
+    for i, (depth, token) in enumerate(with_depth(tokens)):
+        if depth == 0 and token.word == "TTL_ENABLE":
+            off = True
+        elif depth == 0 and token.word == "TTL" and not switched and not ends:
+            ends = _ttl_ends(tokens, i)
+        elif off and token.kind is TokenKind.STRING:
+            token, off = _OFF[-1], False
+        out.append(token)
+        if ends == i + 1:
+            out += [Token(TokenKind.SPACE, " "), *_OFF]
+    return out
 
 
-def _certain(subject: Subject, dialect: Dialect) -> str | None:
-    """The statement for job types that determine it without the text; None for the others."""
-    job = subject.job
-    found = dialect.charset(job.db_info.charset, job.db_info.collate) if job.db_info else dialect.charset("", "")
-    database = f"{quote_name(subject.schema)} CHARACTER SET = {found.charset} COLLATE = {found.collate}"
-    name = quoted(subject.old.schema, subject.old.name) if subject.old else quoted(subject.schema, subject.name)
-    match job.type:
-        case JobType.CREATE_SCHEMA:
-            return f"CREATE DATABASE {database}"
-        case JobType.SCHEMA_CHARSET:
-            return f"ALTER DATABASE {database}"
-        case JobType.DROP_SCHEMA:
-            return f"DROP DATABASE {quote_name(subject.schema)}"
-        case JobType.DROP_TABLE:
-            return f"DROP TABLE {name}"
-        case JobType.DROP_VIEW:
-            return f"DROP VIEW {name}"
-        case JobType.DROP_SEQUENCE if dialect.flavour is Flavour.MARIADB:
-            return f"DROP SEQUENCE {name}"
-        case JobType.TRUNCATE_TABLE:
-            return f"TRUNCATE TABLE {name}"
-        case JobType.RENAME_TABLE | JobType.RENAME_TABLES:
-            return _rename(subject, dialect)
-        case JobType.EXCHANGE_PARTITION:
-            return _exchange(subject)
-        case JobType.RECOVER_TABLE:
-            return _recover(subject)
-    return None
+def _ttl_ends(tokens: Sequence[Token], at: int) -> int:
+    """The index after ``TTL [=] column + INTERVAL n unit``; 0 if it is not such an option."""
+    places = [i for i in range(at, len(tokens)) if not tokens[i].blank][1:8]
+    if places and tokens[places[0]].text == "=":
+        places = places[1:]
+    if len(places) < 5 or tokens[places[1]].text != "+" or tokens[places[2]].word != "INTERVAL":
+        return 0
+    return places[4] + 1
 
 
-def _recover(subject: Subject) -> str:
-    """By the table's name: RECOVER TABLE BY JOB has the number of an upstream job. Only FLASHBACK takes a new name."""
-    old, new = subject.dropped, subject.new
-    if old is None or new is None:
+def _without_empty_specs(tokens: Tokens) -> Tokens:
+    if words(tokens)[:2] != ["ALTER", "TABLE"]:
+        return tokens
+    _, end = _named(tokens)
+    specs = [s for s in alter_specs(tokens) if words(s)]
+    joined: Tokens = []
+    for n, spec in enumerate(specs):
+        joined += [Token(TokenKind.SIGN, ","), *spec] if n else spec
+    return [*tokens[:end], *joined] if specs else []
+
+
+def settle_boundaries(tokens: Sequence[Token], info: TableInfo | None) -> Tokens:
+    """The statement with every computed boundary replaced by its number from ``info``, if it is there."""
+    by_name = {p.name.lower(): p for p in info.partitions} if info else {}
+    out: Tokens = []
+    done = 0
+    for name, begin, end in _boundaries(tokens):
+        values = _numbers(by_name.get(name.lower()))
+        if values and _computed(tokens[begin:end]):
+            out += [*tokens[done:begin], *tokenize(values)]
+            done = end
+    return [*out, *tokens[done:]]
+
+
+def boundaries(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
+    """(begin, end) of the values of each ``PARTITION name VALUES``, without their parentheses."""
+    return ((begin, end) for _, begin, end in _boundaries(tokens))
+
+
+def _boundaries(tokens: Sequence[Token]) -> Iterator[tuple[str, int, int]]:
+    for i, token in enumerate(tokens):
+        if token.word != "PARTITION":
+            continue
+        name = next_solid(tokens, i + 1)
+        values = next_solid(tokens, name + 1)
+        if values >= len(tokens) or tokens[values].word != "VALUES":
+            continue
+        opening = next((k for k in range(values, len(tokens)) if tokens[k].text in ("(", ",")), len(tokens))
+        if opening < len(tokens) and tokens[opening].text == "(":
+            yield tokens[name].name, opening + 1, closing(tokens, opening)
+
+
+def _numbers(partition: PartitionDef | None) -> str:
+    """The partition's values as numbers; empty if they are not numbers or of several columns."""
+    if partition is None:
         return ""
-    name = quoted(old.schema, old.name)
-    return f"RECOVER TABLE {name}" if old.name == new.name else f"FLASHBACK TABLE {name} TO {quote_name(new.name)}"
+    lists = partition.in_values or (partition.less_than,)
+    return ", ".join(v[0] for v in lists) if all(len(v) == 1 and _WHOLE.fullmatch(v[0]) for v in lists) else ""
 
 
-def _exchange(subject: Subject) -> str | None:
-    """The exchanged partition is the one that has the unpartitioned table's id afterwards."""
-    info, old = subject.info, subject.old
-    plain = next((t for t in subject.before if t.table_id == subject.job.table_id), None)
-    moved = next((p.name for p in info.partitions if p.id == subject.job.table_id), None) if info else None
-    if old is None or plain is None or moved is None:
-        return None
-    return (
-        f"ALTER TABLE {quoted(old.schema, old.name)} EXCHANGE PARTITION {quote_name(moved)} WITH TABLE {quoted(plain.schema, plain.name)}"
-    )
-
-
-def _rename(subject: Subject, dialect: Dialect) -> str | None:
-    """All pairs qualified with their databases, in the order of the text, which matters for a swap through a third name; empty if no name changes."""
-    old = {t.table_id: t for t in subject.before}
-    new = {t.table_id: t for t in subject.after}
-    if subject.job.type == JobType.RENAME_TABLE:
-        moved = [(old[i], new[i]) for i in old if i in new][:1]
-        return _renames([(quoted(a.schema, a.name), quoted(b.schema, b.name)) for a, b in moved], dialect) if moved else None
-    pairs = rename_pairs(subject.query)
-    ids = [info.id for info in subject.job.multiple_table_infos]
-    if not pairs or len(ids) != len(pairs):
-        return None
-    here = [old[i].schema for i, (name, _) in zip(ids, pairs, strict=True) if i in old and not name.schema]
-    session = here[0] if here else subject.schema
-
-    def full(name: QualifiedName) -> str:
-        if subject.routes:
-            to = subject.routes.target(name.schema or subject.home, name.name)
-            return quoted(to.schema, to.name)
-        return quoted(name.schema or session, name.name)
-
-    spelled = {name.lower(): name for name in (quoted(t.schema, t.name) for t in subject.before)}
-    written: list[tuple[str, str]] = []
-    for i, (a, b) in zip(ids, pairs, strict=True):
-        if i in old or i in new:
-            written.append((spelled.pop(full(a).lower(), full(a)), full(b)))
-            spelled[full(b).lower()] = full(b)
-    return _renames(written, dialect)
-
-
-def _renames(pairs: Sequence[tuple[str, str]], dialect: Dialect) -> str:
-    """Without the pairs that are one name at the target, which a server refuses: the table exists."""
-    changing = [(a, b) for a, b in pairs if not same_name(a, b, dialect)]
-    return "RENAME TABLE " + ", ".join(f"{a} TO {b}" for a, b in changing) if changing else ""
-
-
-def same_name(one: str, other: str, dialect: Dialect) -> bool:
-    """Whether two names of tables, with their databases, are one at the target."""
-    return one == other or (dialect.folds_names and one.lower() == other.lower())
+def _computed(values: Sequence[Token]) -> bool:
+    """Whether a boundary contains a function call."""
+    solid = [t for t in strip(values) if not t.blank]
+    return any(a.kind is TokenKind.WORD and b.text == "(" for a, b in zip(solid, solid[1:], strict=False))
 
 
 _FEATURE_LOSSES = {
@@ -372,49 +370,165 @@ def _note_feature(inside: Tokens, losses: Losses) -> None:
         losses.add("SHARD_ROW_ID_BITS left out")
 
 
-def _without_end(tokens: Tokens) -> Tokens:
+def without_end(tokens: Tokens) -> Tokens:
+    """The tokens without semicolons and blanks at the end."""
     tokens = strip(tokens)
     while tokens and tokens[-1].text == ";":
         tokens = strip(tokens[:-1])
     return tokens
 
 
-def _like_source(tokens: Tokens) -> str:
-    """The name after ``LIKE``, with or without parentheses; empty if it is not a CREATE TABLE ... LIKE."""
-    solid = [t for t in tokens if not t.blank]
-    at = next((i for i, t in enumerate(solid) if t.word == "LIKE"), 0)
-    before = [t.text for t in solid[:at]]
-    if not at or before.count("(") > 1 or (before.count("(") == 1 and before[-1] != "("):
-        return ""
-    source = [t.text for t in solid[at + 1 : at + 4]]
-    return "".join(source[:3]) if source[1:2] == ["."] else source[0]
+_SKIPPED = frozenset({"IF", "NOT", "EXISTS", "IGNORE", "("})
+_NO_TABLE = frozenset({"COLUMN", "INDEX", "KEY"})
+_MADE = frozenset({"VIEW", "TABLE", "INDEX", "SEQUENCE", "DATABASE", "SCHEMA"})
+_TAKE_FROM = frozenset({"EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "MID"})
+"""Functions with a FROM in their parentheses."""
+_BEHIND_TABLE = frozenset(
+    "ON USING WHERE GROUP HAVING ORDER LIMIT UNION EXCEPT INTERSECT WINDOW FOR LOCK WITH JOIN INNER CROSS LEFT RIGHT NATURAL STRAIGHT_JOIN".split()
+)
+"""Words that follow a table without an alias."""
 
 
-def _likes_unplaced(query: str) -> bool:
-    """Whether it is a CREATE TABLE db.t LIKE s: ``s`` is of the session's current database, which no binlog or job has.
+def routed_text(query: str, routes: Routes, home: str, *, restored: bool) -> str:
+    """``query`` for the target, each name with its database, so that no name depends on the current database.
 
-    Where ``t`` has no database either, both are of the job's.
+    Args:
+        query: the text.
+        routes: those of the settings.
+        home: the upstream's database for names without one.
+        restored: TiDB's parser wrote the text.
+
+    A view stays as it is: a view that names a table with a route is refused.
     """
-    solid = [t for t in tokenize(query) if not t.blank and t.kind is not TokenKind.COMMENT]
-    like = next((i for i, t in enumerate(solid) if t.word == "LIKE"), 0)
-    source = solid[like + 1 :]
-    return bool(_like_source(solid)) and any(t.text == "." for t in solid[:like]) and [t.text for t in source[1:2]] != ["."]
+
+    def to(name: QualifiedName) -> str:
+        found = routes.target(name.schema or home, name.name)
+        return f"{quote_name(found.schema)}.{quote_name(found.name)}"
+
+    return query if _makes_view(_solid(query, restored=restored)) else _renamed(query, to, restored=restored)
 
 
-_LEFT_OUT = {
-    JobType.CACHE_TABLE: "CACHE left out",
-    JobType.TABLE_ATTRIBUTES: "attributes left out",
-    JobType.PARTITION_ATTRIBUTES: "attributes left out",
-    JobType.CREATE_PLACEMENT: "placement policy left out",
-    JobType.PARTITION_PLACEMENT: "placement policy left out",
-    JobType.SCHEMA_PLACEMENT: "placement policy left out",
-    JobType.TABLE_PLACEMENT: "placement policy left out",
-    JobType.CREATE_RESOURCE_GROUP: "resource group left out",
-}
+def spelled_text(query: str, spelled: Mapping[tuple[str, str], TargetName], home: str, *, restored: bool) -> str:
+    """``query`` with tables spelled as they were made. ``spelled``: by database and name in lower case; the others as for ``routed_text``."""
+
+    def to(name: QualifiedName) -> str:
+        found = spelled.get(((name.schema or home).lower(), name.name.lower()))
+        if found is None:
+            return ""
+        return f"{quote_name(found.schema)}.{quote_name(found.name)}" if name.schema else quote_name(found.name)
+
+    return _renamed(query, to, restored=restored) if spelled else query
 
 
-def silent_losses(history: SchemaHistory, after: int, upto: int) -> tuple[str, ...]:
-    """Losses of the jobs with ``after < version <= upto`` that have no statement for the target; CACHE does not even have a binlog."""
-    jobs = (j for j in history.passed_between(after, upto) if j.type in _LEFT_OUT)
-    texts = (f"{'.'.join(filter(None, (j.schema_name, j.table_name)))}: {_LEFT_OUT[JobType(j.type)]}" for j in jobs)
-    return tuple(dict.fromkeys(texts))
+def table_names(query: str) -> tuple[QualifiedName, ...]:
+    """The names of tables in a text."""
+    found: list[QualifiedName] = []
+
+    def note(name: QualifiedName) -> str:
+        found.append(name)
+        return ""
+
+    _renamed(query, note, restored=False)
+    return tuple(found)
+
+
+def _renamed(query: str, to: Callable[[QualifiedName], str], *, restored: bool) -> str:
+    """``to`` writes a name; empty: it stays."""
+    tokens = tokenize(query, backslash_escapes=not restored)
+    solid = [place for place, token in enumerate(tokens) if not token.blank]
+    words = [tokens[place] for place in solid]
+    view = _makes_view(words)
+    out: list[Token] = []
+    done = 0
+    for at in _of_view(words) if view else _places(words):
+        if at >= len(words) or solid[at] < done or not _is_name(words[at]):
+            continue
+        name, end = read_name(words, at)
+        if not (written := to(name)):
+            continue
+        out += tokens[done : solid[at]]
+        out.append(Token(TokenKind.NAME, f"{written} AS {quote_name(name.name)}" if view and not _has_alias(words, end) else written))
+        done = solid[end - 1] + 1
+    return text_of([*out, *tokens[done:]])
+
+
+def _solid(query: str, *, restored: bool) -> list[Token]:
+    return [token for token in tokenize(query, backslash_escapes=not restored) if not token.blank]
+
+
+def _makes_view(words: Sequence[Token]) -> bool:
+    spoken = [t.word for t in words]
+    return spoken[:1] == ["CREATE"] and next((word for word in spoken if word in _MADE), "") == "VIEW"
+
+
+def _of_view(words: Sequence[Token]) -> Iterator[int]:
+    """Where the tables of a view begin, ascending; none if it names results of its own (WITH), or columns by database and table."""
+    spoken = [t.word for t in words]
+    own = any(word == "WITH" and spoken[at + 1] not in ("CHECK", "CASCADED", "LOCAL", "ROLLUP") for at, word in enumerate(spoken[:-1]))
+    if own or any(token.text == "." == after.text for token, after in zip(words, words[2:], strict=False)):
+        return
+    opened: list[str] = []
+    for at, word in enumerate(spoken):
+        if word == "(":
+            opened.append(spoken[at - 1])
+        elif word == ")" and opened:
+            opened.pop()
+        elif word in ("FROM", "JOIN", "STRAIGHT_JOIN") and not (word == "FROM" and opened and opened[-1] in _TAKE_FROM):
+            yield from _listed(words, at + 1)
+
+
+def _listed(words: Sequence[Token], at: int) -> Iterator[int]:
+    """A table, and those behind commas."""
+    while at < len(words):
+        while at < len(words) and words[at].word == "(":
+            at += 1
+        if at >= len(words) or not _is_name(words[at]) or words[at].word in ("SELECT", "DUAL"):
+            return
+        yield at
+        _, at = read_name(words, at)
+        if _has_alias(words, at):
+            at += 1 + (words[at].word == "AS")
+        if at >= len(words) or words[at].word != ",":
+            return
+        at += 1
+
+
+def _has_alias(words: Sequence[Token], at: int) -> bool:
+    return at < len(words) and (words[at].word == "AS" or (_is_name(words[at]) and words[at].word not in _BEHIND_TABLE))
+
+
+def _places(words: Sequence[Token]) -> Iterator[int]:
+    """Where the names of tables begin, ascending."""
+    verb = words[0].word if words else ""
+    seen_table = False
+    for at, token in enumerate(words):
+        after = at + 1
+        if token.word == "TABLE" and not seen_table and verb in ("ALTER", "CREATE") and at < 5:
+            seen_table = True
+            yield _after_skipped(words, after)
+        elif token.word == "ON" and not seen_table and verb in ("CREATE", "DROP"):
+            seen_table = True
+            yield after
+        elif token.word == "SEQUENCE" and not seen_table and at < 4:
+            seen_table = True
+            yield _after_skipped(words, after)
+        elif token.word == "REFERENCES" or (token.word == "LIKE" and verb == "CREATE" and _copies(words, at)):
+            yield after
+        elif token.word == "RENAME" and verb == "ALTER" and after < len(words) and words[after].word not in _NO_TABLE:
+            yield after + (words[after].word in ("TO", "AS", "="))
+
+
+def _copies(words: Sequence[Token], at: int) -> bool:
+    """Whether the LIKE at ``at`` is that of CREATE TABLE ... LIKE."""
+    opened = [t.text for t in words[:at]].count("(")
+    return opened == 0 or (opened == 1 and words[at - 1].text == "(")
+
+
+def _after_skipped(words: Sequence[Token], at: int) -> int:
+    while at < len(words) and words[at].word in _SKIPPED:
+        at += 1
+    return at
+
+
+def _is_name(token: Token) -> bool:
+    return token.kind in (TokenKind.NAME, TokenKind.WORD) or (token.kind is TokenKind.STRING and token.text.startswith('"'))

@@ -35,7 +35,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import (
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import TidbServer, handle_of
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import WantedTable, statement_of
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expression, form_of, shows, whole
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes
 from tests.support.fakes.told_tidb import ToldTidb

@@ -1,4 +1,4 @@
-"""Statements derived from table infos."""
+"""Statements made of table infos."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ import pytest
 
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import alter_table, altered_by
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_definition
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
 
@@ -21,7 +21,9 @@ ID = column(1, "id", {**INT, "Flag": 4099})
 def derived(kind: int, old: dict[str, Any], new: dict[str, Any], query: str = "x") -> list[str]:
     h = history(database(1), job(2, 3, old), job(9, kind, new, query=query))
     step = DdlStep(90, h.jobs[9], query, False, AppliedJobs(2), AppliedJobs(9))
-    return [s.sql for s in derive(subject_of(step, h), MARIADB)]
+    subject = subject_of(step, h)
+    altered = altered_by(subject, MARIADB)
+    return [alter_table(subject.old, altered.clauses())] if altered and subject.old else []
 
 
 def test_add_and_drop_columns_where_they_belong() -> None:
@@ -65,10 +67,6 @@ def test_indexes() -> None:
 def test_comment_and_charset() -> None:
     old, new = table(10, "t", [ID]), table(10, "t", [ID], comment="it's", charset="gbk", collate="gbk_chinese_ci")
     assert derived(17, old, new) == ["ALTER TABLE `d`.`t` DEFAULT CHARACTER SET = gbk COLLATE = gbk_chinese_ci, COMMENT = 'it''s'"]
-
-
-def test_partition_jobs_are_not_derived() -> None:
-    assert derived(20, table(10, "t", [ID]), table(10, "t", [ID])) == []
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ import pytest
 
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset, target_charset
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, rewrite, silent_losses, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import rewrite, silent_losses
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect, target_charset
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import VARCHAR, column, database, history, job, partitions, table
 

@@ -4,8 +4,12 @@ from typing import Any
 
 import pytest
 
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import altered_by, by_changes, by_text
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from tests.support.ddl_jobs import INT, column, table
+from tests.support.ddl_jobs import INT, column, database, history, job, table
 from tests.unit.sinks.test_ddl_text import rewritten
 
 ID = column(1, "id", {**INT, "Flag": 4099})
@@ -71,9 +75,9 @@ def test_placement_belongs_to_the_upstream(text: str, wanted: str) -> None:
 
 
 def test_databases_lose_their_policy_too() -> None:
-    assert tidb("CREATE DATABASE `d` /*T![placement] PLACEMENT POLICY = `p` */;", 1) == "CREATE DATABASE `d`"
-    assert tidb("ALTER DATABASE `d` /*T![placement] PLACEMENT POLICY = `p` */;", 26) == ""
-    assert tidb("ALTER DATABASE `d` CHARACTER SET = utf8mb4;", 26) == "ALTER DATABASE `d` CHARACTER SET = utf8mb4"
+    wanted = "DATABASE `d` CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin"
+    assert tidb("CREATE DATABASE `d` /*T![placement] PLACEMENT POLICY = `p` */;", 1) == f"CREATE {wanted}"
+    assert tidb("ALTER DATABASE `d` CHARACTER SET = utf8mb4 /*T![placement] PLACEMENT POLICY = `p` */;", 26) == f"ALTER {wanted}"
 
 
 @pytest.mark.shows("ddl options of TiDB")
@@ -83,8 +87,27 @@ def test_what_else_only_tidb_knows_is_passed_through() -> None:
         assert tidb(text + ";", 16) == text
 
 
-def test_rows_that_are_there_get_the_origin_default_here_too() -> None:
-    now = column(2, "c", {**INT, "Tp": 7, "Flag": 128}, default="CURRENT_TIMESTAMP", origin_default="2021-05-06 07:08:09")
-    found = rewritten("ALTER TABLE `t` ADD COLUMN `c` TIMESTAMP DEFAULT CURRENT_TIMESTAMP();", 5, table(10, "t", [ID, now]), Flavour.TIDB)
-    assert found.sql == "ALTER TABLE `t` ADD COLUMN `c` TIMESTAMP NULL DEFAULT '2021-05-06 07:08:09'"
-    assert found.then == "ALTER TABLE `d`.`t` MODIFY COLUMN `c` TIMESTAMP NULL DEFAULT CURRENT_TIMESTAMP"
+@pytest.mark.parametrize(
+    ("more", "same"),
+    [
+        ({}, True),
+        ({"default": "7", "origin_default": "7"}, False),
+        ({"default": "CURRENT_TIMESTAMP", "origin_default": "2021-05-06 07:08:09"}, False),
+        ({"generated_expr_string": "`id` + 1"}, True),
+    ],
+)
+def test_a_column_with_a_default_is_made_of_the_infos(more: dict[str, Any], same: bool) -> None:
+    """Its text may be another value in another session, and rows that are there get the value that they have upstream."""
+    added = table(10, "t", [ID, column(2, "c", {**INT, "Tp": 7, "Flag": 128}, **more)])
+    h = history(database(1), job(2, 3, table(10, "t", [ID])), job(3, 5, added))
+    subject = subject_of(DdlStep(90, h.jobs[3], "x", False, AppliedJobs(2), AppliedJobs(3)), h)
+    altered = altered_by(subject, Dialect(Flavour.TIDB))
+    assert altered is not None and by_changes(subject, altered.dialect) and by_text(altered, subject) is same
+
+
+def test_a_timestamp_of_another_zone_gets_its_default_in_utc() -> None:
+    zoned = column(2, "c", {**INT, "Tp": 7, "Flag": 128}, default="2019-12-31 16:00:00", version=2)
+    text = "CREATE TABLE `t` (`id` INT,`c` TIMESTAMP DEFAULT '2020-01-01 00:00:00')"
+    found = rewritten(text + ";", 3, table(10, "t", [ID, zoned]), Flavour.TIDB)
+    assert (found.sql, found.then) == (text, "ALTER TABLE `d`.`t` ALTER COLUMN `c` SET DEFAULT '2019-12-31 16:00:00'")
+    assert not rewritten(text, 3, table(10, "t", [ID, {**zoned, "version": 0}]), Flavour.TIDB).then, "in the zone of its server"

@@ -10,8 +10,8 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import Location
 from pyspark_tidb_binlog.schemas.ddl_tokens import text_of, tokenize
 from pyspark_tidb_binlog.schemas.history import Job
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.tidb import settle_boundaries
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import settle_boundaries
 from pyspark_tidb_binlog.sinks.mysql.ddl.zone import certain, conversions, fixed, moved, time_zone
 from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
 from tests.support.golden_case import load_case

@@ -6,7 +6,7 @@ import pytest
 
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
-from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import too_long
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import too_long
 from tests.support.plan_samples import column, index, table
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyspark_tidb_binlog.sinks.mysql.ddl.repeated import is_one, names_after, undoes_itself
+from pyspark_tidb_binlog.sinks.mysql.text_ddl.repeated import is_one, names_after, undoes_itself
 from pyspark_tidb_binlog.sinks.replay.ddl_mark import DdlMark, DdlState
 
 ONE = (

@@ -3,7 +3,7 @@
 import pytest
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import text_of, tokenize
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quote_reserved
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import quote_reserved
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import altered_by
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
-from pyspark_tidb_binlog.sinks.mysql.ddl.routed_text import routed_text
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, rewrite, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import rewrite, statements_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import routed_text
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.routing.routes import Routes, TargetName
@@ -141,7 +141,7 @@ def test_of_several_tables_only_those_that_are_replicated_are_sent() -> None:
     step = decided(steps_of(h, {5: "RENAME TABLE t TO old, _a TO _b"})[-1], h, hidden)
     assert rewrite(subject_of(step, h), DIALECT, restored=True).sql == "RENAME TABLE `d`.`t` TO `d`.`old`"
     h = history(*MADE, job(4, 60, None, many=[table(11, "_a"), table(12, "n")]))
-    made = derive(subject_of(decided(steps_of(h, {})[-1], h, hidden), h), DIALECT)
+    made = statements_of(subject_of(decided(steps_of(h, {})[-1], h, hidden), h), DIALECT, restored=True)
     assert [s.sql.split(" (")[0] for s in made] == ["CREATE TABLE `d`.`n`"]
 
 
@@ -164,8 +164,8 @@ def test_a_swap_keeps_its_order() -> None:
 def test_a_derived_table_has_the_targets_name() -> None:
     h = history(*MADE, job(4, 60, None, many=[table(11, "v"), table(12, "n")]))
     first, second = steps_of(h, {})[-2:]
-    assert derive(subject_of(first, h, routes=ROUTES), DIALECT)[0].sql.startswith("CREATE TABLE `x`.`u` (")
-    assert [s.sql.split(" (")[0] for s in derive(subject_of(second, h, routes=ROUTES), DIALECT)] == [
+    assert statements_of(subject_of(first, h, routes=ROUTES), DIALECT, restored=True)[0].sql.startswith("CREATE TABLE `x`.`u` (")
+    assert [s.sql.split(" (")[0] for s in statements_of(subject_of(second, h, routes=ROUTES), DIALECT, restored=True)] == [
         "CREATE TABLE `d`.`w`",
         "CREATE TABLE `d`.`n`",
     ]
@@ -221,7 +221,7 @@ def listed(*jobs: dict[str, object], selection: Routes = LISTED) -> tuple[Schema
 def test_a_table_is_made_with_the_columns_of_its_list() -> None:
     _, _, subject = listed()
     assert subject.given.form is DdlForm.INFOS
-    (made,) = derive(subject, DIALECT)
+    (made,) = statements_of(subject, DIALECT, restored=True)
     assert made.sql.startswith("CREATE TABLE `d`.`u` (`id` ") and "`a`" in made.sql and "`b`" not in made.sql
 
 
@@ -243,7 +243,8 @@ def test_what_changes_other_columns_is_not_sent() -> None:
     wider = [*ABC[:1], column(2, "a", {**INT, "Tp": 8, "Flen": 20}), ABC[2]]
     _, _, subject = listed(job(4, 12, table(10, "t", wider), query="alter table t modify a bigint, drop b"))
     assert subject.given.form is DdlForm.INFOS
-    assert [s.sql for s in derive(subject, DIALECT)] == ["ALTER TABLE `d`.`u` MODIFY COLUMN `a` BIGINT NULL"]
+    altered = altered_by(subject, DIALECT)
+    assert altered is not None and altered.clauses() == ["MODIFY COLUMN `a` BIGINT NULL"]
     _, _, subject = listed(job(4, 4, table_id=10))
     assert subject.given.form is DdlForm.TEXT and rewrite(subject, DIALECT, restored=True).sql == "DROP TABLE `d`.`u`"
 

@@ -9,9 +9,11 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import Alteration, altered_by, by_changes
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Rewritten
+from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import rewrite
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, partition_by, partition_change
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import rewrite, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, foreign_key, history, index, job, partitioned, table
 
@@ -108,7 +110,9 @@ def test_what_no_other_server_has_is_a_loss() -> None:
 
 def test_what_a_server_may_refuse_is_left_out_of_a_plain_table() -> None:
     parts = partitioned(1, (11, "p0", "5"), expr="`id`")
-    made = create_table("d", info_of(column(2, "n"), fk_info=[P], partition=parts), MARIADB, plain=True)
+    whole = create_table("d", info_of(column(2, "n"), fk_info=[P], partition=parts), MARIADB)
+    made = whole.plain
+    assert made is not None and "PARTITION" in whole.sql and "FOREIGN KEY" in whole.sql and not whole.losses
     assert made.sql == f"CREATE TABLE `d`.`t` ({ID_SQL}, `n` INT NULL, {KEY}) {CS}"
     assert made.losses == ("d.t: foreign key fk_1 left out", "d.t: partitions left out")
 

@@ -1,14 +1,15 @@
-"""Autocommit and transactions around the statements of DDLs. [db]
+"""Autocommit, transactions and session variables around the statements of DDLs. [db]
 
-Promises: an error leaves no transaction open, and autocommit as it was.
+Promises: an error leaves no transaction open, and autocommit and the variables as they were.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_string
 from pyspark_tidb_binlog.schemas.errors import RetryableApplyError
-from pyspark_tidb_binlog.sinks.mysql.target import Target
+from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +28,19 @@ def with_autocommit(session: Target) -> Iterator[None]:
     finally:
         if switched:
             _unless_lost(lambda: session.execute("SET SESSION autocommit = 0"))
+
+
+@contextmanager
+def with_settings(session: Target, settings: Mapping[str, str]) -> Iterator[None]:
+    """Run the block with these session variables, whose values are SQL; afterwards they are as they were, and the time goes on."""
+    own = {name: as_text(value) for name in settings if name != "timestamp" for ((value,),) in [session.query(f"SELECT @@SESSION.{name}")]}
+    try:
+        for name, value in settings.items():
+            session.execute(f"SET SESSION {name} = {value}")
+        yield
+    finally:
+        for name in settings:
+            session.execute(f"SET SESSION {name} = {quote_string(own[name]) if name in own else 'DEFAULT'}")
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, read_name, rename_pairs, tokenize
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import split_commas
+from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, TokenKind, read_name, rename_pairs, tokenize
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import split_commas
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables, read_whole
 
@@ -71,7 +71,7 @@ def names_after(statement: str) -> tuple[NameAfter, ...]:
         found = [n for old, new in pairs for n in (_table(old, there=False), _table(new, there=True))]
     else:
         alter = _alter(_solid(statement))
-        by_clause = [list(_names(clause)) for clause in alter.clauses] if alter is not None else []
+        by_clause = [list(names_of(clause)) for clause in alter.clauses] if alter is not None else []
         if not all(by_clause):
             return ()
         found = [n for names in by_clause for n in names]
@@ -107,8 +107,20 @@ class _Renamed:
     new: str
 
 
+def alter_clauses(statement: str) -> tuple[_Solid, ...]:
+    """What one ALTER TABLE does, piece by piece; nothing of another statement."""
+    alter = _alter(_solid(statement))
+    return alter.clauses if alter is not None else ()
+
+
+def column_at(clause: _Solid) -> int:
+    """The place of the column's name in MODIFY or CHANGE; the clause's length if there is none."""
+    return min(_behind(clause, _behind(clause, 1, "COLUMN"), "IF", "EXISTS"), len(clause))
+
+
 def _solid(statement: str) -> _Solid:
-    return [t for t in tokenize(statement, backslash_escapes=False) if not t.blank and t.text != ";"]
+    tokens = tokenize(statement, backslash_escapes=False)
+    return [t for t in tokens if not t.blank and t.text != ";" and t.kind not in (TokenKind.FEATURE_OPEN, TokenKind.FEATURE_CLOSE)]
 
 
 def _alter(solid: _Solid) -> _Alter | None:
@@ -138,7 +150,7 @@ def _behind(solid: _Solid, at: int, *spoken: str) -> int:
     return at + len(spoken) if [t.word for t in solid[at : at + len(spoken)]] == list(spoken) else at
 
 
-def _names(clause: _Solid) -> Iterator[NameAfter]:
+def names_of(clause: _Solid) -> Iterator[NameAfter]:
     """What a clause leaves; nothing: it is not known."""
     renamed = _renamed(clause)
     if renamed is not None:
@@ -164,7 +176,7 @@ def _names(clause: _Solid) -> Iterator[NameAfter]:
 def _renamed(clause: _Solid) -> _Renamed | None:
     spoken = [t.word for t in clause]
     if spoken[:1] == ["CHANGE"]:
-        at = _behind(clause, _behind(clause, 1, "COLUMN"), "IF", "EXISTS")
+        at = column_at(clause)
         return _Renamed(clause[at].name.lower(), clause[at + 1].name.lower()) if at + 1 < len(clause) else None
     if spoken[:1] == ["RENAME"] and len(clause) == 5 and spoken[1] in ("COLUMN", *_INDEX) and spoken[3] == "TO":
         return _Renamed(clause[2].name.lower(), clause[4].name.lower())

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, significant, text_of, tokenize
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost, RetryableApplyError
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Losses, quote_reserved, without_conditions, words
-from pyspark_tidb_binlog.sinks.mysql.ddl.repeated import has_all_of, undoes_itself
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
-from pyspark_tidb_binlog.sinks.mysql.ddl.transactions import in_transaction, with_autocommit
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Losses, quote_reserved, without_conditions, without_features, words
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, connection_lost, read_only
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, retried, run_retried
+from pyspark_tidb_binlog.sinks.mysql.text_ddl.repeated import has_all_of, undoes_itself
+from pyspark_tidb_binlog.sinks.mysql.transactions import in_transaction, with_autocommit
 from pyspark_tidb_binlog.sinks.translate.binlog_format import creates_database
 
 _ALREADY_SO = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})

@@ -1,0 +1,252 @@
+"""What becomes of each kind of DDL at a MySQL-protocol target: the table ``SQL_KINDS``. Pure.
+
+A kind's statement is made of the job and the table infos where they say it. For views, sequences, types that are not known, and most at a TiDB, it is TiDB's text.
+
+Promises: an empty statement means that there is nothing to execute. ``losses`` lists what the target cannot hold.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+
+from pyspark_tidb_binlog.schemas.column_pairs import visible
+from pyspark_tidb_binlog.schemas.ddl_jobs import On
+from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, quote_name, rename_pairs, text_of, tokenize
+from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
+from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, partition_change, timestamps_in_utc
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import (
+    Losses,
+    Rewritten,
+    is_tiflash_replica,
+    plain_strings,
+    quote_reserved,
+    routed_text,
+    settle_boundaries,
+    spelled_text,
+    tidb_tokens,
+    without_end,
+    without_features,
+)
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
+
+
+class Judged(Enum):
+    """How an earlier attempt of unknown outcome is judged (``execution_check``)."""
+
+    AGAIN = "a second time it does the same"
+    CHANGES = "by its changes, all of which the definition shows"
+    MADE = "a second time it reports what is there, which is compared then"
+    GONE = "by whether anything of it is left"
+    MOVED = "by the server's table ids: not idempotent, and the structure may look the same before and after"
+    RESTORED = "by whether the table is there that was not"
+    EMPTIED = "by whether what it empties is empty, because no rows were written since"
+    PARTITIONS_GONE = "by whether its partitions were there and are gone: of a table that never had them the rows may still be there"
+    DIVIDED = "by the names of partitions; where they stay, a second time it does the same"
+
+
+@dataclass(frozen=True, slots=True)
+class SqlKind:
+    """One kind of DDL."""
+
+    judged: Judged
+    statement: "Callable[[Subject, Dialect], Rewritten | None] | None" = None
+    """Without the text; None, or an answer None: TiDB's text."""
+    at_tidb: bool = True
+    """Whether a TiDB is given the statement, too, and not the text."""
+    already_so: frozenset[int] = frozenset()
+    """The server's errors that say that the target is so already."""
+    left_out: str = ""
+    """What the target lacks without it, where it has no statement anywhere."""
+
+
+_EXISTS_DATABASE = frozenset({1007})
+_GONE = frozenset({1008, 1051, 4091, 4092, 1049})
+"""No such database, table, sequence or view."""
+_TYPES = frozenset(ColumnType)
+
+
+def _database(verb: str, subject: Subject, dialect: Dialect) -> Rewritten:
+    info = subject.job.db_info
+    found = dialect.charset(info.charset, info.collate) if info else dialect.charset("", "")
+    return Rewritten(f"{verb} DATABASE {quote_name(subject.schema)} CHARACTER SET = {found.charset} COLLATE = {found.collate}")
+
+
+def _on_table(verb: str, subject: Subject, dialect: Dialect) -> Rewritten:
+    schema, name = (subject.old.schema, subject.old.name) if subject.old else (subject.schema, subject.name)
+    return Rewritten(f"{verb} {table_name(schema, name)}")
+
+
+def _drop_sequence(subject: Subject, dialect: Dialect) -> Rewritten | None:
+    return _on_table("DROP SEQUENCE", subject, dialect) if dialect.flavour is not Flavour.MYSQL else None
+
+
+def _create(subject: Subject, dialect: Dialect) -> Rewritten | None:
+    new = subject.new
+    if new is None or any(c.tp not in _TYPES for c in visible(new.info)):
+        return None  # of a later release: its text says what it is
+    return create_table(new.schema, replace(new.info, name=new.name), dialect)
+
+
+def _partitions(subject: Subject, dialect: Dialect) -> Rewritten | None:
+    old = subject.old
+    if old is None or subject.former is None or subject.info is None:
+        return None
+    clause = partition_change(subject.former, subject.info, subject.job.kind.effect, dialect)
+    # Columns may have other names at the target.
+    sql = f"ALTER TABLE {table_name(old.schema, old.name)} {clause}" if clause else ""
+    return Rewritten(sql, by_infos=not clause.startswith("PARTITION BY"))
+
+
+def _recover(subject: Subject, dialect: Dialect) -> Rewritten:
+    """By the table's name: RECOVER TABLE BY JOB has the number of an upstream job. Only FLASHBACK takes a new name."""
+    old, new = subject.dropped, subject.new
+    if old is None or new is None:
+        return Rewritten("")
+    name = table_name(old.schema, old.name)
+    return Rewritten(f"RECOVER TABLE {name}" if old.name == new.name else f"FLASHBACK TABLE {name} TO {quote_name(new.name)}")
+
+
+def _exchange(subject: Subject, dialect: Dialect) -> Rewritten | None:
+    """The exchanged partition is the one that has the unpartitioned table's id afterwards."""
+    info, old = subject.info, subject.old
+    plain = next((t for t in subject.before if t.table_id == subject.job.table_id), None)
+    moved = next((p.name for p in info.partitions if p.id == subject.job.table_id), None) if info else None
+    if old is None or plain is None or moved is None:
+        return None
+    tables = table_name(old.schema, old.name), table_name(plain.schema, plain.name)
+    return Rewritten(f"ALTER TABLE {tables[0]} EXCHANGE PARTITION {quote_name(moved)} WITH TABLE {tables[1]}")
+
+
+def _rename(subject: Subject, dialect: Dialect) -> Rewritten | None:
+    """All pairs qualified with their databases, in the order of the text, which matters for a swap through a third name; empty if no name changes."""
+    old = {t.table_id: t for t in subject.before}
+    new = {t.table_id: t for t in subject.after}
+    if subject.job.type == JobType.RENAME_TABLE:
+        moved = [(old[i], new[i]) for i in old if i in new][:1]
+        return _renames([(table_name(a.schema, a.name), table_name(b.schema, b.name)) for a, b in moved], dialect) if moved else None
+    pairs = rename_pairs(subject.query)
+    ids = [info.id for info in subject.job.multiple_table_infos]
+    if not pairs or len(ids) != len(pairs):
+        return None
+    here = [old[i].schema for i, (name, _) in zip(ids, pairs, strict=True) if i in old and not name.schema]
+    session = here[0] if here else subject.schema
+
+    def full(name: QualifiedName) -> str:
+        if subject.routes:
+            to = subject.routes.target(name.schema or subject.home, name.name)
+            return table_name(to.schema, to.name)
+        return table_name(name.schema or session, name.name)
+
+    spelled = {name.lower(): name for name in (table_name(t.schema, t.name) for t in subject.before)}
+    written: list[tuple[str, str]] = []
+    for i, (a, b) in zip(ids, pairs, strict=True):
+        if i in old or i in new:
+            written.append((spelled.pop(full(a).lower(), full(a)), full(b)))
+            spelled[full(b).lower()] = full(b)
+    return _renames(written, dialect)
+
+
+def _renames(pairs: Sequence[tuple[str, str]], dialect: Dialect) -> Rewritten:
+    """Without the pairs that are one name at the target, which a server refuses: the table exists."""
+    changing = [(a, b) for a, b in pairs if not same_name(a, b, dialect)]
+    return Rewritten("RENAME TABLE " + ", ".join(f"{a} TO {b}" for a, b in changing) if changing else "")
+
+
+def same_name(one: str, other: str, dialect: Dialect) -> bool:
+    """Whether two names of tables, with their databases, are one at the target."""
+    return one == other or (dialect.folds_names and one.lower() == other.lower())
+
+
+SQL_KINDS: Mapping[int, SqlKind] = {
+    JobType.CREATE_SCHEMA: SqlKind(Judged.MADE, partial(_database, "CREATE"), already_so=_EXISTS_DATABASE),
+    JobType.SCHEMA_CHARSET: SqlKind(Judged.AGAIN, partial(_database, "ALTER")),
+    JobType.DROP_SCHEMA: SqlKind(
+        Judged.GONE, lambda subject, _: Rewritten(f"DROP DATABASE {quote_name(subject.schema)}"), already_so=_GONE
+    ),
+    JobType.CREATE_TABLE: SqlKind(Judged.MADE, _create, at_tidb=False),
+    JobType.CREATE_TABLES: SqlKind(Judged.MADE),
+    JobType.CREATE_VIEW: SqlKind(Judged.MADE),
+    JobType.CREATE_SEQUENCE: SqlKind(Judged.MADE),
+    JobType.DROP_TABLE: SqlKind(Judged.GONE, partial(_on_table, "DROP TABLE"), already_so=_GONE),
+    JobType.DROP_VIEW: SqlKind(Judged.GONE, partial(_on_table, "DROP VIEW"), already_so=_GONE),
+    JobType.DROP_SEQUENCE: SqlKind(Judged.GONE, _drop_sequence, already_so=_GONE),
+    JobType.TRUNCATE_TABLE: SqlKind(Judged.EMPTIED, partial(_on_table, "TRUNCATE TABLE")),
+    JobType.RENAME_TABLE: SqlKind(Judged.MOVED, _rename),
+    JobType.RENAME_TABLES: SqlKind(Judged.MOVED, _rename),
+    JobType.EXCHANGE_PARTITION: SqlKind(Judged.MOVED, _exchange, at_tidb=False),
+    JobType.ADD_PARTITION: SqlKind(Judged.CHANGES, _partitions, at_tidb=False),
+    JobType.DROP_PARTITION: SqlKind(Judged.PARTITIONS_GONE, _partitions, at_tidb=False),
+    JobType.TRUNCATE_PARTITION: SqlKind(Judged.EMPTIED, _partitions, at_tidb=False),
+    JobType.REORGANIZE_PARTITION: SqlKind(Judged.DIVIDED, _partitions, at_tidb=False),
+    JobType.ALTER_PARTITIONING: SqlKind(Judged.DIVIDED, _partitions, at_tidb=False),
+    JobType.REMOVE_PARTITIONING: SqlKind(Judged.DIVIDED, _partitions, at_tidb=False),
+    JobType.RECOVER_TABLE: SqlKind(Judged.RESTORED, _recover),
+    JobType.RECOVER_SCHEMA: SqlKind(Judged.RESTORED),
+    JobType.FLASHBACK_CLUSTER: SqlKind(Judged.RESTORED),
+    JobType.CACHE_TABLE: SqlKind(Judged.AGAIN, left_out="CACHE left out"),
+    JobType.TABLE_ATTRIBUTES: SqlKind(Judged.AGAIN, left_out="attributes left out"),
+    JobType.PARTITION_ATTRIBUTES: SqlKind(Judged.AGAIN, left_out="attributes left out"),
+    JobType.CREATE_PLACEMENT: SqlKind(Judged.AGAIN, left_out="placement policy left out"),
+    JobType.PARTITION_PLACEMENT: SqlKind(Judged.AGAIN, left_out="placement policy left out"),
+    JobType.SCHEMA_PLACEMENT: SqlKind(Judged.AGAIN, left_out="placement policy left out"),
+    JobType.TABLE_PLACEMENT: SqlKind(Judged.AGAIN, left_out="placement policy left out"),
+    JobType.CREATE_RESOURCE_GROUP: SqlKind(Judged.AGAIN, left_out="resource group left out"),
+}
+"""By ``JobType``; others are changes that the definition shows (``alteration``), or texts that are not known."""
+
+_OTHER = SqlKind(Judged.CHANGES)
+
+
+def sql_kind(job: Job) -> SqlKind:
+    """The row of a job."""
+    return SQL_KINDS.get(job.type, _OTHER)
+
+
+def statements_of(subject: Subject, dialect: Dialect, *, restored: bool) -> tuple[Rewritten, ...]:
+    """The statements for the target, one for each table of CREATE TABLES, else one. ``restored``: the text was written by TiDB's parser, not by a user."""
+    if subject.job.type == JobType.CREATE_TABLES:
+        return tuple(create_table(t.schema, replace(t.info, name=t.name), dialect) for t in subject.after)
+    return (rewrite(subject, dialect, restored=restored),)
+
+
+def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
+    """The statement of a job that has one."""
+    kind, subject = sql_kind(subject.job), with_routed_text(subject, restored=restored)
+    made = kind.statement(subject, dialect) if kind.statement is not None else None
+    by_text = dialect.flavour is Flavour.TIDB and subject.given.form is DdlForm.TEXT
+    if made is not None and (kind.at_tidb or not by_text):
+        return made
+    if by_text:
+        tokens = settle_boundaries(tidb_tokens(subject.query, restored=restored), subject.info)
+        new = subject.new if subject.job.type == JobType.CREATE_TABLE else None
+        then = timestamps_in_utc(table_name(new.schema, new.name), new.info) if new else ""
+        sql = text_of(plain_strings(tokens, restored=restored)).strip()
+        return Rewritten(sql, (), then, is_tiflash_replica(tokens), plain=made if new else None)
+    losses = Losses(subject.label)
+    if subject.job.kind.on is On.SEQUENCE and dialect.flavour is Flavour.MYSQL:
+        losses.add("sequence left out, because MySQL has none")
+        return Rewritten("", tuple(losses.texts))
+    tokens = without_end(without_features(tokenize(subject.query, backslash_escapes=not restored), losses))
+    return Rewritten(text_of(plain_strings(quote_reserved(tokens), restored=restored)), tuple(losses.texts))
+
+
+def with_routed_text(subject: Subject, *, restored: bool) -> Subject:
+    """``subject`` with the names of the target in its text. RENAME TABLES keeps it: its names are read in pairs."""
+    if subject.spelled:
+        query = spelled_text(subject.query, subject.spelled, subject.home or subject.schema, restored=restored)
+        subject = replace(subject, query=query, spelled={})
+    if not subject.routes or subject.job.type == JobType.RENAME_TABLES:
+        return subject
+    return replace(subject, query=routed_text(subject.query, subject.routes, subject.home, restored=restored))
+
+
+def silent_losses(history: SchemaHistory, after: int, upto: int) -> tuple[str, ...]:
+    """Losses of the jobs with ``after < version <= upto`` that have no statement for the target; CACHE does not even have a binlog."""
+    jobs = (j for j in history.passed_between(after, upto) if sql_kind(j).left_out)
+    texts = (f"{'.'.join(filter(None, (j.schema_name, j.table_name)))}: {sql_kind(j).left_out}" for j in jobs)
+    return tuple(dict.fromkeys(texts))

@@ -1,0 +1,214 @@
+"""What a DDL operates on at the target: its job, its tables before and after it, their names there, and in which form it may be sent. Pure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
+from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, tokenize
+from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.sinks.engine.choice import schema_of
+from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, on_target
+from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
+from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import NO_OUTCOMES, DdlDelivery, DdlForm, Outcomes, given, named_by_infos
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Tokens, table_names
+from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
+from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes, TargetName
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a DDL operates on: the job, and its tables as they are on the target before and after it."""
+
+    job: Job
+    query: str
+    schema: str
+    """Database to USE; empty if the job has none."""
+    name: str
+    before: tuple[TableAt, ...]
+    """The tables it changes, before the job; empty if it only creates tables."""
+    after: tuple[TableAt, ...]
+    """The tables it changes, after the job."""
+    given: DdlDelivery = field(default=DdlDelivery(DdlForm.TEXT))
+    """The form in which it may be sent to a target with frozen tables."""
+    routes: Routes = NO_ROUTES
+    """From the names in the text to those at the target."""
+    home: str = ""
+    """With routes: the database upstream to which names without one belong."""
+    spelled: Mapping[tuple[str, str], TargetName] = field(default_factory=dict)
+    """By database and name in lower case: tables that the text spells otherwise than they were made. Upstream's names."""
+    dropped: TableAt | None = None
+    """Of RECOVER TABLE: the table as it was when it was dropped, under its name on the target."""
+    lacking: frozenset[str] = frozenset()
+    """Lower-case names of the expression indexes that ``old`` has upstream and the target's table is known to lack."""
+    former: TableInfo | None = None
+    """The job's own table before the job, upstream."""
+
+    @property
+    def label(self) -> str:
+        """``schema.table`` for messages."""
+        return f"{self.schema}.{self.name}" if self.name else self.schema
+
+    @property
+    def info(self) -> TableInfo | None:
+        """The job's own table after the job, upstream."""
+        return self.job.table_info
+
+    @property
+    def old(self) -> TableAt | None:
+        """The job's own table on the target before the job."""
+        wanted = self.job.table_info.id if self.job.table_info else self.job.table_id
+        by_id = {t.table_id: t for t in self.before}
+        return by_id.get(wanted) or by_id.get(self.job.table_id)
+
+    @property
+    def new(self) -> TableAt | None:
+        """The job's own table on the target after the job."""
+        wanted = self.job.table_info.id if self.job.table_info else self.job.table_id
+        return next((t for t in self.after if t.table_id == wanted), None)
+
+
+def subject_of(
+    step: DdlStep,
+    history: SchemaHistory,
+    refused: RefusedJobs = frozenset(),
+    routes: Routes = NO_ROUTES,
+    outcomes: Outcomes = NO_OUTCOMES,
+) -> Subject:
+    """Look up the subject of ``step`` in the history; tables frozen by ``refused`` jobs, and those with ``routes``, are as on the target.
+
+    ``outcomes``: of earlier jobs, for RECOVER TABLE.
+    """
+    job = step.job
+    ids = [i for i in history.tables_of_job(job) if i not in step.decision.strangers]
+    found = [t for i in ids if (t := step.before.table(i, history)) is not None]
+    before = tuple(t for f in found if (t := on_target(history, refused, f, f.version)) is not None)
+    coming = [t for i in ids if (t := history.table_at(i, job.version)) is not None]
+
+    def place(schema: str, name: str) -> TargetName:
+        other = history.find(schema, name, job.version)
+        there = (on_target(history, refused, other, job.version) if other is not None else None) or other
+        return routes.target(there.schema, there.name) if there is not None else routes.target(schema, name)
+
+    after = tuple(referring(t, place) for f in coming if (t := on_target(history, refused, f, job.version)) is not None)
+    restored = history.restored_by(job)
+    delivery = _delivery(step, given(job, step.query, history, refused, routes, outcomes))
+    schema = schema_of(step, history)
+    spelled = (
+        {} if job.kind.effect is JobEffect.RENAMES else _spelled_otherwise(step.query, schema, (*found, *coming), history, job.version)
+    )
+    subject = Subject(
+        job, step.query, schema, _name_of(job, before), before, after, delivery, spelled=spelled, dropped=restored and restored[0]
+    )
+    own = next((t.table_id for t in (subject.old, subject.new) if t is not None), 0)
+    subject = replace(subject, former=next((t.info for t in found if t.table_id == own), None))
+    return _routed(subject, routes) if routes else subject
+
+
+def referring(table: TableAt, place: Callable[[str, str], TargetName]) -> TableAt:
+    """``table`` with what its foreign keys refer to as it is called at the target; ``place``: by database and name upstream."""
+    keys = []
+    for key in table.info.foreign_keys:
+        to = place(key.ref_schema or table.schema, key.ref_table)
+        keys.append(replace(key, ref_schema=to.schema, ref_table=to.name))
+    return replace(table, info=replace(table.info, foreign_keys=tuple(keys))) if keys else table
+
+
+def _spelled_otherwise(
+    query: str, home: str, known: Sequence[TableAt], history: SchemaHistory, version: int
+) -> dict[tuple[str, str], TargetName]:
+    """Tables that the text spells otherwise than they were made; ``known``: those of the job."""
+    mine = {(t.schema.lower(), t.name.lower()): t for t in known}
+    found = {}
+    for name in table_names(query):
+        key = (name.schema or home).lower(), name.name.lower()
+        table = mine.get(key) or history.find(*key, version)
+        if table is not None and (table.name != name.name or (name.schema and table.schema != name.schema)):
+            found[key] = TargetName(table.schema, table.name)
+    return found
+
+
+def _routed(subject: Subject, routes: Routes) -> Subject:
+    """``subject`` under the names of the target; a rename between two names that are one there needs no statement."""
+    schema, delivery = routes.database(subject.schema), subject.given
+    name = subject.name
+    if subject.before or subject.after:
+        own = routes.target(subject.schema, subject.name)
+        schema, name = own.schema, own.name
+    before, after = (tuple(map(routes.moved, tables)) for tables in (subject.before, subject.after))
+    names = [[(t.table_id, t.schema, t.name) for t in tables] for tables in (before, after)]
+    if subject.job.type == JobType.RENAME_TABLE and delivery.form is DdlForm.TEXT and names[0] == names[1]:
+        delivery = DdlDelivery(DdlForm.NOTHING, "both names are the same table at the target")
+    if delivery.form is DdlForm.TEXT and any(map(routes.columns_of, (*subject.before, *subject.after))):
+        delivery = _narrowed_delivery(subject.job, before, after)
+    found = replace(
+        subject, schema=schema, name=name, before=before, after=after, dropped=subject.dropped and routes.moved(subject.dropped)
+    )
+    return replace(found, given=delivery, routes=routes, home=subject.schema)
+
+
+def _narrowed_delivery(job: Job, before: Sequence[TableAt], after: Sequence[TableAt]) -> DdlDelivery:
+    """The form of a DDL on a table with a list of columns: its text may name others."""
+    if named_by_infos(job):
+        return DdlDelivery(DdlForm.TEXT)
+    if [replace(t.info, name="") for t in before] == [replace(t.info, name="") for t in after]:
+        return DdlDelivery(DdlForm.NOTHING, "it does not change the columns that are replicated")
+    return DdlDelivery(DdlForm.INFOS, "only some columns of the table are replicated")
+
+
+def _delivery(step: DdlStep, found: DdlDelivery) -> DdlDelivery:
+    decision = step.decision
+    if decision.fate is DdlFate.DERIVED and found.form is DdlForm.TEXT:
+        return DdlDelivery(DdlForm.INFOS, decision.why)
+    if found.form is DdlForm.TEXT and step.job.type == JobType.CREATE_TABLE and _likes_unplaced(step.query):
+        return DdlDelivery(DdlForm.INFOS, "the table after LIKE is in the session's database, which is not known")
+    return DdlDelivery(DdlForm.REFUSED, decision.why) if decision.fate is DdlFate.REFUSED else found
+
+
+def _name_of(job: Job, before: Sequence[TableAt]) -> str:
+    if job.table_info is not None:
+        return job.table_info.name
+    return next((t.name for t in before if t.table_id == job.table_id), job.table_name)
+
+
+def _like_source(tokens: Tokens) -> str:
+    """The name after ``LIKE``, with or without parentheses; empty if it is not a CREATE TABLE ... LIKE."""
+    solid = [t for t in tokens if not t.blank]
+    at = next((i for i, t in enumerate(solid) if t.word == "LIKE"), 0)
+    before = [t.text for t in solid[:at]]
+    if not at or before.count("(") > 1 or (before.count("(") == 1 and before[-1] != "("):
+        return ""
+    source = [t.text for t in solid[at + 1 : at + 4]]
+    return "".join(source[:3]) if source[1:2] == ["."] else source[0]
+
+
+def _likes_unplaced(query: str) -> bool:
+    """Whether it is a CREATE TABLE db.t LIKE s: ``s`` is of the session's current database, which no binlog or job has.
+
+    Where ``t`` has no database either, both are of the job's.
+    """
+    solid = [t for t in tokenize(query) if not t.blank and t.kind is not TokenKind.COMMENT]
+    like = next((i for i, t in enumerate(solid) if t.word == "LIKE"), 0)
+    source = solid[like + 1 :]
+    return bool(_like_source(solid)) and any(t.text == "." for t in solid[:like]) and [t.text for t in source[1:2]] != ["."]
+
+
+def with_plain_columns(subject: Subject) -> tuple[Subject, tuple[str, ...]]:
+    """``subject`` with its STORED generated columns as plain ones, which rows write, and what that loses."""
+    losses = tuple(
+        f"{t.schema}.{t.name}: column {c.name} is not computed by the target, which refuses its expression; it gets the upstream's values"
+        for t in subject.after
+        for c in t.info.columns
+        if c.generated_stored
+    )
+    after = tuple(
+        replace(
+            t,
+            info=replace(
+                t.info,
+                columns=tuple(replace(c, generated_expr="", generated_stored=False) if c.generated_stored else c for c in t.info.columns),
+            ),
+        )
+        for t in subject.after
+    )
+    return replace(subject, after=after), losses
