@@ -23,6 +23,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import SchemaMoves, require_s
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import KeyRange, chunk_sql
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, handle_of
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of, expression
+from pyspark_tidb_binlog.sinks.engine.spark_jvm import SPARK_FAULTS, has_ended
 from pyspark_tidb_binlog.sinks.lake.ledger import FULL, WrittenPart, written_files
 from pyspark_tidb_binlog.sinks.lake.ledger_parts import PARTS, parts_in, row_of
 from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TablesThen
@@ -105,6 +106,10 @@ class _UpstreamThen:
             return [part for within in ranges for part in self._retried(lambda session, w=within: self._read(session, mirror, w))]  # type: ignore[misc]
         except (SchemaMoves, RetryableApplyError) as error:
             raise LoadLater(str(error)) from error
+        except SPARK_FAULTS as error:
+            if self._spark is None or not has_ended(self._spark):
+                raise
+            raise LoadLater("Spark has ended; the next start loads it") from error
         except SnapshotCollected as error:
             if not fresh:
                 raise _collected(self._ts) from error

@@ -7,7 +7,12 @@ Promises: no other file of ``sinks`` names these insides (``tests/test_layout.py
 from typing import Any
 
 from py4j.java_gateway import JavaObject, is_instance_of
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+
+SPARK_FAULTS = (PySparkException, Py4JError, OSError, AttributeError, AssertionError)
+"""What a call of Spark raises; ``OSError``: the JVM died, the last two: the session was stopped."""
 
 _CHANGING_PLANS = ("CURRENT_LIKE", "PLAN_EXPRESSION")
 
@@ -15,6 +20,14 @@ _CHANGING_PLANS = ("CURRENT_LIKE", "PLAN_EXPRESSION")
 def jvm_of(spark: SparkSession) -> Any:
     """The driver's JVM as Py4J shows it, for public classes of Java: ``SparkSession._jvm``."""
     return spark._jvm
+
+
+def has_ended(spark: SparkSession) -> bool:
+    """Whether Spark was stopped, or its JVM died: ``SparkContext._jsc``."""
+    try:
+        return bool(spark.sparkContext._jsc.sc().isStopped())
+    except SPARK_FAULTS:
+        return True
 
 
 def is_a(spark: SparkSession, found: JavaObject, class_name: str) -> bool:

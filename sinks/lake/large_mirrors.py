@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.sinks.engine.spark_jvm import SPARK_FAULTS
 from pyspark_tidb_binlog.sinks.lake.ledger import REFUSES_OLD
 
 if TYPE_CHECKING:
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 
 _FILE_BYTES = 128 << 20
 """Of a file that a compaction writes. Smaller ones, and those with many removed rows, are written again."""
+REFUSED_NAMES = frozenset({"_metadata", "_tmp_metadata_row_index", "__delta_internal_row_index", "__delta_internal_is_row_deleted"})
+"""In lower case. Spark has columns of these names itself, and cannot read or write a table that has them and deletion vectors."""
 
 
 class SparkFailed(Exception):
@@ -89,7 +90,7 @@ class LargeMirrors:
             try:
                 self._session.conf.set("spark.databricks.delta.commitInfo.userMetadata", mark)
                 yield self._session
-            except (PySparkException, Py4JError) as error:
+            except SPARK_FAULTS as error:
                 raise SparkFailed(str(getattr(error, "java_exception", error)).partition("\n")[0]) from error
 
 

@@ -469,7 +469,7 @@ def _sorted_part(lake: str, tables: Sequence[pa.Table], kind: str) -> list[Writt
     return list(written_part(lake, iter(rows.to_batches(max_chunksize=_BATCH_ROWS)), kind))
 
 
-def runs(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+def runs(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
     """``batches`` by about ``RUN_BYTES``. One stream took delta-rs 3 GiB of memory for rows of 100 kB (docs/adr/0012)."""
     held: list[pa.RecordBatch] = []
     for batch in batches:

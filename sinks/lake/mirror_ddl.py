@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.schemas.changes.typed_cells import is_date, type_of, ty
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.table_changes import AddColumn, RenameColumn, diff
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, PartitionType, TableInfo
-from pyspark_tidb_binlog.sinks.lake.net_changes import field_of, hidden_column, mirror_schema
+from pyspark_tidb_binlog.sinks.lake.net_changes import documents_of, field_of, hidden_column, mirror_schema
 
 
 class Unfollowed(Exception):
@@ -113,9 +113,7 @@ def _constant(column: ColumnInfo, count: int) -> pa.Array:
     if value is None:
         return pa.nulls(count, field.type)
     cells = typed(column, pa.array([value] * count, kind.arrow))
-    if kind is not CellKind.JSON:
-        return cells.values.cast(field.type)
-    raise Unfollowed(f"column {column.name} came with a default of type JSON")
+    return (documents_of(column, cells) if kind is CellKind.JSON else cells.values).cast(field.type)
 
 
 _NUMBERS = (CellKind.INT, CellKind.UINT, CellKind.FLOAT, CellKind.DOUBLE, CellKind.DECIMAL)
@@ -135,7 +133,7 @@ def _converted(old: ColumnInfo, new: ColumnInfo, cells: pa.Array) -> pa.Array:
             and not _of_two_bases(former, kind)
             and ColumnType.YEAR not in (old.tp, new.tp)
         ):
-            return _within(fitted(cells, wanted), new)
+            return fitted(_within(fitted(_numbers(old, cells), _number_type(new)), new), wanted)
         if is_date(old) and is_date(new) and (old.tp == ColumnType.TIMESTAMP) == (new.tp == ColumnType.TIMESTAMP):
             return _with_digits(fitted(cells, wanted), digits_of(new))
         if kind is CellKind.BYTES and not new.is_binary and (former in _NUMBERS or _is_text(old)) and old.tp != ColumnType.YEAR:
@@ -148,6 +146,16 @@ def _converted(old: ColumnInfo, new: ColumnInfo, cells: pa.Array) -> pa.Array:
     except pa.ArrowInvalid as error:
         raise Unfollowed(f"{words} some values: {error}") from error
     raise Unfollowed(f"{words} its values")
+
+
+def _numbers(column: ColumnInfo, cells: pa.Array) -> pa.Array:
+    """Cells of a column of numbers, of which a mirror may have texts."""
+    return cells.cast(_number_type(column)) if pa.types.is_string(cells.type) else cells
+
+
+def _number_type(column: ColumnInfo) -> pa.DataType:
+    """Also of a DECIMAL that has more digits than a mirror's numbers."""
+    return pa.decimal256(column.flen, digits_of(column)) if pa.types.is_string(type_of(column)) else type_of(column)
 
 
 def _of_two_bases(former: CellKind, kind: CellKind) -> bool:
@@ -216,8 +224,10 @@ def rows_of_partitions(info: TableInfo, names: Sequence[str]) -> str:
     """
     places = [place for place, p in enumerate(info.partitions) if p.name in names]
     if info.partition_type == PartitionType.HASH:
-        terms = _terms(info)
-        return " OR ".join(f"abs(coalesce({terms[0]}, 0) % {len(info.partitions)}) = {place}" for place in places)
+        # TiDB takes the upper half of BIGINT UNSIGNED for negative numbers.
+        term, half, whole = (f"arrow_cast({number}, 'Decimal128(20, 0)')" for number in (*_terms(info), f"'{1 << 63}'", f"'{1 << 64}'"))
+        signed = f"coalesce(CASE WHEN {term} < {half} THEN {term} ELSE {term} - {whole} END, 0)"
+        return " OR ".join(f"abs({signed} % {len(info.partitions)}) = {place}" for place in places)
     if info.partition_type == PartitionType.RANGE:
         return " OR ".join(f"({_of_range(info, place)})" for place in places)
     if info.partition_type == PartitionType.LIST:

@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -25,6 +25,7 @@ from pyspark_tidb_binlog.schemas.errors import LeaseLost, Stopped
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
+from pyspark_tidb_binlog.sinks.lake.ledger import runs
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed, rows_of_partitions
 from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater
 from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, GONE, MirrorTable, Stamp, is_error
@@ -376,8 +377,8 @@ class Round:
         assert table.info is not None
         path, schema, stamp = self._mirrors.new_path(table), mirror_schema(table.info), self._mirrors.stamp(ts)
         mirror = self._mirrors.created(path, schema, stamp)
-        if rows := list(batches):
-            mirror.append(pa.Table.from_batches(rows, schema), stamp)
+        for run in runs(batches):
+            mirror.append(pa.Table.from_batches(run, schema), stamp)
         self._mirrors.keep(path, mirror)
         return replace(table, path=path, version=mirror.version, upto_ts=ts)
 
@@ -428,14 +429,15 @@ class Round:
         mirrored, before, other, former = parent, parent.info, plain, plain.info
 
         def came_out(table: MirrorState) -> MirrorState:
-            rows = list(self._mirrors.mirror(mirrored, stamp).read(rows_of_partitions(before, _emptied(before, after.info))))
+            rows = self._mirrors.mirror(mirrored, stamp).read(rows_of_partitions(before, _emptied(before, after.info)))
             return self._made(table, ts, _under(mirror_schema(came.info), mirror_schema(before), rows))
 
         def went_in(table: MirrorState) -> MirrorState:
             mirror = self._mirrors.mirror(table, stamp)
             brought = _under(mirror_schema(before), mirror_schema(former), self._mirrors.mirror(other, stamp).read())
             mirror.delete(rows_of_partitions(before, _emptied(before, after.info)), stamp)
-            mirror.append(pa.Table.from_batches(brought, mirror_schema(before)), stamp)
+            for run in runs(brought):
+                mirror.append(pa.Table.from_batches(run), stamp)
             require_own_rowids(before, mirror)
             if "WITHOUT VALIDATION" in " ".join(job.query.upper().split()):
                 raise Unfollowed("a partition has rows that came WITHOUT VALIDATION, which may belong to another one")
@@ -481,6 +483,6 @@ def _emptied(before: TableInfo, after: TableInfo) -> list[str]:
     return [p.name for p in before.partitions if p.id not in there]
 
 
-def _under(schema: pa.Schema, former: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
+def _under(schema: pa.Schema, former: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Rows of a table with the columns ``former`` under the columns, in the same places, of another table."""
-    return [pa.RecordBatch.from_arrays(batch.select(former.names).columns, schema=schema) for batch in batches]
+    return (pa.RecordBatch.from_arrays(batch.select(former.names).columns, schema=schema) for batch in batches)

@@ -28,7 +28,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, laid_out
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors, SparkFailed
+from pyspark_tidb_binlog.sinks.lake.large_mirrors import REFUSED_NAMES, LargeMirrors, SparkFailed
 from pyspark_tidb_binlog.sinks.lake.ledger import (
     APP,
     FULL,
@@ -226,7 +226,10 @@ class MirrorTable:
 
     @property
     def _is_large(self) -> bool:
-        return self._has_vectors or (self._large is not None and sum(file.size for file in self._known) > self._large.above_bytes)
+        if self._has_vectors:
+            return True
+        size = sum(file.size for file in self._known)
+        return self._large is not None and size > self._large.above_bytes and not REFUSED_NAMES & {name.lower() for name in self.columns}
 
     def _by_spark(self, work: Callable[[LargeMirrors, str], None], stamp: Stamp) -> None:
         """A version that Spark makes, or none."""

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.changes.change_rows import HANDLE, ROWID, columns_of
-from pyspark_tidb_binlog.schemas.changes.typed_cells import type_of
+from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells, type_of
 from pyspark_tidb_binlog.schemas.changes.variant_cells import cells_of
 from pyspark_tidb_binlog.schemas.changes.variant_values import VariantColumn, rows_as_variants
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
@@ -74,7 +74,7 @@ def net_changes(rows: pa.Table, info: TableInfo) -> MirrorChanges | None:
     """The net effect of ``rows`` (``NEEDED``, of one table, in their order), whose images are of ``info``; None: nothing.
 
     Raises:
-        SchemaMismatch: a key has a date that no calendar has.
+        SchemaMismatch: a key has a date that no calendar has, or bytes that are no text.
     """
     codes = pc.dictionary_encode(rows["row_key"].combine_chunks()).indices.to_numpy(zero_copy_only=False)
     _, first = np.unique(codes, return_index=True)
@@ -97,7 +97,7 @@ def net_changes(rows: pa.Table, info: TableInfo) -> MirrorChanges | None:
     else:
         both = pa.concat_arrays([before, after])
         ids = cells_of(both.take(pa.array(np.where(was, first, len(before) + last))), info.handle_columns())
-        _require_found(ids, names, f"at commit_ts {rows['commit_ts'][0]}")
+        _require_found(ids, info, f"at commit_ts {rows['commit_ts'][0]}")
     cells = [cell.cast(field.type) if cell.type != field.type else cell for cell, field in zip(images, schema, strict=True)]
     return MirrorChanges(pa.Table.from_arrays(cells, schema=schema), pa.table(ids, names=list(names)), pa.array(~remains), not was.any())
 
@@ -106,26 +106,31 @@ def read_rows(info: TableInfo, images: pa.RecordBatch, rowids: pa.Array | None) 
     """Rows as ``mirror_schema``: ``images`` (``schemas.arrowtypes``) of all columns, and ``_tidb_rowid`` if the mirror has it.
 
     Raises:
-        SchemaMismatch: a key has a date that no calendar has.
+        SchemaMismatch: a key has a date that no calendar has, or bytes that are no text.
     """
     schema, cells = mirror_schema(info), [rowids] if rowids is not None else []
     for column, found in columns_of(info, images):
-        if kind_of(column) is CellKind.JSON:
-            documents = rows_as_variants([VariantColumn(column.name, found, is_json=True)], len(images), json_nulls=True)
-            cells += cells_of(documents, (column,))
-        else:
-            cells.append(found.values)
+        cells.append(documents_of(column, found) if kind_of(column) is CellKind.JSON else found.values)
     rows = pa.RecordBatch.from_arrays([cell.cast(f.type) for cell, f in zip(cells, schema, strict=True)], schema=schema)
-    names = identity(info)
-    _require_found([rows.column(name) for name in names], names, "of the upstream")
+    if hidden_column(info) is None:
+        _require_found([rows.column(name) for name in identity(info)], info, "of the upstream")
     return rows
+
+
+def documents_of(column: ColumnInfo, texts: TypedCells) -> pa.Array:
+    """JSON as a mirror has it."""
+    rows = rows_as_variants([VariantColumn(column.name, texts, is_json=True)], len(texts.values), json_nulls=True)
+    return cells_of(rows, (column,))[0]
 
 
 def _numbers(keys: pa.BinaryArray) -> pa.Array:
     return pa.array(np.frombuffer(b"".join(keys.to_pylist()), ">i8").astype(np.int64))
 
 
-def _require_found(ids: list[pa.Array], names: tuple[str, ...], where: str) -> None:
-    for cells, name in zip(ids, names, strict=True):
+def _require_found(ids: list[pa.Array], info: TableInfo, where: str) -> None:
+    for cells, column in zip(ids, info.handle_columns(), strict=True):
         if cells.null_count:
-            raise SchemaMismatch(f"rows {where} have a date in the key column {name} that no calendar has")
+            raise SchemaMismatch(f"rows {where} have a date in the key column {column.name} that no calendar has")
+        # TiDB takes any bytes for latin1, and two keys could be one text.
+        if not column.charset.startswith("utf8") and pa.types.is_string(cells.type) and pc.any(pc.match_substring(cells, "\ufffd")).as_py():
+            raise SchemaMismatch(f"rows {where} have bytes in the key column {column.name} that are no text")

@@ -120,6 +120,18 @@ def test_a_mirror_is_as_large_as_what_was_written_into_it(mirror: Mirror) -> Non
     loaded.append_files(list(written_files(loaded.uri, stored, iter(rows))), STAMP)
     assert loaded._is_large
     assert mirror.table.rewritten(f"{mirror.uri}-again", SCHEMA, lambda batch: batch, STAMP)._is_large
+    # Spark could not write this one.
+    schema = SCHEMA.append(pa.field("_Metadata", pa.int32()))
+    refused = MirrorTable.created(f"{mirror.uri}-refused", schema, STAMP, mirror.table._large)
+    refused.append_files(
+        list(
+            written_files(
+                refused.uri, refused.stored_schema(schema), iter(pa.table([[1], ["a"], [2]], refused.stored_schema(schema)).to_batches())
+            )
+        ),
+        STAMP,
+    )
+    assert refused.bytes > 0 and not refused._is_large
 
 
 def test_a_version_behind_the_published_one_is_undone(mirror: Mirror, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,12 +10,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkException
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, Stopped
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.schema_snapshot import table_as_job
+from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import KeyRange
+from pyspark_tidb_binlog.sinks.bootstrap.lake_load import _UpstreamThen
 from pyspark_tidb_binlog.sinks.lake import mirror_round, mirrors
 from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published
 from pyspark_tidb_binlog.sinks.lake.ledger import scanned, written_files
@@ -83,6 +87,21 @@ def test_a_writer_that_is_killed_again_and_again_loads_the_recorded_tables(
         deaths += code == -signal.SIGKILL
     assert code == 0 and deaths >= 1
     assert_mirrored(case, tmp_path / "lake")
+
+
+@pytest.mark.parametrize("error", [Py4JNetworkError, ConnectionRefusedError, AttributeError, PySparkException])
+def test_a_table_that_is_read_while_spark_ends_is_loaded_by_the_next_start(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not set aside: a JVM was killed, or the session was stopped."""
+
+    class Ended:
+        @property
+        def sparkContext(self) -> Any:  # noqa: N802
+            raise error
+
+    then = _UpstreamThen(None, 1, None, {}, lambda: False, Ended())  # type: ignore[arg-type]
+    monkeypatch.setattr(then, "_retried", lambda work: [KeyRange()] * 3)
+    with pytest.raises(LoadLater, match="Spark has ended"):
+        then.files_of(None, "", None)  # type: ignore[arg-type]
 
 
 class OneTable(RecordedUpstream):

@@ -3,6 +3,7 @@
 import datetime
 import signal
 import time
+from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,18 +14,20 @@ import pytest
 from deltalake import DeltaTable
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake import mirror_round, mirrors
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed, rows_of_partitions
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
-from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges, mirror_schema
+from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges, mirror_schema, read_rows
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.bank_states import TOTAL
-from tests.support.ddl_jobs import INT, VARCHAR, column, database, job, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, index, job, table
 from tests.support.eventually import eventually
 from tests.support.golden_case import load_case
 from tests.support.lake_lives import LOST, PAUSE, life, replicate, sink_of
+from tests.support.lake_rows import image
 from tests.support.lake_scene import KEY, LakeScene, cells_of
 from tests.support.mirror_rows import assert_mirrored, moments, published, totals
 
@@ -183,6 +186,7 @@ def test_a_table_whose_beginning_the_ledger_lacks_is_stale(tmp_path: Path) -> No
 
 
 BIGINT, DOUBLE, DECIMAL = ({**INT, "Tp": tp, "Flen": 20, "Decimal": d} for tp, d in ((8, 0), (5, -1), (246, 2)))
+LONG, LONGER = {**DECIMAL, "Flen": 60, "Decimal": 4}, {**DECIMAL, "Flen": 65, "Decimal": 6}
 UNSIGNED, SHORT, CHAR = {**INT, "Flag": 32}, {**VARCHAR, "Flen": 3}, {**VARCHAR, "Tp": 254}
 AB, ABC, CAB = ({**VARCHAR, "Tp": 247, "Elems": list(elems)} for elems in ("ab", "abc", "cab"))
 DAY, MOMENT, SECONDS = ({**INT, "Tp": tp, "Decimal": d} for tp, d in ((10, 0), (12, 6), (12, 0)))
@@ -218,6 +222,14 @@ def rows_of(info: TableInfo, *columns: list[Any]) -> pa.RecordBatch:
         (DOUBLE, DECIMAL, 0.25, Unfollowed),
         (BINARY, {**BINARY, "Flen": 5}, b"abc", Unfollowed),
         (DECIMAL, INT, Decimal("7.50"), Unfollowed),
+        (DECIMAL, LONG, Decimal("7.50"), "7.5000"),
+        (INT, LONG, -7, "-7.0000"),
+        (LONG, LONGER, "-7.5000", "-7.500000"),
+        (LONG, DECIMAL, "7.5000", Decimal("7.50")),
+        (LONGER, LONG, "7.000001", Unfollowed),
+        (LONG, INT, "7.0000", 7),
+        (LONG, MEDIUM, "16777216.0000", Unfollowed),
+        (LONG, VARCHAR, "7.5000", "7.5000"),
         (INT, VARCHAR, -7, "-7"),
         (DOUBLE, VARCHAR, 0.1, "0.1"),
         (VARCHAR, INT, "7", Unfollowed),
@@ -275,6 +287,13 @@ def test_what_becomes_of_columns(before: Any, after: Any, query: str, wanted: st
     assert change.none == (wanted == "id=id a=a")
 
 
+def test_rows_from_before_a_json_column_have_jsons_null_if_it_is_not_null() -> None:
+    before, after = info_of(), info_of(column(2, "j", {**JSON, "Flag": 1}, origin_default="null"), column(3, "k", JSON))
+    rows = ColumnMoves.of(before, after, "alter table t add column j json not null, add column k json").turned(rows_of(before, [1, 2]))
+    assert [image(cell) for cell in rows.column("j").to_pylist()] == [None, None] and rows.column("j").null_count == 0
+    assert rows.column("k").null_count == 2
+
+
 def test_a_generated_column_that_becomes_a_plain_one_sets_its_table_aside() -> None:
     before = info_of(column(2, "a"), column(3, "g", INT, generated_expr_string="`a` + 1", generated_stored=True))
     with pytest.raises(Unfollowed, match="column g was a generated one"):
@@ -289,6 +308,21 @@ def test_a_merge_has_no_column_in_common_with_the_table(tmp_path: Path) -> None:
     rows, gone = pa.table([[1, 2], [7, None], [8, None]], schema=schema), pa.array([False, True])
     mirror.merge(MirrorChanges(rows, pa.table({"id": pa.array([1, 2], pa.int64())}), gone, False), stamp)
     assert [row for batch in mirror.read() for row in batch.to_pylist()] == [{"id": 1, "_gone": 7, "_0": 8}]
+
+
+def test_a_key_whose_bytes_are_no_text_is_refused() -> None:
+    """Two of them would be one text. What is U+FFFD upstream is itself."""
+    for collate, wrong in (("utf8mb4_bin", False), ("latin1_bin", True)):
+        kind = {**VARCHAR, "Flag": 3, "Charset": collate.partition("_")[0], "Collate": collate}
+        primary = {
+            "index_info": [index(1, "PRIMARY", ("k", 0), unique=True, primary=True)],
+            "pk_is_handle": False,
+            "is_common_handle": True,
+        }
+        info = TableInfo.from_json(table(10, "t", [column(1, "k", kind)], **primary))
+        images = pa.record_batch({"k": pa.array(["é\ufffd".encode(), b"\x80"][wrong:], pa.binary())[:1]})
+        with pytest.raises(SchemaMismatch, match="bytes in the key column k that are no text") if wrong else nullcontext():
+            assert read_rows(info, images, None).column("k").to_pylist() == ["é\ufffd"]
 
 
 def test_columns_change_as_metadata(tmp_path: Path) -> None:
@@ -351,6 +385,12 @@ YEARS = [datetime.date(2024, 12, 31), datetime.date(2025, 1, 1), datetime.date(2
         (VARCHAR, ["a", "b", "c", None], parts(1, "", "v", of=[below("'b'"), below("'c'")]), {0: [0, 3], 1: [1]}),
         (INT, [1, 2, 3, None], parts(3, "`v`", of=[among("1", "3"), among("2", "NULL")]), {0: [0, 2], 1: [1, 3]}),
         (INT, [-3, 0, 4, 5, None], parts(2, "`v`", of=[{}, {}, {}, {}]), {0: [1, 2, 4], 1: [3], 2: [], 3: [0]}),
+        (
+            {**BIGINT, "Flag": 32},
+            [2**64 - 1, 2**63, 2**64 - 3, 5, None],
+            parts(2, "`v`", of=[{}, {}, {}, {}]),
+            {0: [1, 4], 1: [0, 3], 2: [], 3: [2]},
+        ),
         (INT, [1], parts(1, "`v` * 2", of=[below("10")]), {0: Unfollowed}),
         (INT, [1], parts(4, "", "v", of=[{}, {}]), {0: Unfollowed}),
         ({**VARCHAR, "Collate": "utf8mb4_general_ci"}, ["a"], parts(1, "", "v", of=[below("'b'")]), {0: Unfollowed}),
