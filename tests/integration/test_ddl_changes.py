@@ -166,6 +166,22 @@ def test_a_renamed_column_keeps_somebody_s_own_collation_and_type(
     assert wanted in shown(session) and "COMMENT 'x'" in shown(session)
 
 
+@pytest.mark.parametrize("words", [["🔥", "💧", "x"], ["x", "💧", "🔥"]])
+@pytest.mark.parametrize("point", ["", "after-ddl"])
+def test_words_that_a_server_shows_as_question_marks_keep_their_rows(session: Session, point: str, words: list[str]) -> None:
+    kind = {**VARCHAR, "Tp": 247}
+    before = of(column(2, "e", {**kind, "Elems": ["🔥", "💧", "x"]}))
+    change = (12, of(column(2, "e", {**kind, "Elems": words}, comment="new")), "ALTER TABLE t MODIFY e ENUM(...) COMMENT 'new'")
+    rows = ("INSERT INTO d.t VALUES (1, '🔥'), (2, '💧'), (3, 'x')",)
+    h, (step,) = made(session, before, "CREATE TABLE t (id INT PRIMARY KEY, e ENUM(...))", change, by_hand=rows)
+    if point:
+        with dying(point):
+            apply(session, step, h)
+        session.rollback()
+    apply(session, step, h)
+    assert session.query("SELECT e, e + 0 FROM d.t ORDER BY id") == [(word, words.index(word) + 1) for word in ("🔥", "💧", "x")]
+
+
 @pytest.mark.parametrize(
     ("kind", "declared", "default"),
     [({**VARCHAR, "Tp": 248, "Elems": ["a", "b"]}, "SET('a','b')", "b,a"), ({**INT, "Tp": 4, "Flen": 7, "Decimal": 3}, "FLOAT(7,3)", "1.2345")],
@@ -399,6 +415,17 @@ def test_a_table_whose_stored_column_the_server_cannot_compute(session: Session,
     apply(session, step, h)
     text = shown(session)
     assert "`g` int(11) DEFAULT NULL" in text and "KEY `g` (`g`)" in text and "PARTITION `p0`" in text and "GENERATED" not in text
+
+
+def test_a_table_of_which_a_server_refuses_more_than_one_thing(session: Session) -> None:
+    """A foreign key over another type, and a STORED column that cannot be computed, or be the primary key; what is left out is named."""
+    stored = column(2, "g", {**INT, "Flag": 3}, generated_expr_string="`n` + 1", generated_stored=True)
+    key, refers = index(1, "PRIMARY", ("g", 1), unique=True, primary=True), foreign_key("fk", "s", "p", "id")
+    info = table(10, "t", [column(1, "n"), stored, column(3, "s", VARCHAR)], pk_is_handle=False, index_info=[key], fk_info=[refers])
+    h = history(database(1), job(2, 3, table(11, "p")), job(3, 3, info))
+    *_, outcome = [apply(session, step, h) for step in steps_of(h, {})]
+    foreign, computed = outcome.losses
+    assert "foreign key fk left out" in foreign and "column g is not computed" in computed and "PRIMARY KEY (`g`)" in shown(session)
 
 
 def test_a_foreign_key_may_refer_to_a_key_that_is_not_unique(session: Session) -> None:

@@ -101,8 +101,8 @@ from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 _log = logging.getLogger(__name__)
 
-_CANNOT_COMPUTE = frozenset({1901, 3102, 3763})
-"""The server does not let a generated column depend on this: MariaDB 10.11 a STORED one on a CHAR, whose blanks depend on the session."""
+_CANNOT_COMPUTE = frozenset({1901, 1903, 3102, 3763})
+"""The server does not let a generated column depend on this: MariaDB 10.11 a STORED one on a CHAR, whose blanks depend on the session. Or it may be in no primary key."""
 
 
 def why_not_restored(job: Job, flavour: Flavour) -> str:
@@ -393,8 +393,9 @@ class _Run:
         restored = not self._step.early and self._step.query != self._subject.job.query
         return statements_of(self._clock.subject, self._dialect, restored=restored)
 
-    def _snapshot(self) -> SchemaSnapshot:
-        return snapshot_of(self._session, self._subject)
+    def _snapshot(self, only: TableAt | None = None) -> SchemaSnapshot:
+        """The target's tables of the job, or ``only`` the one that it makes: CREATE TABLES may make hundreds."""
+        return snapshot_of(self._session, self._subject if only is None else replace(self._subject, after=(only,)))
 
     def _rebuilt(self, now: SchemaSnapshot) -> SchemaSnapshot:
         """The target after what must be rebuilt for the job's statement, which changes no row and no definition."""
@@ -411,7 +412,7 @@ class _Run:
         if not _sql(texts):
             return DdlOutcome(DONE, "nothing", "", _losses(texts))
         for number in range(len(texts)):
-            clock, now = self._clock, self._snapshot() if number else now
+            clock = self._clock
             found.append(self._one(number, texts[number], now))
             if found[-1].freezes:
                 return found[-1]
@@ -421,7 +422,7 @@ class _Run:
         return DdlOutcome(DONE, how, "; ".join(one.sql for one in found), tuple(loss for one in found for loss in one.losses))
 
     def _one(self, number: int, text: Rewritten, now: SchemaSnapshot) -> DdlOutcome:
-        """Execute one of the job's statements; ``now``: the target before it."""
+        """Execute one of the job's statements; ``now``: the target before the first."""
         job, after = self._subject.job, self._subject.after
         made = after[number] if job.kind.makes_tables and number < len(after) else None
         try:
@@ -437,7 +438,7 @@ class _Run:
                 return DdlOutcome(DONE, "nothing", text.sql, (*text.losses, *self._other_values()))
             if made is not None and error.errno == EXISTS_TABLE:
                 return self._by_policy(text.sql, f"{error}; {self._in_the_way(made)}", way_out(job, error))
-            if not self._snapshot().same_as(now):
+            if not self._snapshot(made).same_as(now if made is None else now.only(made.schema, made.name)):
                 raise
             if (without := self._computing_nothing(number, error)) is not None:
                 return self._one(number, without, now)
@@ -566,7 +567,8 @@ class _Run:
             return None
         self._clock = replace(self._clock, subject=plain)
         text = self._statements()[number]
-        return replace(text, losses=(*text.losses, *losses))
+        whole = replace(text, losses=(*text.losses, *losses))
+        return whole if text.plain is None else replace(whole, plain=replace(text.plain, losses=(*text.plain.losses, *losses)))
 
     def _pass_by(self, step: str, words: str) -> DdlOutcome:
         """Apply the policy without executing anything; the reason is kept in ``tries``."""
