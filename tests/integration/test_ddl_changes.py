@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, begun, for
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
-from tests.support.ddl_jobs import INT, VARCHAR, column, database, foreign_key, history, index, job, steps_of, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, foreign_key, history, index, job, partitioned, steps_of, table
 from tests.support.ddl_target import CONFIG, MARKS, apply, ddl_session, dying
 from tests.support.leases import held
 
@@ -415,6 +415,22 @@ def test_a_table_whose_stored_column_the_server_cannot_compute(session: Session,
     apply(session, step, h)
     text = shown(session)
     assert "`g` int(11) DEFAULT NULL" in text and "KEY `g` (`g`)" in text and "PARTITION `p0`" in text and "GENERATED" not in text
+
+
+@pytest.mark.parametrize("point", ["after-ddl", "before-ddl-done"])
+def test_what_a_table_was_made_without_is_named_after_a_death(session: Session, point: str) -> None:
+    parts = partitioned(3, (21, "p0", ["1"]), (22, "p1", ["2"], ["DEFAULT"]), expr="`n`")
+    bare = table(10, "t", [column(2, "n")], pk_is_handle=False, partition=parts)
+    child = table(12, "c", [ID, column(3, "s", VARCHAR)], fk_info=[foreign_key("fk", "s", "p", "id")])
+    h = history(database(1), job(2, 3, table(11, "p")), job(3, 3, bare), job(4, 3, child))
+    found = []
+    for step in steps_of(h, {}):
+        if step.job.id > 2:
+            with dying(point):
+                apply(session, step, h)
+            session.rollback()
+        found += apply(session, step, h).losses
+    assert found == ["d.t: partitions left out", "d.c: foreign key fk left out"]
 
 
 def test_a_table_of_which_a_server_refuses_more_than_one_thing(session: Session) -> None:

@@ -241,6 +241,13 @@ def unlike(session: Target, subject: Subject, dialect: Dialect, table: TableAt) 
     return (*found, *(MissingChange(f"{label}: unique key {name} does not exist upstream", "key") for name in more))
 
 
+def is_plain(session: Target, table: TableAt) -> bool:
+    """Whether an existing table lacks all partitions, or a foreign key, of the upstream's: it was made without, because the server refuses them."""
+    there, info = read_whole(session, table.schema, table.name), table.info
+    bare = bool(info.partitions) and not partition_bounds(session, table.schema, table.name)
+    return there is not None and (bare or len(there.foreign_keys) < len(info.foreign_keys))
+
+
 def _handle_key(info: TableInfo) -> tuple[IndexInfo, ...]:
     """The primary key that is the integer handle, which is not among the indexes of the infos."""
     if not info.pk_is_handle:

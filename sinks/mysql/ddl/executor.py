@@ -62,6 +62,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
     STRUCTURE,
     EarlierTry,
     ExecutionCheck,
+    is_plain,
     lacks,
     shows,
     snapshot_of,
@@ -248,7 +249,7 @@ class _Run:
         earlier = _earlier(record)
         judge = ExecutionCheck(self._session, self._step, self._subject, self._dialect, table_of(self._config))
         if earlier is not None and not elsewhere and judge.has_run(earlier, now):
-            losses = (*_losses(texts), *self._other_values(), *(loss for text in texts for loss in self._declare(text.then)))
+            losses = (*self._losses_of(texts), *self._other_values(), *(loss for text in texts for loss in self._declare(text.then)))
             return self._finish(DdlOutcome(DONE, "found", self._step.query, losses))
         if earlier is None and self._handed_over and not self._never and (found := self._by_another(texts)):
             return found
@@ -435,7 +436,7 @@ class _Run:
             rows_stay = instead is not None and bool(instead.delete)  # also of a table that another Drainer passed over
             if text.may_fail or (not rows_stay and self._already_so(error, made)):
                 _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
-                return DdlOutcome(DONE, "nothing", text.sql, (*text.losses, *self._other_values()))
+                return DdlOutcome(DONE, "nothing", text.sql, (*self._losses_of([text], made), *self._other_values()))
             if made is not None and error.errno == EXISTS_TABLE:
                 return self._by_policy(text.sql, f"{error}; {self._in_the_way(made)}", way_out(job, error))
             if not self._snapshot(made).same_as(now if made is None else now.only(made.schema, made.name)):
@@ -449,6 +450,13 @@ class _Run:
                 return found if found.freezes else replace(found, how="derived")
             return self._by_policy(text.sql, str(error), way_out(job, error) or rebuild_by_hand(job, error))
         return DdlOutcome(DONE, "text", text.sql, (*text.losses, *self._declare(text.then)))
+
+    def _losses_of(self, texts: Sequence[Rewritten], made: TableAt | None = None) -> tuple[str, ...]:
+        """What is left out where the texts, or the one that makes ``made``, are executed already: a table may have been made plain."""
+        tables = (made,) if made is not None else self._subject.after if self._subject.job.kind.makes_tables else ()
+        if self._handed_over is not None or len(tables) != len(texts):
+            return _losses(texts)  # later DDLs may have changed the tables
+        return _losses([text.plain if text.plain and is_plain(self._session, t) else text for text, t in zip(texts, tables, strict=True)])
 
     def _instead(self, sql: str, error: ApplyError, instead: Instead) -> DdlOutcome:
         """What the DDL does to the rows of a table that lacks its partitions."""
