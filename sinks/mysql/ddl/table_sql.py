@@ -221,9 +221,7 @@ def _created(schema: str, info: TableInfo, dialect: Dialect, *, plain: bool) -> 
 
 
 def left_out(info: TableInfo, dialect: Dialect) -> Iterator[str]:
-    """What no definition at the target has of a table; a TiDB is given its own text."""
-    if dialect.flavour is Flavour.TIDB:
-        return
+    """What no definition made of the infos has of a table."""
     for column in visible(info):
         if lacks_counter(column, info, dialect):
             yield f"column {column.name}: AUTO_INCREMENT left out"
