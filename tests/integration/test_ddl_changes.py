@@ -417,6 +417,32 @@ def test_a_table_whose_stored_column_the_server_cannot_compute(session: Session,
     assert "`g` int(11) DEFAULT NULL" in text and "KEY `g` (`g`)" in text and "PARTITION `p0`" in text and "GENERATED" not in text
 
 
+def test_a_counter_that_is_renamed_is_not_modified_again(session: Session) -> None:
+    after = table(10, "t", [column(1, "key", {**INT, "Flag": 4099 | 512})])
+    h, (step,) = made(session, of(), "x", (12, after, "ALTER TABLE t CHANGE id `key` INT AUTO_INCREMENT"))
+    with dying("after-ddl"):
+        apply(session, step, h)
+    session.rollback()
+    outcome = apply(session, step, h)
+    assert outcome.how == "found" and "`key` int(11) NOT NULL AUTO_INCREMENT" in shown(session)
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl", "before-ddl-done"])
+def test_a_default_partition_is_dropped_once(session: Session, point: str) -> None:
+    """A MariaDB shows it without VALUES."""
+    parts = [(21, "p0", ["1"]), (22, "p1", ["DEFAULT"])]
+    whole, left = (
+        table(10, "t", [column(2, "n")], pk_is_handle=False, partition=partitioned(3, *p, expr="`n`")) for p in (parts, parts[:1])
+    )
+    h, (step,) = made(session, whole, "x", (20, left, "ALTER TABLE t DROP PARTITION p1"), by_hand=("INSERT INTO d.t VALUES (1), (7)",))
+    with dying(point):
+        apply(session, step, h)
+    session.rollback()
+    apply(session, step, h)
+    assert session.query("SELECT n FROM d.t") == [(1,)] and "p1" not in shown(session)
+
+
 @pytest.mark.parametrize("point", ["after-ddl", "before-ddl-done"])
 def test_what_a_table_was_made_without_is_named_after_a_death(session: Session, point: str) -> None:
     parts = partitioned(3, (21, "p0", ["1"]), (22, "p1", ["2"], ["DEFAULT"]), expr="`n`")

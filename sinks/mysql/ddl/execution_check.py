@@ -192,10 +192,10 @@ class ExecutionCheck:
 
 
 def _has_partition(snapshot: SchemaSnapshot, table: str, name: str) -> bool:
-    """Whether the server's SHOW CREATE TABLE has the partition; MySQL does not quote plain names."""
+    """Whether the server's SHOW CREATE TABLE has the partition; MySQL does not quote plain names, and a MariaDB shows ``p1 DEFAULT``."""
     found = snapshot.objects.get(table)
     text = found.create.lower() if found else ""
-    return any(f"partition {word.lower()} values" in text for word in (name, quote_name(name)))
+    return any(f"partition {word.lower()} {how}" in text for word in (name, quote_name(name)) for how in ("values", "default"))
 
 
 def _which(snapshot: SchemaSnapshot, name: str) -> frozenset[int]:

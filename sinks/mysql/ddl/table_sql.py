@@ -101,10 +101,9 @@ def lacks_counter(column: ColumnInfo, info: TableInfo, dialect: Dialect) -> bool
     """Whether the definition is without the upstream's AUTO_INCREMENT: MySQL has none for FLOAT and DOUBLE since 8.4, and TiDB needs no key that begins with it since 7.0."""
     if not column.flag & ColumnFlag.AUTO_INCREMENT or dialect.flavour is Flavour.TIDB:
         return False
-    keys = [[c.name for c in info.handle_columns()], *([c.name for c in i.columns] for i in info.indexes if i.state == PUBLIC)]
-    return column.name not in [names[0] for names in keys if names] or (
-        column.tp in (ColumnType.FLOAT, ColumnType.DOUBLE) and dialect.flavour is Flavour.MYSQL
-    )
+    keys = [info.handle_columns(), *(info.index_columns(i) for i in info.indexes if i.state == PUBLIC)]
+    keyed = column.id in {key[0].id for key in keys if key}
+    return not keyed or (column.tp in (ColumnType.FLOAT, ColumnType.DOUBLE) and dialect.flavour is Flavour.MYSQL)
 
 
 def lacks_sequence(column: ColumnInfo, dialect: Dialect) -> bool:
