@@ -61,7 +61,12 @@ ONLY_FOR: dict[str, tuple[str, ...]] = {
     f"syncer.to.{name}": (db_type,)
     for db_type, names in (_ONLY_KAFKA, _ONLY_FILE, _ONLY_ORACLE)
     for name in names.removeprefix("syncer.to.").split()
-} | {"spark.kafka-options": ("kafka",), "syncer.to.dir": ("file", "lake"), "spark.mirror-interval": ("lake",)}
+} | {
+    "spark.kafka-options": ("kafka",),
+    "syncer.to.dir": ("file", "lake"),
+    "syncer.to.retention-time": ("file", "lake"),
+    "spark.mirror-interval": ("lake",),
+}
 """The values of ``db-type`` without which a setting has no meaning."""
 _SYNCER_OF_SQL = "worker-count txn-batch sql-mode safe-mode enable-dispatch enable-detect relay.log-dir relay.max-file-size"
 _TO_OF_SQL = "host port user password encrypted_password read-timeout params sync-mode checkpoint.schema checkpoint.table"

@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
             rows = then.table(given.words[0])
         case _:
             rows = _past(lake, given)
-    print(f"at {as_time(then.commit_ts)} UTC ({then.commit_ts})")
+    print(f"at {as_time(then.commit_ts)} UTC ({then.commit_ts})" + (_begin(lake) if given.command not in _MOMENT else ""))
     rows.show(given.limit or (_SHOWN if given.command != "tables" else _MOST_TABLES), truncate=False)
     return 0
 
@@ -86,7 +86,9 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     options.add_argument("--tables", metavar="DB.TABLE,...", help="of undo: only changes of these tables")
     options.add_argument("--where", metavar="SQL", help="of undo: only rows for which this condition over their columns holds")
     options.add_argument("--apply", metavar="URL", help="of undo: execute it at mysql://user:password@host:port")
-    add_switch(options, "--with-anchors", what="of undo: rows that a TRUNCATE took are those of the table just before it")
+    add_switch(
+        options, "--with-anchors", what="of undo: rows that TRUNCATE, DROP or EXCHANGE PARTITION took are read from the tables before it"
+    )
     given = options.parsed(argv)
     command, words = given.command, given.words
     if command not in COMMANDS:
@@ -149,9 +151,14 @@ def _undo(lake: Lake, given: argparse.Namespace) -> int:
 
 def _rebuild(lake: Lake, name: str) -> int:
     made, missing, more = lake.rebuilt_differs(name)
-    print(f"{name} at {as_time(lake.commit_ts)} UTC: {made} rows from its first load and the ledger")
+    print(f"{name} at {as_time(lake.commit_ts)} UTC: {made} rows from its first load and the ledger{_begin(lake)}")
     print("the mirror has the same rows" if not missing and not more else f"the mirror lacks {missing} of them, and has {more} others")
     return EXIT_FAILED if missing or more else 0
+
+
+def _begin(lake: Lake) -> str:
+    """Words, where the ledger has been shortened."""
+    return f"; row changes are kept since {as_time(lake.begin_ts)} UTC ({lake.begin_ts})" if lake.begin_ts else ""
 
 
 def _tso(word: str) -> int:

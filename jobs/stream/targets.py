@@ -92,6 +92,7 @@ def _lake(
         Selection.of(apply),
         apply.mirror_interval,
         days_or_duration(config.delta_retention),
+        config.files.retention_time,
     )
     loads = TableLoads(loader.of_first_lake, LakeLoad(loader.of_cluster, loader.gc_held, spark).at) if loader is not None else None
     # Spark's commits to a store are not tried.

@@ -47,9 +47,11 @@ _LEFT = {DROPPED: "was dropped", LOADING: "is not loaded yet; it is to be read f
 class Published:
     """All that was published, in its order."""
 
-    def __init__(self, rows: pa.Table, newest: Moment) -> None:
-        """``rows``: ``COLUMNS`` of the table ``snapshots``. ``newest``: how far mirrors have followed the ledger."""
+    def __init__(self, rows: pa.Table, newest: Moment, begin_ts: int = 0) -> None:
+        """``rows``: ``COLUMNS`` of the table ``snapshots``. ``newest``: how far mirrors have followed the ledger. ``begin_ts``: of the ledger."""
         self._followed = newest
+        self.begin_ts = begin_ts
+        """Row changes up to it are not kept; 0: all are."""
         self._rows = rows.select(COLUMNS).sort_by([("resolved_ts", "ascending"), ("number", "ascending")])
         self._ts = self._rows["resolved_ts"].to_numpy()
 
@@ -87,6 +89,14 @@ class Published:
         """Up to which commit_ts the version of ``place``, which holds at ``ts``, has all changes of its table."""
         return max(place.upto_ts, self.followed_ts) if ts >= self.followed_ts else place.upto_ts
 
+    def ids_called(self, place: TablePlace) -> set[int]:
+        """The tables that were published under the name of ``place`` at any time."""
+        return set(self._rows.filter(self._called(place.database, place.table))["table_id"].to_pylist())
+
+    def _called(self, database: str, table: str) -> pa.ChunkedArray:
+        pairs = (("database", database), ("table", table))
+        return pc.and_(*(pc.equal(pc.utf8_lower(self._rows[column]), name.lower()) for column, name in pairs))
+
     def table_at(self, name: str, ts: int) -> TablePlace:
         """The table of this name, which can be read at ``ts``.
 
@@ -119,10 +129,7 @@ class Published:
         return f"at {as_time(left)} ({left}){why}" + (f'; lake.at({left - 1}).table("{place}") is the table just before' if good else "")
 
     def _meant(self, wanted: NamedTable, places: Mapping[int, TablePlace], ts: int) -> str:
-        called = pc.and_(
-            pc.equal(pc.utf8_lower(self._rows["database"]), wanted.database.lower()),
-            pc.equal(pc.utf8_lower(self._rows["table"]), wanted.table.lower()),
-        )
+        called = self._called(wanted.database, wanted.table)
         later = self._rows.filter(pc.and_(called, pc.greater(self._rows["resolved_ts"], ts)))
         if later.num_rows:
             return f"the lake has it from {as_time(later['resolved_ts'][0].as_py())} ({later['resolved_ts'][0]}) on"

@@ -17,17 +17,21 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, laid_out
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobType
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time, moment_of, ts_at
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published, TablePlace, readable
 from pyspark_tidb_binlog.sinks.lake.ledger import REFUSES_OLD, Ledger, scanned
+from pyspark_tidb_binlog.sinks.lake.ledger_ddls import ledger_ddls
 from pyspark_tidb_binlog.sinks.lake.moments import MIRRORED, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, identity, mirror_schema, net_changes
 
 _GONE, _FOUND = "_tidb_gone", "_tidb_found_"
 _READ = tuple(dict.fromkeys((*NEEDED, "schema_version")))
+_OF_SEVERAL = (JobType.RENAME_TABLES, JobType.CREATE_TABLES, JobType.EXCHANGE_PARTITION)
 _FEW_BYTES = 64 << 20
 """Changes that are decoded in this process."""
 
@@ -46,6 +50,11 @@ class LakeAt:
     def commit_ts(self) -> int:
         """The moment: every transaction up to this commit_ts, and none above."""
         return self._commit_ts
+
+    @property
+    def begin_ts(self) -> int:
+        """Row changes up to this commit_ts are not kept; 0: all are, since the lake began."""
+        return self._published.begin_ts
 
     @property
     def time(self) -> datetime.datetime:
@@ -87,11 +96,25 @@ class LakeAt:
             ConfigError: there is no such table at the moment.
         """
         changes = self._delta("changes").where(f"commit_ts <= {self._commit_ts}")
+        if self.begin_ts:
+            changes = changes.where(f"commit_ts > {self.begin_ts} OR op = 'ddl'")
         if not name:
             return changes
         place = self._published.called(name, self._commit_ts)
         same_name = (F.lower("database") == place.database.lower()) & (F.lower("table") == place.table.lower())
-        return changes.where((F.col("table_id") == place.table_id) | same_name)
+        # By names alone no file could be passed over.
+        ids = F.col("table_id").isin(sorted(self._maybe_called(place)))
+        return changes.where(ids & ((F.col("table_id") == place.table_id) | same_name))
+
+    def _maybe_called(self, place: TablePlace) -> set[int]:
+        """The tables that may ever have had the name of one, and more."""
+        wanted = [place.database.lower(), place.table.lower()]
+        # A job of several tables is a row with the name of one of them.
+        ddls = ledger_ddls(self._directory, self._commit_ts)
+        jobs = [d.job for d in ddls if d.job.type in _OF_SEVERAL or [name.lower() for name in d.name] == wanted]
+        history = SchemaHistory.of(d.job for d in ddls)
+        ids = (i for job in jobs for i in (job.table_id, *history.tables_of_job(job)))
+        return {place.table_id, *self._published.ids_called(place), *ids}
 
     def _delta(self, path: str, version: int | None = None) -> DataFrame:
         reader = self._spark.read.format("delta")
@@ -167,9 +190,10 @@ class LakeNow(LakeAt):
         """
         ts, first, kept_ts = ts_of(when), self._published.first_ts, self._published.kept_ts
         if first is not None and first <= kept_ts and ts < kept_ts:
+            since = f" since {as_time(self.begin_ts)}" if self.begin_ts else ""
             raise ConfigError(
                 f"the lake {self._directory} keeps its tables from {as_time(kept_ts)} ({kept_ts}) on, so there are none at {when}; lake.changes() "
-                "has every change, and spark.delta-retention says how far back tables are kept from then on"
+                f"has every change{since}, and spark.delta-retention says how far back tables are kept from then on"
             )
         if first is None or ts < first:
             raise ConfigError(f"the lake {self._directory} has no tables before {as_time(first or 0)} ({first}), so none at {when}")
@@ -193,7 +217,7 @@ def _newest(directory: str) -> tuple[Published, int]:
         raise ConfigError(f"{directory} is no lake: there is no ledger in {directory}/changes; give the directory of syncer.to.dir")
     newest = Snapshots(directory).load()
     rows = scanned(f"{directory}/snapshots", COLUMNS, f"resolved_ts <= {state.commit_ts or 0}")
-    published = Published(rows.read_all(), newest) if rows is not None and newest is not None else None
+    published = Published(rows.read_all(), newest, state.begin_ts) if rows is not None and newest is not None else None
     if published is None or published.first_ts is None:
         raise ConfigError(
             f"no table of the lake {directory} was published yet: wait for the drainer's first snapshot; the ledger is in {directory}/changes"

@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -27,7 +28,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch import wanted
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
-from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.late_record import LateRecord, Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
@@ -38,6 +39,7 @@ from pyspark_tidb_binlog.sinks.lake.ledger_parts import parts_of
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ddl_row, ledger_rows
 from pyspark_tidb_binlog.sinks.lake.mirror_load import TableLoads
 from pyspark_tidb_binlog.sinks.lake.mirrors import MUCH, Mirrors
+from pyspark_tidb_binlog.sinks.lake.old_versions import old_changes
 from pyspark_tidb_binlog.sinks.lake.upkeep import Upkeep
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.sink import DdlResult, KeptTable, Opened, Sink, TargetProgress
@@ -72,6 +74,8 @@ class LakeSettings:
     """Seconds between moments of the mirrors; 0: as soon as there is something. None: no mirrors."""
     retention: float = 7 * 86_400.0
     """Seconds before the newest moment for which moments are kept."""
+    days: int = 0
+    """Before the newest moment, for which row changes of the ledger are kept, as far as no moment needs older ones; 0: all are."""
 
 
 class LakeSink(Sink):
@@ -98,7 +102,8 @@ class LakeSink(Sink):
         """Held while the ledger is used."""
         self._writing = threading.Lock()
         """Held by a step from before its first file to behind its commit."""
-        self._upkeep = Upkeep(Ledger(settings.directory), self._swap, self._settled)
+        outdated = partial(old_changes, settings.directory, settings.days)
+        self._upkeep = Upkeep(Ledger(settings.directory), self._swap, self._settled, outdated)
         self._state = LakeState("", settings.cluster_id)
         """What the ledger records."""
         self._committed_at = 0.0
@@ -130,7 +135,7 @@ class LakeSink(Sink):
         self._late.found(start, applied)
         if self._mirrors is not None:
             self._mirrors.start(self._state.epoch)
-        return Opened(TargetProgress(start, True, applied.version, None, known=found.commit_ts is not None), applied, frozenset())
+        return Opened(TargetProgress(start, True, applied.version, None, known=found.commit_ts is not None), applied, {})
 
     def load(self, tables: Sequence[Job], *, absent: bool = False) -> None:
         """Have the mirrors load tables at a moment to come (``Sink.load``)."""
@@ -166,7 +171,7 @@ class LakeSink(Sink):
             without_logs(self._ledger.uri, parts)
         return done
 
-    def apply_ddl(self, step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> DdlResult:
+    def apply_ddl(self, step: DdlStep, history: SchemaHistory, frozen: FrozenTables) -> DdlResult:
         """The DDL's row, and its record (``Sink.apply_ddl``)."""
         self._require_held()
         fate = "already there"
@@ -279,11 +284,12 @@ class LakeSink(Sink):
             if commit_ts is not None:
                 self._late.saved(commit_ts, applied)
 
-    def _swap(self, parts: Sequence[WrittenPart], gone: Sequence[LiveFile]) -> None:
-        """Commit a compaction, between two steps. It carries the state, as each commit does."""
+    def _swap(self, parts: Sequence[WrittenPart], gone: Sequence[LiveFile], begin_ts: int | None = None) -> None:
+        """Commit a compaction, between two steps. It carries the state, as each commit does. ``begin_ts``: of the ledger from now on."""
         with self._lock:
             self._require_held()
-            self._commit_state(replace(self._state, number=self._state.number + 1), (), parts, gone)
+            begin_ts = self._state.begin_ts if begin_ts is None else begin_ts
+            self._commit_state(replace(self._state, number=self._state.number + 1, begin_ts=begin_ts), (), parts, gone)
 
     def _settled(self) -> None:
         with self._writing, self._lock:

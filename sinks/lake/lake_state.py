@@ -66,6 +66,8 @@ class LakeState:
     schema_version: int = 0
     early: frozenset[int] = frozenset()
     """``AppliedJobs.early``."""
+    begin_ts: int = 0
+    """Up to it only DDLs are kept; a row change may still be there, for moments that need it."""
 
     @property
     def applied(self) -> AppliedJobs:

@@ -8,7 +8,8 @@ failed belong to nothing, and VACUUM removes them.
     DIR/changes/_delta_log            the log; ``commitInfo.tidb_binlog`` is the state
     DIR/changes/part-….parquet        rows of small steps
     DIR/changes/parts/<uuid>/part-…   rows of a big step, written by an executor, or of many steps, by a compaction
-    DIR/changes/runs/<uuid>/part-…    rows of many steps, sorted by table and place; full, so that no compaction takes them again
+    DIR/changes/runs/<uuid>/part-…    rows of many steps, sorted by table and place; no compaction takes them again
+    DIR/changes/ddls/<uuid>/part-…    DDLs whose row changes are not kept any more
 
 The log is cleaned by ``shorten_log`` alone: it runs while the newest commits are the sink's own, so the state is never among what it removes.
 """
@@ -68,7 +69,7 @@ _FIRST_LOOK = 10
 _NO_LAST_TS = (1 << 63) - 1
 _WRITER = WriterProperties(compression="SNAPPY")
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-FULL = "runs"
+FULL, DDLS = "runs", "ddls"
 """Where files are that no compaction takes again."""
 _IN_ORDER = [(name, "ascending") for name in ("table_id", "commit_ts", "seq", "schema_version")]
 _FAULTS = (DeltaError, OSError)
@@ -96,7 +97,12 @@ class LiveFile:
     @property
     def closed(self) -> bool:
         """Whether no compaction takes it."""
-        return self.path.startswith(f"{FULL}/")
+        return self.path.startswith((f"{FULL}/", f"{DDLS}/"))
+
+    @property
+    def only_ddls(self) -> bool:
+        """Whether it is kept for ever."""
+        return self.path.startswith(f"{DDLS}/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +268,16 @@ class Ledger:
         rows = zip(*(column.to_pylist() for column in columns), strict=True)
         return [LiveFile(path, size, first or 0, last or _NO_LAST_TS) for path, size, first, last in rows]
 
-    def rewritten(self, files: Sequence[LiveFile], given_up: Callable[[], bool]) -> list[WrittenPart]:
+    def rewritten(
+        self, files: Sequence[LiveFile], given_up: Callable[[], bool], chosen: Callable[[pa.Table], pa.Table] | None = None, kind: str = ""
+    ) -> list[WrittenPart]:
         """The rows of ``files`` in new files that no commit knows yet. It holds some ``RUN_BYTES`` of rows twice.
+
+        Args:
+            files: of the version that is known.
+            given_up: whether to end before it is done.
+            chosen: which rows of a file; None: all.
+            kind: where the files are; empty: as they are full or not.
 
         Raises:
             ApplyError: a file cannot be read or written.
@@ -273,11 +287,12 @@ class Ledger:
             for file in files:
                 if given_up():
                     break
-                held.append(pq.read_table(file.path, filesystem=store, partitioning=None).cast(LEDGER))
+                rows = pq.read_table(file.path, filesystem=store, partitioning=None).cast(LEDGER)
+                held.append(chosen(rows) if chosen is not None else rows)
                 if sum(table.nbytes for table in held) >= RUN_BYTES:
-                    parts += _sorted_part(self._lake, held, FULL)
+                    parts += _sorted_part(self._lake, held, kind or FULL)
                     held = []
-            return parts + (_sorted_part(self._lake, held, "parts") if held else [])
+            return parts + (_sorted_part(self._lake, held, kind or "parts") if held else [])
         except (*_FAULTS, pa.ArrowException) as error:
             raise ApplyError(f"the files of {self.uri} cannot be rewritten: {error}") from error
 

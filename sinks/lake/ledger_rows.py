@@ -54,7 +54,7 @@ MEASURED = ("commit_ts", "table_id", "op", "resolved_ts", "job_id")
 """The columns by which files are passed over: they have min and max."""
 _MOST_BYTES = 32 << 20
 """About what is decoded at a time: a row may become a thousand times as long."""
-_LAST_SEQ = (1 << 31) - 1
+LAST_SEQ = (1 << 31) - 1
 _ORDER = [("commit_ts", "ascending"), ("seq", "ascending")]
 _Place = tuple[int, int]
 """commit_ts and seq: where a row change is in the stream."""
@@ -121,7 +121,7 @@ def ddl_row(step: DdlStep, name: tuple[str, str]) -> pa.RecordBatch:
         "table": name[1] or None,
         "op": "ddl",
         "commit_ts": step.commit_ts,
-        "seq": _LAST_SEQ if step.early else 0,
+        "seq": LAST_SEQ if step.early else 0,
         "schema_version": int(job.version),
         "ddl": step.restored,
     }

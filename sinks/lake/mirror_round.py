@@ -170,9 +170,17 @@ class Round:
     """The rows of a span on their way into the mirrors."""
 
     def __init__(
-        self, mirrors: OpenMirrors, tables: dict[int, MirrorState], history: SchemaHistory, ddls: list[dict[str, Any]], upto_ts: int
+        self,
+        mirrors: OpenMirrors,
+        tables: dict[int, MirrorState],
+        history: SchemaHistory,
+        ddls: list[dict[str, Any]],
+        upto_ts: int,
+        begin_ts: int = 0,
     ) -> None:
+        """``begin_ts``: of the ledger, which has all rows of tables that were made later."""
         self._mirrors, self.tables, self.history, self._ddls, self._upto_ts = mirrors, tables, history, ddls, upto_ts
+        self._begin_ts = begin_ts
         self.published: list[tuple[int, MirrorState]] = []
         self._of_start = dict(tables)
         """By table id: the newest row that is published or will be."""
@@ -338,7 +346,7 @@ class Round:
         if after.info.is_view or after.info.is_sequence:
             return
         now = self._as_named(known, after, int(job.version))
-        if known is None and (job.kind.makes_tables or job.kind.effect is JobEffect.EMPTIES):
+        if known is None and (job.kind.makes_tables or job.kind.effect is JobEffect.EMPTIES) and ts > self._begin_ts:
             self._changed(now, lambda table: self._made(table, ts))
         elif known is None and job.kind.new_table_id and former is not None and former.state == MIRRORED:
             # The rows, where they are, under another id.

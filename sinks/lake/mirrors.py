@@ -10,7 +10,6 @@ It holds some ``PIECE_BYTES`` of rows a few times over, whatever the size of a t
 be loaded are read from the upstream (``mirror_load``), one by one, at the moment of all mirrors.
 """
 
-import json
 import logging
 import threading
 import time
@@ -25,7 +24,8 @@ from pyspark_tidb_binlog.schemas.errors import LeaseLost, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
-from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, of_ledger, scanned
+from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, of_ledger
+from pyspark_tidb_binlog.sinks.lake.ledger_ddls import ledger_ddls
 from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TableLoads, TablesThen
 from pyspark_tidb_binlog.sinks.lake.mirror_round import OpenMirrors, Round, RoundFailed, require_own_rowids
 from pyspark_tidb_binlog.sinks.lake.mirror_table import is_error
@@ -197,17 +197,17 @@ class Mirrors:
                 span = span.upto(_before(ddls, done.resolved_ts, span.upto_ts))
                 ddls = [row for row in ddls if row["commit_ts"] <= span.upto_ts]
                 with RowPieces(span.changes(NEEDED), _CHANGES, None if "://" in self._lake else self._lake) as pieces:
-                    self._one(pieces, ddls, span.upto_ts)
+                    self._one(pieces, ddls, span.upto_ts, state.begin_ts)
             elif rows.num_rows or ddls or span.upto_ts < state.commit_ts:
-                self._one(rows, ddls, span.upto_ts)
+                self._one(rows, ddls, span.upto_ts, state.begin_ts)
             if span.upto_ts >= state.commit_ts:
                 return state.commit_ts
         return None
 
-    def _one(self, rows: pa.Table | RowPieces, ddls: list[dict[str, Any]], upto_ts: int) -> None:
+    def _one(self, rows: pa.Table | RowPieces, ddls: list[dict[str, Any]], upto_ts: int, begin_ts: int) -> None:
         """A round."""
         assert self._tables is not None
-        one = Round(self._open, dict(self._tables), self._history, ddls, upto_ts)
+        one = Round(self._open, dict(self._tables), self._history, ddls, upto_ts, begin_ts)
         one.run(rows)
         jobs = one.jobs_at(upto_ts)
         if self._snapshots.moment.resolved_ts == upto_ts:
@@ -223,11 +223,9 @@ class Mirrors:
         self._open.discard(set(self._snapshots.rows(["path"])["path"].to_pylist()))
         self._tables = self._snapshots.tables()
         done = self._snapshots.moment
-        # Files without a DDL are passed over by their statistics.
-        found = scanned(self._ledger.uri, ("commit_ts", "job_id", "job"), f"op = 'ddl' AND commit_ts <= {done.resolved_ts}")
-        rows = found.read_all().to_pylist() if found is not None else []
-        known = (row for row in rows if row["commit_ts"] < done.resolved_ts or row["job_id"] in done.jobs)
-        self._history = SchemaHistory.of([*self._snapshots.definitions(), *(Job.from_json(json.loads(row["job"])) for row in known)])
+        ddls = ledger_ddls(self._lake, done.resolved_ts)
+        known = [ddl.job for ddl in ddls if ddl.commit_ts < done.resolved_ts or ddl.job.id in done.jobs]
+        self._history = SchemaHistory.of([*self._snapshots.definitions(), *known])
 
     # Loads.
 

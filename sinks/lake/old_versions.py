@@ -5,6 +5,8 @@
     before ``Moment.kept_ts``     the newest one of each table, which the moments after it need; of a dropped table none
     with a ``job``                all: the schema history needs them
 
+Of the ledger, row changes go that are older than ``OldChanges`` says; the upkeep removes them.
+
 A pass of an hour thins ``snapshots``, removes the directories that no row names any more, and then tidies one mirror after the other, some seconds of
 each moment: its files, and its log. In the log, a version that is kept has a checkpoint of its own, so the versions between may go.
 
@@ -25,7 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
@@ -35,15 +39,15 @@ from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.lake import ledger
-from pyspark_tidb_binlog.sinks.lake.ledger import KEPT_HOURS, remove_files, shorten_log, store_of
-from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, Snapshots
+from pyspark_tidb_binlog.sinks.lake.ledger import KEPT_HOURS, remove_files, scanned, shorten_log, store_of
+from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, MIRRORED, Moment, Snapshots
 
 _log = logging.getLogger(__name__)
 
 PASS_SECONDS = 3600.0
 LOOK_SECONDS = 2.0
 """Of a pass, between two moments."""
-HOUR_MS = 3_600_000
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 YOUNG_HOURS = 1
 _FROM_Z85 = str.maketrans(
     string.digits + string.ascii_lowercase + string.ascii_uppercase + ".-:+=^!/*?&<>()[]{}@%$#",
@@ -54,6 +58,9 @@ _VECTORS = ("add.deletionVector.pathOrInlineDv", "remove.deletionVector.pathOrIn
 _RUN = ("table_id", "schema_version", "state", "path", "database", "table")
 """Between rows of a table that are alike in these there is no DDL of the table."""
 _COLUMNS = (*_RUN, "number", "resolved_ts", "version", "job")
+OF_CHANGES = ("number", "resolved_ts", "table_id", "state", "upto_ts")
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 Versions = Mapping[str, Mapping[int, int]]
 """By path: the versions of a mirror that rows name, and the newest resolved_ts of each."""
@@ -74,8 +81,66 @@ def outlived(rows: pa.Table, newest_ts: int, kept_ts: int) -> list[int]:
     past = np.where(last, dropped & (ts <= kept_ts), next_ts <= kept_ts)
     young = ts > newest_ts - tso(YOUNG_HOURS * HOUR_MS)
     defined = rows["job"].is_valid().to_numpy()
-    kept = defined | ~past & (young | begins | ends | (hours != np.append(hours[1:], -1)))
+    # What is not past and older than ``kept_ts`` holds there.
+    kept = defined | ~past & (young | begins | ends | (hours != np.append(hours[1:], -1)) | (ts <= kept_ts))
     return [int(number) for number in rows["number"].to_numpy()[~kept]]
+
+
+@dataclass(frozen=True, slots=True)
+class OldChanges:
+    """Which row changes of the ledger go; pure."""
+
+    upto_ts: int
+    """Younger ones stay."""
+    table_ids: Ints
+    """The tables that can be read at a moment that is kept, ascending; of others all older ones go."""
+    merged_ts: Ints
+    """Up to which commit_ts each of these moments has their changes in the mirror."""
+
+    @classmethod
+    def of(cls, rows: pa.Table, moment: Moment, days: int) -> "OldChanges":
+        """Those of before ``days`` days, up to a whole one: files are written again once a day. ``rows``: ``OF_CHANGES`` of ``snapshots``."""
+        before_ts = min(moment.resolved_ts - tso(days * DAY_MS), moment.kept_ts)
+        rows = rows.sort_by([("table_id", "ascending"), ("number", "ascending")])
+        ids, ts, upto = (rows[name].to_numpy() for name in ("table_id", "resolved_ts", "upto_ts"))
+        last, next_ts = np.append(ids[1:] != ids[:-1], True)[: len(ids)], np.append(ts[1:], 0)[: len(ts)]
+        read = (last | (next_ts > moment.kept_ts)) & (rows["state"].to_numpy(zero_copy_only=False) == MIRRORED)
+        table_ids, first = np.unique(ids[read], return_index=True)
+        merged = np.minimum.reduceat(upto[read], first) if len(first) else upto[:0]
+        return cls(max(0, before_ts - before_ts % tso(DAY_MS)), table_ids, merged)
+
+    def ddls(self, rows: pa.Table) -> pa.Table:
+        """Of rows of the ledger the old DDLs."""
+        return rows.filter(pa.array(self._is_old(rows) & _is_ddl(rows)))
+
+    def others(self, rows: pa.Table) -> pa.Table:
+        """All else that stays."""
+        ids, commit_ts = (rows[name].to_numpy() for name in ("table_id", "commit_ts"))
+        at = np.searchsorted(self.table_ids, ids)
+        known = np.append(self.table_ids, -1)[at] == ids
+        needed = known & (commit_ts > np.append(self.merged_ts, 0)[at]) & ~_is_ddl(rows)
+        return rows.filter(pa.array(~self._is_old(rows) | needed))
+
+    def _is_old(self, rows: pa.Table) -> Mask:
+        return rows["commit_ts"].to_numpy() <= self.upto_ts  # type: ignore[no-any-return]
+
+
+def old_changes(lake: str, days: int) -> OldChanges | None:
+    """Those of a lake; 0 days: none go. What is published meanwhile only makes them fewer.
+
+    Raises:
+        ApplyError: ``snapshots`` cannot be read.
+    """
+    try:
+        newest = Snapshots(lake).load() if days else None
+    except (DeltaError, OSError) as error:
+        raise ApplyError(f"the moments of {lake} cannot be read: {error}") from error
+    rows = scanned(f"{lake.rstrip('/')}/snapshots", OF_CHANGES, "true") if newest is not None else None
+    return OldChanges.of(rows.read_all(), newest, days) if rows is not None and newest is not None else None
+
+
+def _is_ddl(rows: pa.Table) -> Mask:
+    return pc.equal(rows["op"], "ddl").to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ A commit slows down with the number of live files, and on a local disk with the 
 
     compaction   files are read, sorted by table and place, and written again beside the stream. One commit of the sink swaps them: a step waits
                  for that commit only. The table is append-only, so what was read stays right whatever steps come between.
+    retention    row changes that are too old go in the same way, once a day; their DDLs come into files of their own
     log          a checkpoint of the log's own, then the versions that it replaces are removed but for the newest ``LOG_VERSIONS``
     sweep        removed files, and those of attempts that died, go after ``KEPT_HOURS``
 
@@ -18,7 +19,8 @@ from collections.abc import Callable, Sequence
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
-from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, LiveFile, Superseded, WrittenPart, without_logs
+from pyspark_tidb_binlog.sinks.lake.ledger import DDLS, FULL, Ledger, LiveFile, Superseded, WrittenPart, without_logs
+from pyspark_tidb_binlog.sinks.lake.old_versions import OldChanges
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +32,7 @@ CHECKPOINT_EVERY = 100
 """Versions that a reader's start reads one by one."""
 _SWEEP_SECONDS = 3600.0
 
-Swap = Callable[[Sequence[WrittenPart], Sequence[LiveFile]], None]
+Swap = Callable[[Sequence[WrittenPart], Sequence[LiveFile], int | None], None]
 
 
 def due(files: Sequence[LiveFile]) -> list[LiveFile]:
@@ -51,9 +53,13 @@ def due(files: Sequence[LiveFile]) -> list[LiveFile]:
 class Upkeep:
     """Upkeep of one ledger by the sink that has the lease."""
 
-    def __init__(self, ledger: Ledger, swap: Swap, settled: Callable[[], None]) -> None:
-        """``ledger``: a handle of its own. ``swap``: commits, or raises ``LeaseLost``. ``settled``: returns once no step writes files that began before."""
-        self._ledger, self._swap, self._settled = ledger, swap, settled
+    def __init__(
+        self, ledger: Ledger, swap: Swap, settled: Callable[[], None], old_changes: Callable[[], OldChanges | None] = lambda: None
+    ) -> None:
+        """``ledger``: a handle of its own. ``swap``: commits files in place of others, and where the ledger begins if that changes, or raises ``LeaseLost``.
+        ``settled``: returns once no step writes files that began before. ``old_changes``: what is not to be kept; None: all is.
+        """
+        self._ledger, self._swap, self._settled, self._old_changes = ledger, swap, settled, old_changes
         self._new = 0
         self._wake, self._ended = threading.Event(), threading.Event()
         self._checkpoint = 0
@@ -85,10 +91,11 @@ class Upkeep:
         Raises:
             ApplyError: it failed; ``LeaseLost``: another writer has begun.
         """
-        self._ledger.load()
-        if (chosen := due(self._ledger.files())) and self._compact(chosen):
-            self._ledger.load()
+        state = self._ledger.load()
+        if (chosen := due(self._ledger.files())) and self._replace(chosen, lambda: self._ledger.rewritten(chosen, self._ended.is_set)):
             self._wake.set()
+        if state is not None and (old := self._old_changes()) is not None and old.upto_ts > state.begin_ts:
+            self._remove(old)
         if self._ledger.version >= self._checkpoint + CHECKPOINT_EVERY:
             failpoints.point("before-log-checkpoint")
             self._ledger.checkpoint()
@@ -99,20 +106,34 @@ class Upkeep:
             self._ledger.sweep(self._settled)
             self._swept_at = time.monotonic()
 
-    def _compact(self, chosen: Sequence[LiveFile]) -> bool:
+    def _remove(self, old: OldChanges) -> None:
+        files = self._ledger.files()
+        chosen = [file for file in files if file.first_ts <= old.upto_ts and not file.only_ddls]
+        if not chosen:
+            return
+        if len(few := [file for file in files if file.only_ddls]) >= MOST_OPEN:
+            chosen += few
+        kinds = ((old.ddls, DDLS), (old.others, FULL))
+        self._replace(
+            chosen, lambda: [part for of in kinds for part in self._ledger.rewritten(chosen, self._ended.is_set, *of)], old.upto_ts
+        )
+
+    def _replace(self, chosen: Sequence[LiveFile], write: Callable[[], Sequence[WrittenPart]], begin_ts: int | None = None) -> bool:
         begun = time.monotonic()
-        parts = self._ledger.rewritten(chosen, self._ended.is_set)
+        parts = write()
         failpoints.point("before-compaction-commit")
         swapped = False
         try:
             if not self._ended.is_set():
-                self._swap(parts, chosen)
+                self._swap(parts, chosen, begin_ts)
                 swapped = True
         except Superseded as error:
             _log.warning("a compaction of %s is given up: %s", self._ledger.uri, error)
         failpoints.point("after-compaction-commit")
         without_logs(self._ledger.uri, parts)
         _log.debug("%d files of %s are now %d, after %.1f s", len(chosen), self._ledger.uri, len(parts), time.monotonic() - begun)
+        if swapped:
+            self._ledger.load()
         return swapped
 
     def _run(self) -> None:

@@ -32,21 +32,23 @@ from pyspark_tidb_binlog.schemas.changes.change_rows import ROWID, columns_of
 from pyspark_tidb_binlog.schemas.changes.row_images import image_cells, images_of, with_equal_documents
 from pyspark_tidb_binlog.schemas.changes.typed_cells import type_of
 from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, laid_out
-from pyspark_tidb_binlog.schemas.ddl_jobs import Job
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
 from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeNow, ts_of
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
 from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER, hidden_column, identity
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, NetRows, differs
+from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, NetRows, differs, in_words, net_rows
 from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
 from pyspark_tidb_binlog.sinks.past.row_life import KeyMove, RowChange, is_move, life, moves_among
+from pyspark_tidb_binlog.sinks.past.taken_rows import TableAround, with_taken
 from pyspark_tidb_binlog.sinks.past.typed_history import HISTORY_MARKS, typed_history
 from pyspark_tidb_binlog.sinks.past.undo_apply import Undone, undone
-from pyspark_tidb_binlog.sinks.past.undo_plan import UndoPlan, before_emptied
+from pyspark_tidb_binlog.sinks.past.undo_plan import UndoPlan
 
 When = str | int | datetime.datetime
 _LIFE = ("commit_ts", "commit_time", "seq", "schema_version", "database", "table", "table_id", "row_key", "op", "before", "after", "ddl")
@@ -55,7 +57,7 @@ _MARK_TYPES = (LongType(), IntegerType(), BinaryType(), BooleanType(), LongType(
 _MOST_KEYS = 1000
 _SIDE = "_tidb_side"
 _WITHOUT_DDL = "give a span on one side of it, or other tables"
-_ANCHORS = "with_anchors (--with-anchors) takes the rows of a TRUNCATE from the table just before it"
+_ANCHORS = "with_anchors (--with-anchors) takes the rows of TRUNCATE, DROP or EXCHANGE PARTITION from the tables just before it"
 
 
 class LakeUndo:
@@ -104,14 +106,19 @@ class Lake(LakeNow):
         return PastChanges(self._directory, self._published, self._commit_ts)
 
     def transaction(self, commit_ts: int) -> DataFrame:
-        """All changes of one transaction, in order."""
+        """All changes of one transaction, in order.
+
+        Raises:
+            ConfigError: the lake begins later.
+        """
+        self._past.require_known(int(commit_ts) - 1)
         return self.changes().where(f"commit_ts = {int(commit_ts)}").orderBy("seq", "schema_version")
 
     def life(self, name: str, /, **values: Any) -> DataFrame:
         """The changes of the rows that ever had these values, in order, and the DDLs of their table meanwhile.
 
         A row goes on under another key, and under other names of its table and columns. ``others`` says how many other rows of which tables the transaction
-        changed. Values are compared by their texts, as ``id=42`` or ``day="2026-11-20"``. A row's key is found in the ledger whatever its table was called.
+        changed. Values are compared by their texts, as ``id=42`` or ``day="2026-11-20"``, but 1.5 is 1.50. A row's key is found in the ledger whatever its table was called.
 
         Raises:
             ConfigError: the table has no such column now, or so many rows have these values that more columns are needed.
@@ -147,7 +154,7 @@ class Lake(LakeNow):
     def history(self, name: str) -> DataFrame:
         """Each state of each row of the table (slowly changing dimension, type 2): its columns, ``valid_from``, ``valid_to``, ``current``.
 
-        The columns are those of now. ``valid_from`` is NULL where the row was there before the lake. TRUNCATE ends all rows.
+        The columns are those of now. ``valid_from`` is NULL where the row was there before the lake, or ``begin_ts``. TRUNCATE ends all rows.
 
         Raises:
             ConfigError: there is no such table now, or rows of it went or came without row changes.
@@ -155,12 +162,11 @@ class Lake(LakeNow):
         past, place = self._past, self._published.table_at(name, self._commit_ts)
         ids, schema, version = self._ids(name), past.schema, past.version
         target = schema.table_of(place.table_id, version)
-        emptied = [j for j in past.jobs(0, self._commit_ts) if j.kind.new_table_id and j.table_id in ids]
-        told = [j for j in schema.rowless(past.jobs(0, self._commit_ts), version, ids) if j not in emptied]
+        jobs = past.jobs(self.begin_ts, self._commit_ts)
+        emptied = [j for j in jobs if j.kind.new_table_id and j.table_id in ids]
+        told = [j for j in schema.rowless(jobs, version, ids) if j not in emptied]
         if told:
-            raise ConfigError(
-                f"{name} has no history: {told[0].query[:200]} at {as_time(told[0].finished_ts)} took or gave rows without row changes"
-            )
+            raise ConfigError(f"{name} has no history: {in_words(told[0])} took or gave rows without row changes")
         mirror = self._delta(place.path, place.version)
         hidden = hidden_column(target.info)
         kinds = [StructField(c.name, mirror.schema[c.name].dataType) for c in target.info.target_columns()]
@@ -192,7 +198,8 @@ class Lake(LakeNow):
         return told_rows.withColumn("current", F.col("valid_to").isNull())
 
     def rebuilt(self, name: str) -> DataFrame:
-        """The table from its first load and the ledger alone: what ``table`` is from the mirror.
+        """The table from its first load and the ledger alone: what ``table`` is from the mirror. Rows that the ledger shows no change of, because the table
+        was loaded or is older than ``begin_ts``, are the mirror's.
 
         Raises:
             ConfigError: as ``history`` does.
@@ -260,25 +267,27 @@ class Lake(LakeNow):
             span: which changes.
             tables: only of these; none: of all.
             where: only of rows for which this condition in Spark's SQL holds, over the columns of the row before the span, or of a row that came: as it is.
-            with_anchors: rows that a TRUNCATE took are those of the table just before it.
+            with_anchors: rows that TRUNCATE, DROP PARTITION or EXCHANGE PARTITION took are read from the tables just before it.
 
         Raises:
-            ConfigError: rows went or came without row changes (TRUNCATE, DROP PARTITION), or a table is gone now.
+            ConfigError: rows went or came without row changes (TRUNCATE, DROP PARTITION), or a table is gone now, or not kept.
         """
         after_ts, upto_ts = self._span(span)
         past = self._past
         ids = past.ids_of(tables, self._commit_ts)
-        emptied = past.emptied(after_ts, upto_ts, ids) if with_anchors else []
+        taking = past.taking(after_ts, upto_ts, ids) if with_anchors else []
         past.require_images(
-            after_ts, upto_ts, ids, _WITHOUT_DDL if with_anchors else f"{_WITHOUT_DDL}; {_ANCHORS}", {job.id for _, job in emptied}
+            after_ts, upto_ts, ids, _WITHOUT_DDL if with_anchors else f"{_WITHOUT_DDL}; {_ANCHORS}", {job.id for _, job in taking}
         )
-        taken = {job.table_id for _, job in emptied}
-        nets = [net for net in past.net(after_ts, upto_ts, ids, past.version) if len(net) and net.table.table_id not in taken]
-        nets += [net for ts, job in emptied if len(net := self._before_emptied(after_ts, ts, job))]
+        changes, schema = past.changes(after_ts, upto_ts, ids), past.schema.passing(job.id for _, job in taking)
+        for ts, job in taking:
+            for around in self._around(ts, job, ids):
+                changes = with_taken(changes, around, schema, past.version)
+        nets = [net for net in net_rows(changes, schema, past.version) if len(net)]
         for net in nets:
-            if (gone := past.schema.end_of(net.table.table_id, int(net.table.version), past.version)[1]) is not None:
+            if (gone := schema.end_of(net.table.table_id, int(net.table.version), past.version)[1]) is not None:
                 raise ConfigError(
-                    f"{net.table.schema}.{net.table.name} is gone since {gone.query[:200]} at {as_time(gone.finished_ts)}: its rows of then are in "
+                    f"{net.table.schema}.{net.table.name} is gone since {in_words(gone)}: its rows of then are in "
                     f'lake.at({upto_ts}).table("{net.table.schema}.{net.table.name}"); name other tables to undo their changes'
                 )
         past.require_same_tables(after_ts, tables, nets)
@@ -286,14 +295,23 @@ class Lake(LakeNow):
             nets = [chosen for net in nets if len(chosen := net.only(net.with_partners(self._where(net, where))))]
         return LakeUndo(self._spark, UndoPlan(after_ts, upto_ts, nets))
 
-    def _before_emptied(self, after_ts: int, ts: int, job: Job) -> NetRows:
-        """The rows that were there at ``after_ts``, of a table that ``job`` emptied at ``ts``, for the table that it is now."""
-        past, version = self._past, int(job.version)
-        table = past.schema.table_of(job.table_id, version - 1)
-        (there,) = [place for place in self._published.at(ts - 1).values() if place.table_id == job.table_id]
-        rows = self.at(ts - 1).table(f"{quote_name(there.database)}.{quote_name(there.table)}")
-        changed = list(past.net(after_ts, ts - 1, {job.table_id}, version - 1))
-        return before_emptied(_images(rows, table.info.target_columns()), changed, past.schema, job, past.version)
+    def _around(self, ts: int, job: Job, ids: set[int] | None) -> Iterator[TableAround]:
+        """The tables just before a DDL and just after it."""
+        past = self._past
+        pairs = [(t, heir) for t, heir in past.schema.around(job) if ids is None or ids & {t.table_id, heir.table_id}]
+        if past.changes(ts - 1, ts, {t.table_id for t, _ in pairs}).num_rows:
+            raise ConfigError(f"the lake has no moment between {in_words(job)} and the transaction before it; {_WITHOUT_DDL}")
+        for table, heir in pairs:
+            # A table that was emptied has no rows, and another id.
+            empty = job.kind.effect is JobEffect.EMPTIES
+            before = self._then(table, ts - 1)
+            yield TableAround(job, ts, table, before, heir, before.slice(0, 0) if empty else self._then(heir, ts))
+
+    def _then(self, table: TableAt, ts: int) -> pa.RecordBatch:
+        place = self._published.at(ts).get(table.table_id)
+        if place is None:
+            raise ConfigError(f"the lake has no rows of {table.schema}.{table.name} at {as_time(ts)} ({ts}); name other tables")
+        return _images(self.at(ts).table(f"{quote_name(place.database)}.{quote_name(place.table)}"), table.info.target_columns())
 
     def _net(self, after_ts: int, upto_ts: int, ids: set[int] | None, version: int) -> Iterator[NetRows]:
         self._past.require_images(after_ts, upto_ts, ids, _WITHOUT_DDL)
@@ -306,11 +324,7 @@ class Lake(LakeNow):
             after_ts, upto_ts = int(span) - 1, int(span)
         if not after_ts < upto_ts:
             raise ConfigError(f"the span ends at {as_time(upto_ts)}, before it begins at {as_time(after_ts)}")
-        if after_ts < self._past.begin_ts:
-            raise ConfigError(
-                f"the lake {self._directory} begins at {as_time(self._past.begin_ts)} ({self._past.begin_ts}), so changes since {as_time(after_ts)} "
-                f"({after_ts}) are not known; a time is written as 2026-11-20T12:34:56, a number is a TSO"
-            )
+        self._past.require_known(after_ts)
         if upto_ts > self._commit_ts:
             raise ConfigError(
                 f"the lake {self._directory} was read up to {as_time(self._commit_ts)} ({self._commit_ts}), so changes up to {as_time(upto_ts)} are not known; "
@@ -342,6 +356,8 @@ class Lake(LakeNow):
         schema, place = self._past.schema, self._published.called(name, self._commit_ts)
         if not values:
             raise ConfigError("name the row: life needs a column and its value, as id=42")
+        columns = {c.name.lower(): c for c in schema.last_of(place.table_id, self._past.version).info.target_columns()}
+        kinds = {name: _compared_as(columns[name.lower()]) for name in values if name.lower() in columns}
         found = F.lit(False)
         for after_ts, upto_ts, names in schema.names_of(place.table_id, list(values), ids):
             here = (F.col("commit_ts") > after_ts) & (F.col("commit_ts") <= upto_ts)
@@ -349,7 +365,7 @@ class Lake(LakeNow):
                 one = here
                 for column, value in values.items():
                     path = f"$['{names[column]}']" if "'" not in names[column] else f'$["{names[column]}"]'
-                    one = one & (F.try_variant_get(image, path, "string") == F.lit(_text(value)))
+                    one = one & (F.try_variant_get(image, path, kinds[column]) == F.lit(_text(value)).try_cast(kinds[column]))
                 found = found | one
         return found
 
@@ -414,6 +430,14 @@ def _row_changes(rows: pa.Table) -> list[RowChange]:
 def _among(column: str, keys: Collection[bytes]) -> str:
     listed = ", ".join(f"X'{key.hex()}'" for key in sorted(keys))
     return f" AND {column} IN ({listed})"
+
+
+def _compared_as(column: ColumnInfo) -> str:
+    """The type of Spark in which values of a column are equal: 1.5 and 1.50 have two texts."""
+    kind = type_of(column)
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return {pa.float32(): "float", pa.float64(): "double"}.get(kind, "string")
 
 
 def _text(value: Any) -> str:

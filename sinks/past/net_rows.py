@@ -8,8 +8,8 @@ Promises: whole columns at a time. Images of any definition are given under the 
 kept exactly, or there is an error.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,11 @@ _ROWLESS = frozenset(
 )
 _ALWAYS = (1 << 63) - 1
 _OF_ROWS = (On.TABLE, On.DATABASE, On.CLUSTER)
+
+
+def in_words(job: Job) -> str:
+    """A DDL, and when it was."""
+    return f"{job.query[:200].strip()} at {as_time(job.finished_ts)} ({job.finished_ts})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,9 @@ class PastSchema:
     versions: Ints
     """The schema version before the first, and after each of them."""
     loaded: frozenset[int] | set[int] = frozenset()
-    """Tables that were there before the ledger."""
+    """Tables that were there before the row changes of the ledger."""
+    passed: frozenset[int] = frozenset()
+    """The DDL jobs whose effect on rows is among the changes (``taken_rows``): the table that they leave is the one before."""
 
     @classmethod
     def of(cls, history: SchemaHistory, ddls: Sequence[tuple[int, int]], loaded: frozenset[int] = frozenset()) -> "PastSchema":
@@ -173,11 +180,33 @@ class PastSchema:
     def end_of(self, table_id: int, version: int, upto: int) -> tuple[int, Job | None]:
         """The id under which rows of a table are at ``upto``, and the job that took them all, if one has."""
         for job in self.history.jobs_of_table(table_id, version, upto):
-            if job.kind.new_table_id and job.table_id == table_id and job.table_info is not None and job.table_info.id != table_id:
-                return (table_id, job) if job.kind.effect is JobEffect.EMPTIES else self.end_of(job.table_info.id, job.version, upto)
+            if (heir := self.heir_of(job, table_id)) is not None:
+                return (table_id, job) if self.takes_all(job) else self.end_of(heir, job.version, upto)
         gone = self.history.table_at(table_id, upto) is None
         last = self.history.jobs_of_table(table_id, version, upto)[-1:] if gone else ()
         return table_id, (last[0] if last else None)
+
+    def heir_of(self, job: Job, table_id: int) -> int | None:
+        """The other id that a job gives a table; None: it keeps its own."""
+        if job.table_id != table_id or job.table_info is None:
+            return None
+        if job.kind.effect is JobEffect.EXCHANGES:
+            return next((i for i in self.history.tables_of_job(job) if i not in (table_id, job.table_info.id)), None)
+        return job.table_info.id if job.kind.new_table_id and job.table_info.id != table_id else None
+
+    def takes_all(self, job: Job) -> bool:
+        """Whether none of the rows of the table with an heir is in the heir."""
+        return job.kind.effect in (JobEffect.EMPTIES, JobEffect.EXCHANGES) and job.id not in self.passed
+
+    def around(self, job: Job) -> list[tuple[TableAt, TableAt]]:
+        """The tables whose rows a job takes: as they were, and as they are then."""
+        before = [t for i in self.history.tables_of_job(job) if (t := self.history.table_at(i, job.version - 1)) is not None]
+        heirs = [self.history.table_at(self.heir_of(job, t.table_id) or t.table_id, job.version) for t in before]
+        return [(table, heir) for table, heir in zip(before, heirs, strict=True) if heir is not None]
+
+    def passing(self, jobs: Iterable[int]) -> "PastSchema":
+        """With the effect of these jobs on rows among the changes."""
+        return replace(self, passed=frozenset(jobs))
 
     def only(self, table_ids: set[int]) -> "PastSchema":
         """Those of some tables: small enough to ship to executors."""
@@ -185,7 +214,7 @@ class PastSchema:
         return PastSchema(SchemaHistory.of(jobs.values()), self.ddl_ts, self.versions, self.loaded & table_ids)
 
     def is_loaded(self, table_id: int) -> bool:
-        """Whether the table was there before the ledger."""
+        """Whether the table may have rows that the ledger shows no change of."""
         return table_id in self.loaded
 
     def names_of(self, table_id: int, names: Sequence[str], ids: set[int]) -> list[tuple[int, int, dict[str, str]]]:
@@ -222,9 +251,7 @@ class PastSchema:
         """The table's id, and those that it had before."""
         found, more = {table_id}, True
         while more:
-            came = {
-                j.table_id for j in self.history.ordered if j.kind.new_table_id and j.table_info is not None and j.table_info.id in found
-            }
+            came = {j.table_id for j in self.history.ordered if self.heir_of(j, j.table_id) in found}
             more = not came <= found
             found |= came
         return found
@@ -239,8 +266,8 @@ class PastSchema:
         """
 
         def matters(job: Job) -> bool:
-            # What is brought back was not there, but its rows are older.
-            back = job.kind.effect is JobEffect.RESTORES
+            # What is brought back was not there, but its rows are older; what is exchanged has rows that came under another id.
+            back = job.kind.effect in (JobEffect.RESTORES, JobEffect.EXCHANGES)
             mine = {i for i in self.history.tables_of_job(job) if back or self.history.table_at(i, after) is not None}
             named = job.type == JobType.FLASHBACK_CLUSTER or bool(mine & ids if ids is not None else mine)
             if job.kind.effect is JobEffect.DIVIDES:
@@ -258,10 +285,10 @@ def carried(images: pa.RecordBatch, table: TableAt, schema: PastSchema, upto: in
     """
     table_id, info = table.table_id, table.info
     for job in schema.history.jobs_of_table(table_id, table.version, upto):
-        moves_on = job.kind.new_table_id and job.table_id == table_id and job.table_info is not None
-        if moves_on and job.kind.effect is JobEffect.EMPTIES:
+        heir = schema.heir_of(job, table_id)
+        if heir is not None and schema.takes_all(job):
             break
-        after = schema.history.table_at(job.table_info.id if moves_on and job.table_info is not None else table_id, job.version)
+        after = schema.history.table_at(heir if heir is not None else table_id, job.version)
         if after is None:
             continue
         moves = ColumnMoves.of(info, after.info, job.query)
@@ -269,9 +296,7 @@ def carried(images: pa.RecordBatch, table: TableAt, schema: PastSchema, upto: in
             try:
                 images = moves.carried(images)
             except Unfollowed as error:
-                raise Unfollowed(
-                    f"{after.schema}.{after.name}: DDL job {job.id} ({job.query[:200]}) at {as_time(job.finished_ts)}: {error}"
-                ) from error
+                raise Unfollowed(f"{after.schema}.{after.name}: {in_words(job)}: {error}") from error
         if after.table_id != table_id:
             return carried(images, after, schema, upto)
         info = after.info
@@ -292,9 +317,10 @@ def net_rows(rows: pa.Table, schema: PastSchema, upto: int) -> Iterator[NetRows]
     ends = {i: schema.end_of(i, 0, upto) for i in np.unique(ids).tolist()}
     last_ids = np.array([ends[i][0] for i in ids.tolist()], np.int64)
     for table_id in np.unique(last_ids).tolist():
-        here = pa.array(np.flatnonzero(last_ids == table_id))
-        gone = schema.end_of(table_id, 0, upto)[1] is not None
-        yield _folded(rows.take(here).combine_chunks(), schema, schema.last_of(table_id, upto), gone=gone)
+        here, gone = last_ids == table_id, schema.end_of(table_id, 0, upto)[1] is not None
+        # Of one table they are not copied.
+        mine = rows if here.all() else rows.filter(pa.array(here))
+        yield _folded(mine.combine_chunks(), schema, schema.last_of(table_id, upto), gone=gone)
 
 
 NET_COLUMNS = ("commit_ts", "seq", "schema_version", "op", "table_id", "row_key", "before", "after")

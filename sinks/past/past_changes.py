@@ -3,7 +3,6 @@
 Promises: nothing is written. Of the ledger only files are read whose statistics do not exclude the span and the tables.
 """
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,11 +15,12 @@ from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.lake.lake_moment import Published
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, of_ledger, scanned
+from pyspark_tidb_binlog.sinks.lake.ledger_ddls import ledger_ddls
 from pyspark_tidb_binlog.sinks.lake.moments import Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER
-from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, NetRows, PastSchema, net_rows
+from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, NetRows, PastSchema, in_words, net_rows
 
-_DDL = ("commit_ts", "seq", "schema_version", "job_id", "job")
+_TAKE = (JobEffect.EMPTIES, JobEffect.DROPS_PARTITION, JobEffect.EMPTIES_PARTITION, JobEffect.EXCHANGES)
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,16 @@ class PastChanges:
 
     @cached_property
     def _ddls(self) -> list[tuple[int, Job]]:
-        """Each DDL with its commit_ts, in order. Files without one are passed over."""
-        found = scanned(f"{self.directory}/changes", _DDL, f"op = 'ddl' AND commit_ts <= {self.commit_ts}")
-        rows = found.read_all().sort_by(ORDER).to_pylist() if found is not None else []
-        return [(row["commit_ts"], Job.from_json(json.loads(row["job"]))) for row in rows]
+        """Each DDL with its commit_ts, in order."""
+        return [(ddl.commit_ts, ddl.job) for ddl in ledger_ddls(self.directory, self.commit_ts)]
 
     @cached_property
     def schema(self) -> PastSchema:
         """All definitions."""
         defined = Snapshots(self.directory).definitions()
         history = SchemaHistory.of([*defined, *(job for _, job in self._ddls)])
-        loaded = frozenset(job.table_id for job in defined)
+        older = (i for ts, job in self._ddls if ts <= self.published.begin_ts for i in history.tables_of_job(job))
+        loaded = frozenset([*older, *(job.table_id for job in defined)])
         return PastSchema.of(history, [(ts, int(job.version)) for ts, job in self._ddls], loaded)
 
     @property
@@ -56,7 +55,15 @@ class PastChanges:
         """The first moment of which the ledger has all changes since."""
         ledger = Ledger(self.directory)
         files = ledger.files() if ledger.load() is not None else []
-        return min([file.first_ts - 1 for file in files] + [self.published.first_ts or 0])
+        return max(self.published.begin_ts, min([file.first_ts - 1 for file in files] + [self.published.first_ts or 0]))
+
+    def require_known(self, after_ts: int) -> None:
+        """Raises ``ConfigError`` if the ledger does not have all changes since ``after_ts``."""
+        if after_ts < self.begin_ts:
+            raise ConfigError(
+                f"the lake {self.directory} begins at {as_time(self.begin_ts)} ({self.begin_ts}), so changes since {as_time(after_ts)} ({after_ts}) are not "
+                "known; a time is written as 2026-11-20T12:34:56, a number is a TSO"
+            )
 
     def require_same_tables(self, after_ts: int, names: Sequence[str], nets: Sequence[NetRows] = ()) -> None:
         """Raises ``ConfigError`` if one of these tables has its name from another one, which was there at ``after_ts``.
@@ -69,7 +76,7 @@ class PastChanges:
             then = self.schema.history.find(now.schema, now.name, self.schema.version_at(after_ts))
             if then is not None and then.table_id not in self.schema.former_ids(table_id):
                 jobs = self.schema.history.jobs_of_table(then.table_id, then.version, self.version)
-                since = f"since {_told(jobs[-1])} " if jobs else ""
+                since = f"since {in_words(jobs[-1])} " if jobs else ""
                 raise ConfigError(
                     f"{now.schema}.{now.name} was another table at {as_time(after_ts)} ({after_ts}): {since}the name is that of table {table_id}, before of "
                     f"{then.table_id}; give a later span, or read what was there with lake.at({after_ts})"
@@ -90,7 +97,8 @@ class PastChanges:
         return {i for name in names for i in self.schema.former_ids(self.published.called(name, ts).table_id)}
 
     def changes(self, after_ts: int, upto_ts: int, ids: set[int] | None, columns: Sequence[str] = NET_COLUMNS, where: str = "") -> pa.Table:
-        """The row changes of a span, in order."""
+        """The row changes of a span, in order, as far as they are kept."""
+        after_ts = max(after_ts, self.published.begin_ts)
         chosen = f" AND table_id IN ({', '.join(map(str, sorted(ids)))})" if ids is not None else ""
         span = f"op <> 'ddl' AND commit_ts > {after_ts} AND commit_ts <= {upto_ts}{chosen}{where}"
         found = scanned(f"{self.directory}/changes", columns, span)
@@ -109,11 +117,10 @@ class PastChanges:
         """The net changes of a span, table by table, under the columns of a schema version."""
         return net_rows(self.changes(after_ts, upto_ts, ids), self.schema, version)
 
-    def emptied(self, after_ts: int, upto_ts: int, ids: set[int] | None) -> list[tuple[int, Job]]:
-        """The TRUNCATEs of tables that a span has, each with its commit_ts."""
-        before = self.schema.version_at(after_ts)
-        found = [(ts, job) for ts, job in self._ddls if after_ts < ts <= upto_ts and job.kind.effect is JobEffect.EMPTIES]
-        return [(ts, job) for ts, job in found if self.schema.rowless([job], before, ids) or (ids is not None and job.table_id in ids)]
+    def taking(self, after_ts: int, upto_ts: int, ids: set[int] | None) -> list[tuple[int, Job]]:
+        """The DDLs of a span that took rows of these tables, which mirrors have that are kept, each with its commit_ts."""
+        found = [(ts, job) for ts, job in self._ddls if after_ts < ts <= upto_ts and job.kind.effect in _TAKE]
+        return [(ts, job) for ts, job in found if ids is None or ids & set(self.schema.history.tables_of_job(job))]
 
     def require_images(self, after_ts: int, upto_ts: int, ids: set[int] | None, todo: str, known: Collection[int] = ()) -> None:
         """Raises ``ConfigError`` if a DDL of the span took or gave rows of these tables without row changes, but for jobs that are ``known``.
@@ -122,11 +129,7 @@ class PastChanges:
         """
         jobs = [job for job in self.jobs(after_ts, upto_ts) if job.id not in known]
         if jobs := self.schema.rowless(jobs, self.schema.version_at(after_ts), ids):
-            told = "; ".join(map(_told, jobs[:5]))
+            told = "; ".join(map(in_words, jobs[:5]))
             raise ConfigError(
                 f"rows went or came without row changes, which the ledger does not have: {told}{', …' * (len(jobs) > 5)}; {todo}"
             )
-
-
-def _told(job: Job) -> str:
-    return f"{job.query[:200].strip()} at {as_time(job.finished_ts)} ({job.finished_ts})"

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.changes.row_images import with_equal_documents
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of, expression
@@ -128,6 +129,12 @@ class _Attempt:
                 raise ApplyError(
                     f"{table.name} has a column {more[0]} at the server, which the lake does not have at its newest moment: what somebody changed in it "
                     "would not be seen; nothing is changed. If a DDL has added it, try again when the lake has that DDL"
+                )
+            json = [c.name for c in table.columns if kind_of(c) is CellKind.JSON]
+            if json and self.session.flavour is Flavour.MARIADB and table.finds_by_all:
+                raise ApplyError(
+                    f"{table.name} has rows without a unique key, and MariaDB compares its JSON column {json[0]} as text, so another row could be taken for "
+                    "one of them; nothing is changed. Undo this table on its own by the printed SQL, and the others by naming them"
                 )
             if not there.transactional:
                 raise ApplyError(f"{table.name} has no transactions at the server ({there.engine}); nothing is changed")

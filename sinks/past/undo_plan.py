@@ -13,15 +13,13 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.changes.change_rows import columns_of
 from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, VariantColumn, no_rows, rows_as_variants, spread
-from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.past.net_rows import Mask, NetRows, PastSchema, carried
+from pyspark_tidb_binlog.sinks.past.net_rows import Mask, NetRows
 from pyspark_tidb_binlog.sinks.past.undo_sql import SETTINGS, TableUndo
 
 UNDO = pa.schema(
@@ -45,6 +43,10 @@ _DIFFERENCE = pa.schema(
         pa.field("after", VARIANT),
     ]
 )
+
+
+_AT_ONCE = 50_000
+"""Statements that are held together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class UndoPlan:
         """The changes as rows (``UNDO``), in their order."""
         pieces, place = list[pa.RecordBatch](), 0
         for (op, table), statements in self._steps(flavour):
-            rows = table.net.only({"delete": table.removes, "update": table.sets, "insert": table.writes}[op])
+            rows = table.net
             absent = np.zeros(len(rows), np.bool_)
             cells = {
                 "place": pa.array(np.arange(place, place + len(rows))),
@@ -125,40 +127,10 @@ class UndoPlan:
     def _steps(self, flavour: Flavour) -> Iterator[tuple[tuple[str, TableUndo], pa.BinaryArray]]:
         for op in ("delete", "update", "insert"):
             for table in self.tables(flavour):
-                statements = table.statements(op)
-                if len(statements):
-                    yield (op, table), statements
-
-
-def before_emptied(anchor: pa.RecordBatch, changed: Sequence[NetRows], schema: PastSchema, job: Job, version: int) -> NetRows:
-    """The rows before a span of a table that ``job`` emptied in it, none of which is there now, under the columns of ``version``.
-
-    Args:
-        anchor: the rows just before ``job``.
-        changed: what the span changed until then, under the same columns.
-        schema: the definitions.
-        job: a TRUNCATE.
-        version: the schema version of now.
-    """
-    assert job.table_info is not None
-    heirs = schema.history.table_at(job.table_info.id, job.version)
-    assert heirs is not None
-    stays, was = np.ones(len(anchor), np.bool_), list[pa.RecordBatch]()
-    for net in changed:
-        undo = TableUndo(net)
-        came = pc.value_counts(undo.rows(net.now.filter(pa.array(net.now_there)))).to_pylist()
-        left = {one["values"]: one["counts"] for one in came}
-        for place, text in enumerate(undo.rows(anchor).to_pylist() if left else ()):
-            if left.get(text, 0):
-                left[text] -= 1
-                stays[place] = False
-        was.append(net.was.filter(pa.array(net.was_there)))
-    whole = pa.Table.from_batches([anchor.filter(pa.array(stays)), *was]).combine_chunks()
-    images = whole.to_batches()[0] if whole.num_rows else anchor.slice(0, 0)
-    table = schema.table_of(*schema.end_of(heirs.table_id, int(heirs.version), version)[:1], version)
-    found = carried(images.rename_columns([c.name for c in heirs.info.target_columns()]), heirs, schema, version)
-    there = np.ones(len(found), np.bool_)
-    return NetRows(table, pa.nulls(len(found), pa.binary()), found, found, there, ~there)
+                at = np.flatnonzero(table.rows_of(op))
+                for begin in range(0, len(at), _AT_ONCE):
+                    some = TableUndo(table.net.only(at[begin : begin + _AT_ONCE]), flavour)
+                    yield (op, some), some.statements(op)
 
 
 def _variants(rows: NetRows, images: pa.RecordBatch, there: Mask) -> pa.StructArray:

@@ -75,18 +75,20 @@ class TableUndo:
         """The rows that are inserted."""
         return self.net.deleted | self.moved
 
+    def rows_of(self, op: str) -> Mask:
+        """``removes`` ('delete'), ``sets`` ('update') or ``writes`` ('insert')."""
+        return {"delete": self.removes, "update": self.sets, "insert": self.writes}[op]
+
     def statements(self, op: str) -> pa.BinaryArray:
-        """The statements of ``removes`` ('delete'), ``sets`` ('update') or ``writes`` ('insert'), in the order of the rows, each with all that its row is to be."""
+        """The statements of ``rows_of(op)``, in the order of the rows, each with all that its row is to be."""
+        found = self.net.only(self.rows_of(op))
         match op:
             case "delete":
-                found = self.net.only(self.removes)
                 return self.deletes(found.now, whole=True)
             case "update":
-                found = self.net.only(self.sets)
                 return self.updates(found, whole=True)
             case _:
-                rows = self.rows(self.net.only(self.writes).was)
-                return pc.binary_join_element_wise(_bytes(self.insert_head), rows, _bytes(b""))
+                return pc.binary_join_element_wise(_bytes(self.insert_head), self.rows(found.was), _bytes(b""))
 
     @property
     def insert_head(self) -> bytes:
@@ -95,7 +97,7 @@ class TableUndo:
 
     def rows(self, images: pa.RecordBatch) -> pa.BinaryArray:
         """Each row as one text, which is another one for every other row."""
-        return join_cells(b"(", [self._cells(c, images) for c in self.columns], [b","] * len(self.columns), b")")
+        return row_texts(self.columns, images)
 
     def key_numbers(self, images: pa.RecordBatch) -> Ints:
         """For each row which of the unique keys finds it: the first one without NULL; ``NO_KEY``: none does."""
@@ -106,6 +108,11 @@ class TableUndo:
                 whole &= images.column(column.name).is_valid().to_numpy(zero_copy_only=False)
             found[(found == NO_KEY) & whole] = number
         return found
+
+    @property
+    def finds_by_all(self) -> bool:
+        """Whether there are rows that no unique key finds."""
+        return any(bool((self.key_numbers(images) == NO_KEY).any()) for images in (self.net.was, self.net.now))
 
     def conditions(self, images: pa.RecordBatch, *, whole: bool = False) -> pa.BinaryArray:
         """What finds each row: its key, or all its columns. ``whole``: all its columns in any case, the key first."""
@@ -122,7 +129,7 @@ class TableUndo:
                     c for c in self.columns if c.name not in there or not match_condition(c, self.flavour, False)[0].endswith(b"` <=> ")
                 ]
                 terms += [(c, match_condition(c, self.flavour, False)) for c in exact]
-            found = ((b" AND " if n else b"", texts, self._cells(c, some)) for n, (c, texts) in enumerate(terms))
+            found = ((b" AND " if n else b"", texts, _cells(c, some)) for n, (c, texts) in enumerate(terms))
             pieces.append(join_conditions(b"", found, b""))
             places.append(at)
         if not pieces:
@@ -146,17 +153,23 @@ class TableUndo:
             heads = [f"{quote_name(c.name)}=".encode() for c in columns]
             between = [b"," + head for head in heads[1:]] + [b""]
             opening = f"UPDATE {self.name} SET ".encode() + heads[0]
-            sets = join_cells(opening, [self._cells(c, some) for c in columns], between, b" WHERE ")
+            sets = join_cells(opening, [_cells(c, some) for c in columns], between, b" WHERE ")
             pieces.append(pc.binary_join_element_wise(sets, conditions.take(pa.array(at)), _bytes(b" LIMIT 1"), _bytes(b"")))
             places.append(at)
         if not pieces:
             return pa.array([], pa.binary())
         return pa.concat_arrays(pieces).take(pa.array(np.argsort(np.concatenate(places), kind="stable")))
 
-    def _cells(self, column: ColumnInfo, images: pa.RecordBatch) -> Cells:
-        found = images.column(column.name)
-        made = literals(found, form_of(column, found.type))
-        return _printable(found, made) if pa.types.is_binary(found.type) else made
+
+def row_texts(columns: Sequence[ColumnInfo], images: pa.RecordBatch) -> pa.BinaryArray:
+    """Each row as one text, which is another one for every other row."""
+    return join_cells(b"(", [_cells(c, images) for c in columns], [b","] * len(columns), b")")
+
+
+def _cells(column: ColumnInfo, images: pa.RecordBatch) -> Cells:
+    found = images.column(column.name)
+    made = literals(found, form_of(column, found.type))
+    return _printable(found, made) if pa.types.is_binary(found.type) else made
 
 
 def _printable(values: pa.Array, cells: Cells) -> Cells:

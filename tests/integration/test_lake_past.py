@@ -3,6 +3,7 @@
 import re
 import textwrap
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,17 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import ACCOUNT
 from pyspark_tidb_binlog.jobs.stream.targets import sink_of
 from pyspark_tidb_binlog.lake import Lake
 from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.events import as_time, tso
+from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState
+from pyspark_tidb_binlog.sinks.lake.ledger import Ledger
 from tests.support.bank_states import TOTAL
-from tests.support.ddl_jobs import VARCHAR, column, database, index, job, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, index, job, table
+from tests.support.eventually import eventually
 from tests.support.golden_messages import replicate, spans_of
 from tests.support.lake_scene import KEY, LakeScene
 from tests.support.past_scene import lake_of, names, quoted
 from tests.support.private_mysql import RealMariaDB
+from tests.support.taken_scene import taken_rows
 from tests.support.target_rows import rows_of, run_sql
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -186,6 +192,120 @@ def test_a_table_that_has_taken_anothers_name_is_not_emptied(exchanged: Path, sp
         with pytest.raises(ConfigError, match="without row changes, .*recover table log"):
             ask()
     assert [tuple(r) for r in lake.diff(45, 55).collect()] == [("d", "log", None, None, None)]
+
+
+def test_a_ledger_that_keeps_some_days_says_where_it_begins(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    day = tso(86_400_000)
+    times = [1000 * day - days * day for days in (40, 35, 9, 1)]
+    scene = LakeScene(times[0] - 10)
+    scene.ddl(times[0] - 2, database(1))
+    scene.ddl(times[0] - 1, job(2, 3, ITEM))
+    for key in (1, 2, 3):
+        scene.row(times[0], 10, 2, None, item(key, f"n{key}", 10))
+    scene.row(times[1], 10, 2, item(1, "n1", 10), item(1, "n1", 11))
+    scene.row(times[2], 10, 2, item(1, "n1", 11), item(1, "n1", 12))
+    scene.row(times[3], 10, 2, item(2, "n2", 10), None)
+    sink = scene.sink(tmp_path, days=30)
+    scene.follow(sink, *times)
+
+    def shortened() -> bool:
+        sink._upkeep._wake.set()
+        return (Ledger(str(tmp_path)).load() or LakeState("", 1)).begin_ts == times[3] - 30 * day
+
+    eventually(shortened)
+    sink.close()
+    lake = Lake(spark, tmp_path)
+    assert [r["commit_ts"] for r in lake.life("d.item", id=1).collect()] == [times[2]]
+    rows = lake.history("d.item").orderBy("id", "price").collect()
+    assert [(r["id"], r["price"], r["valid_from"] is None, r["current"]) for r in rows] == [
+        (1, 11, True, False),
+        (1, 12, False, True),
+        (2, 10, True, False),
+        (3, 10, True, True),
+    ]
+    assert lake.rebuilt_differs("d.item") == (2, 0, 0)
+    assert lake.at(times[3] - 1).table("d.item").count() == 3
+    assert lake.changes().where("op <> 'ddl'").count() == 2 < lake.changes().count()
+    for ask in (
+        lambda: lake.undo((times[0], times[3])),
+        lambda: lake.diff("d.item", times[0], times[3]),
+        lambda: lake.diff(times[0], times[3]),
+        lambda: lake.transaction(times[1]),
+    ):
+        with pytest.raises(ConfigError, match=rf"begins at .* \({lake.begin_ts}\), so changes since .* are not known"):
+            ask()
+    assert lake.undo((times[2], times[3])).plan.counts[0].inserts == 1
+    for argv in (["life", "d.item", "id=1"], ["history", "d.item"], ["rebuild", "d.item"]):
+        assert command.main([*argv, "--dir", str(tmp_path)]) == 0
+        assert f"; row changes are kept since {as_time(lake.begin_ts)} UTC ({lake.begin_ts})" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("price", ["1.5", "1.50", 1.5, Decimal("1.500")])
+def test_numbers_of_a_life_are_compared_as_numbers(price: Any, spark: SparkSession, paid: Path) -> None:
+    lake = Lake(spark, paid)
+    for name in ("exact", "near"):
+        assert [r["commit_ts"] for r in lake.life("d.paid", **{name: price}).collect()] == [30, 31], name
+    assert lake.life("d.paid", exact="1,5").count() == 0
+
+
+@pytest.fixture(scope="module")
+def paid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    scene, lake = LakeScene(), tmp_path_factory.mktemp("past") / "paid"
+    exact, near = {**INT, "Tp": 246, "Flen": 10, "Decimal": 2}, {**INT, "Tp": 5, "Flen": 22, "Decimal": -1}
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(10, "paid", [ID, column(2, "exact", exact), column(3, "near", near)])))
+    first, then = ({"id": 1, "exact": text, "near": float(text)} for text in ("1.50", "2.50"))
+    scene.row(30, 10, 2, None, first)
+    scene.row(30, 10, 2, None, {**then, "id": 2})
+    scene.row(31, 10, 2, first, then)
+    scene.run(lake, 35)
+    return lake
+
+
+@pytest.fixture(scope="module")
+def taken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    lake = tmp_path_factory.mktemp("past") / "taken"
+    taken_rows(lake)
+    return lake
+
+
+def undone_at(lake: Lake, undo: Any, name: str) -> list[tuple[Any, ...]]:
+    """The rows of a table, which must be the expected ones, after an undo."""
+    rows = {tuple(row) for row in lake.table(name).collect()}
+    for row in undo.rows().where(f"concat(database, '.', `table`) = '{name}'").orderBy("place").collect():
+        expected, restored = (tuple(v.toPython().values()) if v is not None else None for v in (row["expected"], row["restored"]))
+        if expected is not None:
+            rows.remove(expected)
+        if restored is not None:
+            assert restored[0] not in {one[0] for one in rows}
+            rows.add(restored)
+    return sorted(rows)
+
+
+def test_rows_that_a_ddl_took_come_back_from_the_tables_before_it(taken: Path, spark: SparkSession) -> None:
+    lake, names = Lake(spark, taken), ("d.parent", "d.plain", "d.log")
+    assert [sorted(map(tuple, lake.table(name).collect())) for name in names] == [
+        [(150, 11), (151, 13)],
+        [(2, 10), (3, 10), (5, 13)],
+        [(8,)],
+    ]
+    undo = lake.undo((35, 95), with_anchors=True)
+    for name in names:
+        assert undone_at(lake, undo, name) == sorted(map(tuple, lake.at(35).table(name).collect())), name
+    begun = lake.undo((25, 95), with_anchors=True)
+    assert [undone_at(lake, begun, name) for name in names] == [[], [], []]
+    one = lake.undo((55, 75), ["d.parent"], with_anchors=True)
+    assert undone_at(lake, one, "d.parent") == [(5, 11), (6, 10), (150, 11), (151, 13)]
+    for after_ts, words in ((35, "exchange partition p0"), (65, "drop partition p0")):
+        with pytest.raises(ConfigError, match=f"{words} .*--with-anchors"):
+            lake.undo((after_ts, 71), ["d.parent"])
+    # Of tables that were made in the span, an exchange has rows that the ledger has under another table.
+    with pytest.raises(ConfigError, match="exchange partition p0"):
+        lake.undo((15, 61))
+    made = lake.undo((15, 95), with_anchors=True)
+    assert [undone_at(lake, made, name) for name in names] == [[], [], []]
 
 
 ORDERS = table(20, "orders", [ID, column(2, "customer", VARCHAR), column(3, "status", VARCHAR)])

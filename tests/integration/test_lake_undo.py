@@ -4,14 +4,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.arrowtypes import image_schema
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.past.net_rows import NetRows
 from pyspark_tidb_binlog.sinks.past.undo_apply import ALTERED, BEFORE, CHANGED, TAKEN, undone
 from pyspark_tidb_binlog.sinks.past.undo_plan import UndoPlan
-from tests.support.ddl_jobs import VARCHAR, column, database, index, job, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, index, job, table
 from tests.support.lake_scene import KEY, LakeScene
 from tests.support.past_scene import lake_of, past_of, quoted, states
 from tests.support.private_mysql import RealMariaDB
@@ -167,6 +171,23 @@ def test_a_table_in_which_changes_would_not_be_seen_is_refused(change: str, word
     run_sql(server, change)
     with pytest.raises(ApplyError, match=words):
         undone(shop, server.target())
+
+
+def test_rows_that_only_the_text_of_a_document_tells_apart_are_refused(server: PrivateMariaDB) -> None:
+    """{"a":1} and {"a": 1} are one document, and two texts."""
+    scene = LakeScene()
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(10, "docs", [column(1, "n"), column(2, "j", {**INT, "Tp": 245})], pk_is_handle=False)))
+    docs = scene.history.find("d", "docs", 2)
+    assert docs is not None
+    images = pa.table({"n": [1], "j": ['{"a": 1}']}).cast(image_schema(docs.info.target_columns())).to_batches()[0]
+    plan = UndoPlan(35, 50, [NetRows(docs, pa.array([b"key"]), images, images, np.array([True]), np.array([False]))])
+    run_sql(server, "CREATE OR REPLACE DATABASE d")
+    run_sql(server, "CREATE TABLE d.docs (n INT, j JSON)")
+    run_sql(server, """INSERT INTO d.docs VALUES (1, '{"a":1}')""")
+    with pytest.raises(ApplyError, match="MariaDB compares its JSON column j as text"):
+        undone(plan, server.target())
+    assert run_sql(server, "SELECT count(*) FROM d.docs") == [(1,)]
 
 
 def test_of_two_rows_of_one_key_none_is_touched(shop: UndoPlan, server: PrivateMariaDB) -> None:

@@ -52,8 +52,9 @@ SHORT_PAST = {
     (old_versions, "YOUNG_HOURS"): 0,
     (old_versions, "KEPT_HOURS"): 0,
     (old_versions, "HOUR_MS"): 1_000,
+    (old_versions, "DAY_MS"): 500,
 }
-"""Limits with which old versions of mirrors go at once. A second stands for an hour."""
+"""Limits with which old versions of mirrors go at once. A second stands for an hour. Of a ledger, with ``BUSY_UPKEEP``, what is older than all moments."""
 SMALL_PIECES = {(mirrors, "PIECE_BYTES"): 1, (row_pieces, "PIECE_BYTES"): 10_000, (mirror_table, "_MOST_FILES"): 1}
 """Limits with which rows come in pieces, and mirrors are compacted."""
 SHORT_RETENTION = 3.0
@@ -95,7 +96,8 @@ def sink_of(
     """``followed``: each step is a moment; else one may have all of them, and a point is passed only once."""
     settings = LakeSettings(str(lake), 1, lease_timeout=lease_timeout, mirror_interval=0.0 if mirrors else None)
     if mirrors and old_versions.HOUR_MS == SHORT_PAST[old_versions, "HOUR_MS"]:
-        return FollowedSink(replace(settings, retention=SHORT_RETENTION), loads=loads, large=large)
+        days = int(upkeep.MOST_OPEN == BUSY_UPKEEP[upkeep, "MOST_OPEN"])
+        return FollowedSink(replace(settings, retention=SHORT_RETENTION, days=days), loads=loads, large=large)
     if followed:
         return FollowedSink(settings, large=large)
     return (TidySink if upkeep.MOST_OPEN == BUSY_UPKEEP[upkeep, "MOST_OPEN"] else LakeSink)(settings, loads=loads, large=large)

@@ -66,9 +66,9 @@ class LakeScene:
     def history(self) -> SchemaHistory:
         return SchemaHistory.of(JobReader().read(self._jobs))
 
-    def sink(self, lake: Path, loads: TableLoads | None = None) -> LakeSink:
-        """A sink that has taken the lake."""
-        settings = LakeSettings(str(lake), 1, lease_timeout=1.0, selection=self._selection, mirror_interval=0.0)
+    def sink(self, lake: Path, loads: TableLoads | None = None, days: int = 0) -> LakeSink:
+        """A sink that has taken the lake. ``days``: of ``LakeSettings``."""
+        settings = LakeSettings(str(lake), 1, lease_timeout=1.0, selection=self._selection, mirror_interval=0.0, days=days)
         sink, history = LakeSink(settings, loads=loads), self.history
         opened = sink.open(lambda _, commit_ts: self._start if commit_ts is None else commit_ts, lambda: history)
         self._applied = opened.applied
@@ -83,7 +83,7 @@ class LakeScene:
             touched = merge(summarise(here, [d.commit_ts for d in self._ddls])).tables
             for step in plan_steps((sink.commit_ts, end), self._ddls, touched, history, self._applied):
                 if isinstance(step, DdlStep):
-                    sink.apply_ddl(decided(step, history, self._selection), history, frozenset())
+                    sink.apply_ddl(decided(step, history, self._selection), history, {})
                 else:
                     part = rows_between(here, step.after_ts, step.upto_ts)
                     sink.apply(part, routed(chosen(step, self._selection), self._selection), StageClock())

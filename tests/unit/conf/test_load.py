@@ -404,14 +404,13 @@ def test_a_topic_is_a_target(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_lake_is_a_target(caplog: pytest.LogCaptureFixture) -> None:
-    flags = {"syncer.db-type": "lake", "syncer.to.dir": "s3://bucket/lake", "spark.lease-timeout": "3"}
+    flags = {"syncer.db-type": "lake", "syncer.to.dir": "s3://bucket/lake", "spark.lease-timeout": "3", "syncer.to.retention-time": "30"}
     found = load_drainer(environ={}, flags=flags)
     assert (found.apply.db_type, found.files.dir, found.apply.lease_timeout) == ("lake", "s3://bucket/lake", 3.0)
-    assert caplog.records == []
-    load_drainer(environ={}, flags=flags | {"syncer.to.retention-time": "3", "spark.retry-seconds": "9"})
+    assert (found.files.retention_time, caplog.records) == (30, [])
+    load_drainer(environ={}, flags=flags | {"spark.retry-seconds": "9"})
     # Not caplog.text, in which a formatter that another test has left may escape quotation marks.
     said = "\n".join(caplog.messages)
-    assert 'syncer.to.retention-time (only for db-type = "file")' in said
     assert "spark.retry-seconds (only for a MySQL-protocol server as the target)" in said
 
 

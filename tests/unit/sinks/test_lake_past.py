@@ -2,32 +2,41 @@
 
 import itertools
 import os
+import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
+from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.events import tso
-from pyspark_tidb_binlog.sinks.lake import mirror_round, mirror_table, mirrors, old_versions, row_pieces
+from pyspark_tidb_binlog.sinks.lake import ledger, mirror_round, mirror_table, mirrors, old_versions, row_pieces, upkeep
+from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSink
+from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState
+from pyspark_tidb_binlog.sinks.lake.ledger import Ledger
+from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
-from pyspark_tidb_binlog.sinks.lake.old_versions import outlived
+from pyspark_tidb_binlog.sinks.lake.moments import Moment
+from pyspark_tidb_binlog.sinks.lake.old_versions import OF_CHANGES, OldChanges, outlived
 from pyspark_tidb_binlog.sinks.lake.row_pieces import RowPieces, held
+from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
 from tests.support.bank_states import TOTAL, bank_changes, states_at
 from tests.support.ddl_jobs import database, job, table
 from tests.support.eventually import eventually
 from tests.support.golden_case import GOLDEN, load_case
-from tests.support.lake_lives import LOST, SHORT_PAST, life, replicate, sink_of
-from tests.support.lake_scene import LakeScene
+from tests.support.lake_lives import LOST, SHORT_PAST, SHORT_RETENTION, life, replicate, sink_of
+from tests.support.lake_scene import LakeScene, cells_of
 from tests.support.mirror_rows import assert_mirrored, published, totals
 
 POINTS = (
@@ -59,6 +68,9 @@ def row(
     }
 
 
+ROWS = pa.schema([(name, pa.int64() if isinstance(value, int) else pa.string()) for name, value in row(1, 0).items()])
+
+
 @pytest.mark.parametrize(
     ("rows", "gone"),
     [
@@ -78,8 +90,49 @@ def row(
 )
 def test_which_rows_are_kept(rows: list[dict[str, Any]], gone: list[int]) -> None:
     """Of 24 hours: those of the last hour, the last one of each hour, those beside a DDL; before them what they need."""
-    schema = pa.schema([(name, pa.int64() if isinstance(value, int) else pa.string()) for name, value in row(1, 0).items()])
-    assert outlived(pa.Table.from_pylist(rows[::-1], schema), NOW, NOW - 24 * HOUR) == gone
+    assert outlived(pa.Table.from_pylist(rows[::-1], schema=ROWS), NOW, NOW - 24 * HOUR) == gone
+
+
+def test_the_row_that_holds_at_the_first_moment_that_is_kept_stays() -> None:
+    """A writer was away for so long that nothing of this hour was removed before."""
+    rows = pa.Table.from_pylist([row(1, 24.8), row(2, 24.6), row(3, 24.2)], schema=ROWS)
+    assert outlived(rows, NOW, NOW - int(24.5 * HOUR)) == [1]
+
+
+def state(number: int, days_ago: float, table_id: int, merged: float, state: str = "mirrored") -> dict[str, Any]:
+    """``merged``: likewise, up to when the mirror has all changes."""
+    made = (number, *(NOW - int(d * 24 * HOUR) for d in (days_ago, merged)), table_id, state)
+    return dict(zip(("number", "resolved_ts", "upto_ts", "table_id", "state"), made, strict=True))
+
+
+def test_which_row_changes_go() -> None:
+    """Of two days, with moments of a week: those of more than a week, but for what the mirrors of these moments lack."""
+    states = [
+        *(state(1, 20, 7, 20), state(2, 9, 7, 9), state(3, 1, 7, 1)),
+        state(4, 20, 8, 20),
+        # A writer was away, and its first moment is much later.
+        *(state(5, 20, 9, 20), state(6, 1, 9, 1)),
+        *(state(7, 20, 10, 20), state(8, 9, 10, 9, "dropped")),
+        *(state(9, 20, 11, 20), state(10, 9, 11, 20, "stale"), state(11, 1, 11, 1)),
+    ]
+    schema = pa.schema([(name, pa.string() if name == "state" else pa.int64()) for name in OF_CHANGES])
+    old = OldChanges.of(pa.Table.from_pylist(states[::-1], schema), Moment(resolved_ts=NOW, kept_ts=NOW - 7 * 24 * HOUR), 2)
+    assert NOW - 8 * 24 * HOUR < old.upto_ts <= NOW - 7 * 24 * HOUR and old.upto_ts % (24 * HOUR) == 0
+    times = [NOW - days * 24 * HOUR for days in (21, 10, 3)]
+    changes = pa.table(
+        {
+            "commit_ts": pa.array([ts for ts in times for _ in range(7)], pa.int64()),
+            "table_id": pa.array([7, 8, 9, 10, 11, 12, 0] * 3, pa.int64()),
+            "op": ["update"] * 6 + ["ddl"] + ["update"] * 6 + ["ddl"] + ["update"] * 7,
+        }
+    )
+    assert old.ddls(changes)["commit_ts"].to_pylist() == times[:2]
+    kept = old.others(changes)
+    assert [*zip(kept["commit_ts"].to_pylist(), kept["table_id"].to_pylist(), strict=True)] == [
+        # Table 8 has no later row, so it has no such change.
+        *((times[1], table_id) for table_id in (8, 9)),
+        *((times[2], table_id) for table_id in (7, 8, 9, 10, 11, 12, 0)),
+    ]
 
 
 @pytest.fixture
@@ -123,6 +176,165 @@ def test_a_writer_that_is_killed_while_it_removes_old_versions(point: str, tmp_p
     assert_mirrored(case, tmp_path)
     if case == "bank":
         assert_past_of_bank(tmp_path)
+
+
+def ledger_of(lake: Path) -> list[dict[str, Any]]:
+    columns = ["commit_ts", "seq", "table_id", "op", "job_id"]
+    return sorted(pa.table(DeltaTable(lake / "changes").scan(columns)).to_pylist(), key=lambda r: (r["commit_ts"], r["seq"]))
+
+
+def begin_of(lake: Path) -> int:
+    state = Ledger(str(lake)).load()
+    assert state is not None
+    return state.begin_ts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["before-compaction-commit:2", "after-compaction-commit:2"])
+def test_a_writer_that_is_killed_while_old_changes_go(point: str, tmp_path: Path) -> None:
+    codes = list[int | None]()
+    while codes[-1:] != [0]:
+        with life(tmp_path, mirrored="bank", die=point, busy=True, short=True) as one:
+            codes.append(one.ended())
+    assert len(codes) > 1 and set(codes[:-1]) == {-signal.SIGKILL}
+    sink = sink_of(tmp_path / "whole")
+    replicate(sink, case="bank")
+    sink.close()
+    begin_ts, found, whole = begin_of(tmp_path), ledger_of(tmp_path), ledger_of(tmp_path / "whole")
+    assert [r for r in found if r["op"] == "ddl" or r["commit_ts"] > begin_ts] == [
+        r for r in whole if r["op"] == "ddl" or r["commit_ts"] > begin_ts
+    ]
+    assert len(found) < len(whole) and begin_ts > whole[-1]["commit_ts"] - tso(int(1000 * SHORT_RETENTION) + 1000)
+    assert_mirrored("bank", tmp_path)
+    assert_past_of_bank(tmp_path)
+
+
+DAYS = [(1000 - days) * 24 * HOUR for days in (40, 35, 9, 1)]
+
+
+def forty_days() -> LakeScene:
+    """A table that gets a row at each of ``DAYS``, and then another table."""
+    scene = LakeScene(DAYS[0] - 10)
+    scene.ddl(DAYS[0] - 2, database(1))
+    scene.ddl(DAYS[0] - 1, job(2, 3, table(10, "t")))
+    for number, ts in enumerate(DAYS):
+        scene.row(ts, 10, 2, None, {"id": number})
+    scene.ddl(DAYS[3] + 1, job(3, 3, table(11, "u")))
+    scene.row(DAYS[3] + 2, 11, 3, None, {"id": 7})
+    return scene
+
+
+def assert_thirty_days(lake: Path) -> None:
+    assert begin_of(lake) == DAYS[3] - 30 * 24 * HOUR
+    assert [(r["commit_ts"], r["op"]) for r in ledger_of(lake)] == [
+        *((DAYS[0] - n, "ddl") for n in (2, 1)),
+        *((ts, "insert") for ts in DAYS[2:]),
+        (DAYS[3] + 1, "ddl"),
+        (DAYS[3] + 2, "insert"),
+    ]
+    assert cells_of(lake, "d.t", "id") == [(0,), (1,), (2,), (3,)]
+
+
+class Died(Exception):
+    pass
+
+
+@pytest.mark.parametrize("point", ["before-compaction-commit", "after-compaction-commit"])
+def test_a_death_while_old_changes_go_is_no_more_than_a_repetition(point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(name: str) -> None:
+        if name == point:
+            raise Died
+
+    monkeypatch.setattr(upkeep.Upkeep, "start", lambda self: None)
+    scene = forty_days()
+    sink = scene.sink(tmp_path, days=30)
+    scene.follow(sink, *DAYS, DAYS[3] + 3)
+    before = ledger_of(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(failpoints, "point", die)
+        with pytest.raises(Died):
+            sink._upkeep.look()
+    sink.close()
+    if point.startswith("before"):
+        assert ledger_of(tmp_path) == before and begin_of(tmp_path) == 0
+    sink = scene.sink(tmp_path, days=30)
+    sink._upkeep.look()
+    assert_thirty_days(tmp_path)
+    files = Ledger(str(tmp_path))
+    files.load()
+    paths = {file.path for file in files.files()}
+    assert sum(path.startswith("ddls/") for path in paths) == 1
+    # What is kept is not written again on the same day; what was replaced goes in the end.
+    monkeypatch.setattr(ledger, "KEPT_HOURS", 0)
+    sink._upkeep._swept_at = float("-inf")
+    sink._upkeep.look()
+    sink.close()
+    changes = tmp_path / "changes"
+    assert {str(path.relative_to(changes)) for path in changes.rglob("*.parquet") if "_delta_log" not in path.parts} == paths
+
+
+def test_a_ledger_that_does_not_begin_with_its_tables_sets_them_aside_without_snapshots(tmp_path: Path) -> None:
+    scene = forty_days()
+    scene.run(tmp_path, *DAYS[:3])
+    sink = scene.sink(tmp_path, days=30)
+    scene.follow(sink, DAYS[3], DAYS[3] + 3)
+
+    def shortened() -> bool:
+        sink._upkeep._wake.set()
+        return begin_of(tmp_path) == DAYS[3] - 30 * 24 * HOUR
+
+    eventually(shortened)
+    sink.close()
+    assert_thirty_days(tmp_path)
+    shutil.rmtree(tmp_path / "snapshots")
+    scene.run(tmp_path)
+    assert {name: state.state for name, state in published(tmp_path).items()} == {"d.t": "stale", "d.u": "mirrored"}
+    assert cells_of(tmp_path, "d.u", "id") == [(7,)]
+
+
+def commit(ts: int, table_ids: Sequence[int]) -> pa.RecordBatch:
+    """A transaction with a row of each table."""
+    rows = [
+        {"op": "insert", "commit_ts": ts, "seq": n, "schema_version": 1, "table_id": i, "row_key": bytes(100), "resolved_ts": ts}
+        for n, i in enumerate(table_ids)
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=LEDGER)
+
+
+def test_a_question_reads_only_files_of_its_time_and_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten files, which are the ranges of a ledger written again: while it is answered all others are away."""
+    here, state = Ledger(str(tmp_path)), LakeState("t", 1, 1)
+    here.create(state)
+    batches = [commit(1200 + n, [*range(100, 105), *([900] if n in (13, 14) else [])]) for n in range(40)]
+    for number, batch in enumerate(batches):
+        here.commit(replace(state, number=number + 1, commit_ts=1200 + number), [batch])
+    monkeypatch.setattr(ledger, "RUN_BYTES", 3 * max(batch.nbytes for batch in batches) + 1)
+    small = sorted(here.files(), key=lambda file: file.first_ts)
+    here.commit(replace(state, number=99, commit_ts=1240), parts=here.rewritten(small, lambda: False), gone=small)
+    there = {tmp_path / "changes" / file.path for file in here.files()}
+    assert len(there) == 10 and all("/runs/" in str(path) for path in there)
+    none = pa.Table.from_pylist([], pa.schema([(name, pa.int64()) for name in COLUMNS]))
+    past = PastChanges(str(tmp_path), Published(none, Moment()), 1240)
+    for after_ts, upto_ts, ids, rows, files in (
+        (1204, 1206, None, 10, 1),
+        (1206, 1208, None, 10, 2),
+        (0, 1 << 60, {900}, 2, 1),
+        (1220, 1240, {900}, 0, 0),
+        (1230, 1239, {103}, 9, 3),
+    ):
+        read = {path for path in there if pc.any(chosen(pa.parquet.read_table(path), after_ts, upto_ts, ids)).as_py()}
+        for path in there - read:
+            path.rename(path.with_suffix(".away"))
+        found = past.changes(after_ts, upto_ts, ids, ("commit_ts", "seq", "schema_version"))
+        assert (found.num_rows, len(read)) == (rows, files)
+        for path in there - read:
+            path.with_suffix(".away").rename(path)
+
+
+def chosen(rows: pa.Table, after_ts: int, upto_ts: int, ids: set[int] | None) -> pa.ChunkedArray:
+    """Which rows a question is about."""
+    mine = pc.is_in(rows["table_id"], pa.array(sorted(ids or {*rows["table_id"].to_pylist()})))
+    return pc.and_(mine, pc.and_(pc.greater(rows["commit_ts"], after_ts), pc.less_equal(rows["commit_ts"], upto_ts)))
 
 
 @pytest.mark.parametrize("point", every_point("before-files-removal"))

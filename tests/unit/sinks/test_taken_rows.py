@@ -1,0 +1,115 @@
+"""Rows that DDLs took without row changes: an undo has them from the tables just before, whatever else the span did to them."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from pyspark_tidb_binlog.schemas.arrowtypes import image_schema
+from pyspark_tidb_binlog.schemas.changes.row_images import image_cells
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeAt
+from pyspark_tidb_binlog.sinks.past.net_rows import net_rows
+from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
+from pyspark_tidb_binlog.sinks.past.taken_rows import TableAround, with_taken
+from tests.support.mirror_rows import published
+from tests.support.past_scene import past_of
+from tests.support.taken_scene import taken_rows
+
+Row = tuple[Any, ...]
+
+
+@pytest.fixture(scope="module")
+def past(tmp_path_factory: pytest.TempPathFactory) -> PastChanges:
+    lake = tmp_path_factory.mktemp("taken")
+    taken_rows(lake)
+    return past_of(lake)
+
+
+def images_at(past: PastChanges, table: TableAt, ts: int) -> pa.RecordBatch:
+    """All rows that a mirror has; beside a DDL it lacks none."""
+    columns = table.info.target_columns()
+    (state,) = [s for s in published(past.directory, ts).values() if s.table_id == table.table_id]
+    rows = pa.table(DeltaTable(Path(past.directory, state.path), version=state.version).scan([c.name for c in columns]))
+    cells = [image_cells(c, rows[c.name].combine_chunks()) for c in columns]
+    return pa.RecordBatch.from_arrays(cells, schema=image_schema(columns))
+
+
+def arounds(past: PastChanges, ts: int, job: Job) -> Iterator[TableAround]:
+    for table, heir in past.schema.around(job):
+        yield TableAround(job, ts, table, images_at(past, table, ts - 1), heir, images_at(past, heir, ts))
+
+
+def undone(past: PastChanges, after_ts: int, upto_ts: int, ids: set[int] | None = None) -> dict[str, list[Row]]:
+    """What the tables are after the undo of a span: each of its changes finds the row that it expects."""
+    taking = past.taking(after_ts, upto_ts, ids)
+    schema, changes = past.schema.passing(job.id for _, job in taking), past.changes(after_ts, upto_ts, ids)
+    for ts, job in taking:
+        for around in arounds(past, ts, job):
+            changes = with_taken(changes, around, schema, past.version)
+    found: dict[str, list[Row]] = {}
+    for net in net_rows(changes, schema, past.version):
+        rows = {tuple(row.values()) for row in images_at(past, net.table, upto_ts).to_pylist()}
+        rows = (rows - required(rows, sides(net.now, net.now_there))) | sides(net.was, net.was_there)
+        found[net.table.name] = sorted(rows)
+    return found
+
+
+def sides(images: pa.RecordBatch, there: Any) -> set[Row]:
+    return {tuple(row.values()) for row in images.filter(pa.array(there)).to_pylist()}
+
+
+def required(rows: set[Row], expected: set[Row]) -> set[Row]:
+    assert expected <= rows
+    return expected
+
+
+@pytest.mark.parametrize(
+    ("after_ts", "wanted"),
+    [
+        (35, {"parent": [(1, 10), (2, 10), (150, 10)], "plain": [(5, 10), (6, 10), (7, 10)], "log": [(7,), (8,)]}),
+        (55, {"parent": [(5, 11), (6, 10), (150, 11)], "plain": [(1, 11), (2, 10), (3, 10)], "log": [(7,), (8,), (9,)]}),
+        (68, {"parent": [(5, 11), (6, 12), (150, 11)], "log": [(7,)]}),
+        (71, {"parent": [(150, 11)], "log": [(7,)]}),
+        (25, {"parent": [], "plain": [], "log": []}),
+        (15, {"parent": [], "plain": [], "log": []}),
+    ],
+)
+def test_the_undo_of_a_span_with_ddls_that_took_rows(after_ts: int, wanted: dict[str, list[Row]], past: PastChanges) -> None:
+    assert undone(past, after_ts, 95) == wanted
+
+
+def test_of_one_table_only_its_own_rows_come_back(past: PastChanges) -> None:
+    assert undone(past, 55, 95, {20})["parent"] == [(5, 11), (6, 10), (150, 11)]
+
+
+@pytest.mark.parametrize(
+    ("ids", "refused"), [({20}, ["exchange", "drop"]), ({10, 21}, ["exchange"]), ({30, 31, 32}, []), (None, ["exchange", "drop"])]
+)
+def test_what_was_exchanged_is_refused_also_among_tables_that_the_span_has_made(
+    ids: set[int] | None, refused: Sequence[str], past: PastChanges
+) -> None:
+    jobs = past.schema.rowless(past.jobs(15, 95), past.schema.version_at(15), ids)
+    assert [word for job in jobs for word in ("exchange", "drop") if word in job.query] == [w for w in refused if w == "exchange"]
+    later = past.schema.rowless(past.jobs(25, 95), past.schema.version_at(25), ids)
+    assert [word for job in later for word in ("exchange", "drop") if word in job.query] == refused
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("d.log", {30, 31, 32}), ("d.plain", {10, 21}), ("d.parent", {20})])
+def test_the_tables_that_a_name_may_have_meant(name: str, wanted: set[int], past: PastChanges) -> None:
+    """Files without these are passed over; those of an exchange are always among them."""
+    at = LakeAt(cast(Any, None), past.directory, past.published, past.commit_ts)
+    assert at._maybe_called(past.published.called(name, past.commit_ts)) - {10, 20, 21} == wanted - {10, 20, 21}
+
+
+def test_rows_that_a_mirror_does_not_have_are_refused(past: PastChanges) -> None:
+    ((ts, job),) = past.taking(68, 71, None)
+    (around,) = arounds(past, ts, job)
+    lacking = TableAround(job, ts, around.table, around.rows.slice(0, 0), around.heir, around.rows_after.slice(0, 0))
+    with pytest.raises(ConfigError, match=r"1 changed rows of d.parent are not in the table just before alter table parent drop partition"):
+        with_taken(past.changes(55, 95, {20}), lacking, past.schema.passing([job.id]), past.version)
