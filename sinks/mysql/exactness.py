@@ -242,6 +242,11 @@ def same_type(there: str, column: ColumnInfo, was: ColumnInfo | None = None) -> 
     return _plain(there, column) == _plain(wanted, column)
 
 
+def as_shown(words: str) -> str:
+    """Words of an ENUM or SET as every server's information_schema shows them: characters beyond 16 bits as question marks, and a backslash once or twice."""
+    return re.sub(r"[?\U00010000-\U0010ffff]+", "?", words.replace("\\\\", "\\"))
+
+
 def _seen(column: ColumnInfo) -> tuple[object, ...]:
     measure = column.flen if column.tp in _LOB_BYTES else 0
     charset = (column.charset, column.collate) if is_text_or_words(column) else ()
@@ -264,6 +269,6 @@ def _needed(column: ColumnInfo) -> int:
 def _plain(text: str, column: ColumnInfo) -> str:
     if column.tp in _WITH_WORDS:
         return text.lower().partition("(")[0] + text_of(
-            [t for t in tokenize(text.replace("\\\\", "\\"), backslash_escapes=False) if t.kind is TokenKind.STRING]
+            [t for t in tokenize(as_shown(text), backslash_escapes=False) if t.kind is TokenKind.STRING]
         )
     return _WIDTH.sub(r"\1", text.lower())

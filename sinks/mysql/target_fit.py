@@ -14,12 +14,12 @@ Promises: a table whose columns are the upstream's is returned as the same objec
 only in its type is written: the server converts, and warns where a value changes, which is a finding. Where it would not warn, ``exactness`` reports the column.
 """
 
-import re
 from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.history import OtherColumn, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.mysql.dialect import is_recoded, table_name
+from pyspark_tidb_binlog.sinks.mysql.exactness import as_shown
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetTable, with_transactions
 from pyspark_tidb_binlog.sinks.mysql.target_keys import needed_key, own_keys, with_keys_there
 from pyspark_tidb_binlog.sinks.routing.routes import narrowed
@@ -129,9 +129,4 @@ def other_words(column: ColumnInfo, there: TargetColumn) -> bool:
         return False
     shorter = min(len(there.words), len(column.elems))
     kind = "enum" if column.tp == ColumnType.ENUM else "set"
-    return there.kind != kind or any(_shown(a) != _shown(b) for a, b in zip(there.words[:shorter], column.elems[:shorter], strict=True))
-
-
-def _shown(word: str) -> str:
-    """A word as every server's information_schema shows it: characters beyond 16 bits as question marks, and a backslash once or twice."""
-    return re.sub(r"[?\U00010000-\U0010ffff]+", "?", word.replace("\\\\", "\\"))
+    return there.kind != kind or any(as_shown(a) != as_shown(b) for a, b in zip(there.words[:shorter], column.elems[:shorter], strict=True))

@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, begun, for
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
-from tests.support.ddl_jobs import INT, VARCHAR, column, database, foreign_key, history, index, job, steps_of, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, foreign_key, history, index, job, partitioned, steps_of, table
 from tests.support.ddl_target import CONFIG, MARKS, apply, ddl_session, dying
 from tests.support.leases import held
 
@@ -164,6 +164,22 @@ def test_a_renamed_column_keeps_somebody_s_own_collation_and_type(
         session.rollback()
     apply(session, step, h)
     assert wanted in shown(session) and "COMMENT 'x'" in shown(session)
+
+
+@pytest.mark.parametrize("words", [["🔥", "💧", "x"], ["x", "💧", "🔥"]])
+@pytest.mark.parametrize("point", ["", "after-ddl"])
+def test_words_that_a_server_shows_as_question_marks_keep_their_rows(session: Session, point: str, words: list[str]) -> None:
+    kind = {**VARCHAR, "Tp": 247}
+    before = of(column(2, "e", {**kind, "Elems": ["🔥", "💧", "x"]}))
+    change = (12, of(column(2, "e", {**kind, "Elems": words}, comment="new")), "ALTER TABLE t MODIFY e ENUM(...) COMMENT 'new'")
+    rows = ("INSERT INTO d.t VALUES (1, '🔥'), (2, '💧'), (3, 'x')",)
+    h, (step,) = made(session, before, "CREATE TABLE t (id INT PRIMARY KEY, e ENUM(...))", change, by_hand=rows)
+    if point:
+        with dying(point):
+            apply(session, step, h)
+        session.rollback()
+    apply(session, step, h)
+    assert session.query("SELECT e, e + 0 FROM d.t ORDER BY id") == [(word, words.index(word) + 1) for word in ("🔥", "💧", "x")]
 
 
 @pytest.mark.parametrize(
@@ -399,6 +415,59 @@ def test_a_table_whose_stored_column_the_server_cannot_compute(session: Session,
     apply(session, step, h)
     text = shown(session)
     assert "`g` int(11) DEFAULT NULL" in text and "KEY `g` (`g`)" in text and "PARTITION `p0`" in text and "GENERATED" not in text
+
+
+def test_a_counter_that_is_renamed_is_not_modified_again(session: Session) -> None:
+    after = table(10, "t", [column(1, "key", {**INT, "Flag": 4099 | 512})])
+    h, (step,) = made(session, of(), "x", (12, after, "ALTER TABLE t CHANGE id `key` INT AUTO_INCREMENT"))
+    with dying("after-ddl"):
+        apply(session, step, h)
+    session.rollback()
+    outcome = apply(session, step, h)
+    assert outcome.how == "found" and "`key` int(11) NOT NULL AUTO_INCREMENT" in shown(session)
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl", "before-ddl-done"])
+def test_a_default_partition_is_dropped_once(session: Session, point: str) -> None:
+    """A MariaDB shows it without VALUES."""
+    parts = [(21, "p0", ["1"]), (22, "p1", ["DEFAULT"])]
+    whole, left = (
+        table(10, "t", [column(2, "n")], pk_is_handle=False, partition=partitioned(3, *p, expr="`n`")) for p in (parts, parts[:1])
+    )
+    h, (step,) = made(session, whole, "x", (20, left, "ALTER TABLE t DROP PARTITION p1"), by_hand=("INSERT INTO d.t VALUES (1), (7)",))
+    with dying(point):
+        apply(session, step, h)
+    session.rollback()
+    apply(session, step, h)
+    assert session.query("SELECT n FROM d.t") == [(1,)] and "p1" not in shown(session)
+
+
+@pytest.mark.parametrize("point", ["after-ddl", "before-ddl-done"])
+def test_what_a_table_was_made_without_is_named_after_a_death(session: Session, point: str) -> None:
+    parts = partitioned(3, (21, "p0", ["1"]), (22, "p1", ["2"], ["DEFAULT"]), expr="`n`")
+    bare = table(10, "t", [column(2, "n")], pk_is_handle=False, partition=parts)
+    child = table(12, "c", [ID, column(3, "s", VARCHAR)], fk_info=[foreign_key("fk", "s", "p", "id")])
+    h = history(database(1), job(2, 3, table(11, "p")), job(3, 3, bare), job(4, 3, child))
+    found = []
+    for step in steps_of(h, {}):
+        if step.job.id > 2:
+            with dying(point):
+                apply(session, step, h)
+            session.rollback()
+        found += apply(session, step, h).losses
+    assert found == ["d.t: partitions left out", "d.c: foreign key fk left out"]
+
+
+def test_a_table_of_which_a_server_refuses_more_than_one_thing(session: Session) -> None:
+    """A foreign key over another type, and a STORED column that cannot be computed, or be the primary key; what is left out is named."""
+    stored = column(2, "g", {**INT, "Flag": 3}, generated_expr_string="`n` + 1", generated_stored=True)
+    key, refers = index(1, "PRIMARY", ("g", 1), unique=True, primary=True), foreign_key("fk", "s", "p", "id")
+    info = table(10, "t", [column(1, "n"), stored, column(3, "s", VARCHAR)], pk_is_handle=False, index_info=[key], fk_info=[refers])
+    h = history(database(1), job(2, 3, table(11, "p")), job(3, 3, info))
+    *_, outcome = [apply(session, step, h) for step in steps_of(h, {})]
+    foreign, computed = outcome.losses
+    assert "foreign key fk left out" in foreign and "column g is not computed" in computed and "PRIMARY KEY (`g`)" in shown(session)
 
 
 def test_a_foreign_key_may_refer_to_a_key_that_is_not_unique(session: Session) -> None:

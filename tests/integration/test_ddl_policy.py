@@ -116,6 +116,27 @@ def test_batch_created_tables(session: Session) -> None:
     assert column_names(session, "d", "b") == ("id", "x")
 
 
+def test_many_tables_take_as_many_queries_as_they_are(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restore of TiDB makes hundreds in one job."""
+    asked: dict[int, int] = {}
+    for many in (4, 16):
+        h = history(database(1), job(many, 60, None, many=[table(many * 100 + n, f"t{many}_{n}") for n in range(many)]))
+        first, step = steps_of(h, {})
+        apply(session, first, h, CONFIG)
+        said: list[str] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(session, "query", lambda sql, args=None, said=said: said.append(sql) or Session.query(session, sql, args))
+            apply(session, step, h, CONFIG)
+        asked[many] = len(said)
+    assert asked[16] < 5 * asked[4]
+
+
+@pytest.mark.mariadb
+def test_a_name_that_the_server_cannot_have_is_refused_by_policy(session: Session) -> None:
+    h = history(database(1), job(2, 3, table(10, "🔥")))
+    assert run(session, h, {}, dataclasses.replace(CONFIG, ddl_policy="skip"))[-1].state == "skipped"
+
+
 def test_an_error_while_marking_leaves_no_mark(session: Session) -> None:
     h = history(database(1))
 

@@ -173,6 +173,8 @@ class Alteration:
     def losses(self) -> Iterator[str]:
         """What the clauses leave out."""
         yield from (f"expression index {key.name} left out" for key in keys_of(self.changes) if not self._can_make(key))
+        if self.dialect.flavour is Flavour.TIDB:
+            return  # it is given its own text
         renamed = {c.before: c.after for c in self.changes if isinstance(c, RenameColumn)}
         was = replace(self.old, columns=tuple(replace(c, name=renamed.get(c.name, c.name)) for c in self.old.columns))
         before = set(left_out(was, self.dialect))

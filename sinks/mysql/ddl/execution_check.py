@@ -192,10 +192,10 @@ class ExecutionCheck:
 
 
 def _has_partition(snapshot: SchemaSnapshot, table: str, name: str) -> bool:
-    """Whether the server's SHOW CREATE TABLE has the partition; MySQL does not quote plain names."""
+    """Whether the server's SHOW CREATE TABLE has the partition; MySQL does not quote plain names, and a MariaDB shows ``p1 DEFAULT``."""
     found = snapshot.objects.get(table)
     text = found.create.lower() if found else ""
-    return any(f"partition {word.lower()} values" in text for word in (name, quote_name(name)))
+    return any(f"partition {word.lower()} {how}" in text for word in (name, quote_name(name)) for how in ("values", "default"))
 
 
 def _which(snapshot: SchemaSnapshot, name: str) -> frozenset[int]:
@@ -239,6 +239,13 @@ def unlike(session: Target, subject: Subject, dialect: Dialect, table: TableAt) 
     known = {index.name.lower() for index in (*table.info.indexes, *handle)}
     more = [key.name for key in there.unique_keys if key.name.lower() not in known]
     return (*found, *(MissingChange(f"{label}: unique key {name} does not exist upstream", "key") for name in more))
+
+
+def is_plain(session: Target, table: TableAt) -> bool:
+    """Whether an existing table lacks all partitions, or a foreign key, of the upstream's: it was made without, because the server refuses them."""
+    there, info = read_whole(session, table.schema, table.name), table.info
+    bare = bool(info.partitions) and not partition_bounds(session, table.schema, table.name)
+    return there is not None and (bare or len(there.foreign_keys) < len(info.foreign_keys))
 
 
 def _handle_key(info: TableInfo) -> tuple[IndexInfo, ...]:

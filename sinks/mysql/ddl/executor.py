@@ -63,6 +63,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
     STRUCTURE,
     EarlierTry,
     ExecutionCheck,
+    is_plain,
     lacks,
     shows,
     snapshot_of,
@@ -101,8 +102,8 @@ from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 _log = logging.getLogger(__name__)
 
-_CANNOT_COMPUTE = frozenset({1901, 3102, 3763})
-"""The server does not let a generated column depend on this: MariaDB 10.11 a STORED one on a CHAR, whose blanks depend on the session."""
+_CANNOT_COMPUTE = frozenset({1901, 1903, 3102, 3763})
+"""The server does not let a generated column depend on this: MariaDB 10.11 a STORED one on a CHAR, whose blanks depend on the session. Or it may be in no primary key."""
 
 
 def why_not_restored(job: Job, flavour: Flavour) -> str:
@@ -255,7 +256,7 @@ class _Run:
         earlier = _earlier(record)
         judge = ExecutionCheck(self._session, self._step, self._subject, self._dialect, table_of(self._config))
         if earlier is not None and not elsewhere and judge.has_run(earlier, now):
-            losses = (*_losses(texts), *self._other_values(), *(loss for text in texts for loss in self._declare(text.then)))
+            losses = (*self._losses_of(texts), *self._other_values(), *(loss for text in texts for loss in self._declare(text.then)))
             return self._finish(DdlOutcome(DONE, "found", self._step.query, losses))
         if earlier is None and self._handed_over and not self._never and (found := self._by_another(texts)):
             return found
@@ -400,8 +401,9 @@ class _Run:
         restored = not self._step.early and self._step.query != self._subject.job.query
         return statements_of(self._clock.subject, self._dialect, restored=restored)
 
-    def _snapshot(self) -> SchemaSnapshot:
-        return snapshot_of(self._session, self._subject)
+    def _snapshot(self, only: TableAt | None = None) -> SchemaSnapshot:
+        """The target's tables of the job, or ``only`` the one that it makes: CREATE TABLES may make hundreds."""
+        return snapshot_of(self._session, self._subject if only is None else replace(self._subject, after=(only,)))
 
     def _rebuilt(self, now: SchemaSnapshot) -> SchemaSnapshot:
         """The target after what must be rebuilt for the job's statement, which changes no row and no definition."""
@@ -418,7 +420,7 @@ class _Run:
         if not _sql(texts):
             return DdlOutcome(DONE, "nothing", "", _losses(texts))
         for number in range(len(texts)):
-            clock, now = self._clock, self._snapshot() if number else now
+            clock = self._clock
             found.append(self._one(number, texts[number], now))
             if found[-1].freezes:
                 return found[-1]
@@ -428,7 +430,7 @@ class _Run:
         return DdlOutcome(DONE, how, "; ".join(one.sql for one in found), tuple(loss for one in found for loss in one.losses))
 
     def _one(self, number: int, text: Rewritten, now: SchemaSnapshot) -> DdlOutcome:
-        """Execute one of the job's statements; ``now``: the target before it."""
+        """Execute one of the job's statements; ``now``: the target before the first."""
         job, after = self._subject.job, self._subject.after
         made = after[number] if job.kind.makes_tables and number < len(after) else None
         try:
@@ -441,10 +443,10 @@ class _Run:
             rows_stay = instead is not None and bool(instead.delete)  # also of a table that another Drainer passed over
             if text.may_fail or (not rows_stay and self._already_so(error, made)):
                 _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
-                return DdlOutcome(DONE, "nothing", text.sql, (*text.losses, *self._other_values()))
+                return DdlOutcome(DONE, "nothing", text.sql, (*self._losses_of([text], made), *self._other_values()))
             if made is not None and error.errno == EXISTS_TABLE:
                 return self._by_policy(text.sql, f"{error}; {self._in_the_way(made)}", way_out(job, error))
-            if not self._snapshot().same_as(now):
+            if not self._snapshot(made).same_as(now if made is None else now.only(made.schema, made.name)):
                 raise
             if (without := self._computing_nothing(number, error)) is not None:
                 return self._one(number, without, now)
@@ -455,6 +457,13 @@ class _Run:
                 return found if found.freezes else replace(found, how="derived")
             return self._by_policy(text.sql, str(error), way_out(job, error) or rebuild_by_hand(job, error))
         return DdlOutcome(DONE, "text", text.sql, (*text.losses, *self._declare(text.then)))
+
+    def _losses_of(self, texts: Sequence[Rewritten], made: TableAt | None = None) -> tuple[str, ...]:
+        """What is left out where the texts, or the one that makes ``made``, are executed already: a table may have been made plain."""
+        tables = (made,) if made is not None else self._subject.after if self._subject.job.kind.makes_tables else ()
+        if self._handed_over is not None or len(tables) != len(texts):
+            return _losses(texts)  # later DDLs may have changed the tables
+        return _losses([text.plain if text.plain and is_plain(self._session, t) else text for text, t in zip(texts, tables, strict=True)])
 
     def _instead(self, sql: str, error: ApplyError, instead: Instead) -> DdlOutcome:
         """What the DDL does to the rows of a table that lacks its partitions."""
@@ -573,7 +582,8 @@ class _Run:
             return None
         self._clock = replace(self._clock, subject=plain)
         text = self._statements()[number]
-        return replace(text, losses=(*text.losses, *losses))
+        whole = replace(text, losses=(*text.losses, *losses))
+        return whole if text.plain is None else replace(whole, plain=replace(text.plain, losses=(*text.plain.losses, *losses)))
 
     def _pass_by(self, step: str, words: str) -> DdlOutcome:
         """Apply the policy without executing anything; the reason is kept in ``tries``."""

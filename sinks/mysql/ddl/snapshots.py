@@ -11,7 +11,7 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,9 +23,10 @@ from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
 
 _log = logging.getLogger(__name__)
 
-_NO_SUCH_TABLE, _NO_SUCH_DATABASE = 1146, 1049
+_NO_SUCH_TABLE, _NO_SUCH_DATABASE, _NO_NAME = 1146, 1049, 1300
+"""A MariaDB has no emoji in names."""
 _VIEW_BROKEN = 1356
-_ABSENT = frozenset({_NO_SUCH_TABLE, _NO_SUCH_DATABASE})
+_ABSENT = frozenset({_NO_SUCH_TABLE, _NO_SUCH_DATABASE, _NO_NAME})
 _PLAIN = re.compile(r"[0-9A-Za-z_]+")
 _FOLDS = "@@lower_case_table_names"
 """0: names of tables may differ only in case."""
@@ -73,6 +74,10 @@ class SchemaSnapshot:
         """Whether the table existed, or is not part of the snapshot."""
         found = self.objects.get(f"{schema}.{table}")
         return found is None or bool(found.create)
+
+    def only(self, schema: str, table: str) -> "SchemaSnapshot":
+        """What it shows of one table."""
+        return replace(self, objects={f"{schema}.{table}": self.objects[f"{schema}.{table}"]})
 
     def of_another_server(self, other: "SchemaSnapshot") -> bool:
         """Whether they are of two servers, as far as both say what they are of."""

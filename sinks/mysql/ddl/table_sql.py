@@ -88,7 +88,7 @@ def column_definition(
     clause = own_default if default is None else f"DEFAULT {default}"
     if clause and not column.generated:
         parts.append(clause)
-    if column.flag & ColumnFlag.AUTO_INCREMENT and not lacks_counter(column, dialect):
+    if column.flag & ColumnFlag.AUTO_INCREMENT and not lacks_counter(column, info, dialect):
         parts.append("AUTO_INCREMENT")
     if column.flag & ColumnFlag.ON_UPDATE_NOW:
         parts.append("ON UPDATE CURRENT_TIMESTAMP" + (f"({column.decimal})" if column.decimal > 0 else ""))
@@ -97,10 +97,13 @@ def column_definition(
     return " ".join(parts)
 
 
-def lacks_counter(column: ColumnInfo, dialect: Dialect) -> bool:
-    """Whether the definition is without the upstream's AUTO_INCREMENT: MySQL has none for FLOAT and DOUBLE since 8.4."""
-    counts = bool(column.flag & ColumnFlag.AUTO_INCREMENT)
-    return counts and column.tp in (ColumnType.FLOAT, ColumnType.DOUBLE) and dialect.flavour is Flavour.MYSQL
+def lacks_counter(column: ColumnInfo, info: TableInfo, dialect: Dialect) -> bool:
+    """Whether the definition is without the upstream's AUTO_INCREMENT: MySQL has none for FLOAT and DOUBLE since 8.4, and TiDB needs no key that begins with it since 7.0."""
+    if not column.flag & ColumnFlag.AUTO_INCREMENT or dialect.flavour is Flavour.TIDB:
+        return False
+    keys = [info.handle_columns(), *(info.index_columns(i) for i in info.indexes if i.state == PUBLIC)]
+    keyed = column.id in {key[0].id for key in keys if key}
+    return not keyed or (column.tp in (ColumnType.FLOAT, ColumnType.DOUBLE) and dialect.flavour is Flavour.MYSQL)
 
 
 def lacks_sequence(column: ColumnInfo, dialect: Dialect) -> bool:
@@ -217,11 +220,9 @@ def _created(schema: str, info: TableInfo, dialect: Dialect, *, plain: bool) -> 
 
 
 def left_out(info: TableInfo, dialect: Dialect) -> Iterator[str]:
-    """What no definition at the target has of a table; a TiDB is given its own text."""
-    if dialect.flavour is Flavour.TIDB:
-        return
+    """What no definition made of the infos has of a table."""
     for column in visible(info):
-        if lacks_counter(column, dialect):
+        if lacks_counter(column, info, dialect):
             yield f"column {column.name}: AUTO_INCREMENT left out"
         if lacks_sequence(column, dialect):
             yield f"column {column.name}: default from a sequence left out"
@@ -247,7 +248,7 @@ def charset_option(info: TableInfo, dialect: Dialect) -> str:
 
 def counter_option(info: TableInfo, dialect: Dialect) -> str:
     """Where AUTO_INCREMENT begins; empty if nobody has said that, or no column of the target counts."""
-    counts = any(c.flag & ColumnFlag.AUTO_INCREMENT and not lacks_counter(c, dialect) for c in visible(info))
+    counts = any(c.flag & ColumnFlag.AUTO_INCREMENT and not lacks_counter(c, info, dialect) for c in visible(info))
     return f"AUTO_INCREMENT = {info.auto_increment}" if info.auto_increment and counts else ""
 
 
@@ -269,8 +270,8 @@ def foreign_key_definition(key: ForeignKey, schema: str) -> str:
 
 
 def partition_by(info: TableInfo, dialect: Dialect) -> str:
-    """``PARTITION BY …``; empty for a table without partitions, or with those of a method of a later release."""
-    if not info.partitions or info.partition_type not in set(PartitionType):
+    """``PARTITION BY …``; empty for a table without partitions, with some that TiDB does not use, or of a method of a later release."""
+    if not info.partitions or not info.partition_enabled or info.partition_type not in set(PartitionType):
         return ""
     method, columns = PartitionType(info.partition_type), _names(info.partition_columns)
     if method is PartitionType.KEY:
@@ -319,7 +320,8 @@ def _definition(partition: PartitionDef, dialect: Dialect) -> str:
 
 
 def _values(values: Sequence[str]) -> str:
-    return ", ".join(map(expression, values))
+    # TiDB escapes the backslashes of bounds, but of no other expression.
+    return ", ".join(text_of(plain_strings(tokenize(value), restored=False)) for value in values)
 
 
 def _names(names: Sequence[str]) -> str:
