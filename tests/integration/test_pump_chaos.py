@@ -135,9 +135,7 @@ class Follower:
         released: list[bytes] = []
         for bucket, values in buckets.items():
             chunks = self._chunks[bucket]
-            paired = pair_bucket(
-                bucket, values, self._waiting.get(bucket), chunks, self._pieces[bucket], self._watermark_ms, self._source, self._pair
-            )
+            paired = pair_bucket(bucket, values, self._waiting.get(bucket), chunks, self._pieces[bucket], self._watermark_ms, self._source)
             released += paired.transactions
             self._timers[bucket] |= {paired.timer_ms} - {0}
             while fired := {timer for timer in self._timers[bucket] if timer < self._watermark_ms}:

@@ -70,7 +70,7 @@ def drained(
         with server.connect() as connection, connection.cursor() as cursor:
             cursor.execute("CREATE DATABASE shop")
             cursor.execute("CREATE TABLE shop.item (id BIGINT PRIMARY KEY, v INT, name VARCHAR(20))")
-            cursor.execute("CREATE TABLE shop.pair (a INT, b VARCHAR(10), v INT, PRIMARY KEY (a, b))")
+            cursor.execute("CREATE TABLE shop.pair (a INT, b VARCHAR(10) COLLATE utf8mb4_nopad_bin, v INT, PRIMARY KEY (a, b))")
     there = DrainedHalf(spark, a, b, (ITEM, PAIR), tmp_path / "there", lease_timeout=LEASE, **IN_PARTS)
     back = DrainedHalf(spark.newSession(), b, a, (ITEM, PAIR), tmp_path / "back", lease_timeout=LEASE, **BY_ROW)
     with there, back:
