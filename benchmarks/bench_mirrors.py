@@ -47,7 +47,7 @@ def measure_mirrors() -> bool:
         sink.open(lambda _, ts: 5 if ts is None else ts, lambda: known)
         applied = None
         for step in steps_of(known, {}):
-            sink.apply_ddl(decided(step, known, Selection.of(ApplyConfig())), known, frozenset())
+            sink.apply_ddl(decided(step, known, Selection.of(ApplyConfig())), known, {})
             applied = step.applied
         assert applied is not None
 

@@ -12,12 +12,7 @@ from pyspark_tidb_binlog.conf.kinds import toml_of, words_for
 from pyspark_tidb_binlog.conf.load import REAL_PREFIXES
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
 from pyspark_tidb_binlog.conf.setting import OURS, Setting, is_named, item_type, settings_in
-from pyspark_tidb_binlog.conf.unsupported import (
-    BY_ROW_ONLY,
-    ONLY_FOR,
-    OUT,
-    WITHOUT_EFFECT,
-)
+from pyspark_tidb_binlog.conf.unsupported import BY_ROW_ONLY, ONLY_FOR, OUT, WITHOUT_EFFECT
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = {"conf/drainer.toml": DrainerConfig, "conf/pump.toml": PumpConfig}

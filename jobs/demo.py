@@ -23,9 +23,8 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_progress, add_settings, drainer_config, parser, target_of
 from pyspark_tidb_binlog.jobs.entry.logs import log_file
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
-from pyspark_tidb_binlog.jobs.lab.compare import Copy, ServerCopy, TableOutcome, compare
+from pyspark_tidb_binlog.jobs.lab.compare import Copy, LakeCopy, ServerCopy, TableOutcome, compare
 from pyspark_tidb_binlog.jobs.lab.lag import LakeWatch, Probes, ProbeWatch, ServerWatch, Sightings, lags, percentile, start_up_end
-from pyspark_tidb_binlog.jobs.lab.lake_copy import LakeCopy
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, into_lake, settings_for, upstream
 from pyspark_tidb_binlog.jobs.lab.target_use import DEMO_CLUSTER, require_no_stream

@@ -85,16 +85,13 @@ class ReplayTarget(Protocol):
 
     def take_all(self, binlogs: Iterable[pb.Binlog]) -> None:
         """Apply binlogs in their order; all are applied when it returns."""
-        ...
 
     @property
     def standing(self) -> str:
         """Where a failed replay stopped, and how to continue; empty: there is nothing to add."""
-        ...
 
     def close(self) -> None:
         """Release what it holds; safe to call twice."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

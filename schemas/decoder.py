@@ -190,7 +190,6 @@ def _image(
 
 
 def _lacking_bits(lacking: Mapping[int, Mask], columns: int, rows: int) -> pa.BinaryArray:
-    """``LACKING`` of each row."""
     bits = np.zeros((rows, columns), np.bool_)
     for slot, absent in lacking.items():
         bits[:, slot] = absent

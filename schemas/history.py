@@ -20,17 +20,7 @@ from pyspark_tidb_binlog.schemas.history_fold import Dropped, Fold, TableSnapsho
 from pyspark_tidb_binlog.schemas.layered import Layered
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 
-__all__ = ["DbInfo", "FoldedKeys", "FrozenAs", "Job", "JobReader", "JobType", "SchemaHistory", "TableAt", "TableSnapshot"]
-
-
-@dataclass(frozen=True, slots=True)
-class FrozenAs:
-    """How rows are written to a table whose schema stayed behind the upstream's because one of its DDLs was refused."""
-
-    narrow: frozenset[int]
-    """Ids of the columns that are nullable upstream but not on the target: a NULL becomes the type's zero value."""
-    zeros: frozenset[int] = frozenset()
-    """Ids of the columns that only the target has, and that a new row gets the type's zero value in."""
+__all__ = ["DbInfo", "FoldedKeys", "Job", "JobReader", "JobType", "SchemaHistory", "TableAt", "TableSnapshot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +66,10 @@ class TableAt:
     """A column of ``info`` may be about to be dropped: rows may already lack it."""
     leaving: frozenset[int] = frozenset()
     """Ids of the columns that the table's next DDL removes, as far as the history shows it."""
-    frozen: FrozenAs | None = None
-    """If set, ``info`` is what both sides have in common, under the target's names."""
+    frozen: bool = False
+    """One of its DDLs was not executed on the target: ``info`` is what both sides have in common, under the target's names."""
+    narrow: frozenset[int] = frozenset()
+    """Of a frozen table: ids of the columns that are nullable upstream but not at the target. A NULL becomes the type's zero value."""
     others: tuple[OtherColumn, ...] = ()
     """The columns that only the target has, as far as its structure was read. A row keeps them, also when its unique keys change."""
     own_keys: tuple[str, ...] = ()
@@ -156,7 +148,6 @@ class SchemaHistory:
             object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
-        """Number of jobs."""
         return len(self.jobs)
 
     def job(self, job_id: int) -> Job | None:

@@ -86,11 +86,9 @@ class HttpConnection:
         self._connection.close()
 
     def __enter__(self) -> Self:
-        """The connection itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close it."""
         self.close()
 
 

@@ -39,9 +39,9 @@ from pyspark_tidb_binlog.sinks.engine.batch import (
 )
 from pyspark_tidb_binlog.sinks.engine.batch_report import REFUSED, BatchCounts, BatchReport, DdlNote, Stage, StageClock
 from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind
-from pyspark_tidb_binlog.sinks.engine.choice import NeverKept, chosen, decided, routed, without_strangers
+from pyspark_tidb_binlog.sinks.engine.choice import NeverKept, chosen, decided, routed
 from pyspark_tidb_binlog.sinks.engine.conditions import Condition, Conditions, hidden_events, hidden_rows, require, require_values
-from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, fitted
+from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, fitted
 from pyspark_tidb_binlog.sinks.engine.history_wait import WaitedFor, complete_history
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, persisted
 from pyspark_tidb_binlog.sinks.engine.loopback import MarkTables, looped
@@ -98,7 +98,7 @@ class BatchApplier:
         self._report = report
         self._note_ddl = note_ddl
         self._applied = AppliedJobs(0)
-        self._refused: RefusedJobs = frozenset()
+        self._frozen: FrozenTables = NONE_FROZEN
         self._shipped: tuple[SchemaHistory, Broadcast[SchemaHistory]] | None = None
         self._waited_for = WaitedFor()
         self._expect_big = False
@@ -110,9 +110,9 @@ class BatchApplier:
         """The error that ended the stream, before Spark wrapped it."""
 
     @property
-    def refused(self) -> RefusedJobs:
-        """The DDL jobs that were not executed on the target: their tables are frozen."""
-        return self._refused
+    def frozen(self) -> FrozenTables:
+        """The tables of which a DDL was not executed on the target."""
+        return self._frozen
 
     @property
     def version(self) -> int:
@@ -130,7 +130,7 @@ class BatchApplier:
     def open(self, begin: Callable[[str, int | None], int]) -> TargetProgress:
         """Open the sink (``Sink.open``), and load which DDL jobs the target has."""
         opened = self._sink.open(begin, self._feed.snapshot)
-        self._applied, self._refused = opened.applied, opened.refused
+        self._applied, self._frozen = opened.applied, opened.frozen
         self._require_routes()
         return opened.progress
 
@@ -352,13 +352,12 @@ class BatchApplier:
             history = self._feed.snapshot()
             step = decided(step, history, self._selection)
             try:
-                done = self._sink.apply_ddl(step, history, self._refused)
+                done = self._sink.apply_ddl(step, history, self._frozen)
             except DdlRefused as error:
                 self._note_ddl(DdlNote(step.commit_ts, step.restored, REFUSED, str(error)))
                 raise
         counts.findings += [Finding(FindingKind.DDL, words, commit_ts=step.commit_ts) for words in done.losses]
-        if done.freezes:
-            self._refused |= {step.job.id}
+        self._frozen = {**self._frozen, **done.frozen}
         self._applied = step.applied
         counts.ddls += 1
         unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT)
@@ -368,11 +367,10 @@ class BatchApplier:
         """``step`` with its frozen tables as they are on the target. Tables whose rows cannot be written become findings, with the number
         of rows if ``rows`` is given.
         """
-        step, unwritable = fitted(chosen(step, self._selection), self._feed.snapshot(), self._refused)
-        step, strange = without_strangers(step, self._selection)
+        step, unwritable = fitted(chosen(step, self._selection), self._frozen)
         for table in step.may_stay:
             counts.findings.append(Finding(FindingKind.DDL, _MAY_STAY, f"{table.schema}.{table.name}", step.upto_ts))
-        for lost in (*unwritable, *strange):
+        for lost in unwritable:
             here = -1 if rows is None else int(pc.sum(pc.equal(rows.column("table_id"), lost.table_id)).as_py() or 0)
             counts.findings.append(Finding(FindingKind.DDL, lost.why, lost.table, step.upto_ts, wanted=here, found=0 if here >= 0 else -1))
         return step

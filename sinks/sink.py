@@ -14,7 +14,7 @@ Called by one thread at a time, except ``close`` and the properties.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import LeaseLost
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
-from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
 
@@ -63,8 +63,7 @@ class Opened:
     progress: TargetProgress
     applied: AppliedJobs
     """The DDL jobs that were executed on it."""
-    refused: RefusedJobs
-    """The DDL jobs that were skipped or quarantined: their tables are frozen."""
+    frozen: FrozenTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +72,8 @@ class DdlResult:
 
     losses: tuple[str, ...] = ()
     """What the target cannot represent, for people."""
-    freezes: bool = False
-    """Whether it was skipped or quarantined, so that its tables are frozen."""
+    frozen: FrozenTables = field(default_factory=dict)
+    """The tables that are frozen from here on, because it was not executed."""
     fate: str = "executed"
     """In a word or two, for people."""
 
@@ -108,7 +107,6 @@ class Sink(Protocol):
         Raises:
             LeaseHeld: another running Drainer writes for this cluster.
         """
-        ...
 
     def defer(self, note: Callable[[int, int], None]) -> None:
         """Permit, before ``open``, that the target records the end of a step in which nothing was applied some seconds later.
@@ -132,47 +130,38 @@ class Sink(Protocol):
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """``rows`` (``ROW_EVENT``, all of ``step``) and the record of the step's end, in one commit."""
-        ...
 
     def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         """The rows of ``step`` among ``events`` but for the transactions ``skipped_ts``, by the executors, in ``events.parts`` parts.
 
         A span that an earlier life has begun with other ``skipped_ts`` is finished with these; what it has written by then stays.
         """
-        ...
 
-    def apply_ddl(self, step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> DdlResult:
+    def apply_ddl(self, step: DdlStep, history: SchemaHistory, frozen: FrozenTables) -> DdlResult:
         """One DDL, and the record of its commit_ts.
 
         Raises:
             DdlRefused: the target refuses it, and the policy is to stop.
         """
-        ...
 
     def silent_losses(self, history: SchemaHistory, after_version: int, upto_version: int) -> Sequence[str]:
         """What the target cannot hold of DDL jobs with a version in (after_version, upto_version] for which no statement ran, in words."""
-        ...
 
     def close(self) -> None:
         """Release the lease: nothing more is applied. Safe to call twice."""
-        ...
 
     @property
     def commit_ts(self) -> int:
         """Everything up to and including this commit_ts is in the target; 0 before ``open``."""
-        ...
 
     @property
     def target(self) -> str:
         """The identity of the target; available after ``open``. Another one after it was rebuilt."""
-        ...
 
     @property
     def lost(self) -> LeaseLost | None:
         """Why nothing more may be written; set even before a step has failed on it."""
-        ...
 
     @property
     def waiting_for(self) -> object | None:
         """The transient error of the target that is being retried; its ``str`` is for people."""
-        ...

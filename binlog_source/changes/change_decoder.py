@@ -15,14 +15,7 @@ import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions, SchemaEvolution
 from pyspark_tidb_binlog.schemas.changes.change_rows import Commits, change_rows, database_of, heartbeat_row
-from pyspark_tidb_binlog.schemas.changes.row_choice import (
-    DdlBinlog,
-    chosen_rows,
-    effective_versions,
-    output_bounds,
-    version_after,
-    within,
-)
+from pyspark_tidb_binlog.schemas.changes.row_choice import DdlBinlog, chosen_rows, effective_versions, output_bounds, version_after, within
 from pyspark_tidb_binlog.schemas.changes.table_rows import table_heartbeat, table_rows
 from pyspark_tidb_binlog.schemas.changes.table_shape import TableShape
 from pyspark_tidb_binlog.schemas.ddl_jobs import DELETE_ONLY, Job, JobType

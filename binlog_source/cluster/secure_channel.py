@@ -62,11 +62,9 @@ class TlsChannel(grpc.Channel):
         self.client.close()
 
     def __enter__(self) -> "TlsChannel":
-        """The channel itself."""
         return self
 
     def __exit__(self, *_: Any) -> None:
-        """Close it."""
         self.close()
 
 

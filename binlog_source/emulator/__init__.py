@@ -1,1 +1,1 @@
-"""An emulated TiDB for demo, tests and benchmarks: transactions, DDL, a workload, recorded cases and faults. Not part of the product."""
+"""An emulated TiDB for demo, tests and benchmarks: transactions, DDL, a workload and recorded cases. Not part of the product."""

@@ -1,7 +1,7 @@
 """DDL jobs of the embedded upstream: what they change, the binlogs they write, their entries in the history.
 
 Promises: a job changes the tables, an ALTER state by state (``online``), and is *emitted*: its binlogs go through the Pumps like any transaction. With
-``emit=False`` the caller emits, so that rows of the new version can precede the binlog. The history shows a job ``history_lag`` seconds after its end.
+``emit=False`` the caller emits, so that rows of the new version can precede the binlog. The history shows a job ``History.lag`` seconds after its end.
 """
 
 from collections.abc import Callable, Sequence
@@ -110,13 +110,13 @@ class Ddl:
         if rolled_back:
             binlog.tp = binlog_pb2.Rollback
             upstream.mvcc.roll_back(binlog.prewrite_key, binlog.start_ts)
-            upstream.pumps.roll_back(binlog.start_ts, binlog.SerializeToString())
+            upstream.pumps.outcome(binlog.start_ts, binlog.SerializeToString())
         else:
             binlog.tp, binlog.commit_ts = binlog_pb2.Commit, upstream.oracle.next()
             self.job["binlog"]["FinishedTS"] = binlog.commit_ts
             self._write_schema(binlog.start_ts, binlog.commit_ts)
             upstream.mvcc.commit(binlog.prewrite_key, binlog.start_ts, binlog.commit_ts)
-            upstream.pumps.commit(binlog.start_ts, binlog.SerializeToString())
+            upstream.pumps.outcome(binlog.start_ts, binlog.SerializeToString())
         return binlog.commit_ts
 
 

@@ -116,11 +116,9 @@ class ServerProcess:
         self._process = None
 
     def __enter__(self) -> "ServerProcess":
-        """Start it."""
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Stop it."""
         self.stop()
 
 

@@ -103,9 +103,9 @@ class Txn:
             self._upstream.mvcc.commit(self._prewrite_key, self.start_ts, commit_ts)
             self._end()
         if lose_outcome:
-            self._upstream.pumps.lose_outcome(self.start_ts)
+            self._upstream.pumps.forget(self.start_ts)
         else:
-            self._upstream.pumps.commit(self.start_ts, self._binlog(binlog_pb2.Commit, commit_ts).SerializeToString())
+            self._upstream.pumps.outcome(self.start_ts, self._binlog(binlog_pb2.Commit, commit_ts).SerializeToString())
         return commit_ts
 
     def rollback(self, *, lose_outcome: bool = False) -> None:
@@ -113,9 +113,9 @@ class Txn:
         if self._prewritten:
             self._upstream.mvcc.roll_back(self._prewrite_key, self.start_ts)
             if lose_outcome:
-                self._upstream.pumps.lose_outcome(self.start_ts)
+                self._upstream.pumps.forget(self.start_ts)
             else:
-                self._upstream.pumps.roll_back(self.start_ts, self._binlog(binlog_pb2.Rollback, 0).SerializeToString())
+                self._upstream.pumps.outcome(self.start_ts, self._binlog(binlog_pb2.Rollback, 0).SerializeToString())
         self._end()
 
     def _insert(self, live: LiveTable, info: TableInfo, handle: Handle, row: Row) -> None:

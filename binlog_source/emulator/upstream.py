@@ -16,13 +16,12 @@ from typing import Any
 from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.emulator import schema
-from pyspark_tidb_binlog.binlog_source.emulator.commit_faults import NO_FAULTS, Faults
 from pyspark_tidb_binlog.binlog_source.emulator.ddl import DdlRunner
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Json
 from pyspark_tidb_binlog.binlog_source.emulator.tablestore import Handle
 from pyspark_tidb_binlog.binlog_source.emulator.txn import Txn
 from pyspark_tidb_binlog.binlog_source.emulator.upstream_state import UpstreamState
-from pyspark_tidb_binlog.binlog_source.pump_client.protocol import BinlogClient
+from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 
 _IN_MEMORY = (1 << 62) | 10_000
 """The id of TiDB's INFORMATION_SCHEMA."""
@@ -31,16 +30,9 @@ _IN_MEMORY = (1 << 62) | 10_000
 class Upstream(UpstreamState):
     """One cluster with binlog enabled."""
 
-    def __init__(
-        self,
-        client: BinlogClient,
-        *,
-        oracle: Oracle | None = None,
-        history_lag: float = 0.0,
-        faults: Faults = NO_FAULTS,
-    ) -> None:
-        """Takes ownership of ``client``: ``close`` closes it. ``history_lag``: seconds until the history shows a DDL job."""
-        super().__init__(client, oracle, history_lag, faults)
+    def __init__(self, client: PumpClient, *, oracle: Oracle | None = None) -> None:
+        """Takes ownership of ``client``: ``close`` closes it."""
+        super().__init__(client, oracle)
         self.ddl = DdlRunner(self)
 
     @property
@@ -106,7 +98,7 @@ class Upstream(UpstreamState):
         return service.start()
 
     def flush(self, timeout: float = 30.0) -> None:
-        """Wait until every Commit and Rollback is written, except those that are to be lost; ``timeout`` in seconds."""
+        """Wait until every Commit and Rollback is written; ``timeout`` in seconds."""
         self.pumps.flush(timeout)
 
     def close(self) -> None:
@@ -114,9 +106,7 @@ class Upstream(UpstreamState):
         self.pumps.close()
 
     def __enter__(self) -> "Upstream":
-        """The upstream itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close it."""
         self.close()

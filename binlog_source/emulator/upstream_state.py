@@ -5,28 +5,27 @@ Promises: ``store`` and ``history`` are read and changed under ``lock``; the res
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
-from pyspark_tidb_binlog.binlog_source.emulator.commit_faults import Faults, FaultyWriter
 from pyspark_tidb_binlog.binlog_source.emulator.meta import MetaChange
 from pyspark_tidb_binlog.binlog_source.emulator.mvcc import Mvcc
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Json
 from pyspark_tidb_binlog.binlog_source.emulator.tablestore import TableStore
-from pyspark_tidb_binlog.binlog_source.pump_client.protocol import BinlogClient
+from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 
 
 class History:
     """The jobs that ``/ddl/history`` shows."""
 
-    def __init__(self, lag: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.lag = lag
-        self._clock = clock
+    def __init__(self) -> None:
+        self.lag = 0.0
+        """Seconds until a job is visible."""
         self._jobs: list[tuple[float, Json]] = []
 
     def add(self, job: Json) -> None:
         """Add a finished job; it becomes visible after the lag."""
-        self._jobs.append((self._clock() + self.lag, job))
+        self._jobs.append((time.monotonic() + self.lag, job))
 
     def cut(self, job_id: int) -> None:
         """Lose the jobs with lower ids."""
@@ -34,22 +33,21 @@ class History:
 
     def visible(self) -> list[Json]:
         """The jobs that are visible now."""
-        now = self._clock()
+        now = time.monotonic()
         return [job for since, job in self._jobs if since <= now]
 
 
 class UpstreamState:
     """The shared state of one cluster with binlog enabled."""
 
-    def __init__(self, client: BinlogClient, oracle: Oracle | None, history_lag: float, faults: Faults) -> None:
-        """``history_lag``: seconds until the history shows a DDL job."""
+    def __init__(self, client: PumpClient, oracle: Oracle | None) -> None:
         self.cluster_id = client.cluster_id
         self.oracle = oracle or Oracle()
         self.lock = threading.RLock()
         self.store = TableStore()
         self.mvcc = Mvcc()
-        self.history = History(history_lag)
-        self.pumps = FaultyWriter(client, faults)
+        self.history = History()
+        self.pumps = client
 
     def write_schema(self, changes: Sequence[MetaChange], start_ts: int, commit_ts: int) -> None:
         """Commit the schema's keys of a DDL's transaction."""

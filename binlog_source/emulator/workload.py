@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark_tidb_binlog.binlog_source.emulator.commit_faults import Faults
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.emulator.tablestore import Handle
 from pyspark_tidb_binlog.binlog_source.emulator.txn import Txn
@@ -91,18 +90,6 @@ class WorkloadConfig:
     """Transactions between two DDLs; 0 = no DDL after the first tables."""
     probe_interval: float = 0.1
     """Seconds between two probe rows; 0 = none."""
-    lost_commits: float = 0.0
-    """Share of the Commits whose record is never sent (``commit_faults.py``)."""
-    late_commits: float = 0.0
-    """Share of the Commits whose record is sent late."""
-    late_by: float = 1.0
-    """Delay of a late Commit, in seconds."""
-    duplicates: float = 0.0
-    """Share of the Prewrites that are also written to a second Pump."""
-
-    def faults(self) -> Faults:
-        """The faults to inject between upstream and Pumps."""
-        return Faults(self.seed, self.lost_commits, self.late_commits, self.late_by, self.duplicates)
 
 
 def create_tables(upstream: Upstream) -> tuple[str, ...]:

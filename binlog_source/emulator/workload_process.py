@@ -93,7 +93,7 @@ class Host:
         self._registry = registry = RegistryClient(self.service.url)
         settings = PumpClientSettings(self._config.write_timeout, gather=self._config.gather)
         self._client = client = PumpClient.from_registry(registry, settings)
-        self._upstream = upstream = Upstream(client, oracle=self._oracle, faults=self._config.faults())
+        self._upstream = upstream = Upstream(client, oracle=self._oracle)
         tables = create_tables(upstream)
         self._first_ddls = len(upstream.jobs())
         self._sessions = [WorkloadSession(upstream, number, self._config, tables) for number in range(self._config.sessions)]
@@ -248,10 +248,10 @@ class Status:
 class WorkloadProcess(ServerProcess):
     """``python -m pyspark_tidb_binlog.binlog_source.emulator.workload_process``, and its commands."""
 
-    def __init__(self, data_dir: Path, cluster_id: int, config: WorkloadConfig, addr: str = "127.0.0.1:0") -> None:
-        """Does not start the process; ``start`` (or ``with``) does. ``addr``: where it serves."""
+    def __init__(self, data_dir: Path, cluster_id: int, config: WorkloadConfig, addr: str = "127.0.0.1:0", module: str = __name__) -> None:
+        """Does not start the process; ``start`` (or ``with``) does. ``addr``: where it serves; ``module``: another one that takes the same flags."""
         flags = [f"--{field.name.replace('_', '-')}={getattr(config, field.name)}" for field in dataclasses.fields(config)]
-        command = [sys.executable, "-m", __name__, f"--data-dir={data_dir}", f"--cluster-id={cluster_id}", f"--addr={addr}", *flags]
+        command = [sys.executable, "-m", module, f"--data-dir={data_dir}", f"--cluster-id={cluster_id}", f"--addr={addr}", *flags]
         super().__init__("workload", command)
 
     @property

@@ -37,7 +37,6 @@ class FileReport:
     max_ts: int = 0
 
     def __str__(self) -> str:
-        """One line."""
         counts = ", ".join(f"{self.kinds[kind]:,} {kind.name.capitalize()}" for kind in RecordKind if self.kinds[kind])
         ended = f"finished, max ts {self.footer_ts}" if self.footer_ts is not None else "not finished"
         damage = f", {self.skipped:,} BYTES DAMAGED OR TORN" if self.skipped else ""

@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.metrics_push import push_regularl
 from pyspark_tidb_binlog.binlog_source.cluster.own_cluster import own_cluster
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask
+from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import require_pump
 from pyspark_tidb_binlog.binlog_source.cluster.registration import Registration
 from pyspark_tidb_binlog.binlog_source.cluster.registries import tidb_status_ports
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
@@ -33,17 +34,15 @@ from pyspark_tidb_binlog.binlog_source.pump.metrics import PumpMetrics, StoreFig
 from pyspark_tidb_binlog.binlog_source.pump.notify import notify
 from pyspark_tidb_binlog.binlog_source.pump.orphans import OrphanResolver
 from pyspark_tidb_binlog.binlog_source.pump.periodic import Collector, FakeBinlogs, own_clock
-from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
-from pyspark_tidb_binlog.binlog_source.pump.space import LOOK_EVERY, Space
+from pyspark_tidb_binlog.binlog_source.pump.service import LOOK_EVERY, PumpService, Space
 from pyspark_tidb_binlog.binlog_source.pump.status import PumpControls, StatusPages
 from pyspark_tidb_binlog.binlog_source.pump.storage.env import RealFileSystem
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
-from pyspark_tidb_binlog.binlog_source.pump.twin import require_no_twin
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.conf.model import PumpConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration, size_of
-from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable, ReplicationError
+from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
@@ -361,3 +360,28 @@ def _figures(store: Store, space: Space) -> StoreFigures:
         store.chaser.counts,
         store.chaser.last_catch_up,
     )
+
+
+def require_no_twin(known: Iterable[NodeStatus], node_id: str, address: str, tls: TlsSettings | None) -> None:
+    """Refuse to serve at ``address`` as ``node_id`` if a Pump with that id is registered at another address, and answers there: on a copy of its machine.
+
+    Two Pumps with one id overwrite each other's entry in the registry, and readers jump between two logs. After a crash nobody answers at the
+    registered address; at the former address of a Pump that has moved, a Pump with another id may answer.
+
+    Raises:
+        NotUsableYet: there is such a Pump; it may be about to end.
+    """
+    for status in known:
+        if status.node_id == node_id and status.host != address and _answers_as(node_id, status.host, tls):
+            raise NotUsableYet(
+                f"Pump {node_id} already runs at {status.host}, and this Pump at {address} has the same node id. The machine or its data-dir may be a copy. "
+                f"Give a new Pump an empty data-dir and its own node-id. If this Pump replaces the other Pump, stop the Pump at {status.host} first"
+            )
+
+
+def _answers_as(node_id: str, address: str, tls: TlsSettings | None) -> bool:
+    try:
+        require_pump(node_id, address, tls)
+    except PumpUnavailable:
+        return False
+    return True

@@ -23,9 +23,7 @@ from types import TracebackType
 from google.protobuf.message import DecodeError
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, Listing, NodeStatus, Registry
-from pyspark_tidb_binlog.binlog_source.pump_client.clock import WallClock
-from pyspark_tidb_binlog.binlog_source.pump_client.connection import failure_of
-from pyspark_tidb_binlog.binlog_source.pump_client.protocol import Sent, ignore_sent
+from pyspark_tidb_binlog.binlog_source.pump_client.clock import Clock
 from pyspark_tidb_binlog.binlog_source.pump_client.pump_set import Dependencies, PumpHandle, PumpSet
 from pyspark_tidb_binlog.binlog_source.pump_client.retry import AfterFailure, after_failed_prewrite
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
@@ -46,7 +44,6 @@ class _Attempts:
 
     start_ts: int
     payload: bytes
-    sent: Sent
     begun: float
     retries: int = 0
     first: str = ""
@@ -67,7 +64,7 @@ class PumpClient:
         self._counters = Counters()
         self._dependencies = dependencies or Dependencies(
             connect=lambda address: PumpWriter(address, cluster_id, settings.write_timeout, tls=settings.tls),
-            clock=WallClock(),
+            clock=Clock(),
             chance=random.Random(),
         )
         self._clock = self._dependencies.clock
@@ -126,12 +123,12 @@ class PumpClient:
         if handle is not None:
             handle.outcome_queue.put(binlog.start_ts, payload).over.wait()
 
-    def prewrite(self, start_ts: int, payload: bytes, sent: Sent = ignore_sent) -> None:
+    def prewrite(self, start_ts: int, payload: bytes) -> None:
         """Write a Prewrite to the next Pump, or to any other that accepts it.
 
         ``PumpUnavailable`` when none does, after trying for ``write_timeout`` seconds; at once as a ``WriteFailed`` when it is too large.
         """
-        attempts = _Attempts(start_ts, payload, sent, self._clock.now())
+        attempts = _Attempts(start_ts, payload, self._clock.now())
         handle: PumpHandle | None = None
         try:
             handle = self._try_in_turn(attempts) or self._try_everyone(attempts)
@@ -146,12 +143,6 @@ class PumpClient:
         handle = self._handed_over(start_ts)
         if handle is not None:
             handle.outcome_queue.put(start_ts, payload)
-
-    def duplicate(self, start_ts: int, payload: bytes) -> bool:
-        """Write a Prewrite that one Pump has to another available Pump, too. Returns whether a Pump accepted it. The first gets the outcome."""
-        first = self._pump_set.pump_of(start_ts)
-        others = [handle for handle in self._pump_set.available() if handle is not first]
-        return any(failure_of(handle.connection, payload) is None for handle in others)
 
     def forget(self, start_ts: int) -> None:
         """No outcome of this transaction will follow."""
@@ -183,11 +174,9 @@ class PumpClient:
             thread.join()
 
     def __enter__(self) -> "PumpClient":
-        """The client itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close it."""
         self.close()
 
     def _try_in_turn(self, attempts: _Attempts) -> PumpHandle | None:
@@ -195,7 +184,7 @@ class PumpClient:
         while (handle := self._pump_set.choose(attempts.start_ts, attempts.retries)) is not None:
             attempts.first = attempts.first or handle.connection.node_id
             try:
-                handle.prewrite_writer.write(attempts.payload, partial(attempts.sent, handle.connection.node_id))
+                handle.prewrite_writer.write(attempts.payload)
                 return handle
             except WriteFailed as failure:
                 attempts.failure = failure
@@ -223,7 +212,7 @@ class PumpClient:
         for handle in self._pump_set.online():
             handle.connection.reset()
             try:
-                handle.connection.write([attempts.payload], partial(attempts.sent, handle.connection.node_id))
+                handle.connection.write([attempts.payload])
             except WriteFailed as failure:
                 attempts.failure = failure
                 continue

@@ -5,36 +5,22 @@ Promises: thread-safe; after ``close`` every wait returns at once.
 
 import threading
 import time
-from typing import Protocol
 
 
-class Clock(Protocol):
-    """A monotonic clock in seconds, from an arbitrary origin."""
-
-    def now(self) -> float:
-        """The current time."""
-
-    def wait(self, seconds: float) -> bool:
-        """Wait; True when the clock is closed: the caller should end."""
-
-    def close(self) -> None:
-        """End every wait, now and later."""
-
-
-class WallClock:
-    """The machine's monotonic clock."""
+class Clock:
+    """The machine's monotonic clock, in seconds from an arbitrary origin."""
 
     def __init__(self) -> None:
         self._closed = threading.Event()
 
     def now(self) -> float:
-        """See ``Clock``."""
+        """The current time."""
         return time.monotonic()
 
     def wait(self, seconds: float) -> bool:
-        """See ``Clock``."""
+        """Wait; True when the clock is closed: the caller should end."""
         return self._closed.wait(seconds)
 
     def close(self) -> None:
-        """See ``Clock``."""
+        """End every wait, now and later."""
         self._closed.set()

@@ -1,4 +1,4 @@
-"""The connection to one Pump: opened by the first write, reopened after a reset, a lost connection or a change of the Pump's address.
+"""The connection to one Pump, and the Prewrites over it (``PrewriteWriter``). It is opened by the first write, reopened after a reset, a lost connection or a change of the Pump's address.
 
 Promises: thread-safe. A reset does not end calls under way: the old connection closes when its last call has ended. Every call counts as a
 success or failure of its Pump. After ``close`` a write raises ``WriteFailed`` with code ``CANCELLED``.
@@ -8,31 +8,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
+from pyspark_tidb_binlog.binlog_source.pump_client.clock import Clock
 from pyspark_tidb_binlog.binlog_source.pump_client.retry import ANSWERED, DISCONNECTED, too_large
-from pyspark_tidb_binlog.binlog_source.pump_client.writer import Pending, WriteFailed
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter, WriteFailed
 
-
-class Transport(Protocol):
-    """Calls to one address; ``PumpWriter`` is the real one."""
-
-    def start(self, payload: bytes) -> Pending:
-        """Send one binlog."""
-
-    def start_many(self, payloads: Sequence[bytes]) -> Pending:
-        """Send binlogs to be stored in this order."""
-
-    def close(self) -> None:
-        """Close the connection."""
-
-
-Connect = Callable[[str], Transport]
-"""Creates the transport to an address; must not block."""
-
-
-def ignore_sent() -> None:
-    """Ignore that a call was sent."""
+Connect = Callable[[str], PumpWriter]
+"""Creates the writer to an address; must not block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +27,7 @@ class CallCounters:
 
 @dataclass(slots=True)
 class _Opened:
-    transport: Transport
+    writer: PumpWriter
     address: str
     users: int = 0
     dropped: bool = False
@@ -72,11 +54,12 @@ class PumpConnection:
         """Send the next calls to the address that the Pump has registered."""
         self._address = address
 
-    def write(self, payloads: Sequence[bytes], sent: Callable[[], None] = ignore_sent) -> None:
-        """Write binlogs in one call and wait; ``WriteFailed`` when it failed. ``sent`` is called between sending and the answer."""
+    def write(self, payloads: Sequence[bytes]) -> None:
+        """Write binlogs in one call and wait; ``WriteFailed`` when it failed."""
         with self._borrowed() as opened:
             try:
-                _call(opened.transport, payloads, sent)
+                call = opened.writer.start(payloads[0]) if len(payloads) == 1 else opened.writer.start_many(payloads)
+                call.result()
             except WriteFailed as failure:
                 self._note(opened, failure)
                 raise
@@ -92,7 +75,7 @@ class PumpConnection:
         with self._lock:
             self._closed = True
             if self._opened is not None:
-                self._opened.transport.close()
+                self._opened.writer.close()
                 self._opened = None
 
     def _note(self, opened: _Opened, failure: WriteFailed) -> None:
@@ -114,7 +97,7 @@ class PumpConnection:
             with self._lock:
                 opened.users -= 1
                 if opened.dropped and not opened.users:
-                    opened.transport.close()
+                    opened.writer.close()
 
     def _open(self) -> _Opened:
         if self._closed:
@@ -129,23 +112,17 @@ class PumpConnection:
         if self._opened is not None:
             self._opened.dropped = True
             if not self._opened.users:
-                self._opened.transport.close()
+                self._opened.writer.close()
             self._opened = None
 
 
-def _call(transport: Transport, payloads: Sequence[bytes], sent: Callable[[], None]) -> None:
-    call = transport.start(payloads[0]) if len(payloads) == 1 else transport.start_many(payloads)
-    sent()
-    call.result()
-
-
-def write_group(connection: PumpConnection, payloads: Sequence[bytes], sent: Callable[[], None] = ignore_sent) -> list[WriteFailed | None]:
+def write_group(connection: PumpConnection, payloads: Sequence[bytes]) -> list[WriteFailed | None]:
     """Write binlogs of several callers in one call. Returns the failure of each, None if it was written.
 
     If the group as a whole is too large, the binlogs are written one by one: each may be small enough.
     """
     try:
-        connection.write(payloads, sent)
+        connection.write(payloads)
     except WriteFailed as failure:
         if len(payloads) > 1 and too_large(failure):
             return [failure_of(connection, payload) for payload in payloads]
@@ -160,3 +137,55 @@ def failure_of(connection: PumpConnection, payload: bytes) -> WriteFailed | None
     except WriteFailed as failure:
         return failure
     return None
+
+
+class _Group:
+    """Prewrites that are sent in one call."""
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+        self.failures: list[WriteFailed | None] = []
+        self.over = threading.Event()
+
+
+class PrewriteWriter:
+    """Writes Prewrites to one Pump. With ``gather`` above 0, the first caller of a group waits for others, then writes for all of them.
+
+    Thread-safe. Every caller gets the result of its own Prewrite. No Prewrite is lost or written twice.
+    """
+
+    def __init__(self, connection: PumpConnection, clock: Clock, gather: float) -> None:
+        """``gather``: seconds to wait for a group; 0 = no groups."""
+        self._connection = connection
+        self._clock = clock
+        self._gather = gather
+        self._lock = threading.Lock()
+        self._group = _Group()
+
+    def write(self, payload: bytes) -> None:
+        """Return when it is durable; ``WriteFailed`` when it is not."""
+        if not self._gather:
+            self._connection.write([payload])
+            return
+        with self._lock:
+            group = self._group
+            place = len(group.payloads)
+            group.payloads.append(payload)
+        if place == 0:
+            self._lead(group)
+        group.over.wait()
+        failure = group.failures[place]
+        if failure is not None:
+            # one exception per caller: a shared one would collect the tracebacks of all threads
+            raise WriteFailed(str(failure), failure.code, failure.text) from failure
+
+    def _lead(self, group: _Group) -> None:
+        self._clock.wait(self._gather)
+        with self._lock:
+            self._group = _Group()
+        try:
+            group.failures = write_group(self._connection, group.payloads)
+        finally:
+            # whatever failed, the other callers must not wait for ever
+            group.failures = group.failures or [WriteFailed("the group was not written", "CANCELLED")] * len(group.payloads)
+            group.over.set()

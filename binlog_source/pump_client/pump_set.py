@@ -13,9 +13,8 @@ from functools import partial
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
 from pyspark_tidb_binlog.binlog_source.pump_client.availability import KnownPumps
 from pyspark_tidb_binlog.binlog_source.pump_client.clock import Clock
-from pyspark_tidb_binlog.binlog_source.pump_client.connection import CallCounters, Connect, PumpConnection
+from pyspark_tidb_binlog.binlog_source.pump_client.connection import CallCounters, Connect, PrewriteWriter, PumpConnection
 from pyspark_tidb_binlog.binlog_source.pump_client.outcome_queue import OutcomeQueue
-from pyspark_tidb_binlog.binlog_source.pump_client.prewrites import PrewriteWriter
 from pyspark_tidb_binlog.binlog_source.pump_client.selection import STRATEGIES, Selector, Sticky, matches
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
 from pyspark_tidb_binlog.binlog_source.pump_client.stats import Counters

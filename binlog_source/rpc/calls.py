@@ -23,11 +23,9 @@ class Loop(Protocol):
 
     def call(self, act: Callable[..., None], *arguments: object) -> None:
         """Have ``act`` called on the loop's thread."""
-        ...
 
     def now(self) -> float:
         """The loop's clock."""
-        ...
 
 
 class AnswerWriter(Protocol):
@@ -35,11 +33,9 @@ class AnswerWriter(Protocol):
 
     def answer(self, stream_id: int, message: bytes) -> None:
         """Answer with a message."""
-        ...
 
     def refuse(self, stream_id: int, status: int, text: str) -> None:
         """Answer with an error."""
-        ...
 
 
 class CallPeer(Protocol):
@@ -50,32 +46,25 @@ class CallPeer(Protocol):
     @property
     def server(self) -> Loop:
         """Where it is served."""
-        ...
 
     @property
     def connection(self) -> AnswerWriter | None:
         """None once the client has disconnected."""
-        ...
 
     def flush(self) -> None:
         """Send what the connection has to say."""
-        ...
 
     def stream_start(self, stream_id: int, metadata: Fields) -> None:
         """Send a stream's metadata."""
-        ...
 
     def stream_send(self, call: "StreamCall", data: bytes) -> None:
         """Send more of a stream."""
-        ...
 
     def stream_finish(self, stream_id: int, status: int, text: str) -> None:
         """End a stream."""
-        ...
 
     def stream_end(self, stream_id: int, text: str) -> None:
         """End a stream and drop what is not sent."""
-        ...
 
 
 class PendingCall:

@@ -40,15 +40,12 @@ class CallOwner(Protocol):
 
     def push(self, call: "ClientCall") -> None:
         """There is more to send."""
-        ...
 
     def open_window(self, call: "ClientCall") -> None:
         """Messages were taken after the server had to wait."""
-        ...
 
     def give_up(self, call: "ClientCall") -> None:
         """The caller wants no more of it."""
-        ...
 
 
 class MessageCutter:

@@ -27,7 +27,6 @@ Frames of a call that was abandoned here are ignored. The memory of one connecti
 
 from collections.abc import Callable
 
-from pyspark_tidb_binlog.binlog_source.rpc.allowance import Allowance
 from pyspark_tidb_binlog.binlog_source.rpc.budget import Budget
 from pyspark_tidb_binlog.binlog_source.rpc.fields import trailers_fault
 from pyspark_tidb_binlog.binlog_source.rpc.frames import (
@@ -82,6 +81,31 @@ from pyspark_tidb_binlog.binlog_source.rpc.stream_states import (
     StreamStates,
 )
 from pyspark_tidb_binlog.binlog_source.rpc.unfinished_request import FIRST_WINDOW, UnfinishedRequest
+
+CALM = 8192
+"""Maximum allowance."""
+CALM_RATE = 256
+"""Its refill per second."""
+
+
+class Allowance:
+    """An allowance (a token bucket) of frames without request data, refilled by time and by what the server sends (RFC 9113, section 10.5)."""
+
+    __slots__ = ("_at", "_earned", "_left")
+
+    def __init__(self) -> None:
+        self._left = float(CALM)
+        self._at = 0.0
+        self._earned = 0
+
+    def spend(self, cost: int, now: float, earned: int) -> bool:
+        """Spend ``cost``; whether the allowance sufficed. ``earned``: what the server's sending has refilled in total so far."""
+        self._left -= cost
+        if self._left < 0:
+            self._left = min(CALM, self._left + max((now - self._at) * CALM_RATE + earned - self._earned, 0.0))
+            self._at, self._earned = now, earned
+        return self._left >= 0
+
 
 MAX_FRAME = 1 << 16
 _MAX_CONTINUATIONS = 32

@@ -40,7 +40,6 @@ class HttpServer(Protocol):
 
     def run_http(self, request: http1.HttpRequest, answered: Callable[[http1.HttpRequest, http1.HttpResponse], None]) -> None:
         """Answer a request; ``answered`` is called on the loop's thread."""
-        ...
 
 
 class HttpPeer:

@@ -59,23 +59,18 @@ class PeerServer(Loop, HttpServer, Protocol):
 
     def joined(self, peer: "Peer", descriptor: int) -> None:
         """A connection was made."""
-        ...
 
     def left(self, peer: "Peer") -> None:
         """A connection was lost."""
-        ...
 
     def relieve_memory(self) -> None:
         """Bytes of unfinished requests have come."""
-        ...
 
     def run_stream(self, handler: StreamHandler, call: StreamCall) -> None:
         """Answer a call from a thread of its own."""
-        ...
 
     def later(self, seconds: float, act: Callable[[], None]) -> asyncio.TimerHandle:
         """Have ``act`` called after a while."""
-        ...
 
 
 class Peer(asyncio.Protocol):

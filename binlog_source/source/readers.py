@@ -35,9 +35,8 @@ from pyspark_tidb_binlog.binlog_source.source.options import source_of, stream_o
 from pyspark_tidb_binlog.binlog_source.source.outage import Outage
 from pyspark_tidb_binlog.binlog_source.source.partition import BinlogPartition, sorted_partitions, span_of, stream_partitions
 from pyspark_tidb_binlog.binlog_source.source.partition_rows import rows_of
-from pyspark_tidb_binlog.binlog_source.source.received_steps import ReceivedSteps
 from pyspark_tidb_binlog.binlog_source.source.stream_end import StreamEnd, away_text
-from pyspark_tidb_binlog.binlog_source.source.stream_report import outage_report, report
+from pyspark_tidb_binlog.binlog_source.source.stream_report import ReceivedSteps, outage_report, report
 from pyspark_tidb_binlog.binlog_source.source.tails import Tails
 from pyspark_tidb_binlog.binlog_source.source.waker import PumpWaker, waker_of
 from pyspark_tidb_binlog.conf import failpoints

@@ -37,8 +37,7 @@ from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED
 from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest
 from pyspark_tidb_binlog.jobs.entry.local_paths import local_path
 from pyspark_tidb_binlog.jobs.entry.versions import java_of, require_java, require_spark
-from pyspark_tidb_binlog.jobs.stream.alarm_facts import facts_of
-from pyspark_tidb_binlog.jobs.stream.report import age_of, plain
+from pyspark_tidb_binlog.jobs.stream.report import age_of, facts_of, plain
 from pyspark_tidb_binlog.jobs.stream.targets import words_for
 from pyspark_tidb_binlog.schemas.alarms import Check, Disk, Facts, PumpFacts, by_check
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError

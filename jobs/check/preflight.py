@@ -31,25 +31,24 @@ from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import not_empty
 from pyspark_tidb_binlog.sinks.engine.choice import decided
-from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, on_target
+from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, writable
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_outcomes, load_refused
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_form import Outcomes
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_frozen, load_outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, begun, foreseen
-from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import Outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded_keys
-from pyspark_tidb_binlog.sinks.mysql.inventory import Inventory, inventory_of
 from pyspark_tidb_binlog.sinks.mysql.moved_record import move_of
 from pyspark_tidb_binlog.sinks.mysql.own_tables import MADE, faults
 from pyspark_tidb_binlog.sinks.mysql.recorded_jobs import applied_at
 from pyspark_tidb_binlog.sinks.mysql.rights import Granted, WantedRights, may_write_read_only, missing_rights, read_grants, statements
 from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
-from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
+from pyspark_tidb_binlog.sinks.mysql.structure import Inventory, inventory_of, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import holds_rows, other_words
 from pyspark_tidb_binlog.sinks.mysql.target_keys import needed_key, own_keys
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
@@ -175,7 +174,7 @@ class _Stand:
 
     progress: TargetProgress
     applied: AppliedJobs
-    refused: RefusedJobs
+    frozen: FrozenTables
     tables: tuple[TableAt, ...]
     """The replicated tables, as the target should have them."""
     outcomes: Outcomes
@@ -235,7 +234,7 @@ class TargetCheck:
         config = with_collations(self._config).apply
         yield from self._tables(stand, there, config)
         yield from self._databases(stand, there, history)
-        waiting = WaitingDdls(stand.progress.commit_ts, history, stand.applied, stand.refused, stand.outcomes)
+        waiting = WaitingDdls(stand.progress.commit_ts, history, stand.applied, stand.frozen, stand.outcomes)
         if not config.sync_ddl:
             yield from self._not_synced(waiting)
             return
@@ -256,7 +255,7 @@ class TargetCheck:
     def _stand(self, history: SchemaHistory) -> _Stand:
         apply, session = self._config.apply, self._session
         cluster_id, known, remarks = self._record()
-        refused: RefusedJobs = frozenset()
+        frozen: FrozenTables = NONE_FROZEN
         outcomes: Outcomes = {}
         version = known.schema_version
         if not known.known:
@@ -266,18 +265,19 @@ class TargetCheck:
         applied = AppliedJobs(version or history.version_at(known.commit_ts))
         with _unless_absent():
             applied = applied_at(session, apply, cluster_id, (known.commit_ts, applied.version), history)
-            refused = load_refused(session, apply, cluster_id)
+            frozen = load_frozen(session, apply, cluster_id)
             outcomes = load_outcomes(session, apply.checkpoint_schema, cluster_id)
         applied = applied if known.known else applied.covering(known.commit_ts, history)
         with _unless_absent():
-            waiting = WaitingDdls(known.commit_ts, history, applied, refused)
+            waiting = WaitingDdls(known.commit_ts, history, applied, frozen)
             for job, remark in begun(session, waiting, apply, cluster_id) if apply.sync_ddl else ():
                 applied, outcomes = applied.with_early(job), {**outcomes, job.id: "found"}
                 remarks.append(remark)
         live = (applied.table(table_id, history) for table_id in sorted(history.tracks))
         kept = (table for table in live if table is not None and self._selection.keeps(table))
-        tables = tuple(t for table in kept if (t := on_target(history, refused, table, table.version)) is not None)
-        return _Stand(known, applied, refused, tables, outcomes, tuple(remarks))
+        found = (writable(table, frozen[table.table_id]) if table.table_id in frozen else table for table in kept)
+        tables = tuple(table for table in found if isinstance(table, TableAt))
+        return _Stand(known, applied, frozen, tables, outcomes, tuple(remarks))
 
     def _record(self) -> tuple[int, TargetProgress, list[Remark]]:
         """The cluster that the target is of, its checkpoint, and the remarks about where that is."""
@@ -372,7 +372,7 @@ class TargetCheck:
                 yield note(name, what, "drop the trigger at the target, unless you want this")
             if not table.info.unique_keys():
                 keyless.append(name)
-            elif not gone and (statement := needed_key(table.info, at, name)):
+            elif not gone and not table.frozen and (statement := needed_key(table.info, at, name)):
                 yield hinders(
                     name, "lacks at the target the unique key that identifies its rows upstream: its rows stop the stream", statement
                 )

@@ -1,12 +1,24 @@
-"""Reads the findings that a Drainer has recorded in its Delta table, without Spark."""
+"""Reads the findings that a Drainer has recorded in its Delta table, without Spark: ``ctl`` starts no JVM.
 
-from collections.abc import Sequence
+The table's log names its Parquet files, and Arrow reads them (``read_table``).
+
+Promises: a table is read as of one version of its log, also while it is written to or compacted. If a vacuum removes a file meanwhile, the read
+starts again from the log. A reader feature that this reader does not know (such as deletion vectors) is an error, never a
+wrong result.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.entry.local_paths import local_path
 from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet
-from pyspark_tidb_binlog.sinks.delta.plain_read import read_table
 
 _COLUMNS = ("kind", "table", "commit_ts", "key", "wanted", "found", "words", "recorded_at")
 
@@ -29,3 +41,63 @@ def recorded_findings(config: DrainerConfig) -> Sequence[dict[str, Any]]:
         )
     rows: Sequence[dict[str, Any]] = [] if table is None else table.to_pylist()
     return rows
+
+
+_ATTEMPTS = 3
+_READER_VERSION = 1
+
+
+def read_table(directory: Path, columns: Sequence[str]) -> pa.Table | None:
+    """These columns of all rows, in no order; None if there is no table.
+
+    Raises:
+        ConfigError: the table needs a reader that knows more, or changes faster than it can be read.
+    """
+    if not (directory / "_delta_log").is_dir():
+        return None
+    for _ in range(_ATTEMPTS):
+        try:
+            tables = [parquet.read_table(directory / name, columns=list(columns)) for name in sorted(_files(directory))]
+        except FileNotFoundError:
+            continue
+        return pa.concat_tables(tables) if tables else None
+    raise ConfigError(f"the Delta table {directory} changes faster than this program reads it; try again")
+
+
+def _files(directory: Path) -> set[str]:
+    """The data files of the newest version."""
+    found: set[str] = set()
+    for action in _actions(directory / "_delta_log"):
+        if protocol := action.get("protocol"):
+            _require_readable(directory, protocol)
+        if added := action.get("add"):
+            if added.get("deletionVector"):
+                raise ConfigError(f"the Delta table {directory} has deletion vectors, which this program does not read. Read it with Spark")
+            found.add(unquote(added["path"]))
+        if removed := action.get("remove"):
+            found.discard(unquote(removed["path"]))
+    return found
+
+
+def _require_readable(directory: Path, protocol: dict[str, Any]) -> None:
+    if protocol.get("minReaderVersion", 0) > _READER_VERSION:
+        raise ConfigError(f"the Delta table {directory} needs a reader of version {protocol['minReaderVersion']}. Read it with Spark")
+
+
+def _actions(log: Path) -> Iterator[dict[str, Any]]:
+    """All actions in order: those of the last checkpoint of the log, then those of the commits after it."""
+    last = log / "_last_checkpoint"
+    version = -1
+    if last.exists():
+        pointer = json.loads(last.read_text())
+        version = int(pointer["version"])
+        if pointer.get("parts"):
+            names = [f"{version:020d}.checkpoint.{part:010d}.{pointer['parts']:010d}.parquet" for part in range(1, pointer["parts"] + 1)]
+        else:
+            names = [f"{version:020d}.checkpoint.parquet"]
+        for name in names:
+            yield from parquet.read_table(log / name, columns=["protocol", "add"]).to_pylist()
+    for commit in sorted(log.glob("*.json")):
+        if commit.stem.isdigit() and int(commit.stem) > version:
+            for text in commit.read_text("utf-8").splitlines():
+                yield json.loads(text)

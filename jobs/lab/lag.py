@@ -65,12 +65,10 @@ class ProbeWatch(ABC):
         """(largest id visible, monotonic nanoseconds), only where the id grew."""
 
     def __enter__(self) -> Self:
-        """Start watching."""
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Stop watching."""
         self._stop.set()
         self._thread.join()
 

@@ -143,11 +143,9 @@ class PrivateMariaDB:
         )
 
     def __enter__(self) -> Self:
-        """Start."""
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Stop."""
         self.stop()
 
     def _make_places(self) -> None:

@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pyspark_tidb_binlog.conf.version import VERSION
-from pyspark_tidb_binlog.jobs.stream.alarm_facts import facts_of
 from pyspark_tidb_binlog.jobs.stream.page_history import PageHistory
-from pyspark_tidb_binlog.jobs.stream.report import Progress, one_ddl
+from pyspark_tidb_binlog.jobs.stream.report import Progress, facts_of, one_ddl
 from pyspark_tidb_binlog.schemas.alarms import raised
 from pyspark_tidb_binlog.schemas.events import Delivery, physical_ms
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words

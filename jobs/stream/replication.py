@@ -522,7 +522,7 @@ class Replication:
 
     def _stand(self) -> StreamStand:
         """Where the stream is now."""
-        return StreamStand(self._sink.commit_ts, self._applier.version, self._feed.snapshot(), self._applier.refused)
+        return StreamStand(self._sink.commit_ts, self._applier.version, self._feed.snapshot(), self._applier.frozen)
 
     def _reload(self, names: str) -> None:
         """Have tables of a lake loaded again (``TableLoader.named``)."""

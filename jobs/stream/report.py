@@ -1,4 +1,4 @@
-"""The progress of a stream (``Progress``): as a line, as JSON, and as a summary at the end. Pure.
+"""The progress of a stream (``Progress``): as a line, as JSON, and as a summary at the end, and for the alarms. Pure.
 
 ``reporter.py`` prints the progress while a job runs; ``panel.py`` draws it. ``GET /progress`` and ``--progress json`` show every field of ``Progress``
 under its name. Names are stable; a later version may add fields.
@@ -13,6 +13,7 @@ from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
 from pyspark_tidb_binlog.conf.units import duration_in_words
+from pyspark_tidb_binlog.schemas.alarms import ONLINE, Facts, PumpFacts
 from pyspark_tidb_binlog.schemas.events import as_time, physical_ms
 from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
 
@@ -84,7 +85,6 @@ class Progress:
     """Since when no batch was applied. Idle Pumps promise something every few seconds, so it is small while nothing is held back."""
 
     def __str__(self) -> str:
-        """One line."""
         return render_line(self)
 
 
@@ -200,3 +200,31 @@ def render_summary(progress: Progress, seconds: float) -> str:
         lines.append(f"{progress.findings:,} findings (Delta table `findings`), the newest:")
         lines.extend(f"  - {plain(text)}" for text in progress.newest_findings)
     return "\n".join(lines)
+
+
+_BETWEEN = ("", "source", "pair")
+"""``held_stage`` between two batches."""
+
+
+def facts_of(progress: Progress) -> Facts:
+    """The facts of a Drainer that answers. Others, such as rights and disks, are not in its progress."""
+    begun = progress.resolved_ts > 0 and not progress.bootstrap
+    asked = progress.state == ONLINE and progress.held_stage in _BETWEEN
+    return Facts(
+        drainer="",
+        state=progress.state,
+        copying=progress.bootstrap,
+        lag_seconds=progress.lag_seconds if begun else None,
+        still_seconds=progress.still_seconds,
+        holding=progress.holding,
+        waiting=progress.stalled,
+        unrecorded=progress.unrecorded,
+        pumps=tuple(_pump(seen, asked=asked) for seen in progress.pumps) or None,
+        findings=progress.findings,
+        newest_finding=progress.newest_findings[-1] if progress.newest_findings else "",
+    )
+
+
+def _pump(seen: SeenPump, *, asked: bool) -> PumpFacts:
+    """``asked``: whether the source reports its Pumps now. A paused one does not, and while a batch is applied, what they have is that of its beginning."""
+    return PumpFacts(seen.name, seen.state, seen.trouble, seen.lag_seconds if seen.read_upto and asked else None)

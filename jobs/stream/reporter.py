@@ -241,7 +241,6 @@ class Reporter:
         return last
 
     def __enter__(self) -> Self:
-        """Begin to show."""
         self._started = time.monotonic()
         if self._form in (ProgressForm.PANEL, ProgressForm.LINE):
             for name in ("stdout", "stderr"):

@@ -39,7 +39,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap, SchemaMoves
 from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyRecord, CopyState
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
-from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, shape_of
+from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
@@ -65,7 +65,7 @@ class StreamStand:
     commit_ts: int
     version: int
     history: SchemaHistory
-    refused: RefusedJobs
+    frozen: FrozenTables
 
 
 class TableLoader:
@@ -203,7 +203,7 @@ class TableLoader:
 
     def of_first_lake(self, history: SchemaHistory, version: int) -> Sequence[Job]:
         """The tables of a lake that begins at a schema version, to be loaded."""
-        return self.requested(StreamStand(0, version, history, frozenset())) if self._request.everything else ()
+        return self.requested(StreamStand(0, version, history, {})) if self._request.everything else ()
 
     def requested(self, stand: StreamStand) -> Sequence[Job]:
         """The tables that this start is to load into the lake.
@@ -413,12 +413,8 @@ class TableLoader:
     @staticmethod
     def _require_thawed(stand: StreamStand, tables: Iterable[TableAt]) -> None:
         for table in tables:
-            shape = shape_of(stand.history, stand.refused, table.table_id, stand.version)
-            if shape is not None:
-                raise BootstrapRefused(
-                    f"{table.schema}.{table.name} is frozen at the target since DDL job {shape.since.id} was refused there. Execute that DDL at the target by hand, set "
-                    "its row in spark_ddl to done, and start again"
-                )
+            if (at := stand.frozen.get(table.table_id)) is not None:
+                raise BootstrapRefused(f"{table.schema}.{table.name} cannot be copied: {at.words}. Then start again")
 
     # Both.
 

@@ -242,7 +242,6 @@ def _names(width: int, ends: bytes, names: bytes) -> tuple[str, ...]:
 
 
 def _cells(group: _AlikeRows, column: ColumnInfo, invalid_dates: InvalidDates) -> pa.Array:
-    """One column of a group."""
     wanted, found = type_of(column), group.field(column.name)
     is_json = kind_of(column) is CellKind.JSON
     if found is None:

@@ -59,7 +59,7 @@ def rows_as_variants(columns: Sequence[VariantColumn], count: int, *, json_nulls
         return no_rows(0)
     sparse = [c for c in columns if json_nulls and c.is_json and c.cells.values.null_count]
     if sparse:
-        return _by_fields(columns, sparse, count)
+        return _by_fields(columns, sparse)
     ids = {column.name: place for place, column in enumerate(columns)}
     names: list[dict[str, int]] | None = None
     if any(column.is_json for column in columns):
@@ -74,7 +74,7 @@ def rows_as_variants(columns: Sequence[VariantColumn], count: int, *, json_nulls
     return pa.StructArray.from_arrays([values, metadata], fields=list(VARIANT))
 
 
-def _by_fields(columns: Sequence[VariantColumn], sparse: Sequence[VariantColumn], count: int) -> pa.StructArray:
+def _by_fields(columns: Sequence[VariantColumn], sparse: Sequence[VariantColumn]) -> pa.StructArray:
     """The rows that have the same fields together; ``sparse``: the columns whose NULLs are left out."""
     there = np.stack([c.cells.values.is_valid().to_numpy(zero_copy_only=False) for c in sparse])
     kinds, kind = np.unique(there, axis=1, return_inverse=True)

@@ -203,7 +203,6 @@ class _Chunk:
 
 
 def _zeros(numbers: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which of them are 0."""
     found: np.ndarray[Any, np.dtype[np.bool_]] = pc.fill_null(pc.equal(numbers, pa.scalar(b"0", pa.binary())), False).to_numpy(
         zero_copy_only=False
     )

@@ -17,9 +17,9 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, Ret
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, TableInfo
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import comparing_as_upstream
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
+from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject, referring
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of

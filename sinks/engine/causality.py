@@ -56,7 +56,6 @@ class OpKeys:
         return cls(begins, np.array([number for k in keys for number in k], dtype=np.int64))
 
     def __len__(self) -> int:
-        """Number of operations."""
         return len(self.begins) - 1
 
     def lists(self) -> list[list[int]]:

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
-from pyspark_tidb_binlog.sinks.engine.frozen import UnwritableTable
 from pyspark_tidb_binlog.sinks.engine.loopback import MarkTables
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep, RowsStep
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
@@ -51,17 +50,6 @@ def chosen(step: RowsStep, selection: Selection) -> RowsStep:
     tables = {i: table for i, table in step.tables.items() if selection.keeps(table)}
     gone = step.gone | (step.tables.keys() - tables.keys())
     return replace(step, tables=tables, gone=gone, left_out=selection.ignored_rows(tables.values()))
-
-
-def without_strangers(step: RowsStep, selection: Selection) -> tuple[RowsStep, tuple[UnwritableTable, ...]]:
-    """``step`` without frozen tables that the target has under a name that is not replicated, and these: their DDL brought them in, and was skipped."""
-    strange = {i: table for i, table in step.tables.items() if table.frozen is not None and not selection.keeps(table)}
-    if not strange:
-        return step, ()
-    words = "is not replicated under that name, because the DDL that renamed it was skipped; its rows are not written"
-    found = tuple(UnwritableTable(i, f"{t.schema}.{t.name}", f"{t.schema}.{t.name} {words}") for i, t in strange.items())
-    tables = {i: table for i, table in step.tables.items() if i not in strange}
-    return replace(step, tables=tables, gone=step.gone | strange.keys()), found
 
 
 def routed(step: RowsStep, selection: Selection) -> RowsStep:

@@ -63,7 +63,6 @@ class TableOps:
     """The row events, from which an old image can be read under another table info; None if there are none."""
 
     def __len__(self) -> int:
-        """Number of operations."""
         return len(self.places)
 
     def old_under(self, writer: TableAt, chosen: Indexes) -> pa.RecordBatch:
@@ -83,7 +82,6 @@ class RowBatch:
     """Of each operation, by its place; ascending."""
 
     def __len__(self) -> int:
-        """Number of operations."""
         return len(self.commit_ts)
 
     @property
@@ -105,7 +103,7 @@ def operations_of(events: pa.Table, tables: Mapping[int, TableAt]) -> RowBatch:
         SchemaMismatch: an event's table is not among ``tables``.
         Corruption: a row's bytes are damaged.
     """
-    kept = [i for i in _table_ids(events) if _holds_rows(_known(events, tables, i))]
+    kept = [i for i in _table_ids(events) if holds_rows(events, tables, i)]
     events = events.filter(pa.array(np.isin(events["table_id"].to_numpy(), kept))).select(_USED)
     events = each_once(events.take(pa.array(np.lexsort((events["seq"].to_numpy(), events["commit_ts"].to_numpy())))))
     source = EventColumns(events)
@@ -171,11 +169,12 @@ def _table_ids(events: pa.Table) -> list[int]:
     return sorted(pc.unique(events["table_id"]).to_pylist())
 
 
-def _holds_rows(table: TableAt) -> bool:
-    return not (table.info.is_view or table.info.is_sequence or table.info.temp_table_type)
+def holds_rows(events: pa.Table, tables: Mapping[int, TableAt], table_id: int) -> bool:
+    """Whether the table of some of ``events`` holds rows on the target.
 
-
-def _known(events: pa.Table, tables: Mapping[int, TableAt], table_id: int) -> TableAt:
+    Raises:
+        SchemaMismatch: it is not among ``tables``.
+    """
     table = tables.get(table_id)
     if table is None:
         here = events.filter(pc.equal(events["table_id"], table_id))
@@ -185,7 +184,7 @@ def _known(events: pa.Table, tables: Mapping[int, TableAt], table_id: int) -> Ta
             "no such table at that version. Check that spark.tidb-status is the history of this cluster. If it does not reach back to the table's "
             "CREATE TABLE, set syncer.load-schema-snapshot = true"
         )
-    return table
+    return not (table.info.is_view or table.info.is_sequence or table.info.temp_table_type)
 
 
 def _images(table: TableAt, rows: Sequence[Mapping[str, Value]]) -> pa.RecordBatch:

@@ -62,11 +62,9 @@ class RowSpool:
             self._path = ""
 
     def __enter__(self) -> Self:
-        """The spool."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close it."""
         self.close()
 
     def _spill(self) -> None:

@@ -41,9 +41,9 @@ class FileTarget:
     max_file_bytes: int = MAX_FILE_BYTES
 
 
-def file_sink(target: FileTarget, settings: MessageSettings, zone: datetime.tzinfo | None = None) -> MessageSink:
-    """The sink of a stream into files; ``zone``: that of TIMESTAMP values, default this process's."""
-    return MessageSink(settings, PbBinlogs(zone or process_zone()), BinlogDirectory(target))
+def file_sink(target: FileTarget, settings: MessageSettings) -> MessageSink:
+    """The sink of a stream into files. TIMESTAMP values are in the zone of this process."""
+    return MessageSink(settings, PbBinlogs(process_zone()), BinlogDirectory(target))
 
 
 class BinlogDirectory(Outlet):

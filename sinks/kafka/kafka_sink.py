@@ -7,7 +7,6 @@ read from the end of the topic and not sent again. So the end of the topic must 
 consumer should skip messages that are not above the last commit_ts, as it does with a real Drainer.
 """
 
-import datetime
 import hashlib
 import logging
 from collections import Counter
@@ -36,15 +35,12 @@ class Topic(Protocol):
 
     def begin(self) -> int:
         """The offset of the first message that the brokers still hold."""
-        ...
 
     def end(self) -> int:
         """The offset after the last message."""
-        ...
 
     def read(self, begin: int, end: int) -> Sequence[bytes]:
         """The messages with these offsets; those that the brokers have deleted are left out."""
-        ...
 
     def send(self, messages: Sequence[bytes]) -> None:
         """Append ``messages`` in their order; acknowledged by all replicas when it returns.
@@ -52,16 +48,13 @@ class Topic(Protocol):
         Raises:
             ApplyError: it failed; a leading part of ``messages`` may be there all the same.
         """
-        ...
 
     @property
     def waiting_for(self) -> object | None:
         """The transient error that is being retried."""
-        ...
 
     def close(self) -> None:
         """Release connections; safe to call twice."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +70,9 @@ class SentMessage:
         return cls(commit_ts_of(payload), hashlib.sha256(payload).digest())
 
 
-def kafka_sink(topic: Topic, settings: MessageSettings, zone: datetime.tzinfo | None = None) -> MessageSink:
-    """The sink of a stream into a topic; ``zone``: that of TIMESTAMP values, default this process's."""
-    return MessageSink(settings, SecondaryBinlogs(zone or process_zone()), TopicEnd(topic))
+def kafka_sink(topic: Topic, settings: MessageSettings) -> MessageSink:
+    """The sink of a stream into a topic. TIMESTAMP values are in the zone of this process."""
+    return MessageSink(settings, SecondaryBinlogs(process_zone()), TopicEnd(topic))
 
 
 class TopicEnd(Outlet):

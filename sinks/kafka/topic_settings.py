@@ -35,7 +35,6 @@ class BrokerSettings:
     """Of Kafka's Java client, where Spark sends; they hold secrets."""
 
     def __post_init__(self) -> None:
-        """Reject what cannot work."""
         if not self.addresses():
             raise ConfigError("syncer.to.kafka-addrs is empty: name the brokers, host:port,host:port")
         if self.max_messages < 1 or self.max_message_bytes < 1:

@@ -27,7 +27,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch import wanted
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
-from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.late_record import LateRecord, Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
@@ -130,7 +130,7 @@ class LakeSink(Sink):
         self._late.found(start, applied)
         if self._mirrors is not None:
             self._mirrors.start(self._state.epoch)
-        return Opened(TargetProgress(start, True, applied.version, None, known=found.commit_ts is not None), applied, frozenset())
+        return Opened(TargetProgress(start, True, applied.version, None, known=found.commit_ts is not None), applied, {})
 
     def load(self, tables: Sequence[Job], *, absent: bool = False) -> None:
         """Have the mirrors load tables at a moment to come (``Sink.load``)."""
@@ -166,7 +166,7 @@ class LakeSink(Sink):
             without_logs(self._ledger.uri, parts)
         return done
 
-    def apply_ddl(self, step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> DdlResult:
+    def apply_ddl(self, step: DdlStep, history: SchemaHistory, frozen: FrozenTables) -> DdlResult:
         """The DDL's row, and its record (``Sink.apply_ddl``)."""
         self._require_held()
         fate = "already there"

@@ -58,19 +58,15 @@ class RealCheckpoint(Protocol):
 
     def open(self) -> None:
         """Make what is missing; raises ``LeaseHeld`` if another Drainer uses it."""
-        ...
 
     def read(self) -> Checkpoint | None:
         """None: there is none. Raises ``ApplyError`` if it cannot be read."""
-        ...
 
     def write(self, checkpoint: Checkpoint, expected: Collection[int]) -> None:
         """Replace it; durable when this returns. Raises ``CheckpointMoved`` if its commit_ts is none of ``expected``, or ``ApplyError``."""
-        ...
 
     def close(self) -> None:
         """Nothing is written any more; safe to call twice."""
-        ...
 
 
 class InFile:

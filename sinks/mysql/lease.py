@@ -15,7 +15,6 @@ import socket
 import uuid
 import zlib
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
@@ -42,25 +41,16 @@ class Lease:
     """The target's identity: uuid of our tables there for this cluster; a new one after the target was rebuilt."""
 
 
-@runtime_checkable
-class HasLease(Protocol):
-    """A target that is written under a lease."""
-
-    @property
-    def lease(self) -> Lease:
-        """The lease of this life."""
-        ...
-
-
 def lease_of(target: object) -> Lease:
     """The lease that ``target``, a sink that is being opened or is open, holds.
 
     Raises:
         ApplyError: it is written under none.
     """
-    if not isinstance(target, HasLease):
+    held = getattr(target, "lease", None)
+    if not isinstance(held, Lease):
         raise ApplyError(f"{type(target).__name__} has no lease: it is not a MySQL-protocol server")
-    return target.lease
+    return held
 
 
 @dataclass(frozen=True, slots=True)

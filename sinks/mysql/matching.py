@@ -39,7 +39,6 @@ class OldRows:
     """Row number of the event of each image."""
 
     def __len__(self) -> int:
-        """Number of rows."""
         return int(self.images.num_rows)
 
     def only(self, rows: Numbers | Mask) -> "OldRows":

@@ -23,15 +23,15 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch import wanted
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.choice import schema_of
-from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.hidden import marked
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.late_record import Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
 from pyspark_tidb_binlog.sinks.mysql import lease, parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.checked import Effects, checked
-from pyspark_tidb_binlog.sinks.mysql.ddl import kinds
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, ensure_ddl_table, forget_later, load_refused
+from pyspark_tidb_binlog.sinks.mysql.ddl import sql_kinds
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, ensure_ddl_table, forget_later, load_frozen
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl, begin_ddl
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_columns import ensure_kept_table, forget_kept
@@ -105,14 +105,14 @@ class MySQLSink(Sink):
         self._go_on_safely(doubt.why or choice.words)
         if self._settings.loopback_control:
             self._leased.transact(self._remove_stale_marks)
-        applied, refused = self._leased.ask(partial(self._done_and_refused, version))
+        applied, frozen = self._leased.ask(partial(self._done_and_frozen, version))
         if not found.known:
             # Filled by a dump or a copy, with what was visible then.
             applied = applied.covering(record.commit_ts, history())
             record.save_first(applied)
         record.consistent = found.unfinished is None
         record.begin(record.commit_ts if moved or not found.known else found.commit_ts, applied)
-        return Opened(replace(found, commit_ts=record.commit_ts, schema_version=version), applied, refused)
+        return Opened(replace(found, commit_ts=record.commit_ts, schema_version=version), applied, frozen)
 
     def defer(self, note: Note) -> None:
         """Save the record of steps in which nothing was applied at most every few seconds (``Sink.defer``)."""
@@ -146,7 +146,7 @@ class MySQLSink(Sink):
 
     def silent_losses(self, history: SchemaHistory, after_version: int, upto_version: int) -> Sequence[str]:
         """What the target cannot hold of jobs without a statement (``Sink.silent_losses``)."""
-        return kinds.silent_losses(history, after_version, upto_version) if self._settings.sync_ddl else ()
+        return sql_kinds.silent_losses(history, after_version, upto_version) if self._settings.sync_ddl else ()
 
     # Opening.
 
@@ -155,10 +155,10 @@ class MySQLSink(Sink):
         self._limits = self._limits.within(session.max_allowed_packet)
         self._cluster_id = self._cluster_id or progress.only_cluster(session, self._settings.checkpoint_schema, self._record.table)
 
-    def _done_and_refused(self, version: int, session: Session) -> tuple[AppliedJobs, RefusedJobs]:
+    def _done_and_frozen(self, version: int, session: Session) -> tuple[AppliedJobs, FrozenTables]:
         cluster_id = self._cluster_id
         applied = applied_at(session, self._settings, cluster_id, (self._record.commit_ts, version), self._history())
-        return applied, load_refused(session, self._settings, cluster_id)
+        return applied, load_frozen(session, self._settings, cluster_id)
 
     def _stand(self, session: Session) -> tuple[Checkpoint | None, TargetProgress]:
         """The row of the record, and all that is recorded."""
@@ -425,14 +425,14 @@ class MySQLSink(Sink):
 
     # DDLs.
 
-    def apply_ddl(self, step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> DdlResult:
+    def apply_ddl(self, step: DdlStep, history: SchemaHistory, frozen: FrozenTables) -> DdlResult:
         """Reconnects after a lost connection; the executor then determines how much of the DDL the server executed (``Sink.apply_ddl``)."""
 
         def work(session: Session) -> DdlOutcome:
             # Before anything is executed: a server that lost its last transactions lacks the rows that come before this DDL.
             self._record.locked_ts(session, self._record.commit_ts, step.commit_ts)
             save, begun = partial(self._save_ddl, session, step), self._safe.begun_before(step.commit_ts)
-            return apply_ddl(session, step, history, self._settings, self._leased.lease, save, refused, safe_from=begun)
+            return apply_ddl(session, step, history, self._settings, self._leased.lease, save, frozen, safe_from=begun)
 
         schema = Routes.of(self._settings).database(schema_of(step, history))
         with self._record.one_at_a_time:
@@ -440,7 +440,7 @@ class MySQLSink(Sink):
             self._tables.forget()
             outcome = run_retried(self._ddl_sessions.use, work, self._retry_policy, partial(begin_ddl, schema))
             self._record.stands_at(step.commit_ts, step.applied)
-        return DdlResult(outcome.losses, outcome.freezes, outcome.fate)
+        return DdlResult(outcome.losses, outcome.frozen, outcome.fate)
 
     def _save_ddl(self, session: Session, step: DdlStep, _: object) -> None:
         record = self._record

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
-from pyspark_tidb_binlog.sinks.mysql.structure import Queries, TargetTable, read_tables, with_transactions
-from pyspark_tidb_binlog.sinks.mysql.target import as_text
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_tables, with_transactions
+from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
 from pyspark_tidb_binlog.sinks.routing.own_schemas import MARK_TABLE
 
 LAYOUT = 1
@@ -50,7 +50,7 @@ def made_with(name: str, charset: str = "") -> str:
     return f"ENGINE=InnoDB{charset}" + (f" COMMENT='{_comment(LAYOUT)}'" if name.lower() in MADE else "")
 
 
-def faults(session: Queries, schema: str, names: Iterable[str]) -> Iterator[TableFault]:
+def faults(session: Target, schema: str, names: Iterable[str]) -> Iterator[TableFault]:
     """What is wrong with those of our tables that there are."""
     wanted = list(dict.fromkeys(names))
     found = read_tables(session, ((schema, name) for name in wanted))
@@ -61,7 +61,7 @@ def faults(session: Queries, schema: str, names: Iterable[str]) -> Iterator[Tabl
             yield from _faults(label, there, _KEYS.get(name, _CHECKPOINT))
 
 
-def require_sound(session: Queries, schema: str, *names: str) -> None:
+def require_sound(session: Target, schema: str, *names: str) -> None:
     """Check tables of ours after they were created.
 
     Raises:
@@ -73,7 +73,7 @@ def require_sound(session: Queries, schema: str, *names: str) -> None:
         )
 
 
-def _another_layout(session: Queries, label: str, there: TargetTable) -> Iterator[TableFault]:
+def _another_layout(session: Target, label: str, there: TargetTable) -> Iterator[TableFault]:
     sql = "SELECT table_comment FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
     for (comment,) in session.query(sql, [there.schema, there.name]):
         if as_text(comment) != _comment(LAYOUT):

@@ -27,7 +27,6 @@ from pyspark_tidb_binlog.schemas import decoder as decode
 from pyspark_tidb_binlog.schemas import reference_decoder
 from pyspark_tidb_binlog.schemas.arrowtypes import zero_value
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt
@@ -36,6 +35,7 @@ from pyspark_tidb_binlog.sinks.engine.batch import without
 from pyspark_tidb_binlog.sinks.engine.fold import Indexes, Mask, TableChanges, first_events, fold
 from pyspark_tidb_binlog.sinks.engine.hidden import BEFORE
 from pyspark_tidb_binlog.sinks.engine.identity import EventColumns
+from pyspark_tidb_binlog.sinks.engine.row_ops import holds_rows
 from pyspark_tidb_binlog.sinks.engine.shared_rowids import identities
 from pyspark_tidb_binlog.sinks.mysql.dialect import (
     Flavour,
@@ -371,25 +371,8 @@ def _sliced(images: Images) -> Iterable[Images]:
 
 def _wanted(events: pa.Table, tables: Mapping[int, TableAt]) -> pa.Table:
     """The row events of tables that hold rows on the target; raises ``SchemaMismatch`` for an unknown table."""
-    dropped = []
-    for table_id in pc.unique(events["table_id"]).to_pylist():
-        table = tables.get(table_id)
-        if table is None:
-            raise _unknown_table(events, table_id)
-        info = table.info
-        if info.is_view or info.is_sequence or info.temp_table_type:
-            dropped.append(table_id)
+    dropped = [table_id for table_id in pc.unique(events["table_id"]).to_pylist() if not holds_rows(events, tables, table_id)]
     return without(events, "table_id", dropped)
-
-
-def _unknown_table(events: pa.Table, table_id: int) -> SchemaMismatch:
-    here = events.filter(pc.equal(events["table_id"], table_id))
-    first, version = pc.min(here["commit_ts"]).as_py(), pc.max(here["schema_version"]).as_py()
-    return SchemaMismatch(
-        f"table id {table_id}: {here.num_rows} row events from commit_ts {first} on (schema version {version}), but the DDL history has no "
-        "such table at that version. Check that spark.tidb-status is the history of this cluster. If it does not reach back to the table's CREATE "
-        "TABLE, set syncer.load-schema-snapshot = true"
-    )
 
 
 def _work_of(builder: "TableBuilder", changes: TableChanges, source: RowSource) -> TableWork:
@@ -610,8 +593,7 @@ class TableBuilder:
 
     def _taken(self, column: ColumnInfo, values: pa.Array) -> pa.Array:
         """``values`` with NULLs replaced by the zero value where the column of a frozen table is NOT NULL."""
-        frozen = self.table.frozen
-        if frozen is None or column.id not in frozen.narrow or not values.null_count:
+        if column.id not in self.table.narrow or not values.null_count:
             return values
         return pc.fill_null(values, pa.scalar(zero_value(column), values.type))
 

@@ -315,11 +315,9 @@ class Session:
             self._connection.close()
 
     def __enter__(self) -> Self:
-        """The session itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
         self.close()
 
     @contextmanager

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
@@ -43,14 +43,6 @@ class PartsOutdated(ApplyError):
         """``error`` as it is, and what is not to be forgotten of the others."""
         super().__init__(str(error), error.errno, error.words, error.where)
         self.written = written
-
-
-class Queries(Protocol):
-    """The part of a session that reads."""
-
-    def query(self, sql: str, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
-        """Run a statement and return its result set."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +130,7 @@ class TargetTable:
         return next((k for k in (*self.unique_keys, *self.other_keys) if k.name.lower() == name.lower()), None)
 
 
-def read_tables(session: Queries, names: Iterable[TableName]) -> dict[TableName, TargetTable]:
+def read_tables(session: Target, names: Iterable[TableName]) -> dict[TableName, TargetTable]:
     """Those of the tables and views ``names`` that the target has and shows to the account, by the names that were asked for."""
     wanted = sorted(set(names))
     found: dict[TableName, TargetTable] = {}
@@ -153,7 +145,7 @@ def read_whole(session: Target, schema: str, name: str) -> TargetTable | None:
     return _read(session, [(schema, name)], texts).get((schema, name))
 
 
-def is_absent(session: Queries, schema: str, name: str) -> bool:
+def is_absent(session: Target, schema: str, name: str) -> bool:
     """Whether the target certainly has no such table: information_schema also leaves out tables on which the account has no right.
 
     Raises:
@@ -217,7 +209,7 @@ def with_transactions(label: str) -> str:
     return f"ALTER TABLE {label} ENGINE = InnoDB"
 
 
-def _read(session: Queries, names: Sequence[TableName], texts: Sequence[str] = _TEXTS) -> dict[TableName, TargetTable]:
+def _read(session: Target, names: Sequence[TableName], texts: Sequence[str] = _TEXTS) -> dict[TableName, TargetTable]:
     selects = [text.format(n=n) for n in range(len(names)) for text in texts]
     rows = session.query(" UNION ALL ".join(selects), [part for name in names for _ in texts for part in name])
     found = {}
@@ -297,7 +289,7 @@ class Structures:
         found = {name: known[name] for name in names if name in known}
         return found if len(found) == len(set(names)) else None
 
-    def of(self, session: Queries, names: Collection[TableName]) -> dict[TableName, TargetTable]:
+    def of(self, session: Target, names: Collection[TableName]) -> dict[TableName, TargetTable]:
         """Those of ``names`` that the target has; queries only for those that are not known."""
         wanted = set(names)
         known = self._known
@@ -310,3 +302,36 @@ class Structures:
     def forget(self) -> None:
         """Read everything again when it is asked for."""
         self._known = {}
+
+
+Place = tuple[str, str]
+"""Database and table, in lower case."""
+_SYSTEM = "('information_schema', 'performance_schema', 'mysql', 'sys', 'metrics_schema')"
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Databases and tables, by names in lower case."""
+
+    databases: frozenset[str]
+    engines: Mapping[Place, str]
+    """The engine of each table; empty for a view."""
+    triggers: Mapping[Place, str]
+    """The name of one trigger of each table that has any."""
+
+
+def inventory_of(session: Target) -> Inventory:
+    """What there is that the account may see, for ``drainer --check``. ``information_schema`` is read once, whatever the number of tables."""
+    databases = frozenset(as_text(name).lower() for (name,) in session.query("SELECT schema_name FROM information_schema.schemata"))
+    where = f"WHERE LOWER(table_schema) NOT IN {_SYSTEM}"
+    tables = session.query(f"SELECT table_schema, table_name, engine FROM information_schema.tables {where}")
+    triggers = session.query("SELECT event_object_schema, event_object_table, trigger_name FROM information_schema.triggers")
+    return Inventory(
+        databases,
+        {_place(schema, table): as_text(engine or "") for schema, table, engine in tables},
+        {_place(schema, table): as_text(name) for schema, table, name in triggers},
+    )
+
+
+def _place(schema: Any, table: Any) -> Place:
+    return as_text(schema).lower(), as_text(table).lower()

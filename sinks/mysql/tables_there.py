@@ -173,7 +173,7 @@ class TablesThere:
         if there is None:
             return []
         found, folded = self._looked(one.table, there)
-        if one.table.frozen is None and (keys := [column.words for column in found if column.key]):
+        if not one.table.frozen and (keys := [column.words for column in found if column.key]):
             raise _refused(one, f"its key identifies rows, and {keys[0]}")
         new = [words for words in (*(column.words for column in found), *self._folded(label, folded)) if (label, words) not in self._told]
         for words in new:

@@ -20,28 +20,21 @@ class Target(Protocol):
     @property
     def autocommit(self) -> bool:
         """Whether the server commits each statement outside a transaction."""
-        ...
 
     def execute(self, sql: bytes | str, args: Sequence[Any] | None = None) -> int:
         """Run a statement without a result set; the number of affected rows."""
-        ...
 
     def query(self, sql: str, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         """Run a statement and return its result set."""
-        ...
 
     def use(self, database: str) -> None:
         """Make ``database`` the current one."""
-        ...
 
     def begin(self) -> None:
         """Open a transaction."""
-        ...
 
     def commit(self) -> None:
         """Commit the transaction."""
-        ...
 
     def rollback(self) -> None:
         """Roll back the transaction."""
-        ...

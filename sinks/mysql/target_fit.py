@@ -5,7 +5,7 @@
     a missing or computed column               left out of every statement where that is allowed (``partial``), otherwise a ``Misfit``
     a missing column of the key of rows        a ``Misfit``
     ENUM or SET with other words               a ``Misfit``: values are written as numbers
-    no unique key over the upstream's key      a ``Misfit``: a changed row would be added
+    no unique key over the upstream's key      a ``Misfit``: a changed row would be added; a frozen table is changed without the key
     a unique key of its own                    written, and named (``TableAt.own_keys``)
     a text in another charset                  written, and named (``TableAt.recoded``)
     an engine without transactions             a ``Misfit``: a rollback would leave rows
@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.schemas.history import OtherColumn, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.mysql.dialect import is_recoded, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetTable, with_transactions
-from pyspark_tidb_binlog.sinks.mysql.target_keys import needed_key, own_keys
+from pyspark_tidb_binlog.sinks.mysql.target_keys import needed_key, own_keys, with_keys_there
 from pyspark_tidb_binlog.sinks.routing.routes import narrowed
 
 
@@ -53,6 +53,10 @@ def as_found(table: TableAt, there: TargetTable, *, partial: bool, keyed: bool =
     """
     columns = {c.name.lower(): c for c in there.columns}
     table = _with_stored(table, frozenset(name for name, c in columns.items() if not c.generated))
+    if table.frozen:
+        nulls = {name for name, c in columns.items() if c.nullable}
+        narrow = frozenset(c.id for c in table.info.columns if not c.not_null and c.name.lower() not in nulls)
+        table = replace(table, info=with_keys_there(table.info, there), narrow=narrow)
     wanted = table.info.target_columns()
     lacking = [c.name for c in wanted if (found := columns.get(c.name.lower())) is None or found.generated]
     label = table_name(table.schema, table.name)
@@ -60,10 +64,7 @@ def as_found(table: TableAt, there: TargetTable, *, partial: bool, keyed: bool =
     if why:
         return Misfit(table.table_id, label, why)
     names = {c.name.lower() for c in wanted}
-    zeros = {c.name.lower() for c in wanted if table.frozen is not None and c.id in table.frozen.zeros}
-    others = tuple(
-        OtherColumn(c.name, c.kind) for c in there.columns if not c.generated and (c.name.lower() not in names or c.name.lower() in zeros)
-    )
+    others = tuple(OtherColumn(c.name, c.kind) for c in there.columns if not c.generated and c.name.lower() not in names)
     left = {name.lower() for name in lacking}
     info = narrowed(table.info, frozenset(c.name.lower() for c in table.info.columns) - left) if lacking else table.info
     if keyed and (statement := needed_key(info, there, label)):

@@ -8,6 +8,7 @@ its own: it never makes two rows of the upstream equal. Neither is a key with a 
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnInfo, TableInfo
@@ -31,6 +32,14 @@ def needed_key(info: TableInfo, there: TargetTable, label: str) -> str:
     parts = (quote_name(c.name) + (f"({n})" if (n := lengths.get(c.name.lower(), WHOLE_COLUMN)) != WHOLE_COLUMN else "") for c in first)
     taken = any(key.name.upper() == "PRIMARY" for key in there.unique_keys)
     return f"ALTER TABLE {label} ADD {'PRIMARY' if _names(first) == primary and not taken else 'UNIQUE'} KEY ({', '.join(parts)})"
+
+
+def with_keys_there(info: TableInfo, there: TargetTable) -> TableInfo:
+    """``info`` without the unique keys that the target lacks: they find no row, and need not be made. The key that images are read by stays."""
+    found = {_columns(key) for key in there.unique_keys}
+    free = (i for i in info.indexes if (i.unique or i.primary) and not (i.primary and info.is_common_handle))
+    lacking = {i.id for i in free if frozenset(c.name.lower() for c in i.columns) not in found}
+    return replace(info, indexes=tuple(i for i in info.indexes if i.id not in lacking))
 
 
 def _missing(info: TableInfo, there: TargetTable) -> list[tuple[ColumnInfo, ...]]:

@@ -76,7 +76,7 @@ def operations_in(table: slave.Table, at: TableAt, commit_ts: int, how: ReadBack
         Corruption: a row does not have a value for each column.
     """
     places = {c.name.lower(): place for place, c in enumerate(table.column_info)}
-    wanted = [(c, places[c.name.lower()], table.column_info[places[c.name.lower()]].mysql_type) for c in at.info.columns]
+    wanted = [(c, places[c.name.lower()]) for c in at.info.columns]
     label = f"{table.schema_name}.{table.table_name}"
 
     def row(cells: Sequence[slave.Column]) -> dict[str, Value]:
@@ -84,7 +84,7 @@ def operations_in(table: slave.Table, at: TableAt, commit_ts: int, how: ReadBack
             raise Corruption(
                 f"a row of {label} at commit_ts {commit_ts} has {len(cells)} values, but the table has {len(table.column_info)} columns"
             )
-        return {c.name: _value(c, mysql_type, cells[place], label, how) for c, place, mysql_type in wanted}
+        return {c.name: _value(c, cells[place], label, how) for c, place in wanted}
 
     for mutation in table.mutations:
         op = _OPS[mutation.type]
@@ -93,7 +93,7 @@ def operations_in(table: slave.Table, at: TableAt, commit_ts: int, how: ReadBack
         yield RowOp(table.schema_name, table.table_name, op, commit_ts, {} if op is Op.DELETE else image, old)
 
 
-def _value(column: ColumnInfo, mysql_type: str, cell: slave.Column, label: str, how: ReadBack) -> Value:
+def _value(column: ColumnInfo, cell: slave.Column, label: str, how: ReadBack) -> Value:
     if cell.is_null:
         # A table that stays behind the upstream may have NOT NULL where that has not; it gets what it got before.
         return zero_value(column) if column.not_null else None

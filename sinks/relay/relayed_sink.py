@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import LeaseLost
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
-from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables, hit
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep, RowsStep
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, lease_of
@@ -87,11 +87,11 @@ class RelayedSink(Sink):
         self._log.passed(step.upto_ts)
         return written
 
-    def apply_ddl(self, step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> DdlResult:
+    def apply_ddl(self, step: DdlStep, history: SchemaHistory, frozen: FrozenTables) -> DdlResult:
         """Write the log where every step is written, then the target (``Sink.apply_ddl``)."""
         if self._every_step:
-            self._log.write_ddl(step.commit_ts, self._ddl(step, history))
-        done = self._behind.apply_ddl(step, history, refused)
+            self._log.write_ddl(step.commit_ts, self._ddl(step, history, frozen))
+        done = self._behind.apply_ddl(step, history, frozen)
         self._log.passed(step.commit_ts)
         return done
 
@@ -138,7 +138,7 @@ class RelayedSink(Sink):
         self._log.write(step.after_ts, step.upto_ts, messages)
         failpoints.point("after-relay-write")
 
-    def _ddl(self, step: DdlStep, history: SchemaHistory) -> Iterator[Message]:
-        unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT)
+    def _ddl(self, step: DdlStep, history: SchemaHistory, frozen: FrozenTables) -> Iterator[Message]:
+        unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT) or hit(step.job, history, frozen)
         if self._settings.ddls and not unwanted and step.skip_ts not in self._settings.ignored_ts:
             yield Message(step.commit_ts, self._form.ddl(step.commit_ts, name_of(step.job, history), step.restored), 0)

@@ -47,11 +47,9 @@ class BinlogFormat(Protocol):
 
     def transaction(self, commit_ts: int, runs: Sequence[TableRun]) -> bytes:
         """The message of a transaction."""
-        ...
 
     def ddl(self, commit_ts: int, name: DdlName, query: str) -> bytes:
         """The message of a DDL; ``query`` as in its binlog."""
-        ...
 
 
 class TableRows:

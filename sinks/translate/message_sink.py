@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
-from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
@@ -51,29 +51,23 @@ class Outlet(Protocol):
             LeaseHeld: another process writes there.
             ApplyError: what is there does not fit the record; with ``stand`` None, anything is there beyond ``commit_ts``.
         """
-        ...
 
     def put(self, messages: Iterable[Message]) -> int:
         """Write ``messages``, ascending by commit_ts; how many row changes they hold. Durable when it returns."""
-        ...
 
     def last(self) -> LastBinlog | None:
         """The last binlog there; None: there never was one. Between ``open`` and the first ``put``."""
-        ...
 
     @property
     def place(self) -> TargetPlace:
         """The end of what was put."""
-        ...
 
     @property
     def waiting_for(self) -> object | None:
         """The transient error that is being retried."""
-        ...
 
     def close(self) -> None:
         """Release what ``open`` took; safe to call twice, or without ``open``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +113,7 @@ class MessageSink(Sink):
         if found is None and self._settings.from_now:
             self._require_empty()
         self._save(self._commit_ts, applied)
-        return Opened(TargetProgress(self._commit_ts, True, applied.version, None, known=found is not None), applied, frozenset())
+        return Opened(TargetProgress(self._commit_ts, True, applied.version, None, known=found is not None), applied, {})
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """Translate and write from the driver (``Sink.apply``)."""
@@ -133,7 +127,7 @@ class MessageSink(Sink):
         with clock.timed(Stage.APPLY, "write"):
             return self._write(step, messages_in_order(events, step, self._translation(step), skipped_ts))
 
-    def apply_ddl(self, step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> DdlResult:
+    def apply_ddl(self, step: DdlStep, history: SchemaHistory, frozen: FrozenTables) -> DdlResult:
         """The DDL's message (``Sink.apply_ddl``)."""
         stand = self._held()
         done = AppliedJobs(stand.schema_version, stand.early)

@@ -21,15 +21,7 @@ from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.proto import secondary_binlog_pb2 as slave
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnInfo, ColumnType, TableInfo
 from pyspark_tidb_binlog.schemas.wire import BYTES, key
-from pyspark_tidb_binlog.sinks.translate.binlog_format import (
-    BinlogFormat,
-    DdlName,
-    TableKey,
-    TableRows,
-    TableRun,
-    int_field,
-    text_field,
-)
+from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, DdlName, TableKey, TableRows, TableRun, int_field, text_field
 from pyspark_tidb_binlog.sinks.translate.column_values import TEXTS, RawDefault, missing_datum, mysql_type, read, text_of
 from pyspark_tidb_binlog.sinks.translate.pb_binlogs import Encode, bit_bytes, known_number
 from pyspark_tidb_binlog.sinks.translate.raw_datums import Datums

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
-from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
+from pyspark_tidb_binlog.binlog_source.cluster.history_place import TidbServers, history_at
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry, tidb_status_ports
-from pyspark_tidb_binlog.binlog_source.cluster.tidb_servers import TidbServers
 from pyspark_tidb_binlog.binlog_source.emulator.mvcc import Mvcc
 from pyspark_tidb_binlog.binlog_source.emulator.process import UpstreamProcess
 from pyspark_tidb_binlog.binlog_source.pairing.resolver import outcomes_of
@@ -68,7 +67,7 @@ def tidb(pd_site: PdSite) -> Iterator[Tidb]:
 
 @pytest.fixture
 def feed(pd_site: PdSite, monkeypatch: pytest.MonkeyPatch) -> Iterator[HistoryFeed]:
-    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.cluster.tidb_servers.ASK_EVERY", 0.0)
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.cluster.history_place.ASK_EVERY", 0.0)
     with contextlib.closing(open_registry(pd_site.url)) as registry:
         yield HistoryFeed(TidbServers(partial(tidb_status_ports, registry)).urls)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,8 +13,15 @@ from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.sinks.mysql.session import Session
+from tests.support.certificates import Authority
 from tests.support.ddl_target import ddl_session
+from tests.support.fakes.push_gateway import PushGateway
 from tests.support.pump_writes import CLUSTER, config_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.support.change_scene import ChangeScene
 
 
 @pytest.fixture
@@ -26,7 +34,6 @@ def service() -> Iterator[ClusterService]:
 
 @pytest.fixture
 def registry(service: ClusterService) -> Iterator[RegistryClient]:
-    """A client of ``service``."""
     made = RegistryClient(service.url)
     yield made
     made.close()
@@ -52,3 +59,24 @@ def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
     """Where DDLs of the database ``d`` can be applied; nothing of them is left behind."""
     with ddl_session(mariadb.target()) as session:
         yield session
+
+
+@pytest.fixture
+def ca(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "ca")
+
+
+@pytest.fixture
+def gateway() -> Iterator[PushGateway]:
+    made = PushGateway()
+    yield made
+    made.server.stop(0)
+
+
+@pytest.fixture
+def scene(spark: "SparkSession", pumps: list[EmbeddedPump], tmp_path: Path) -> "Iterator[ChangeScene]":
+    # Not at module level: tests without Spark must not pay for pyspark.
+    from tests.support.change_scene import ChangeScene
+
+    with ChangeScene(spark, pumps, tmp_path / "checkpoints") as made:
+        yield made

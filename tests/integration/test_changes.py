@@ -59,12 +59,6 @@ def types(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         yield options
 
 
-@pytest.fixture
-def scene(spark: SparkSession, pumps: list[EmbeddedPump], tmp_path: Path) -> Iterator[ChangeScene]:
-    with ChangeScene(spark, pumps, tmp_path / "checkpoints") as made:
-        yield made
-
-
 @pytest.fixture(scope="module")
 def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChangeScene]:
     """One row of ``shop.item``, for tests that write nothing."""

@@ -2,7 +2,6 @@
 
 import re
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from tests.support.change_scene import ChangeScene
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 PROJECT = Path(__file__).parents[2]
 PAGE = PROJECT / "docs" / "changes.md"
-
-
-@pytest.fixture
-def scene(spark: SparkSession, pumps: list[EmbeddedPump], tmp_path: Path) -> Iterator[ChangeScene]:
-    with ChangeScene(spark, pumps, tmp_path / "checkpoints") as made:
-        yield made
 
 
 def examples() -> list[str]:

@@ -1,7 +1,5 @@
 """Changes where something is in the way: what a Pump has collected, a Pump that is away, DDLs on a table whose columns are to stay."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +12,6 @@ from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from tests.support.change_scene import ChangeScene, rows_of_changes
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
-
-
-@pytest.fixture
-def scene(spark: SparkSession, pumps: list[EmbeddedPump], tmp_path: Path) -> Iterator[ChangeScene]:
-    with ChangeScene(spark, pumps, tmp_path / "checkpoints") as made:
-        yield made
 
 
 def insert(scene: ChangeScene, **row: Any) -> int:

@@ -1,16 +1,12 @@
 """One table's changes while it is dropped and created again under its name: as the query runs, and while it is down."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from tests.support.change_scene import ITEM, ChangeScene
 from tests.support.eventually import eventually
 from tests.support.spark_queries import WAIT
@@ -23,12 +19,6 @@ OTHER_COLUMNS = Table(
     ("id",),
 )
 Row = tuple[Any, ...]
-
-
-@pytest.fixture
-def scene(spark: SparkSession, pumps: list[EmbeddedPump], tmp_path: Path) -> Iterator[ChangeScene]:
-    with ChangeScene(spark, pumps, tmp_path / "checkpoints") as made:
-        yield made
 
 
 def insert(scene: ChangeScene, **row: Any) -> None:

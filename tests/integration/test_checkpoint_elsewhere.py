@@ -8,6 +8,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from pyspark_tidb_binlog.sinks.mysql import elsewhere
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from tests.support.ddl_target import dying
 from tests.support.emulated_stream import EmulatedStream
+from tests.support.target_rows import run_sql
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql]
 
@@ -41,22 +43,10 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def query(mariadb: PrivateMariaDB) -> Iterator[Query]:
-    with mariadb.connect() as connection, connection.cursor() as cursor:
-
-        def ask(sql: str) -> list[tuple[Any, ...]]:
-            cursor.execute(sql)
-            found = list(cursor.fetchall())
-            connection.commit()
-            return found
-
-        def clear() -> None:
-            for name in ("d", MARKS):
-                ask(f"DROP DATABASE IF EXISTS {name}")
-            ask("DROP USER IF EXISTS keeper@'%'")
-
-        clear()
-        yield ask
-        clear()
+    drops = ("DROP DATABASE IF EXISTS d", f"DROP DATABASE IF EXISTS {MARKS}", "DROP USER IF EXISTS keeper@'%'")
+    run_sql(mariadb, *drops)
+    yield partial(run_sql, mariadb)
+    run_sql(mariadb, *drops)
 
 
 class Place:

@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryCl
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods
 from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_FOUND, HttpRequest, HttpResponse, json_answer
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
+from pyspark_tidb_binlog.jobs.check.recorded_findings import read_table
 from pyspark_tidb_binlog.jobs.ctl import main
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, as_json
@@ -24,10 +24,9 @@ from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow
 from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
-from pyspark_tidb_binlog.sinks.delta.plain_read import read_table
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import column, database, history, job, steps_of, table
-from tests.support.ddl_target import MARKS, apply, ddl_session
+from tests.support.ddl_target import MARKS, apply
 from tests.support.drainer_nodes import PretendedStream
 from tests.support.eventually import eventually
 from tests.support.on_terminal import OnTerminal
@@ -101,12 +100,6 @@ def test_status_of_what_is_no_drainer(capsys: pytest.CaptureFixture[str], said: 
     finally:
         server.stop(0)
     assert f"the program at 127.0.0.1:{server.port} is not a Drainer (" in capsys.readouterr().out
-
-
-@pytest.fixture
-def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
-    with ddl_session(mariadb.target()) as session:
-        yield session
 
 
 @pytest.fixture

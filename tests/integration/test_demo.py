@@ -16,8 +16,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs import lake as lake_command
 from pyspark_tidb_binlog.jobs.demo import main
-from pyspark_tidb_binlog.jobs.lab.compare import ServerCopy, compare, difference
-from pyspark_tidb_binlog.jobs.lab.lake_copy import text_of
+from pyspark_tidb_binlog.jobs.lab.compare import ServerCopy, compare, difference, text_of
 from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, upstream
 from pyspark_tidb_binlog.lake import Lake
 from pyspark_tidb_binlog.schemas.errors import ConfigError

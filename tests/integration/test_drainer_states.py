@@ -27,6 +27,7 @@ from tests.support.eventually import eventually
 from tests.support.fakes.push_gateway import PushGateway
 from tests.support.job_scene import LONGEST, Scene, at_work, ended_in_order, scene_in, stands_in_order, streaming, to_process
 from tests.support.spark_queries import drained
+from tests.support.target_rows import run_sql
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.grpc]
 
@@ -35,13 +36,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.grpc]
 def scene(tmp_path: Path, fresh_mariadb: PrivateMariaDB) -> Iterator[Scene]:
     with scene_in(tmp_path, fresh_mariadb, ddl_every=30) as scene:
         yield scene
-
-
-@pytest.fixture
-def gateway() -> Iterator[PushGateway]:
-    made = PushGateway()
-    yield made
-    made.server.stop(0)
 
 
 class Life(Protocol):
@@ -159,9 +153,9 @@ def reads_of(tables: Iterable[str]) -> list[str]:
 
 def in_a_statement(scene: Scene) -> bool:
     """Whether the target makes one wait for the lock of a table."""
-    with contextlib.closing(scene.target.connect()) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'Waiting for table metadata lock'")
-        return bool(cursor.fetchall()[0][0])
+    return bool(
+        run_sql(scene.target, "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'Waiting for table metadata lock'")[0][0]
+    )
 
 
 def rival_is_refused(scene: Scene) -> None:

@@ -2,11 +2,14 @@
 a new start. Real disks, which only root can mount.
 """
 
+import contextlib
 import dataclasses
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 
 import pytest
 from pyspark.sql import SparkSession
@@ -29,8 +32,47 @@ from tests.support.arena import Arena, Cut
 from tests.support.drainer_process import ROOT
 from tests.support.golden_case import GOLDEN
 from tests.support.golden_messages import from_drainer
-from tests.support.small_disk import SmallDisk
 from tests.support.spark_queries import replicated
+
+_PAGE = 4096
+
+
+class SmallDisk:
+    """A mount of ``size`` bytes at ``path``, from the beginning of the ``with`` block to its end. Skips the test where nothing can be mounted."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path = path
+        self._size = size
+        self._filler = path / "filler"
+
+    def __enter__(self) -> "SmallDisk":
+        self.path.mkdir()
+        if os.geteuid() != 0:
+            pytest.skip("only root can mount the small disk that is to be full")
+        found = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={self._size}", "tmpfs", str(self.path)], capture_output=True, text=True
+        )
+        if found.returncode:
+            pytest.skip(f"a small disk cannot be mounted here: {found.stderr.strip()}")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Unmount it, also while somebody has a file there."""
+        subprocess.run(["umount", "--lazy", str(self.path)], check=True)
+
+    def fill(self, but: int = 0) -> None:
+        """Leave room for ``but`` bytes, in whole pages."""
+        self.free()
+        with self._filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(1 << 20))
+        left = os.statvfs(self.path)
+        os.truncate(self._filler, max(0, self._filler.stat().st_size + left.f_bavail * left.f_frsize - but) // _PAGE * _PAGE)
+
+    def free(self) -> None:
+        """Give the room back."""
+        self._filler.unlink(missing_ok=True)
+
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

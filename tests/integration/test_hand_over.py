@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from pyspark_tidb_binlog.sinks.mysql.session import connect
 from tests.support.ddl_target import dying
 from tests.support.emulated_stream import EmulatedStream
 from tests.support.real_safe_mode import PlainTable, RowChange, replay
+from tests.support.target_rows import run_sql
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql]
 
@@ -38,19 +40,10 @@ Query = Callable[[str], list[tuple[Any, ...]]]
 
 @pytest.fixture
 def query(mariadb: PrivateMariaDB) -> Iterator[Query]:
-    with mariadb.connect() as connection, connection.cursor() as cursor:
-
-        def ask(sql: str) -> list[tuple[Any, ...]]:
-            cursor.execute(sql)
-            found = list(cursor.fetchall())
-            connection.commit()
-            return found
-
-        for name in ("d", MARKS):
-            ask(f"DROP DATABASE IF EXISTS {name}")
-        yield ask
-        for name in ("d", MARKS):
-            ask(f"DROP DATABASE IF EXISTS {name}")
+    drops = [f"DROP DATABASE IF EXISTS {name}" for name in ("d", MARKS)]
+    run_sql(mariadb, *drops)
+    yield partial(run_sql, mariadb)
+    run_sql(mariadb, *drops)
 
 
 @dataclass

@@ -19,6 +19,7 @@ from pyspark_tidb_binlog.schemas.history import JobType
 from tests.support.arena import Arena, Cut
 from tests.support.golden_case import GOLDEN, load_case
 from tests.support.spark_queries import replicated
+from tests.support.target_rows import run_sql
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 CASE = load_case("ddl")
@@ -68,9 +69,7 @@ def test_a_ddl_whose_binlog_is_before_the_ts_is_not_executed_again(
 
 def executed_by_it(mariadb: PrivateMariaDB) -> set[int]:
     """The ids of the jobs that it recorded."""
-    with mariadb.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT job_id FROM tidb_binlog.spark_ddl")
-        return {int(job_id) for (job_id,) in cursor.fetchall()}
+    return {int(job_id) for (job_id,) in run_sql(mariadb, "SELECT job_id FROM tidb_binlog.spark_ddl")}
 
 
 def left_by_a_real_one(mariadb: PrivateMariaDB, cluster_id: int, commit_ts: int) -> None:

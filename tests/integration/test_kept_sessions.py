@@ -33,6 +33,7 @@ from tests.support.ddl_jobs import database, history, job, steps_of, table
 from tests.support.eventually import eventually
 from tests.support.fakes.planned import Planned
 from tests.support.leases import take_lease
+from tests.support.target_rows import run_sql
 
 pytestmark = pytest.mark.mysql
 
@@ -167,11 +168,11 @@ def test_a_sink_needs_a_connection_for_rows_and_one_for_ddls(target: TargetConfi
         try:
             sink.open(lambda identity, commit_ts: 5, lambda: HISTORY)
             for step in (create_database, create_table):
-                sink.apply_ddl(step, HISTORY, frozenset())
-            sink.apply_ddl(truncates[0], HISTORY, frozenset())
+                sink.apply_ddl(step, HISTORY, {})
+            sink.apply_ddl(truncates[0], HISTORY, {})
             before = connections(session)
             for step in truncates[1:]:
-                sink.apply_ddl(step, HISTORY, frozenset())
+                sink.apply_ddl(step, HISTORY, {})
             assert connections(session) == before
             mine = there() - others
             assert len(mine) == 3, "the third is the one that holds the lease"
@@ -318,17 +319,13 @@ def test_another_server_behind_the_address_is_noticed_before_anything_is_written
     with PrivateMariaDB() as one:
         over_tcp = replace(one.target(), socket="", user="two", password="pw")
         kept = keeping(over_tcp)
-        with contextlib.closing(one.connect()) as connection, connection.cursor() as cursor:
-            cursor.execute("CREATE USER two@'%' IDENTIFIED BY 'pw'")
-            cursor.execute("GRANT ALL ON tidb_binlog.* TO two@'%'")
+        run_sql(one, "CREATE USER two@'%' IDENTIFIED BY 'pw'", "GRANT ALL ON tidb_binlog.* TO two@'%'")
         with connect(one.target(), ApplyConfig()) as session:
             held = take_lease(session)
         run(kept, lambda session: lease.check(session, held))
         port = one.port
     with PrivateMariaDB(options={"max_allowed_packet": "32M"}, port=port) as other:
-        with contextlib.closing(other.connect()) as connection, connection.cursor() as cursor:
-            cursor.execute("CREATE USER two@'%' IDENTIFIED BY 'pw'")
-            cursor.execute("GRANT ALL ON tidb_binlog.* TO two@'%'")
+        run_sql(other, "CREATE USER two@'%' IDENTIFIED BY 'pw'", "GRANT ALL ON tidb_binlog.* TO two@'%'")
         with connect(other.target(), ApplyConfig()) as session:
             take_lease(session)
         assert run(kept, lambda session: session.max_allowed_packet) == 32 * 1024 * 1024
@@ -339,8 +336,7 @@ def test_another_server_behind_the_address_is_noticed_before_anything_is_written
 
 def test_a_target_that_became_read_only_is_waited_out(fresh_mariadb: PrivateMariaDB) -> None:
     def admin(sql: str) -> None:
-        with contextlib.closing(fresh_mariadb.connect()) as connection, connection.cursor() as cursor:
-            cursor.execute(sql)
+        run_sql(fresh_mariadb, sql)
 
     admin("CREATE DATABASE h_kept")
     admin("CREATE TABLE h_kept.t (id INT PRIMARY KEY)")

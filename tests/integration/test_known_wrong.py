@@ -1,22 +1,13 @@
 """What is wrong in the real Drainer and right here, where no other file shows it: rows ``known wrong: …`` of ``docs/parity.md``."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, column, database, history, index, job, steps_of, table
-from tests.support.ddl_target import apply, ddl_session, losses
+from tests.support.ddl_target import apply, losses
 
 pytestmark = pytest.mark.mysql
-
-
-@pytest.fixture
-def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
-    with ddl_session(mariadb.target()) as session:
-        yield session
 
 
 @pytest.mark.shows("known wrong: expression index")

@@ -150,7 +150,7 @@ def test_a_table_is_loaded_again_and_by_a_drainer_that_runs(run: BootstrappedStr
     assert {name for name, s in published(lake).items() if s.path != paths[name]} == {"shop.item", "shop.log"}
     loader = TableLoader(spark, run._config, NOTHING, run.stop, run.mirror.reader(spark.sparkContext.broadcast))
     history = run.history()
-    stand = StreamStand(run.sink.commit_ts, history.newest_version, history, frozenset())
+    stand = StreamStand(run.sink.commit_ts, history.newest_version, history, {})
     run.sink.load(loader.named("shop.named", stand))
     more_changes(run, 3)
     run.apply()

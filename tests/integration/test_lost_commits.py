@@ -37,6 +37,7 @@ from pyspark_tidb_binlog.sinks.replay.mysql_replay import MySQLReplay
 from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
 from tests.support.crashed_site import CrashedSite, ddl_record, inserted, records
 from tests.support.ddl_jobs import INT, column, database, history, index, job, table
+from tests.support.target_rows import run_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,9 +86,7 @@ class Pair:
         self.server.restart()
 
     def query(self, sql: str) -> list[Any]:
-        with self.server.connect() as connection, connection.cursor() as cursor:
-            cursor.execute(sql)
-            return list(cursor.fetchall())
+        return run_sql(self.server, sql)
 
     def sink(self, *settings: RowSettings) -> MySQLSink:
         apply = ApplyConfig(lease_timeout=5.0, on_finding="stop", log_row_data=True)
@@ -253,13 +252,13 @@ def test_a_ddl_is_not_executed_before_rows_that_the_target_has_lost(pair: Pair) 
     steps = plan_steps((UPTO, 60), [DdlEvent(50, 5, "ALTER TABLE `t` DROP COLUMN `u`;", 5)], (), HISTORY, AppliedJobs(2))
     drop = next(step for step in steps if isinstance(step, DdlStep))
     with pytest.raises(ApplyError, match="was moved to 20"):
-        sink.apply_ddl(drop, HISTORY, frozenset())
+        sink.apply_ddl(drop, HISTORY, {})
     sink.close()
     again = pair.sink()
     assert again.commit_ts == AT
     again.apply(rows, step_of(rows, AT, UPTO), StageClock())
     assert sorted(pair.query("SELECT id, u FROM d.t")) == ROTATED, "the column is there still"
-    again.apply_ddl(drop, HISTORY, frozenset())
+    again.apply_ddl(drop, HISTORY, {})
     assert sorted(pair.query("SELECT * FROM d.t")) == [(i,) for i in IDS]
     again.close()
 

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.support.ddl_target import dying
 from tests.support.emulated_stream import EmulatedStream
 from tests.support.eventually import eventually
 from tests.support.row_binlog import ROW_BINLOG, RowBinlog
+from tests.support.target_rows import run_sql
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql]
 
@@ -40,16 +42,9 @@ def server() -> Iterator[PrivateMariaDB]:
 
 
 @pytest.fixture
-def query(server: PrivateMariaDB) -> Iterator[Callable[[str], list[tuple[Any, ...]]]]:
-    with server.connect() as connection, connection.cursor() as cursor:
-
-        def ask(sql: str) -> list[tuple[Any, ...]]:
-            cursor.execute(sql)
-            return list(cursor.fetchall())
-
-        for name in ("shop", "retl", MARKS):
-            ask(f"DROP DATABASE IF EXISTS {name}")
-        yield ask
+def query(server: PrivateMariaDB) -> Callable[[str], list[tuple[Any, ...]]]:
+    run_sql(server, *(f"DROP DATABASE IF EXISTS {name}" for name in ("shop", "retl", MARKS)))
+    return partial(run_sql, server)
 
 
 def settings(server: PrivateMariaDB, **more: Any) -> DrainerConfig:

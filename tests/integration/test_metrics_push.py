@@ -1,6 +1,5 @@
 """``metrics-addr``: what a Prometheus push gateway receives of a Pump, and that a gateway that is away or refuses hinders nothing."""
 
-from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 
@@ -27,13 +26,6 @@ pytestmark = pytest.mark.grpc
 def test_where_metrics_are_put(gateway: str, instance: str, url: str) -> None:
     """As Prometheus' own library for Go writes it."""
     assert push_url(gateway, instance) == url
-
-
-@pytest.fixture
-def gateway() -> Iterator[PushGateway]:
-    made = PushGateway()
-    yield made
-    made.server.stop(0)
 
 
 @pytest.mark.shows("metrics-addr", "metrics-interval", "pump metrics-addr", "pump metrics-interval", "push gateway")

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import FindingError
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
-from pyspark_tidb_binlog.schemas.history import FrozenAs, SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
@@ -408,19 +408,6 @@ def test_a_step_in_place_costs_no_more_statements_once_the_table_is_known(make: 
     first, second = one(2000), one(3000)
     place.opened()._tables.forget()
     assert first == second and one(4000) == second + 1
-
-
-def test_a_frozen_columns_zero_is_for_new_rows_only(make: Make) -> None:
-    """The target kept a column that the upstream has dropped, because the DDL was refused: it is NOT NULL without a default."""
-    place = make("at once", PAIR_SQL, START)
-    wide = table(
-        [column("id", flag=NOT_NULL), text("u"), column("n"), column("must", flag=NOT_NULL)],
-        [index("PRIMARY", ("id", -1), primary=True), index("u", ("u", -1))],
-    )
-    frozen = replace(wide, dropping=True, leaving=frozenset([4]), frozen=FrozenAs(frozenset(), frozenset([4])))
-    events = Events(PAIR).update((1, "a", 0), (9, "a", 1), rowid=1).update((2, "b", 0), (2, "b", 5), rowid=2).insert(4, "d", 4, rowid=4)
-    assert place.apply(events.table(), frozen).findings == ()
-    assert place.rows() == [(2, "b", 5, "two", 22), (3, "c", 0, "three", 33), (4, "d", 4, "none", 0), (9, "a", 1, "one", 11)]
 
 
 @pytest.mark.parametrize("charset", ["latin1", "gbk", "utf16"])

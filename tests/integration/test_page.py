@@ -26,6 +26,7 @@ from tests.support.browser import PHONE, Browser, browser
 from tests.support.drainer_nodes import PretendedStream
 from tests.support.eventually import eventually
 from tests.support.job_scene import LONGEST, Scene, scene_in, streaming
+from tests.support.target_rows import run_sql
 
 pytestmark = [pytest.mark.slow, pytest.mark.grpc]
 HOSTILE = "<img src=x onerror=window.hits++>"
@@ -242,9 +243,7 @@ def test_a_ddl_that_the_target_refuses_shows_its_remedy(scene: Scene, window: Br
     job = streaming(scene)
     window.open(page_of(scene))
     window.shows("lag", "s behind", LONGEST)
-    with scene.target.connect() as connection, connection.cursor() as cursor:
-        for number in range(150):
-            cursor.execute(f"CREATE TABLE IF NOT EXISTS demo.scratch_{number} (of_somebody_else INT)")
+    run_sql(scene.target, *(f"CREATE TABLE IF NOT EXISTS demo.scratch_{number} (of_somebody_else INT)" for number in range(150)))
     window.shows("notice", "This Drainer has ended.", LONGEST)
     assert "scratch_" in window.text("notice") and "Drop the table of that name" in window.text("notice"), window.text("notice")
     assert "refused" in window.text("ddls") and "choose one of the ways in errors/ddl" in window.text("ddls")

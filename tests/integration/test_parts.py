@@ -26,6 +26,7 @@ from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from tests.support.ddl_jobs import INT, column, database, history, index, job, table
 from tests.support.emulated_stream import EmulatedStream
 from tests.support.eventually import eventually
+from tests.support.target_rows import run_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,9 +67,7 @@ def server(mariadb: PrivateMariaDB) -> Iterator[PrivateMariaDB]:
 
 
 def drop(server: PrivateMariaDB) -> None:
-    with server.connect() as connection, connection.cursor() as cursor:
-        for name in (SCHEMA, DATABASE):
-            cursor.execute(f"DROP DATABASE IF EXISTS {name}")
+    run_sql(server, *(f"DROP DATABASE IF EXISTS {name}" for name in (SCHEMA, DATABASE)))
 
 
 @pytest.fixture
@@ -171,11 +170,11 @@ def test_markers_that_are_not_as_they_were_written_are_an_error(
     server: PrivateMariaDB, sink: MySQLSink, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parallel, "_OTHERS_SECONDS", 0.2)
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(
-            f"CREATE TRIGGER {SCHEMA}.other BEFORE INSERT ON {SCHEMA}.spark_progress FOR EACH ROW "
-            f"SET NEW.parts = IF(NEW.phase = '{progress.Mark.DELETE}', 7, NEW.parts)"
-        )
+    run_sql(
+        server,
+        f"CREATE TRIGGER {SCHEMA}.other BEFORE INSERT ON {SCHEMA}.spark_progress FOR EACH ROW "
+        f"SET NEW.parts = IF(NEW.phase = '{progress.Mark.DELETE}', 7, NEW.parts)",
+    )
     with pytest.raises(ApplyError, match=r"2 of 2 parts of \(20, 30\] are not written.*parts_marks.spark_progress"):
         apply(spark, sink, ROTATED, 2)
     assert found(server) == [] and sink.commit_ts == AT
@@ -210,9 +209,7 @@ def test_a_part_that_fails_fails_the_span_and_the_next_try_finishes_it(
     with pytest.raises(Exception, match="1 of the rows that the binlogs delete were not in the target"):
         apply(spark, sink, rows, 2)
     assert sink.commit_ts == AT and all(i == u for i, u in found(server))
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"INSERT INTO {DATABASE}.t VALUES (999999, 999999)")
-        connection.commit()
+    run_sql(server, f"INSERT INTO {DATABASE}.t VALUES (999999, 999999)")
     apply(spark, sink, rows, 2)
     assert found(server) == [(i, IDS[(n + 1) % len(IDS)]) for n, i in enumerate(IDS)]
 
@@ -222,10 +219,7 @@ def test_a_refused_transaction_is_skipped_as_its_message_says(server: PrivateMar
     """All deletes are committed then, those of the refused transaction too. Its rows are in one part: another one might be finished."""
     bad, *good = IDS
     gone = next(i for i in range(bad + 1, IDS[1]) if part_of(i, parts) == part_of(bad, parts))
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"ALTER TABLE {DATABASE}.t ADD CHECK (u <> 777)")
-        cursor.execute(f"INSERT INTO {DATABASE}.t VALUES ({gone}, {gone})")
-        connection.commit()
+    run_sql(server, f"ALTER TABLE {DATABASE}.t ADD CHECK (u <> 777)", f"INSERT INTO {DATABASE}.t VALUES ({gone}, {gone})")
     rows = [event(n, {1: i, 2: i}, {1: i, 2: i + 1}) for n, i in enumerate(good)]
     rows += [event(0, {1: bad, 2: bad}, {1: bad, 2: 777}) | {"commit_ts": 25}, event(1, {1: gone, 2: gone}, None) | {"commit_ts": 25}]
     with life(server) as sink:
@@ -303,9 +297,7 @@ def _marked(server: PrivateMariaDB) -> bool:
 
 
 def _take_the_lease(server: PrivateMariaDB) -> None:
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"UPDATE {SCHEMA}.spark_lease SET epoch = epoch + 1, life = 'another'")
-        connection.commit()
+    run_sql(server, f"UPDATE {SCHEMA}.spark_lease SET epoch = epoch + 1, life = 'another'")
 
 
 def test_a_task_with_rows_of_another_part_writes_nothing(server: PrivateMariaDB, sink: MySQLSink, spark: "SparkSession") -> None:
@@ -337,7 +329,5 @@ def test_few_rows_that_are_big_are_applied_in_parts_too(
             stream.change(lambda txn, size=size: [txn.insert(f"{DATABASE}.doc", {"id": size + n, "text": "x" * size}) for n in range(4)])
             in_parts[size] = any(stage.startswith("plan+") for stage in stream.apply().seconds)
         assert in_parts == {4: False, 4000: True}
-    with mariadb.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"SELECT LENGTH(text), COUNT(*) FROM {DATABASE}.doc GROUP BY 1 ORDER BY 1")
-        assert cursor.fetchall() == ((4, 4), (4000, 4))
+    assert run_sql(mariadb, f"SELECT LENGTH(text), COUNT(*) FROM {DATABASE}.doc GROUP BY 1 ORDER BY 1") == [(4, 4), (4000, 4)]
     drop(mariadb)

@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import grpc
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +28,7 @@ from tests.support.drainer_process import arguments_of
 from tests.support.fakes.etcd import EtcdProcess
 from tests.support.fakes.pd import FakePd
 from tests.support.golden_case import GOLDEN, compared
+from tests.support.registry_sites import credentials
 from tests.support.spark_queries import drained
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
@@ -57,14 +57,6 @@ def pd(tmp_path: Path, case: RecordedCase, tls: TlsSettings | None) -> Iterator[
         etcd.gateway("kv/put", key=b"/tidb/server/info/one", value=value.encode())
         yield pd
         tidb.stop()
-
-
-def credentials(tls: TlsSettings | None) -> grpc.ServerCredentials | None:
-    """Those of a server that asks its clients for certificates."""
-    if tls is None:
-        return None
-    ca, cert, key = (Path(path).read_bytes() for path in (tls.ca, tls.cert, tls.key))
-    return grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=True)
 
 
 @pytest.fixture

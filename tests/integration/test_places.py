@@ -7,8 +7,7 @@ import pytest
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.spark.pyspark_insides import hadoop_configuration
-from pyspark_tidb_binlog.jobs.stream.places import CheckpointFiles
-from pyspark_tidb_binlog.jobs.stream.spark_checkpoint import SparkCheckpoint
+from pyspark_tidb_binlog.jobs.stream.spark_checkpoint import CheckpointFiles, SparkCheckpoint
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, latest
 

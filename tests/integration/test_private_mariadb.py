@@ -14,15 +14,13 @@ import pytest
 from pyspark_tidb_binlog.jobs.lab.mariadb import ACCOUNT, PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from tests.support.private_mysql import MYSQLD
+from tests.support.target_rows import run_sql
 
 pytestmark = pytest.mark.mysql
 
 
 def test_what_was_committed_outlives_a_kill(fresh_mariadb: PrivateMariaDB) -> None:
-    with fresh_mariadb.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE DATABASE kept")
-        cursor.execute("CREATE TABLE kept.t (i INT)")
-        cursor.execute("INSERT INTO kept.t VALUES (1)")
+    run_sql(fresh_mariadb, "CREATE DATABASE kept", "CREATE TABLE kept.t (i INT)", "INSERT INTO kept.t VALUES (1)")
     port, first = fresh_mariadb.port, fresh_mariadb.pid
     fresh_mariadb.kill()
     with pytest.raises(pymysql.err.OperationalError):
@@ -30,9 +28,7 @@ def test_what_was_committed_outlives_a_kill(fresh_mariadb: PrivateMariaDB) -> No
     fresh_mariadb.restart()
     assert fresh_mariadb.port == port
     assert fresh_mariadb.pid != first
-    with fresh_mariadb.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT i FROM kept.t")
-        assert cursor.fetchall() == ((1,),)
+    assert run_sql(fresh_mariadb, "SELECT i FROM kept.t") == [(1,)]
 
 
 @pytest.mark.shows("syncer.to.host", "syncer.to.port", "syncer.to.user")
@@ -110,9 +106,7 @@ def test_another_life_on_the_same_datadir_has_another_password(open_path: Path) 
 def test_options_win_and_a_given_datadir_stays(open_path: Path) -> None:
     with PrivateMariaDB(open_path / "db", {"character-set-server": "latin1", "collation-server": "latin1_swedish_ci"}) as server:
         socket = server.socket
-        with server.connect() as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT @@character_set_server")
-            assert cursor.fetchall() == (("latin1",),)
+        assert run_sql(server, "SELECT @@character_set_server") == [("latin1",)]
     assert (open_path / "db" / "mysql").is_dir()
     assert not socket.parent.exists()
 

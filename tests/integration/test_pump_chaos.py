@@ -23,12 +23,9 @@ from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterSer
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.drainer import node as cistern
-from pyspark_tidb_binlog.binlog_source.emulator.commit_faults import Faults
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
 from pyspark_tidb_binlog.binlog_source.pairing.bucket import look, pair_bucket
-from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
-from pyspark_tidb_binlog.binlog_source.pump_client.protocol import Sent, ignore_sent
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
@@ -43,6 +40,7 @@ from pyspark_tidb_binlog.schemas.stages import TRANSACTION
 from tests.support.drainer_nodes import node_at
 from tests.support.eventually import eventually
 from tests.support.fakes.chunks import MemoryChunks, MemoryPieces
+from tests.support.faulty_client import Faults, FaultyClient
 from tests.support.pump_herd import Herd, Kind, draw
 
 pytestmark = [pytest.mark.grpc, pytest.mark.spark]
@@ -54,14 +52,14 @@ TABLE = Table("t", (Column("id", "bigint"),), ("id",))
 QUICK = PumpClientSettings(write_timeout=0.3, prewrite_pause=0.02, outcome_pause=0.1, probe_interval=0.2, watch_wait=0.1, gather=0.005)
 
 
-class Noted(PumpClient):
+class Noted(FaultyClient):
     """Remembers what the Prewrites hold."""
 
     rows: dict[int, bytes]
 
-    def prewrite(self, start_ts: int, payload: bytes, sent: Sent = ignore_sent) -> None:
+    def prewrite(self, start_ts: int, payload: bytes) -> None:
         self.__dict__.setdefault("rows", {})[start_ts] = binlog_pb2.Binlog.FromString(payload).prewrite_value
-        super().prewrite(start_ts, payload, sent)
+        super().prewrite(start_ts, payload)
 
 
 class Follower:
@@ -190,7 +188,7 @@ def test_what_is_committed_is_read_whatever_becomes_of_the_pumps(
     ):
         client = Noted.from_registry(registry, QUICK)
         assert isinstance(client, Noted)
-        with Upstream(client, oracle=oracle, faults=Faults(SEED, 0.01, 0.03, 0.5, 0.03)) as upstream:
+        with Upstream(client.inject(Faults(SEED, 0.01, 0.03, 0.5, 0.03)), oracle=oracle) as upstream:
             upstreams.append(upstream)
             upstream.ddl.create_database("d")
             upstream.ddl.create_table("d", TABLE)

@@ -14,7 +14,6 @@ from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterSer
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
-from pyspark_tidb_binlog.binlog_source.emulator.commit_faults import Faults
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
@@ -27,6 +26,7 @@ from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2, pump_pb2
 from tests.support.binlogs import payload
 from tests.support.eventually import eventually
+from tests.support.faulty_client import Faults, FaultyClient
 from tests.support.pump_pulls import RAW, Pull
 
 pytestmark = pytest.mark.grpc
@@ -123,9 +123,9 @@ def test_another_cluster_is_refused(pumps):
 @pytest.mark.parametrize("gather", [0.0, 0.005])
 def test_an_upstream_with_faults_leaves_what_such_a_tidb_leaves(pumps, gather):
     addresses = [pump.address for pump in pumps]
-    faults = Faults(seed=5, lost_commits=0.2, late_commits=0.3, late_by=0.05, duplicates=0.5)
-    client = PumpClient.fixed(addresses, CLUSTER, dataclasses.replace(QUICK, gather=gather))
-    with Upstream(client, faults=faults) as upstream:
+    faults = Faults(seed=5, lost_commits=0.2, late_commits=0.3, duplicates=0.5)
+    client = FaultyClient.fixed(addresses, CLUSTER, dataclasses.replace(QUICK, write_timeout=15, gather=gather)).inject(faults)
+    with Upstream(client) as upstream:
         upstream.ddl.create_database("d")
         upstream.ddl.create_table("d", TABLE)
         for number in range(40):
@@ -146,22 +146,26 @@ def test_an_upstream_with_faults_leaves_what_such_a_tidb_leaves(pumps, gather):
     assert len(upstream.rows("d.t")) == 40
 
 
-def test_a_pump_killed_between_sending_and_answer(tmp_path):
+def test_a_pump_killed_between_sending_and_answer(tmp_path, monkeypatch):
     first, second = (PumpProcess(config(tmp_path, f"p{n}")) for n in (1, 2))
     with first, second:
         processes = {process.address: process for process in (first, second)}
         killed = []
 
-        def kill_the_first_asked(node_id):
+        def start_and_kill_the_first_asked(writer, payload):
+            call = start(writer, payload)
             if not killed:
-                killed.append(node_id)
-                processes[node_id].kill()
+                killed.append(writer.address)
+                processes[writer.address].kill()
                 for process in processes.values():
                     if process.running:
                         os.kill(process.pid, signal.SIGCONT)
+            return call
 
+        start = PumpWriter.start
+        monkeypatch.setattr(PumpWriter, "start", start_and_kill_the_first_asked)
         client = PumpClient.fixed(list(processes), CLUSTER, QUICK)
-        with Upstream(client, faults=Faults(on_prewrite=kill_the_first_asked)) as upstream:
+        with Upstream(client) as upstream:
             # held, so that the answer cannot come before the kill
             for process in processes.values():
                 os.kill(process.pid, signal.SIGSTOP)

@@ -32,6 +32,7 @@ from tests.support.drainer_process import RUN_SECONDS
 from tests.support.eventually import eventually
 from tests.support.golden_case import GOLDEN
 from tests.support.spark_queries import replicated
+from tests.support.target_rows import run_sql
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -55,7 +56,6 @@ class Pairs:
     over_restarts: int = 0
 
     def __str__(self) -> str:
-        """For people."""
         return f"{self.all} pairs, {self.over_batches} over two batches or more, {self.over_restarts} over a restart"
 
 
@@ -138,8 +138,7 @@ def test_sorted(name: str, spark: SparkSession, mariadb: PrivateMariaDB, tmp_pat
 def test_a_target_that_takes_only_short_statements(spark: SparkSession, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
     """``online`` in sorted delivery, as in ``make slow`` with statements of any length."""
     with Arena(load(GOLDEN / "online"), fresh_mariadb, tmp_path, "sorted", Cut(max_bytes=256 << 20, step_bytes=1 << 20)) as arena:
-        with fresh_mariadb.connect() as connection, connection.cursor() as cursor:
-            cursor.execute("SET GLOBAL max_allowed_packet = 4096")
+        run_sql(fresh_mariadb, "SET GLOBAL max_allowed_packet = 4096")
         arena.write()
         replicate(spark, arena, restart_after=1 << 30)
         arena.assert_equal()

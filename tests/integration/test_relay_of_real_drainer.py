@@ -17,6 +17,7 @@ from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
 from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
 from tests.support.golden_case import GOLDEN, compared
 from tests.support.golden_messages import from_drainer
+from tests.support.target_rows import run_sql
 
 pytestmark = pytest.mark.mysql
 
@@ -41,10 +42,7 @@ class Crashed:
         self.checkpoint(self.info["start_ts"])
 
     def query(self, sql: str) -> tuple[tuple[object, ...], ...]:
-        with self.server.connect() as connection, connection.cursor() as cursor:
-            cursor.execute(sql)
-            connection.commit()
-            return tuple(cursor.fetchall())
+        return tuple(run_sql(self.server, sql))
 
     def checkpoint(self, commit_ts: int) -> None:
         """As a real Drainer leaves it (drainer.md 6)."""
@@ -72,8 +70,7 @@ class Crashed:
 @pytest.fixture
 def crashed(mariadb: PrivateMariaDB, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Crashed]:
     case, name = request.param
-    with mariadb.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("DROP DATABASE IF EXISTS tidb_binlog")
+    run_sql(mariadb, "DROP DATABASE IF EXISTS tidb_binlog")
     found = Crashed(mariadb, case, name, tmp_path / "relay")
     yield found
     found.drop()

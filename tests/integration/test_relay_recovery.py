@@ -18,6 +18,7 @@ from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
 from tests.support.relay_process import RelayTask, recover, relayed_process, stream_until
 from tests.support.row_sink_process import SCHEMA, made, worlds
 from tests.support.row_worlds import RowHistory
+from tests.support.target_rows import run_sql
 
 pytestmark = pytest.mark.mysql
 
@@ -36,9 +37,7 @@ class Site:
             self.query(world.create.replace("CREATE TABLE ", "CREATE TABLE d.", 1))
 
     def query(self, sql: str) -> list[Any]:
-        with self.server.connect() as connection, connection.cursor() as cursor:
-            cursor.execute(sql)
-            return list(cursor.fetchall())
+        return run_sql(self.server, sql)
 
     def task(self, seed: str, batches: list[int] | None = None, **settings: Any) -> RelayTask:
         return RelayTask(self.server.target(), seed, batches or BATCHES, SETTINGS | settings, str(self.log_dir))
@@ -57,8 +56,7 @@ class Site:
 
 @pytest.fixture
 def site(mariadb: PrivateMariaDB, tmp_path: Path) -> Iterator[Site]:
-    with mariadb.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
+    run_sql(mariadb, "CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
     found = Site(mariadb, tmp_path / "relay")
     yield found
     found.query("DROP DATABASE IF EXISTS d")

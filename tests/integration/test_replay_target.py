@@ -25,6 +25,7 @@ from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
 from tests.support.drainer_process import ROOT
 from tests.support.golden_case import GOLDEN, compared
 from tests.support.golden_messages import from_drainer
+from tests.support.target_rows import run_sql
 
 pytestmark = pytest.mark.mysql
 
@@ -60,9 +61,7 @@ class Destination:
         return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | env)
 
     def query(self, sql: str) -> tuple[tuple[object, ...], ...]:
-        with self.server.connect() as connection, connection.cursor() as cursor:
-            cursor.execute(sql)
-            return tuple(cursor.fetchall())
+        return tuple(run_sql(self.server, sql))
 
 
 @pytest.fixture

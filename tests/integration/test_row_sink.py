@@ -31,6 +31,7 @@ from pyspark_tidb_binlog.sinks.sink import Opened
 from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, table
 from tests.support.row_sink_process import BEGIN, SCHEMA, Ended, Task, made, run, worlds
 from tests.support.row_worlds import RowHistory, RowWorld, clustered, keyless, two_keys
+from tests.support.target_rows import run_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,9 +63,7 @@ class Place:
             self._sinks.pop().close()
 
     def query(self, sql: str) -> list[Any]:
-        with self.server.connect() as connection, connection.cursor() as cursor:
-            cursor.execute(sql)
-            return list(cursor.fetchall())
+        return run_sql(self.server, sql)
 
     def create(self, *worlds: RowWorld) -> None:
         for world in worlds:

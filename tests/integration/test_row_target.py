@@ -19,6 +19,7 @@ from tests.support.arena import Arena, Cut, counted, numbered
 from tests.support.golden_case import GOLDEN
 from tests.support.keyless_case import keyless_case
 from tests.support.spark_queries import replicated
+from tests.support.target_rows import run_sql
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -50,9 +51,7 @@ def by_row(arena: Arena, **how: Any) -> DrainerConfig:
 def assert_equal(arena: Arena) -> None:
     """The target is what the case says, and no lane is left."""
     arena.assert_equal()
-    with arena.target.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT COUNT(*) FROM tidb_binlog.spark_rows")
-        assert cursor.fetchall() == ((0,),)
+    assert run_sql(arena.target, "SELECT COUNT(*) FROM tidb_binlog.spark_rows") == [(0,)]
 
 
 CUTS = {"driver": DRIVER, "parts": PARTS}

@@ -17,6 +17,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
 from pyspark_tidb_binlog.sinks.mysql import sync_points
 from pyspark_tidb_binlog.sinks.sink import Sink
 from tests.support.private_mysql import RealMariaDB
+from tests.support.target_rows import run_sql
 
 pytestmark = pytest.mark.mysql
 
@@ -43,9 +44,7 @@ def move(sink: Sink, upto_ts: int) -> None:
 
 
 def checkpoint(server: PrivateMariaDB) -> dict[str, Any]:
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"SELECT checkPoint FROM {SCHEMA}.checkpoint")
-        return dict(json.loads(cursor.fetchall()[0][0]))
+    return dict(json.loads(run_sql(server, f"SELECT checkPoint FROM {SCHEMA}.checkpoint")[0][0]))
 
 
 @pytest.mark.shows("syncer.db-type", "ts-map")
@@ -86,9 +85,7 @@ def test_a_step_that_was_put_off_is_marked_as_ours_when_the_timestamp_is_saved(
     sink.defer(lambda recorded, upto: None)
     move(sink, begin + 20)
     assert checkpoint(logged)["commitTS"] == begin + 20
-    with logged.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"SELECT to_ts FROM {SCHEMA}.spark_progress WHERE phase = 'atomic'")
-        assert cursor.fetchall() == ((begin + 20,),)
+    assert run_sql(logged, f"SELECT to_ts FROM {SCHEMA}.spark_progress WHERE phase = 'atomic'") == [(begin + 20,)]
     sink.close()
 
 
@@ -111,5 +108,4 @@ def test_a_target_without_timestamps_is_said_once(
                 "the target gives no timestamp to record, so the checkpoint's ts-map does not change"
             ]
     finally:
-        with mariadb.connect() as connection, connection.cursor() as cursor:
-            cursor.execute(f"DROP DATABASE IF EXISTS {SCHEMA}")
+        run_sql(mariadb, f"DROP DATABASE IF EXISTS {SCHEMA}")

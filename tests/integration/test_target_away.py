@@ -12,6 +12,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
+from tests.support.target_rows import run_sql
 
 pytestmark = pytest.mark.mysql
 
@@ -38,25 +39,24 @@ def server() -> Iterator[PrivateMariaDB]:
 @pytest.fixture
 def plain(server: PrivateMariaDB) -> TargetConfig:
     """An account that ``read_only`` stops: it may write everywhere and is no administrator."""
-    with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
-        cursor.execute("SET GLOBAL read_only = 0")
-        cursor.execute("DROP DATABASE IF EXISTS h_away")
-        cursor.execute("CREATE USER IF NOT EXISTS plain@localhost IDENTIFIED BY 'pw'")
-        cursor.execute("GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX ON h_away.* TO plain@localhost")
-        cursor.execute("CREATE DATABASE h_away")
-        cursor.execute("CREATE TABLE h_away.t (id INT PRIMARY KEY)")
+    run_sql(
+        server,
+        "SET GLOBAL read_only = 0",
+        "DROP DATABASE IF EXISTS h_away",
+        "CREATE USER IF NOT EXISTS plain@localhost IDENTIFIED BY 'pw'",
+        "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX ON h_away.* TO plain@localhost",
+        "CREATE DATABASE h_away",
+        "CREATE TABLE h_away.t (id INT PRIMARY KEY)",
+    )
     return replace(server.target(), user="plain", password="pw")
 
 
 def admin(server: PrivateMariaDB, sql: str) -> None:
-    with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
-        cursor.execute(sql)
+    run_sql(server, sql)
 
 
 def rows(server: PrivateMariaDB) -> list[int]:
-    with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT id FROM h_away.t ORDER BY id")
-        return [row[0] for row in cursor.fetchall()]
+    return [row[0] for row in run_sql(server, "SELECT id FROM h_away.t ORDER BY id")]
 
 
 def insert(session: Session) -> None:

@@ -107,7 +107,7 @@ class Target:
         event = DdlEvent(self.sink.commit_ts + 10, job_id, one.query, 5)
         steps = plan_steps((self.sink.commit_ts, event.commit_ts), [event], (), HISTORY, AppliedJobs(job_id - 1))
         (step,) = (s for s in steps if isinstance(s, DdlStep))
-        self.sink.apply_ddl(decided(step, HISTORY, Selection.of(ApplyConfig())), HISTORY, frozenset())
+        self.sink.apply_ddl(decided(step, HISTORY, Selection.of(ApplyConfig())), HISTORY, {})
         self.version = job_id
 
     def rows(self, columns: str, table: str = "t") -> list[tuple[Any, ...]]:

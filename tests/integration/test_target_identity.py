@@ -18,6 +18,7 @@ from tests.support.drainer_process import RUN_SECONDS
 from tests.support.eventually import eventually
 from tests.support.golden_case import GOLDEN
 from tests.support.spark_queries import replicated
+from tests.support.target_rows import run_sql
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -39,10 +40,7 @@ def run(spark: SparkSession, arena: Arena, batches: int = 1 << 30) -> None:
 
 
 def execute(arena: Arena, *statements: str) -> None:
-    with arena.target.connect() as connection, connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
-        connection.commit()
+    run_sql(arena.target, *statements)
 
 
 def copy(source: Path, destination: Path) -> None:

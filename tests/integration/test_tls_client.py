@@ -27,11 +27,6 @@ pytestmark = pytest.mark.grpc
 CODE = grpc.StatusCode
 
 
-@pytest.fixture
-def ca(tmp_path: Path) -> Authority:
-    return Authority(tmp_path / "ca")
-
-
 @pytest.fixture(params=["with ALPN", "without ALPN"])
 def server(ca: Authority, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[TlsServer]:
     if request.param == "without ALPN":

@@ -43,11 +43,6 @@ pytestmark = pytest.mark.grpc
 
 
 @pytest.fixture
-def ca(tmp_path: Path) -> Authority:
-    return Authority(tmp_path / "ca")
-
-
-@pytest.fixture
 def tls(ca: Authority) -> TlsSettings:
     """One certificate for all nodes, as many clusters have it."""
     return ca.settings("node", "node", ("node",))

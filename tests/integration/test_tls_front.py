@@ -29,11 +29,6 @@ pytestmark = pytest.mark.grpc
 
 
 @pytest.fixture
-def ca(tmp_path: Path) -> Authority:
-    return Authority(tmp_path / "ca")
-
-
-@pytest.fixture
 def server(ca: Authority) -> Iterator[TlsServer]:
     with serving(ca.settings("server")) as made:
         yield made

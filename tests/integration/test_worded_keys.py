@@ -17,6 +17,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep, Tab
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from tests.support.ddl_jobs import INT, column, database, history, index, job, table
+from tests.support.target_rows import run_sql
 
 pytestmark = pytest.mark.mysql
 
@@ -41,15 +42,11 @@ def history_of(enum: Sequence[str], members: Sequence[str]) -> SchemaHistory:
 @pytest.fixture
 def server(mariadb: PrivateMariaDB) -> Iterator[PrivateMariaDB]:
     yield mariadb
-    with mariadb.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"DROP DATABASE IF EXISTS {DATABASE}")
-        cursor.execute("DROP DATABASE IF EXISTS worded_marks")
+    run_sql(mariadb, f"DROP DATABASE IF EXISTS {DATABASE}", "DROP DATABASE IF EXISTS worded_marks")
 
 
 def ask(server: PrivateMariaDB, sql: str) -> list[Any]:
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(sql)
-        return list(cursor.fetchall())
+    return run_sql(server, sql)
 
 
 @pytest.mark.parametrize("enum", [("x", "it's"), ("x", "")], ids=["words", "an empty one"])

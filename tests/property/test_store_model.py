@@ -37,7 +37,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = self.opened()
 
     def opened(self):
-        """The store on what is there."""
         return Store(self.directory, SETTINGS)
 
     def tick(self):

@@ -105,7 +105,6 @@ class Arena:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """End them."""
         self._stack.close()
 
     def write(self, logs: tuple[Log, ...] | None = None, pace: float = 0) -> None:

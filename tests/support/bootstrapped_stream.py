@@ -51,7 +51,7 @@ def begun_stream(
     try:
         found = applier.open(start)
         replay(applier, found)
-        stand = StreamStand(sink.commit_ts, applier.version, history.snapshot(), applier.refused)
+        stand = StreamStand(sink.commit_ts, applier.version, history.snapshot(), applier.frozen)
         if config.apply.db_type == "lake":
             sink.load(loader.requested(stand), absent=request.everything)
         else:

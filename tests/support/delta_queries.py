@@ -51,7 +51,6 @@ class DeltaQueries:
         return Path(self.directory) / name.replace(" ", "-")
 
     def checkpoint(self, name: str) -> Path:
-        """Its checkpoint."""
         return Path(self.directory) / (name.replace(" ", "-") + "-checkpoint")
 
     def batches(self, name: str, kind: str) -> list[int]:

@@ -37,7 +37,6 @@ class Drainer:
             )
 
     def __enter__(self) -> "Drainer":
-        """Nothing to do: it runs."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -60,7 +60,6 @@ class EmulatedStream:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """End the life."""
         self.restart()
 
     def restart(self, config: DrainerConfig | None = None) -> None:

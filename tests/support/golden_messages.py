@@ -82,7 +82,7 @@ def replicate(
         touched = merge(summarise(here, [d.commit_ts for d in found.ddls])).tables
         for step in plan_steps((after, end), found.ddls, touched, found.history, applied):
             if isinstance(step, DdlStep):
-                sink.apply_ddl(decided(step, found.history, selection), found.history, frozenset())
+                sink.apply_ddl(decided(step, found.history, selection), found.history, {})
             else:
                 sink.apply(rows_between(here, step.after_ts, step.upto_ts), chosen(step, selection), StageClock())
             applied = step.applied

@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, upstream
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from tests.support.eventually import eventually
+from tests.support.target_rows import run_sql
 
 ENTRY = str(Path(__file__).parents[2] / "spark-submit.sh")
 LONGEST = 240.0
@@ -163,9 +164,7 @@ class Scene:
 
     def standing(self) -> int:
         """The target's checkpoint."""
-        with contextlib.closing(self.target.connect()) as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
-            return int(json.loads(cursor.fetchall()[0][0])["commitTS"])
+        return int(json.loads(run_sql(self.target, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0])["commitTS"])
 
     def differences(self) -> list[str]:
         """The tables of the target that are not those of the upstream, and why."""

@@ -80,7 +80,6 @@ class PrivateKafka:
         return self._process is not None
 
     def kill(self) -> None:
-        """``kill -9``."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -83,7 +83,7 @@ class LakeScene:
             touched = merge(summarise(here, [d.commit_ts for d in self._ddls])).tables
             for step in plan_steps((sink.commit_ts, end), self._ddls, touched, history, self._applied):
                 if isinstance(step, DdlStep):
-                    sink.apply_ddl(decided(step, history, self._selection), history, frozenset())
+                    sink.apply_ddl(decided(step, history, self._selection), history, {})
                 else:
                     part = rows_between(here, step.after_ts, step.upto_ts)
                     sink.apply(part, routed(chosen(step, self._selection), self._selection), StageClock())

@@ -18,7 +18,6 @@ def prewrite(start_ts: int, key: bytes = b"k") -> bytes:
 
 
 def commit(start_ts: int, commit_ts: int) -> bytes:
-    """Its Commit."""
     return payload(1, start_ts, commit_ts, prewrite_key=b"k")
 
 

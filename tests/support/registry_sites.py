@@ -56,7 +56,7 @@ class PdSite:
     def __init__(self, etcd: EtcdProcess, members: int = 1, tls: TlsSettings | None = None) -> None:
         self.tls = tls
         self.etcd = etcd
-        self.pd = FakePd(etcd.address, CLUSTER, members, _credentials(tls))
+        self.pd = FakePd(etcd.address, CLUSTER, members, credentials(tls))
         etcd.gateway("kv/deleterange", key=b"/", range_end=b"0")
 
     @property
@@ -72,9 +72,9 @@ class PdSite:
         self.etcd.kill()
 
 
-def _credentials(tls: TlsSettings | None) -> grpc.ServerCredentials | None:
+def credentials(tls: TlsSettings | None) -> grpc.ServerCredentials | None:
     """Those of a server that asks its clients for certificates."""
     if tls is None:
         return None
     ca, cert, key = (Path(path).read_bytes() for path in (tls.ca, tls.cert, tls.key))
-    return grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=True)
+    return grpc.ssl_servercredentials([(key, cert)], ca, require_client_auth=True)

@@ -1,6 +1,5 @@
 """The recorded case ``bank`` with a drainer that keeps a relay log, and an upstream that can be taken away as a whole."""
 
-import contextlib
 import re
 import signal
 from pathlib import Path
@@ -15,6 +14,7 @@ from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 from tests.support.arena import Arena, Cut
 from tests.support.bank_states import Balances, bank_changes, states_at
 from tests.support.golden_case import GOLDEN, load_case
+from tests.support.target_rows import run_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,9 +47,7 @@ class RelaySite:
 
     def checkpoint(self) -> Checkpoint:
         """The target's."""
-        with contextlib.closing(self.arena.target.connect()) as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
-            ((value,),) = cursor.fetchall()
+        ((value,),) = run_sql(self.arena.target, "SELECT checkPoint FROM tidb_binlog.checkpoint")
         return Checkpoint.from_json(value)
 
     def recover(self) -> int:
@@ -85,8 +83,10 @@ class RelaySite:
         assert self._balances() == wanted
 
     def _balances(self) -> Balances:
-        with contextlib.closing(self.arena.target.connect()) as connection, connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT 'checking', id, balance FROM g_bank.checking UNION ALL SELECT 'savings', id, balance FROM g_bank.savings"
+        return {
+            (table, row_id): balance
+            for table, row_id, balance in run_sql(
+                self.arena.target,
+                "SELECT 'checking', id, balance FROM g_bank.checking UNION ALL SELECT 'savings', id, balance FROM g_bank.savings",
             )
-            return {(table, row_id): balance for table, row_id, balance in cursor.fetchall()}
+        }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from tests.support.private_mysql import MYSQLD
+from tests.support.target_rows import run_sql
 
 ROW_BINLOG = {"log-bin": "rows", "binlog-format": "ROW", "server-id": "1"}
 """Options of a server whose binlog can be read."""
@@ -49,9 +50,7 @@ class RowBinlog:
     def __init__(self, server: PrivateMariaDB) -> None:
         """``server`` has the options ``ROW_BINLOG``. What is there already is not read."""
         self._server = server
-        with server.connect() as connection, connection.cursor() as cursor:
-            cursor.execute("SHOW BINARY LOG STATUS" if MYSQLD else "SHOW MASTER STATUS")
-            ((name, position, *_),) = cursor.fetchall()
+        ((name, position, *_),) = run_sql(server, "SHOW BINARY LOG STATUS" if MYSQLD else "SHOW MASTER STATUS")
         assert name == _FILE, "the server has begun another file"
         self._position = int(position)
 

@@ -8,10 +8,11 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 
 
-def run_sql(server: PrivateMariaDB, statement: str) -> list[tuple[Any, ...]]:
-    """Run a statement on a connection of its own."""
+def run_sql(server: PrivateMariaDB, *statements: str) -> list[tuple[Any, ...]]:
+    """Run statements on one connection of their own; the rows of the last."""
     with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(statement)
+        for statement in statements:
+            cursor.execute(statement)
         return list(cursor.fetchall())
 
 

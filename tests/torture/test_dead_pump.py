@@ -21,6 +21,7 @@ from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from tests.support.drainer_process import Drainer, drainer_of
 from tests.support.memory_use import LIMIT_MIB, peak_mib
 from tests.support.pump_writes import CLUSTER, config_of
+from tests.support.target_rows import run_sql
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
 
@@ -63,9 +64,7 @@ def test_four_gigabytes_while_a_pump_is_dead(fresh_mariadb: PrivateMariaDB, tmp_
                 upstream.flush()
                 drainer.until(lambda: count(fresh_mariadb) == KEYS + 1, seconds=WAIT, pause=0.5)
             wanted = {row["id"]: hashlib.md5(row["doc"]).hexdigest() for row in upstream.rows("d.t").values()}
-    with closing(fresh_mariadb.connect()) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT id, MD5(doc) FROM d.t")
-        assert dict(cursor.fetchall()) == wanted
+    assert dict(run_sql(fresh_mariadb, "SELECT id, MD5(doc) FROM d.t")) == wanted
     print(f"{MEGABYTES} MB beside a dead Pump: {waited:,.0f} MiB while waiting, {peak[0]:,.0f} MiB at most")
     assert peak[0] < LIMIT_MIB
 

@@ -1,6 +1,5 @@
 """Death at every named point, at least three times in each delivery, over several cases; the drainer's directories are lost on the way."""
 
-import contextlib
 import dataclasses
 import heapq
 import shutil
@@ -18,6 +17,7 @@ from tests.support.arena import Arena, Cut, numbered
 from tests.support.bank_states import TOTAL, bank_changes, states_at
 from tests.support.golden_case import GOLDEN, load_case
 from tests.support.keyless_case import keyless_case
+from tests.support.target_rows import run_sql
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
 
@@ -65,9 +65,12 @@ def assert_balances(arena: Arena) -> None:
     """Both tables of ``bank`` are as recorded at the arena's end, and the total is kept."""
     case = arena.case
     (wanted,) = states_at(bank_changes(case, load_case("bank").history), [case.end_ts])
-    with contextlib.closing(arena.target.connect()) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT 'checking', id, balance FROM g_bank.checking UNION ALL SELECT 'savings', id, balance FROM g_bank.savings")
-        found = {(table, row_id): balance for table, row_id, balance in cursor.fetchall()}
+    found = {
+        (table, row_id): balance
+        for table, row_id, balance in run_sql(
+            arena.target, "SELECT 'checking', id, balance FROM g_bank.checking UNION ALL SELECT 'savings', id, balance FROM g_bank.savings"
+        )
+    }
     assert found == wanted
     assert sum(found.values()) == TOTAL
 

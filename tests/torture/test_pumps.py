@@ -72,9 +72,9 @@ def test_pumps_come_and_go_under_load(
 ) -> None:
     caplog.set_level(logging.INFO, "pyspark_tidb_binlog.binlog_source.drainer.node")
     events = draw(random.Random(f"{SEED}/{delivery}"), EVENTS, LONGEST_GAP, LONGEST_AWAY)
-    config = WorkloadConfig(SEED, RATE, write_timeout=WRITE_TIMEOUT, lost_commits=0.003, late_commits=0.02, duplicates=0.02)
+    config = WorkloadConfig(SEED, RATE, write_timeout=WRITE_TIMEOUT)
     with (
-        WorkloadProcess(tmp_path / "upstream", DEMO_CLUSTER, config) as workload,
+        WorkloadProcess(tmp_path / "upstream", DEMO_CLUSTER, config, module="tests.support.faulty_workload") as workload,
         Herd(tmp_path / "pumps", workload.url, DEMO_CLUSTER) as herd,
     ):
         assert isinstance(workload, WorkloadProcess)

@@ -21,7 +21,6 @@ class Backlog:
         self._changed = threading.Condition()
 
     def __len__(self) -> int:
-        """Steps in the queue."""
         return self._size
 
     def put(self, steps: Sequence[LogRecord], timeout: float) -> bool:

@@ -1,7 +1,6 @@
 """The value log: files of records, appended in batches, rotated, scanned, read at a pointer.
 
-    vlog_writer.py     append, sync, rotate        vlog_scan.py   every read of many records
-    vlog_recovery.py   what counts after a crash   vlog_files.py  the files; format.py: their bytes
+    vlog_writer.py  append, sync, rotate    vlog_scan.py  every read of many records    vlog_files.py  the files; format.py: their bytes
 
 Promises: those of the writer; and only durable records are read. One appender, any number of readers: a dropped file stays readable for the
 scans that read it. ``recover`` cuts an unfinished record off the end of the newest file, never acknowledged records. Damage is counted, and
@@ -9,14 +8,13 @@ reported with the records around it (``RecordRun.holes``).
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 
 from pyspark_tidb_binlog.binlog_source.pump.storage.env import FileSystem
-from pyspark_tidb_binlog.binlog_source.pump.storage.format import decode_record, file_name
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import HEADER, decode_record, file_name, is_framed
 from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_files import LogFile, LogFiles
-from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_recovery import recovered
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_scan import PIECE, Admit, RecordRun, at_once, scan_file
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_writer import LogWriter
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, Corruption
@@ -171,3 +169,31 @@ class NearbyReader:
                 del self._blocks[next(iter(self._blocks))]
             block = self._blocks[file_id, number] = self._log.block(file_id, number * _BLOCK, _BLOCK)
         return block
+
+
+def recovered(files: LogFiles, runs: Iterator[RecordRun], start: Pointer, indexed: Pointer) -> Generator[RecordRun, None, int]:
+    """The ``runs`` of a scan from ``start`` to the end of the log, without the torn tail; returns the offset at which that begins.
+
+    A torn tail is the part of a record that an unfinished append left at the end of the newest file; that record was never acknowledged.
+    ``indexed``: what precedes it was durable once, so that an unreadable record there is damaged, not torn.
+    """
+    good = start.offset if start.file_id == files.active else 0
+    for run in runs:
+        if run.file_id == files.active:
+            run = _without_torn(files, run, indexed)
+            last = run.end_of(len(run.offsets) - 1) if run.offsets else good
+            good = max(good, last, *(end for _, end in run.holes))
+        yield run
+    return good
+
+
+def _without_torn(files: LogFiles, run: RecordRun, indexed: Pointer) -> RecordRun:
+    """The newest file's ``run`` without the hole of an unfinished append."""
+    newest = files.newest
+    if newest.finished or not run.holes or run.holes[-1][1] != newest.length:
+        return run
+    begin, end = run.holes[-1]
+    kept = min(indexed.offset, end) if indexed.file_id == files.active else begin
+    if is_framed(newest.reader.read(begin, end - begin)):
+        kept = end
+    return run._replace(holes=[*run.holes[:-1], *([(begin, kept)] if kept - begin >= HEADER.size else [])])

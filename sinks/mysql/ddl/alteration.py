@@ -35,7 +35,7 @@ from pyspark_tidb_binlog.schemas.table_changes import (
     diff,
 )
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, ColumnType, IndexInfo, TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_form import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import (
     charset_option,
@@ -138,8 +138,6 @@ class Alteration:
         A column is modified if its definition at the target changes: by the job, or because a key over it needs another charset there.
         """
         old, new = _public(old), _public(new)
-        if len({c.name.lower() for c in new.columns}) < len(new.columns):
-            return None  # of a frozen table, which has a column under its former name
         try:
             whole = cls(old, new, tuple(diff(old, new, query)), dialect, lacking, schema, dialect.flavour is not Flavour.MARIADB)
         except SchemaMismatch:

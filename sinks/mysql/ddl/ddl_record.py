@@ -6,15 +6,15 @@ Promises: what is written is written under the lease, and the outcome in one tra
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError
-from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables, from_json, to_json
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import Outcomes
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_form import Outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check
 from pyspark_tidb_binlog.sinks.mysql.own_tables import made_with, require_sound
@@ -43,10 +43,12 @@ class DdlOutcome:
     needed), ``filtered``, ``ignored``, ``policy`` or ``sync-ddl``."""
     sql: str
     losses: tuple[str, ...] = ()
+    frozen: FrozenTables = field(default_factory=dict)
+    """The tables that it freezes."""
 
     @property
     def freezes(self) -> bool:
-        """Whether the DDL was not executed, so that its tables are frozen."""
+        """Whether the DDL was not executed, so that its tables are frozen from here on."""
         return self.state in (SKIPPED, QUARANTINED)
 
     @property
@@ -64,6 +66,7 @@ class RecordedTry(NamedTuple):
     losses: str | None
     picture: str | None
     tries: str | None
+    frozen: str | None
 
     @property
     def unfinished(self) -> bool:
@@ -79,7 +82,7 @@ def ensure_ddl_table(session: Target, config: ApplyConfig) -> None:
         f"CREATE TABLE IF NOT EXISTS {table_of(config)} ("
         "cluster_id BIGINT UNSIGNED NOT NULL, job_id BIGINT NOT NULL, commit_ts BIGINT UNSIGNED NOT NULL, version BIGINT NOT NULL, "
         "early TINYINT NOT NULL, state VARCHAR(16) NOT NULL, query LONGTEXT NOT NULL, executed LONGTEXT, picture LONGTEXT, losses LONGTEXT, "
-        "note LONGTEXT, tries LONGTEXT, began TIMESTAMP(3) NULL, ended TIMESTAMP(3) NULL, PRIMARY KEY (cluster_id, job_id)) "
+        "note LONGTEXT, tries LONGTEXT, frozen LONGTEXT, began TIMESTAMP(3) NULL, ended TIMESTAMP(3) NULL, PRIMARY KEY (cluster_id, job_id)) "
         f"{made_with(_TABLE, ' DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin')}"
     )
     require_sound(session, config.checkpoint_schema, _TABLE)
@@ -107,12 +110,14 @@ def forget_later(session: Target, config: ApplyConfig, cluster_id: int, commit_t
     return jobs
 
 
-def load_refused(session: Target, config: ApplyConfig, cluster_id: int) -> RefusedJobs:
-    """The skipped and quarantined jobs, whose tables are frozen (``sinks.engine.frozen``). A row set to ``done`` unfreezes its table."""
+def load_frozen(session: Target, config: ApplyConfig, cluster_id: int) -> FrozenTables:
+    """The frozen tables. The row of the job since when a table is frozen, set to ``done``, unfreezes it, also under its later ids."""
     rows = session.query(
-        f"SELECT job_id FROM {table_of(config)} WHERE cluster_id = %s AND state IN (%s, %s)", [cluster_id, SKIPPED, QUARANTINED]
+        f"SELECT job_id, frozen FROM {table_of(config)} WHERE cluster_id = %s AND state IN (%s, %s) AND frozen IS NOT NULL",
+        [cluster_id, SKIPPED, QUARANTINED],
     )
-    return frozenset(int(job_id) for (job_id,) in rows)
+    since = {int(job_id) for job_id, _ in rows}
+    return {i: table for _, text in rows for i, table in from_json(text).items() if table.since in since}
 
 
 class DdlRecord:
@@ -130,7 +135,7 @@ class DdlRecord:
     def read(self) -> RecordedTry | None:
         """What earlier calls have left."""
         rows = self._session.query(
-            f"SELECT state, commit_ts, executed, losses, picture, tries FROM {table_of(self._config)} WHERE cluster_id = %s AND job_id = %s",
+            f"SELECT state, commit_ts, executed, losses, picture, tries, frozen FROM {table_of(self._config)} WHERE cluster_id = %s AND job_id = %s",
             [self._lease.cluster_id, self._step.job.id],
         )
         found = RecordedTry(*rows[0]) if rows else None
@@ -141,7 +146,8 @@ class DdlRecord:
         """The outcome of an earlier call for the same step, when the answer to its commit was lost."""
         if found is None or found.state in (INTENT, REFUSED) or found.commit_ts != self._step.commit_ts:
             return None
-        return DdlOutcome(found.state, "found", found.executed or "", tuple(json.loads(found.losses or "[]")))
+        frozen = from_json(found.frozen or "{}")
+        return DdlOutcome(found.state, "found", found.executed or "", tuple(json.loads(found.losses or "[]")), frozen)
 
     def note_try(self, step: str, sql: str, error: ApplyError) -> None:
         """Keep a refusal; written with the next state."""
@@ -190,10 +196,10 @@ class DdlRecord:
         self._session.begin()
         check(self._session, self._lease)
         self._session.execute(
-            f"INSERT INTO {table_of(self._config)} (cluster_id, job_id, commit_ts, version, early, state, query, executed, losses, note, tries, began, ended) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, NOW(3), NOW(3)) ON DUPLICATE KEY UPDATE state = VALUES(state), "
+            f"INSERT INTO {table_of(self._config)} (cluster_id, job_id, commit_ts, version, early, state, query, executed, losses, note, tries, frozen, began, ended) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, NOW(3), NOW(3)) ON DUPLICATE KEY UPDATE state = VALUES(state), "
             "commit_ts = VALUES(commit_ts), early = VALUES(early), executed = VALUES(executed), losses = VALUES(losses), note = VALUES(note), "
-            "picture = NULL, tries = VALUES(tries), ended = VALUES(ended)",
+            "picture = NULL, tries = VALUES(tries), frozen = VALUES(frozen), ended = VALUES(ended)",
             [
                 self._lease.cluster_id,
                 step.job.id,
@@ -206,6 +212,7 @@ class DdlRecord:
                 json.dumps(outcome.losses, ensure_ascii=False),
                 outcome.how,
                 self._tries_json(),
+                to_json(outcome.frozen) if outcome.frozen else None,
             ],
         )
         on_done(self._session)

@@ -17,10 +17,10 @@ from pyspark_tidb_binlog.schemas.table_changes import AddKey, DropKey, ModifyKey
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, IndexColumn, IndexInfo, TableInfo
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Alteration
-from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import Judged, same_name, sql_kind
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import gone_partitions, limit_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.present import UNSEEN, MissingChange, Presence, has_key
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, partition_bounds, take_names, take_snapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, same_name, sql_kind
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_whole

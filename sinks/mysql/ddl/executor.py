@@ -32,7 +32,7 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.table_changes import AddColumn, TableChange
-from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, frozen_by, unwritten
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import (
     UNCLEAR,
@@ -45,6 +45,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import (
     null_fills,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, zone_setting
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_form import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
     DONE,
     NOT_SYNCED,
@@ -67,9 +68,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
     snapshot_of,
     unlike,
 )
-from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
-from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import Judged, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, instead_of, scattered
 from pyspark_tidb_binlog.sinks.mysql.ddl.present import Presence
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import (
@@ -83,6 +82,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import (
     rebuilds,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty
+from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, of_another_kind, other_values, way_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of, with_plain_columns
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import declare
@@ -96,7 +96,7 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_use
 from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.mysql.transactions import in_transaction, with_autocommit, with_settings
-from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
+from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 _log = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ def apply_ddl(
     config: ApplyConfig,
     lease: Lease,
     on_done: Callable[[Target], None],
-    refused: RefusedJobs = frozenset(),
+    frozen: FrozenTables = NONE_FROZEN,
     *,
     safe_from: int | None = None,
 ) -> DdlOutcome:
@@ -144,7 +144,7 @@ def apply_ddl(
         config: policy, filters and the schema of the table of DDL records.
         lease: checked before everything that is written or executed; its cluster is the one of the DDL.
         on_done: writes the checkpoint; runs in the transaction that records the DDL as done, before its commit.
-        refused: jobs that were not executed on the target: their tables are frozen.
+        frozen: the tables of which a DDL was not executed on the target.
         safe_from: where the span begins in which another Drainer may have executed this DDL, and later ones (``sinks.mysql.ddl.handed_over``);
             None: it cannot have.
 
@@ -154,7 +154,7 @@ def apply_ddl(
         RetryableApplyError: the connection was lost; call again with a new session.
         ApplyError: after a crash it cannot be determined whether the statement ran.
     """
-    return _Run(session, step, history, config, lease, on_done, refused, safe_from).run()
+    return _Run(session, step, history, config, lease, on_done, frozen, safe_from).run()
 
 
 class _Run:
@@ -166,7 +166,7 @@ class _Run:
         config: ApplyConfig,
         lease: Lease,
         on_done: Callable[[Target], None],
-        refused: RefusedJobs,
+        frozen: FrozenTables,
         safe_from: int | None,
     ) -> None:
         self._session = session
@@ -174,8 +174,10 @@ class _Run:
         self._config = config
         self._lease = lease
         self._on_done = on_done
+        self._history = history
+        self._frozen = frozen
         outcomes = load_outcomes(session, config.checkpoint_schema, lease.cluster_id) if step.job.type == JobType.RECOVER_TABLE else {}
-        self._subject = knowing_indexes(session, subject_of(step, history, refused, Routes.of(config), outcomes))
+        self._subject = knowing_indexes(session, subject_of(step, history, frozen, Routes.of(config), outcomes))
         self._dialect = keeping_padding(session, dialect_of(session, config), self._subject.before)
         if self._subject.job.kind.effect is JobEffect.RENAMES:
             self._dialect = replace(self._dialect, folds_names=folds_names(session))
@@ -205,6 +207,8 @@ class _Run:
 
     def _ignored(self) -> DdlOutcome:
         """The DDL is listed in ``ignore-txn-commit-ts``, or a rule leaves it out: either it was executed by hand, or the table is frozen from here on."""
+        if self._subject.given.form is DdlForm.FROZEN:
+            return DdlOutcome(SKIPPED, "ignored", self._step.query, (self._frozen_words(SKIPPED, self._step.query),))
         lacking = [lack for lack in lacks(self._session, self._subject, self._dialect) if lack.kind in STRUCTURE]
         if not lacking and not of_another_kind(self._session, self._subject):
             others = () if self._handed_over is not None else other_values(self._session, self._subject)
@@ -212,7 +216,9 @@ class _Run:
         return DdlOutcome(SKIPPED, "ignored", self._step.query, (self._frozen_words(SKIPPED, self._step.query),))
 
     def _frozen_words(self, state: str, sql: str) -> str:
-        return f"{self._subject.label}: DDL {state} at commit_ts {self._step.commit_ts}, so the table is frozen on the target: {sql}"
+        given = self._subject.given
+        why = f"because {given.why}" if given.form is DdlForm.FROZEN else "so the table is frozen on the target"
+        return f"{self._subject.label}: DDL {state} at commit_ts {self._step.commit_ts}, {why}: {sql}"
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -230,10 +236,11 @@ class _Run:
         ended = self._row.ended(record)
         if ended is not None:
             return ended
-        if self._step.decision.fate is DdlFate.REFUSED:
+        refused = self._step.decision.fate is DdlFate.REFUSED
+        if refused or self._subject.given.form is DdlForm.FROZEN:
             # Never taken for done because the target looks like it: rows may still be being copied.
             self._write_intent(self._step.query, NOTHING_KEPT)
-            return self._finish(self._pass_by("filter", self._subject.given.why))
+            return self._finish(self._pass_by("filter" if refused else "frozen", self._subject.given.why))
         if by_changes(self._subject, self._dialect):
             return self._run_changes(record)
         elsewhere = scattered(self._session, self._subject)
@@ -295,7 +302,7 @@ class _Run:
         if self._clock.why_not:
             return "time zone", self._clock.why_not
         if self._subject.given.form is DdlForm.REFUSED:
-            return "frozen", self._subject.given.why
+            return "policy", self._subject.given.why
         return None
 
     def _lacking(self, altered: Alteration) -> tuple[tuple[TableChange, ...], str]:
@@ -590,7 +597,10 @@ class _Run:
         self._row.write_intent(sql, kept.to_json())
 
     def _finish(self, outcome: DdlOutcome) -> DdlOutcome:
-        """Record the outcome and the checkpoint in one transaction."""
+        """Record the outcome, the tables that it freezes, and the checkpoint in one transaction."""
+        if outcome.freezes:
+            frozen = frozen_by(self._step.job, self._history, self._frozen, Selection.of(self._config).keeps)
+            outcome = replace(outcome, frozen=frozen, losses=(*outcome.losses, *self._left_columns({**self._frozen, **frozen})))
 
         def done(session: Target) -> None:
             self._on_done(session)
@@ -598,6 +608,13 @@ class _Run:
 
         self._row.write_done(outcome, done)
         return outcome
+
+    def _left_columns(self, frozen: FrozenTables) -> Iterator[str]:
+        """The columns that rows have from here on, and that are not written, in words."""
+        for table_id in self._history.tables_of_job(self._step.job):
+            table, at = self._history.table_at(table_id, self._step.job.version), frozen.get(table_id)
+            if table is not None and at is not None and at.columns is not None and (names := unwritten(table, at)):
+                yield f"{at.schema}.{at.name}: columns not written from here on: {', '.join(names)}"
 
 
 def _earlier(record: RecordedTry | None) -> EarlierTry | None:

@@ -16,18 +16,18 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.sinks.engine.choice import decided
-from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, alter_table, altered_by, by_changes
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import clock_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_form import DdlForm, Outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import INTENT, REFUSED
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import EarlierTry, ExecutionCheck, snapshot_of, unlike
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import why_not_restored
-from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm, Outcomes
-from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import Judged, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import scattered
 from pyspark_tidb_binlog.sinks.mysql.ddl.present import Presence
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty
+from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of, keeping_padding
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
@@ -56,7 +56,7 @@ class WaitingDdls:
     after_ts: int
     history: SchemaHistory
     applied: AppliedJobs
-    refused: RefusedJobs = frozenset()
+    frozen: FrozenTables = field(default_factory=dict)
     outcomes: Outcomes = field(default_factory=dict)
     """Of earlier DDLs."""
 
@@ -94,7 +94,7 @@ def foreseen(
             continue
         if step.decision.fate is DdlFate.LEFT_OUT or step.skip_ts in config.ignore_txn_commit_ts:
             continue
-        subject = subject_of(step, waiting.history, waiting.refused, Routes.of(config), seen.outcomes)
+        subject = subject_of(step, waiting.history, waiting.frozen, Routes.of(config), seen.outcomes)
         yield from _Look(
             session, step, subject, keeping_padding(session, dialect_of(session, config), _there(subject, seen)), seen
         ).remarks()
@@ -165,7 +165,7 @@ class _Look:
             return step.decision.why
         if why := why_not_restored(step.job, self._dialect.flavour):
             return why
-        if subject.given.form is DdlForm.REFUSED:
+        if subject.given.form in (DdlForm.FROZEN, DdlForm.REFUSED):
             return subject.given.why
         return scattered(self._session, subject)
 
@@ -276,9 +276,9 @@ def begun(session: Target, waiting: WaitingDdls, config: ApplyConfig, cluster_id
         step = decided(replace(step, commit_ts=int(commit_ts), early=bool(early)), waiting.history, Selection.of(config))
         if step.decision.fate not in (DdlFate.APPLIED, DdlFate.DERIVED) or step.skip_ts in config.ignore_txn_commit_ts:
             continue
-        subject = subject_of(step, waiting.history, waiting.refused, Routes.of(config))
+        subject = subject_of(step, waiting.history, waiting.frozen, Routes.of(config))
         dialect = keeping_padding(session, dialect_of(session, config), subject.before)
-        if subject.given.form is DdlForm.NOTHING or scattered(session, subject):
+        if subject.given.form in (DdlForm.NOTHING, DdlForm.FROZEN) or scattered(session, subject):
             continue
         earlier = EarlierTry(state == REFUSED, bool(json.loads(tries or "[]")), SchemaSnapshot.from_json(picture))
         where = f"DDL of job {step.job.id} on {subject.label}"

@@ -95,7 +95,7 @@ class Presence:
         altered, there = self._altered, self._there
         match change:
             case AddColumn(column):
-                # A column that the table had under this name, as a frozen one may have, is not the one that comes.
+                # A column that the table had under this name is not the one that comes.
                 found = None if column.name.lower() in self._had else self._columns.get(column.name.lower())
                 if found is None:
                     return MissingChange(f"column {column.name} missing", "column")

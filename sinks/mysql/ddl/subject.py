@@ -8,9 +8,9 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, tokenize
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.engine.choice import schema_of
-from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, on_target
+from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import NO_OUTCOMES, DdlDelivery, DdlForm, Outcomes, given, named_by_infos
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_form import NO_OUTCOMES, DdlDelivery, DdlForm, Outcomes, given, named_by_infos
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Tokens, table_names
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
 from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes, TargetName
@@ -30,7 +30,7 @@ class Subject:
     after: tuple[TableAt, ...]
     """The tables it changes, after the job."""
     given: DdlDelivery = field(default=DdlDelivery(DdlForm.TEXT))
-    """The form in which it may be sent to a target with frozen tables."""
+    """The form in which it is sent."""
     routes: Routes = NO_ROUTES
     """From the names in the text to those at the target."""
     home: str = ""
@@ -71,37 +71,35 @@ class Subject:
 def subject_of(
     step: DdlStep,
     history: SchemaHistory,
-    refused: RefusedJobs = frozenset(),
+    frozen: FrozenTables = NONE_FROZEN,
     routes: Routes = NO_ROUTES,
     outcomes: Outcomes = NO_OUTCOMES,
 ) -> Subject:
-    """Look up the subject of ``step`` in the history; tables frozen by ``refused`` jobs, and those with ``routes``, are as on the target.
+    """Look up the subject of ``step`` in the history; tables with ``routes`` are as on the target.
 
-    ``outcomes``: of earlier jobs, for RECOVER TABLE.
+    ``frozen``: the frozen tables; ``outcomes``: of earlier jobs, for RECOVER TABLE.
     """
     job = step.job
     ids = [i for i in history.tables_of_job(job) if i not in step.decision.strangers]
-    found = [t for i in ids if (t := step.before.table(i, history)) is not None]
-    before = tuple(t for f in found if (t := on_target(history, refused, f, f.version)) is not None)
+    before = tuple(t for i in ids if (t := step.before.table(i, history)) is not None)
     coming = [t for i in ids if (t := history.table_at(i, job.version)) is not None]
 
     def place(schema: str, name: str) -> TargetName:
         other = history.find(schema, name, job.version)
-        there = (on_target(history, refused, other, job.version) if other is not None else None) or other
-        return routes.target(there.schema, there.name) if there is not None else routes.target(schema, name)
+        return routes.target(other.schema, other.name) if other is not None else routes.target(schema, name)
 
-    after = tuple(referring(t, place) for f in coming if (t := on_target(history, refused, f, job.version)) is not None)
+    after = tuple(referring(t, place) for t in coming)
     restored = history.restored_by(job)
-    delivery = _delivery(step, given(job, step.query, history, refused, routes, outcomes))
+    delivery = _delivery(step, given(job, step.query, history, frozen, routes, outcomes))
     schema = schema_of(step, history)
     spelled = (
-        {} if job.kind.effect is JobEffect.RENAMES else _spelled_otherwise(step.query, schema, (*found, *coming), history, job.version)
+        {} if job.kind.effect is JobEffect.RENAMES else _spelled_otherwise(step.query, schema, (*before, *coming), history, job.version)
     )
     subject = Subject(
         job, step.query, schema, _name_of(job, before), before, after, delivery, spelled=spelled, dropped=restored and restored[0]
     )
     own = next((t.table_id for t in (subject.old, subject.new) if t is not None), 0)
-    subject = replace(subject, former=next((t.info for t in found if t.table_id == own), None))
+    subject = replace(subject, former=next((t.info for t in before if t.table_id == own), None))
     return _routed(subject, routes) if routes else subject
 
 

@@ -14,7 +14,8 @@ from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnFlag, ColumnInfo, IndexColumn, IndexInfo, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
-from pyspark_tidb_binlog.sinks.mysql.structure import Queries, Structures, TargetColumn, TargetKey, TargetTable
+from pyspark_tidb_binlog.sinks.mysql.structure import Structures, TargetColumn, TargetKey, TargetTable
+from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.mysql.target_fit import without_transactions
 
 _NO_SUCH_TABLE = 1146
@@ -104,7 +105,7 @@ class FileTables:
         self._way_out = way_out
         self._structures = Structures()
 
-    def of(self, session: Queries, schema: str, table: str, commit_ts: int) -> TargetTable:
+    def of(self, session: Target, schema: str, table: str, commit_ts: int) -> TargetTable:
         """A table, of which the transaction ``commit_ts`` has rows.
 
         Raises:

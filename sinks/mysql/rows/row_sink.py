@@ -75,7 +75,6 @@ class RowSettings:
     """Steps that begin below this commit_ts are applied in safe mode: another Drainer may have applied a part of them."""
 
     def __post_init__(self) -> None:
-        """Reject what cannot work."""
         for name, value in (("worker-count", self.worker_count), ("txn-batch", self.txn_batch)):
             if value < 1:
                 raise ConfigError(f"syncer.{name} must be at least 1")

@@ -9,7 +9,7 @@ import threading
 import grpc
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.rpc import allowance as allowance_module
+from pyspark_tidb_binlog.binlog_source.rpc import http2
 from pyspark_tidb_binlog.binlog_source.rpc import peer as peer_module
 from pyspark_tidb_binlog.binlog_source.rpc import rpc_server as front_module
 from pyspark_tidb_binlog.binlog_source.rpc.frames import frame
@@ -112,7 +112,7 @@ def test_a_client_that_does_not_read_holds_its_handler_back(server):
 
 def test_a_client_that_asks_and_does_not_listen_is_not_read(server, monkeypatch):
     monkeypatch.setattr(peer_module, "_DEAF_BYTES", BACKLOG + MIB)
-    monkeypatch.setattr(allowance_module, "CALM", 1 << 40)
+    monkeypatch.setattr(http2, "CALM", 1 << 40)
     client = Raw(server)
     for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # the answers are to wait at the server, and few questions on their way
         client.socket.setsockopt(socket.SOL_SOCKET, buffer, 64 << 10)

@@ -7,19 +7,11 @@ import time
 import grpc
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.rpc import allowance as allowance_module
+from pyspark_tidb_binlog.binlog_source.rpc import http2
 from pyspark_tidb_binlog.binlog_source.rpc import inflater as inflater_module
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal, inflated, message_of
 from tests.support.eventually import eventually
-from tests.support.rpc_front import (
-    MIB,
-    PATIENCE,
-    UNLIMITED,
-    Raw,
-    Server,
-    streaming,
-    unary,
-)
+from tests.support.rpc_front import MIB, PATIENCE, UNLIMITED, Raw, Server, streaming, unary
 
 pytestmark = pytest.mark.grpc
 
@@ -60,8 +52,8 @@ def test_large_messages_down(server, channel):
 )
 def test_no_real_client_widens_its_windows_too_often(server, monkeypatch, options):
     """C-core widens windows by five bytes for each message that it waits for, and with a small lookahead for each message that comes."""
-    monkeypatch.setattr(allowance_module, "CALM", 500)
-    monkeypatch.setattr(allowance_module, "CALM_RATE", 0)
+    monkeypatch.setattr(http2, "CALM", 500)
+    monkeypatch.setattr(http2, "CALM_RATE", 0)
     with grpc.insecure_channel(server.address, options=UNLIMITED + options) as channel:
         for _ in range(20):
             writes = [unary(channel, "Write").future(b"x" * 200) for _ in range(100)]

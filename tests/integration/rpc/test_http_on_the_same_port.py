@@ -12,11 +12,7 @@ import pytest
 from pyspark_tidb_binlog.binlog_source.rpc import http_peer as http_peer_module
 from tests.support.eventually import eventually
 from tests.support.own_host import OWN_HOST
-from tests.support.rpc_front import (
-    MIB,
-    PATIENCE,
-    streaming,
-)
+from tests.support.rpc_front import MIB, PATIENCE, streaming
 
 pytestmark = pytest.mark.grpc
 

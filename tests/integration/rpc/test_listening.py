@@ -10,11 +10,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.listening import SocketFile
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet
 from tests.support.own_host import OWN_HOST
-from tests.support.rpc_front import (
-    PATIENCE,
-    Server,
-    unary,
-)
+from tests.support.rpc_front import PATIENCE, Server, unary
 
 pytestmark = pytest.mark.grpc
 

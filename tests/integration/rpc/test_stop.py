@@ -14,15 +14,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from tests.support.eventually import eventually
 from tests.support.own_host import OWN_HOST
-from tests.support.rpc_front import (
-    PATIENCE,
-    Raw,
-    Server,
-    blocked_at,
-    calm,
-    streaming,
-    unary,
-)
+from tests.support.rpc_front import PATIENCE, Raw, Server, blocked_at, calm, streaming, unary
 
 pytestmark = pytest.mark.grpc
 

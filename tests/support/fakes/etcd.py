@@ -52,11 +52,9 @@ class EtcdProcess:
         return answer
 
     def __enter__(self) -> "EtcdProcess":
-        """Start it."""
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Kill it."""
         self.kill()
 
     def _log_end(self) -> str:

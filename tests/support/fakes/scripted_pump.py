@@ -68,7 +68,6 @@ class ScriptedPump:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop at once."""
         self._server.stop(0)
 
     def _take(self, data: bytes, call: PendingCall) -> None:

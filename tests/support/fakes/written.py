@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from pyspark_tidb_binlog.binlog_source.pump_client.protocol import Sent, ignore_sent
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 
 
@@ -14,14 +13,11 @@ class Written:
 
     cluster_id: int = 7
 
-    def prewrite(self, start_ts: int, payload: bytes, sent: Sent = ignore_sent) -> None:
+    def prewrite(self, start_ts: int, payload: bytes) -> None:
         self.payloads.append(payload)
 
     def outcome(self, start_ts: int, payload: bytes) -> None:
         self.payloads.append(payload)
-
-    def duplicate(self, start_ts: int, payload: bytes) -> bool:
-        return False
 
     def forget(self, start_ts: int) -> None:
         pass

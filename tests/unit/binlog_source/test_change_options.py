@@ -2,13 +2,7 @@
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.changes.change_options import (
-    OPS,
-    SchemaEvolution,
-    change_options_of,
-    is_protocol,
-    reading_options,
-)
+from pyspark_tidb_binlog.binlog_source.changes.change_options import OPS, SchemaEvolution, change_options_of, is_protocol, reading_options
 from pyspark_tidb_binlog.binlog_source.source.options import options_of, source_of
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.changes.table_names import NamedTable, NamedTables

@@ -342,25 +342,6 @@ def test_order_is_kept_over_failures(world, make):
     assert took == payloads and max(len(call.payloads) for call in world.calls) <= 256
 
 
-def test_a_duplicate_lies_on_another_pump_and_changes_nothing_else(world, make):
-    client = make(PUMPS[:2])
-    client.prewrite(10, b"p")
-    assert client.duplicate(10, b"p") is True
-    client.outcome(10, b"c")
-    client.flush()
-    assert (world.taken(A), world.taken(B)) == ([b"p", b"c"], [b"p"])
-    alone = make(PUMPS[:1])
-    alone.prewrite(20, b"p")
-    assert alone.duplicate(20, b"p") is False
-
-
-def test_who_listens_hears_of_each_sending_before_its_answer(world, make):
-    heard = []
-    world.rules = {A: lambda payloads: heard.append("answer a") or fails()(payloads), B: lambda payloads: heard.append("answer b")}
-    make().prewrite(10, b"p", heard.append)
-    assert heard == ["a", "answer a", "b", "answer b"]
-
-
 def test_a_closed_client_writes_nothing(world, make):
     client = make()
     client.prewrite(10, b"p")

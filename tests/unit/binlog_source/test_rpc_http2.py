@@ -5,11 +5,10 @@ from typing import NamedTuple
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.rpc.allowance import CALM
 from pyspark_tidb_binlog.binlog_source.rpc.budget import Budget
 from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, frame
 from pyspark_tidb_binlog.binlog_source.rpc.header_block import HeaderReader, literal
-from pyspark_tidb_binlog.binlog_source.rpc.http2 import Connection
+from pyspark_tidb_binlog.binlog_source.rpc.http2 import CALM, Connection
 from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import RemoteConnectionError
 from pyspark_tidb_binlog.binlog_source.rpc.http2_events import Call, Cancelled
 from pyspark_tidb_binlog.binlog_source.rpc.sender import HEAD, percent

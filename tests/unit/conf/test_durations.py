@@ -2,9 +2,7 @@
 
 import pytest
 
-from pyspark_tidb_binlog.conf.model import (
-    SourceConfig,
-)
+from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.conf.units import duration_of, go_duration, pause_of, size_of
 
 

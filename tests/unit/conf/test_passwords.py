@@ -6,9 +6,7 @@ import pytest
 
 from pyspark_tidb_binlog.conf.encrypted import encrypted
 from pyspark_tidb_binlog.conf.load import flags_of, load_drainer, load_pump
-from pyspark_tidb_binlog.conf.model import (
-    UpstreamConfig,
-)
+from pyspark_tidb_binlog.conf.model import UpstreamConfig
 from tests.support.settings_file import toml
 
 pytestmark = pytest.mark.usefixtures("elsewhere")

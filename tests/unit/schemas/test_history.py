@@ -8,7 +8,6 @@ from pyspark_tidb_binlog.schemas.changes.column_lineage import lineage
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.history import Job, JobReader, SchemaHistory
 from pyspark_tidb_binlog.schemas.history_fold import Fold
-from pyspark_tidb_binlog.sinks.engine.frozen import shape_of
 from tests.support.ddl_jobs import column, database, history, job, partitions, table
 from tests.support.golden_case import load_case
 
@@ -117,8 +116,6 @@ def test_a_table_that_is_partitioned_anew_goes_on_under_its_new_id_only(kind: in
     assert [(t.table_id, t.name) for t in h.tables_in("d", 4)] == [(20, "u")], "nothing of the old name is left"
     assert sorted(h.tables_of_job(h.jobs_between(2, 3)[0])) == [10, 20]
     assert lineage(h, 10, 2, 4).table_id == 20
-    frozen = shape_of(h, frozenset({2}), 20, 3)
-    assert frozen is not None and frozen.info is None, "what was refused of the former id counts"
 
 
 def test_dropping_a_database_drops_its_tables_and_flashback_brings_them_back() -> None:

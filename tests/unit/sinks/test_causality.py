@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_tidb_binlog.schemas.history import FrozenAs, TableAt
+from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, keys_of, schedule
 from pyspark_tidb_binlog.sinks.engine.row_ops import operations_of
@@ -173,7 +173,7 @@ def test_a_generated_column_is_left_out_of_a_key() -> None:
 
 def test_a_frozen_table_is_one_key() -> None:
     at = table([column("id", flag=INT_PK)], handle="int")
-    frozen = dataclasses.replace(at, frozen=FrozenAs(frozenset()))
+    frozen = dataclasses.replace(at, frozen=True)
     assert shared(Events(at).insert(1).insert(2), at) == []
     assert shared(Events(frozen).insert(1).insert(2), frozen) == [(0, 1)]
 

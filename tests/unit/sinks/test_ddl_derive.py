@@ -8,7 +8,7 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, On, kind_of
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import alter_table, altered_by
-from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import SQL_KINDS
+from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import SQL_KINDS
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_definition
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect

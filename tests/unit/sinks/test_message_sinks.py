@@ -192,7 +192,7 @@ def test_a_multi_schema_change_behind_the_record_is_put_once(tmp_path: Path) -> 
         events = [DdlEvent(38, 4, "x;", 5), DdlEvent(60, 5, "y;", 5)]
         for step in plan_steps((sink.commit_ts, upto), events, (), h, opened.applied):
             if isinstance(step, DdlStep):
-                sink.apply_ddl(decided(step, h, SYSTEM), h, frozenset())
+                sink.apply_ddl(decided(step, h, SYSTEM), h, {})
             else:
                 sink.apply(ROW_EVENT.empty_table(), step, StageClock())
         sink.close()
@@ -216,10 +216,10 @@ def test_a_failed_sink_applies_nothing_more(tmp_path: Path) -> None:
     sink.open(lambda _, commit_ts: commit_ts or found.info["start_ts"], lambda: found.history)
     first = next(s for s in steps if isinstance(s, DdlStep))
     with pytest.raises(ApplyError, match="broker is gone"):
-        sink.apply_ddl(first, found.history, frozenset())
+        sink.apply_ddl(first, found.history, {})
     topic.fails_after = None
     with pytest.raises(ApplyError, match="opened again"):
-        sink.apply_ddl(first, found.history, frozenset())
+        sink.apply_ddl(first, found.history, {})
     sink.close()
     assert topic.messages == []
 
@@ -407,11 +407,11 @@ def test_nothing_is_recorded_that_went_into_a_file_that_is_gone(tmp_path: Path) 
     first, second = [s for s in steps if isinstance(s, DdlStep)][:2]
     sink = in_files(tmp_path)
     sink.open(lambda _, at: at or found.info["start_ts"], lambda: found.history)
-    sink.apply_ddl(first, found.history, frozenset())
+    sink.apply_ddl(first, found.history, {})
     newest = sorted((tmp_path / "binlogs").glob("binlog-*"))[-1]
     newest.rename(tmp_path / "away")
     with pytest.raises(ApplyError, match=f"{newest} was removed or moved .* Put the file back"):
-        sink.apply_ddl(second, found.history, frozenset())
+        sink.apply_ddl(second, found.history, {})
     sink.close()
     assert Savepoint.from_toml((tmp_path / "savepoint").read_text()).commit_ts == first.commit_ts
     with pytest.raises(
@@ -494,7 +494,7 @@ def test_the_text_of_an_early_ddl_is_as_in_a_binlog(tmp_path: Path) -> None:
     topic = MemoryTopic()
     for sink in (in_files(tmp_path), in_topic(tmp_path / "topic", topic)):
         sink.open(lambda _, at: at or found.info["start_ts"], lambda: found.history)
-        sink.apply_ddl(users, found.history, frozenset())
+        sink.apply_ddl(users, found.history, {})
         sink.close()
     for message in (*payloads(tmp_path), *topic.messages):
         assert rb"DEFAULT 'it''s a\b'" in message

@@ -11,12 +11,15 @@ from pyspark_tidb_binlog.schemas.binlogfile import walk
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
-from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
+from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTable
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog, RelayStream, read_cover
 from pyspark_tidb_binlog.sinks.relay.relayed_sink import RelayedSink, RelaySettings
-from pyspark_tidb_binlog.sinks.sink import Opened, Sink, TargetProgress, UnfinishedSpan
+from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress, UnfinishedSpan
 from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
+from tests.support.ddl_jobs import column, database, job, steps_of, table
+from tests.support.ddl_jobs import history as history_of
 from tests.support.row_worlds import RowHistory, clustered
 
 
@@ -30,7 +33,7 @@ class Behind:
         self.fails = False
 
     def open(self, *_: object) -> Opened:
-        return Opened(self.found, AppliedJobs(0), frozenset())
+        return Opened(self.found, AppliedJobs(0), {})
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         self.seen.append([commit_ts_of(r.payload) for r in walk(self.directory)])
@@ -39,6 +42,10 @@ class Behind:
         if self.fails:
             raise ApplyError("the target refuses it")
         return Written(rows.num_rows)
+
+    def apply_ddl(self, step: DdlStep, *_: object) -> DdlResult:
+        self.seen.append([commit_ts_of(r.payload) for r in walk(self.directory)])
+        return DdlResult()
 
     def close(self) -> None:
         pass
@@ -104,4 +111,15 @@ def test_nothing_reaches_the_target_that_is_not_in_the_log(tmp_path: Path, monke
     with pytest.raises(ApplyError, match="a write has failed"):
         sink.apply(rows, history.step(1000, rows), StageClock())
     assert behind.seen == []
+    sink.close()
+
+
+def test_a_ddl_of_a_frozen_table_is_not_in_the_log(tmp_path: Path) -> None:
+    """The target does not execute it, so a replay of the log must not either."""
+    h = history_of(database(1), job(2, 3, table(10, "t")), job(300, 5, table(10, "t", [column(1, "id"), column(2, "v")])))
+    *_, step = steps_of(h, {})
+    behind, sink = opened(tmp_path, CLEAN, every_step=True)
+    sink.apply_ddl(step, h, {10: FrozenTable(2, "d", "t", {1: "id"})})
+    sink.apply_ddl(step, h, {})
+    assert behind.seen == [[], [3000]]
     sink.close()

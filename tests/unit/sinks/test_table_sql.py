@@ -9,7 +9,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import Alteration, altered_by, by_changes
-from pyspark_tidb_binlog.sinks.mysql.ddl.kinds import rewrite
+from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, partition_by, partition_change
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect

@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import On
 from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, quote_name, rename_pairs, text_of, tokenize
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
-from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_form import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, partition_change, timestamps_in_utc
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect

@@ -1,7 +1,7 @@
 """Each step of a Pump's log counts once, however often it is shown."""
 
 from pyspark_tidb_binlog.binlog_source.source.admission import LogStep, TailView
-from pyspark_tidb_binlog.binlog_source.source.received_steps import ReceivedSteps
+from pyspark_tidb_binlog.binlog_source.source.stream_report import ReceivedSteps
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 
 

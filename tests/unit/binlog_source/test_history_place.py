@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.tidb_servers import ASK_EVERY, TidbServers
+from pyspark_tidb_binlog.binlog_source.cluster.history_place import ASK_EVERY, TidbServers
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 
 
