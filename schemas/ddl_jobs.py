@@ -99,22 +99,36 @@ class On(Enum):
     CLUSTER = "cluster"
 
 
-class JobEffect(Enum):
-    """What a job does to what it is about."""
+class RowsAfter(Enum):
+    """What a job makes of rows that were there, without row changes."""
 
-    NONE = "changes nothing that a target can hold"
-    MAKES = "makes it"
-    DROPS = "drops it"
-    RESTORES = "brings back what was dropped, with rows that no binlog has"
-    RENAMES = "gives it another name"
-    ALTERS = "changes columns, keys or options, all of which the table's infos before and after show"
-    SETS = "changes something that the infos do not show"
-    EMPTIES = "takes all rows"
-    DROPS_PARTITION = "takes the rows of partitions, and the partitions"
-    EMPTIES_PARTITION = "takes the rows of partitions"
-    EXCHANGES = "exchanges the rows of a partition and of a table"
-    ADDS_PARTITION = "adds partitions without rows"
-    DIVIDES = "distributes rows over other partitions, or over none"
+    STAY = "nothing"
+    GO = "all are gone"
+    PARTITIONS_GO = "those of partitions are gone"
+    EXCHANGED = "those of a partition and those of a table are in each other's place"
+    BACK = "those are back that were dropped, and no binlog has them"
+    DIVIDED = "they are in other partitions, or in none; those without a clustered key have other _tidb_rowids"
+
+
+class JobEffect(Enum):
+    """What a job does to what it is about, and what that makes of rows."""
+
+    NONE = "changes nothing that a target can hold", RowsAfter.STAY
+    MAKES = "makes it", RowsAfter.STAY
+    DROPS = "drops it", RowsAfter.GO
+    RESTORES = "brings back what was dropped", RowsAfter.BACK
+    RENAMES = "gives it another name", RowsAfter.STAY
+    ALTERS = "changes columns, keys or options, all of which the table's infos before and after show", RowsAfter.STAY
+    SETS = "changes something that the infos do not show", RowsAfter.STAY
+    EMPTIES = "takes all rows", RowsAfter.GO
+    DROPS_PARTITION = "takes partitions with their rows", RowsAfter.PARTITIONS_GO
+    EMPTIES_PARTITION = "takes the rows of partitions", RowsAfter.PARTITIONS_GO
+    EXCHANGES = "exchanges the rows of a partition and of a table", RowsAfter.EXCHANGED
+    ALTERS_PARTITIONS = "adds partitions, or gives them other names", RowsAfter.STAY
+    DIVIDES = "distributes rows over other partitions, or over none", RowsAfter.DIVIDED
+
+    def __init__(self, words: str, rows: RowsAfter) -> None:
+        self.rows = rows
 
 
 class JobKind(NamedTuple):
@@ -131,6 +145,11 @@ class JobKind(NamedTuple):
     def makes_tables(self) -> bool:
         """Whether it creates tables, one or several."""
         return self.effect is JobEffect.MAKES and self.on is On.TABLE
+
+    @property
+    def rowless(self) -> bool:
+        """Whether rows of tables come or go without row changes."""
+        return self.on not in (On.VIEW, On.SEQUENCE) and self.effect.rows not in (RowsAfter.STAY, RowsAfter.DIVIDED)
 
 
 _UNKNOWN = JobKind(On.TABLE, JobEffect.SETS)
@@ -153,7 +172,7 @@ KINDS: Mapping[int, JobKind] = {
     JobType.SHARD_ROW_ID: JobKind(On.TABLE, JobEffect.SETS),
     JobType.TABLE_COMMENT: JobKind(On.TABLE, JobEffect.ALTERS),
     JobType.RENAME_INDEX: JobKind(On.TABLE, JobEffect.ALTERS),
-    JobType.ADD_PARTITION: JobKind(On.TABLE, JobEffect.ADDS_PARTITION),
+    JobType.ADD_PARTITION: JobKind(On.TABLE, JobEffect.ALTERS_PARTITIONS),
     JobType.DROP_PARTITION: JobKind(On.TABLE, JobEffect.DROPS_PARTITION),
     JobType.CREATE_VIEW: JobKind(On.VIEW, JobEffect.MAKES),
     JobType.TABLE_CHARSET: JobKind(On.TABLE, JobEffect.ALTERS),

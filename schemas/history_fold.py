@@ -51,7 +51,6 @@ class _Growing:
         return last if isinstance(last, TableSnapshot) else None
 
 
-_ADDS = frozenset({JobType.CREATE_TABLE, JobType.CREATE_VIEW, JobType.CREATE_SEQUENCE, JobType.RECOVER_TABLE, JobType.RENAME_TABLE})
 INITIAL = DbInfo(1, "mysql", "utf8mb4", "utf8mb4_bin")
 
 
@@ -144,7 +143,7 @@ class Fold:
 
     def _put_table(self, job: Job, info: TableInfo) -> None:
         known = self._live(info.id)
-        if known is not None and job.type not in _ADDS:
+        if known is not None and job.kind.effect not in (JobEffect.MAKES, JobEffect.RESTORES, JobEffect.RENAMES):
             self._put(job, info, known.schema, home=False)
             return
         schema = self._schema_name(job)

@@ -13,7 +13,7 @@ from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.schemas.changes.column_lineage import lineage
 from pyspark_tidb_binlog.schemas.changes.table_names import NamedTable
 from pyspark_tidb_binlog.schemas.changes.typed_cells import InvalidDates, is_date, type_of
-from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
@@ -27,8 +27,6 @@ MARKS = (
     pa.field("_change_seq", pa.int32()),
 )
 """The columns beside the table's own: as Delta's change feed names them, and the place of the change in its transaction."""
-_EMPTYING = frozenset({JobEffect.EMPTIES, JobEffect.DROPS_PARTITION, JobEffect.EMPTIES_PARTITION, JobEffect.EXCHANGES})
-"""What jobs do to the rows of their table without a row change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ class TableShape:
         if not before and (not after or self._is_made_by(job, after)):
             return False
         another = [t.table_id for t in before] != [t.table_id for t in after]
-        return another or job.kind.effect in _EMPTYING or any(not self.fits(table.info) for table in (*before, *after))
+        return another or job.kind.rowless or any(not self.fits(table.info) for table in (*before, *after))
 
     def _is_made_by(self, job: Job, after: list[TableAt]) -> bool:
         """Whether the columns are those of the job that gave a table this name: the table did not exist at the start."""

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType, RowsAfter
 from pyspark_tidb_binlog.schemas.errors import LeaseLost, Stopped
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
@@ -44,7 +44,6 @@ _LONG = 300.0
 """Seconds for which a table holds up the others before it is set aside."""
 _WORDS = 300
 """Of an error, in ``why``."""
-_TAKES_PARTITIONS = frozenset({JobEffect.DROPS_PARTITION, JobEffect.EMPTIES_PARTITION})
 _NOT_FROM_THE_BEGINNING = "the ledger does not hold the table's rows from its beginning"
 
 
@@ -389,10 +388,10 @@ class Round:
         assert before is not None
         if job.type == JobType.FLASHBACK_CLUSTER:
             raise Unfollowed("FLASHBACK CLUSTER changed its rows without row changes")
-        if job.kind.effect is JobEffect.DIVIDES and hidden_column(before) is not None:
+        if job.kind.effect.rows is RowsAfter.DIVIDED and hidden_column(before) is not None:
             raise Unfollowed(f"{job.type_name} gave its rows, which have no clustered key, other _tidb_rowids")
         done = replace(table, info=after, upto_ts=ts)
-        if job.kind.effect in _TAKES_PARTITIONS:
+        if job.kind.effect.rows is RowsAfter.PARTITIONS_GO:
             mirror = self._mirrors.mirror(table, stamp)
             mirror.delete(rows_of_partitions(before, _emptied(before, after)), stamp)
             return replace(done, version=mirror.version)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyspark_tidb_binlog.schemas.arrowtypes import image_schema
 from pyspark_tidb_binlog.schemas.changes.column_lineage import lineage
 from pyspark_tidb_binlog.schemas.changes.row_images import images_of
-from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType, On
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
@@ -29,18 +29,7 @@ from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-_ROWLESS = frozenset(
-    {
-        JobEffect.EMPTIES,
-        JobEffect.DROPS_PARTITION,
-        JobEffect.EMPTIES_PARTITION,
-        JobEffect.EXCHANGES,
-        JobEffect.DROPS,
-        JobEffect.RESTORES,
-    }
-)
 _ALWAYS = (1 << 63) - 1
-_OF_ROWS = (On.TABLE, On.DATABASE, On.CLUSTER)
 
 
 def in_words(job: Job) -> str:
@@ -272,7 +261,7 @@ class PastSchema:
             named = job.type == JobType.FLASHBACK_CLUSTER or bool(mine & ids if ids is not None else mine)
             if job.kind.effect is JobEffect.DIVIDES:
                 return named and any(not t.info.handle_columns() for i in mine if (t := self.history.table_at(i, after)) is not None)
-            return named and job.kind.on in _OF_ROWS and job.kind.effect in _ROWLESS
+            return named and job.kind.rowless
 
         return [job for job in jobs if matters(job)]
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Self
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType, On
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType, On, RowsAfter
 from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, quote_name, read_name, significant
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt, TableSnapshot
 from pyspark_tidb_binlog.sinks.routing.event_rules import EventRules
@@ -134,7 +134,7 @@ class Selection:
                     DdlFate.DERIVED, f"{'.'.join(source)}, or some of its columns, are not replicated, so the target lacks them"
                 )
         why_not = self._misrouted(job, schema, before, after, others, known) if self.routes else ""
-        strangers = self._strangers(before, after) if job.type in _OF_SEVERAL else frozenset()
+        strangers = self._strangers(before, after) if job.multiple_table_infos else frozenset()
         return DdlDecision(DdlFate.REFUSED, why_not) if why_not else DdlDecision(strangers=strangers)
 
     def _strangers(self, before: Sequence[TableAt], after: Sequence[TableAt]) -> frozenset[int]:
@@ -164,7 +164,7 @@ class Selection:
             return why
         if not any(map(self.routes.columns_of, (*before, *after))):
             return ""
-        if job.kind.effect in _ON_PARTITIONS:
+        if job.kind.effect.rows in (RowsAfter.PARTITIONS_GO, RowsAfter.EXCHANGED):
             return f"{job.type_name}: the target has no partitions of a table with a list of columns; change its rows there by hand"
         for table in after:
             was = next((t for t in before if t.table_id == table.table_id), None)
@@ -213,10 +213,6 @@ class Selection:
             now = next(t for t in coming if t.table_id == come_in.table_id)
             return _not_here(f"{come_in.schema}.{come_in.name} becomes {now.schema}.{now.name}", come_in)
         return APPLIED
-
-
-_OF_SEVERAL = frozenset({JobType.RENAME_TABLES, JobType.CREATE_TABLES})
-_ON_PARTITIONS = frozenset({JobEffect.DROPS_PARTITION, JobEffect.EMPTIES_PARTITION, JobEffect.EXCHANGES})
 
 
 def names_column(where: str, name: str) -> bool:

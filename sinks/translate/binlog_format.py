@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pyspark_tidb_binlog.schemas.codec.number import decode_uvarint, encode_uvarint, to_signed
-from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType, On
 from pyspark_tidb_binlog.schemas.ddl_tokens import significant
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import Op
@@ -131,9 +131,9 @@ def by_table(changes: Iterable[tuple[int, int, int, bytes]], tables: Mapping[int
 
 def name_of(job: Job, history: SchemaHistory) -> DdlName:
     """The name under which a real Drainer hands on a DDL: after RENAME the new one, of several tables the last one (ddl.md 4)."""
-    if job.type in (JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA, JobType.SCHEMA_CHARSET, JobType.RECOVER_SCHEMA):
+    if job.kind.on is On.DATABASE:
         return DdlName(_schema_of(job, history), "")
-    if job.type in (JobType.DROP_TABLE, JobType.DROP_VIEW, JobType.DROP_SEQUENCE):
+    if job.kind.effect is JobEffect.DROPS:
         table = history.table_at(job.table_id, job.version - 1)
         return DdlName(_schema_of(job, history), table.name if table else job.table_name)
     infos = job.multiple_table_infos if job.type == JobType.CREATE_TABLES else (job.table_info,)

@@ -57,8 +57,6 @@ _NO_DEFAULT = 1 << 12
 """TiDB's flag of a NOT NULL column without a default."""
 _DEFAULT = frozenset({"default", "default_bit", "default_is_expr"})
 
-_FOREIGN = frozenset({JobType.ADD_FOREIGN_KEY, JobType.DROP_FOREIGN_KEY})
-
 UNCLEAR = "a column that is gone may be one that came under another name, and the text of the DDL does not say which; or a column gets the name of another one"
 """Why there is no ``Alteration``."""
 
@@ -70,7 +68,7 @@ def by_changes(subject: Subject, dialect: Dialect) -> bool:
         return False
     if dialect.flavour is Flavour.TIDB:
         types = job.sub_jobs if job.type == JobType.MULTI_SCHEMA_CHANGE else (job.type,)
-        shown = bool(types) and all(kind_of(t).effect is JobEffect.ALTERS or t in _FOREIGN for t in types)
+        shown = bool(types) and all(kind_of(t).effect is JobEffect.ALTERS for t in types)
         return shown and (altered_by(subject, dialect) is not None or _adds_otherwise(subject, dialect))
     return kind.effect is JobEffect.ALTERS or (kind.effect is JobEffect.SETS and kind.on is On.TABLE and job.type in KINDS)
 

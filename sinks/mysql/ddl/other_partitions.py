@@ -17,7 +17,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, RowsAfter
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, tokenize
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import JobType
@@ -53,8 +53,6 @@ def scattered(session: Target, subject: Subject) -> str:
 
 _CHUNK = 20_000
 """Rows of one DELETE, each a transaction: a partition may have more than one transaction can hold."""
-_ON_ROWS = frozenset({JobEffect.DROPS_PARTITION, JobEffect.EMPTIES_PARTITION})
-_ON_STRUCTURE = frozenset({JobEffect.ADDS_PARTITION, JobEffect.DIVIDES})
 _CANNOT = frozenset({1064, 1235, *range(1479, 1518), *range(1562, 1578), *range(1652, 1661)})
 """A clause that the server cannot read, or partitions that it does not make so; not a lack of rights or of space."""
 
@@ -75,10 +73,12 @@ class Instead:
 def instead_of(session: Target, subject: Subject, refused: ApplyError) -> Instead | None:
     """What takes the place of the job, which the target has refused; None if it is not on partitions that its table lacks."""
     old, effect = subject.old, subject.job.kind.effect
-    if old is None or effect not in _ON_ROWS | _ON_STRUCTURE or not column_names(session, old.schema, old.name):
+    takes = effect.rows is RowsAfter.PARTITIONS_GO
+    concerned = takes or effect in (JobEffect.ALTERS_PARTITIONS, JobEffect.DIVIDES)
+    if old is None or not concerned or not column_names(session, old.schema, old.name):
         return None
     there = {name.lower() for name in partition_names(session, old.schema, old.name)}
-    if effect in _ON_STRUCTURE:
+    if not takes:
         able = subject.job.type == JobType.ALTER_PARTITIONING and refused.errno not in _CANNOT
         return None if there or able else Instead(loss=_loss(subject))
     names = _emptied(subject)

@@ -284,9 +284,9 @@ def partition_by(info: TableInfo, dialect: Dialect) -> str:
 
 
 def partition_change(old: TableInfo, new: TableInfo, effect: JobEffect, dialect: Dialect) -> str:
-    """What ALTER TABLE does to the partitions; empty if they are the same. They are told apart by their ids."""
-    kept = {p.id for p in old.partitions} & {p.id for p in new.partitions}
-    gone, come = ([p for p in parts if p.id not in kept] for parts in (old.partitions, new.partitions))
+    """What ALTER TABLE does to the partitions; empty if they are the same. They are told apart by their ids and names."""
+    kept = {(p.id, p.name) for p in old.partitions} & {(p.id, p.name) for p in new.partitions}
+    gone, come = ([p for p in parts if (p.id, p.name) not in kept] for parts in (old.partitions, new.partitions))
     if not gone and not come:
         return ""
     match effect:
@@ -294,7 +294,7 @@ def partition_change(old: TableInfo, new: TableInfo, effect: JobEffect, dialect:
             return f"DROP PARTITION {_names([p.name for p in gone])}"
         case JobEffect.EMPTIES_PARTITION:
             return f"TRUNCATE PARTITION {_names([p.name for p in come])}"
-        case JobEffect.ADDS_PARTITION:
+        case JobEffect.ALTERS_PARTITIONS if not gone:
             return f"ADD PARTITION ({_definitions(come, dialect)})"
     if not new.partitions:
         return "REMOVE PARTITIONING"

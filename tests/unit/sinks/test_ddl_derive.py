@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, On, kind_of
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import alter_table, altered_by
+from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import SQL_KINDS
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_definition
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
@@ -24,6 +26,13 @@ def derived(kind: int, old: dict[str, Any], new: dict[str, Any], query: str = "x
     subject = subject_of(step, h)
     altered = altered_by(subject, MARIADB)
     return [alter_table(subject.old, altered.clauses())] if altered and subject.old else []
+
+
+def test_no_kind_has_a_statement_that_nobody_asks_for() -> None:
+    """What the infos show is executed change by change, whatever the kind's row says."""
+    shown = (JobEffect.ALTERS, JobEffect.SETS)
+    stated = [kind for kind, row in SQL_KINDS.items() if row.statement is not None]
+    assert [kind for kind in stated if kind_of(kind).on is On.TABLE and kind_of(kind).effect in shown] == []
 
 
 def test_add_and_drop_columns_where_they_belong() -> None:

@@ -169,16 +169,18 @@ def test_the_comment_of_a_partition() -> None:
 @pytest.mark.parametrize(
     ("effect", "old", "new", "wanted"),
     [
-        (JobEffect.ADDS_PARTITION, [(11, "p0", "5")], [(11, "p0", "5"), (12, "p1", "9")], "ADD PARTITION (PARTITION `p1` VALUES LESS THAN (9))"),
+        (JobEffect.ALTERS_PARTITIONS, [(11, "p0", "5")], [(11, "p0", "5"), (12, "p1", "9")], "ADD PARTITION (PARTITION `p1` VALUES LESS THAN (9))"),
         (JobEffect.DROPS_PARTITION, [(11, "p0", "5"), (12, "p1", "9"), (13, "p2", "12")], [(12, "p1", "9")], "DROP PARTITION `p0`, `p2`"),
         (JobEffect.EMPTIES_PARTITION, [(11, "p0", "5"), (12, "p1", "9")], [(11, "p0", "5"), (13, "p1", "9")], "TRUNCATE PARTITION `p1`"),
         (JobEffect.DIVIDES, [(11, "p0", "5"), (12, "p1", "9")], [(13, "p0", "3"), (14, "pn", "5"), (12, "p1", "9")],
          "REORGANIZE PARTITION `p0` INTO (PARTITION `p0` VALUES LESS THAN (3), PARTITION `pn` VALUES LESS THAN (5))"),
         (JobEffect.DIVIDES, [(11, "p0", "5")], [], "REMOVE PARTITIONING"),
-        (JobEffect.ADDS_PARTITION, [(11, "p0", "5")], [(11, "p0", "5")], ""),
+        (JobEffect.ALTERS_PARTITIONS, [(11, "p0", "5")], [(11, "p0", "5")], ""),
+        (JobEffect.ALTERS_PARTITIONS, [(11, "p0", "5"), (12, "p1", "9")], [(11, "p9", "5"), (12, "p1", "9")],
+         "REORGANIZE PARTITION `p0` INTO (PARTITION `p9` VALUES LESS THAN (5))"),
     ],
 )  # fmt: skip
-def test_changes_of_partitions_are_told_by_their_ids(effect: JobEffect, old: list[Any], new: list[Any], wanted: str) -> None:
+def test_changes_of_partitions_are_told_by_their_ids_and_names(effect: JobEffect, old: list[Any], new: list[Any], wanted: str) -> None:
     before, after = (info_of(partition=partitioned(1, *parts, expr="`id`") if parts else None) for parts in (old, new))
     assert partition_change(before, after, effect, MARIADB) == wanted
 
