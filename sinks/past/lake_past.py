@@ -162,10 +162,7 @@ class Lake(LakeNow):
         past, place = self._past, self._published.table_at(name, self._commit_ts)
         ids, schema, version = self._ids(name), past.schema, past.version
         target = schema.table_of(place.table_id, version)
-        jobs = past.jobs(self.begin_ts, self._commit_ts)
-        emptied = [j for j in jobs if j.kind.new_table_id and j.table_id in ids]
-        told = [j for j in schema.rowless(jobs, version, ids) if j not in emptied]
-        if told:
+        if told := past.unfollowed(ids):
             raise ConfigError(f"{name} has no history: {in_words(told[0])} took or gave rows without row changes")
         mirror = self._delta(place.path, place.version)
         hidden = hidden_column(target.info)

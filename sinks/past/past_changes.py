@@ -122,6 +122,12 @@ class PastChanges:
         found = [(ts, job) for ts, job in self._ddls if after_ts < ts <= upto_ts and job.kind.effect in _TAKE]
         return [(ts, job) for ts, job in found if ids is None or ids & set(self.schema.history.tables_of_job(job))]
 
+    def unfollowed(self, ids: set[int]) -> list[Job]:
+        """The DDLs since the begin whose effect on rows of a table under its former ids, but for TRUNCATE, is not in the ledger."""
+        jobs = [job for job in self.jobs(self.published.begin_ts, self.commit_ts) if job.kind.effect is not JobEffect.EMPTIES]
+        # Each by the tables of its time: a former id is gone by now.
+        return [job for job in jobs if self.schema.rowless([job], int(job.version) - 1, ids)]
+
     def require_images(self, after_ts: int, upto_ts: int, ids: set[int] | None, todo: str, known: Collection[int] = ()) -> None:
         """Raises ``ConfigError`` if a DDL of the span took or gave rows of these tables without row changes, but for jobs that are ``known``.
 

@@ -1,0 +1,32 @@
+"""What the past of a lake is not known of, and that it is refused. In-process, with real lakes."""
+
+from pathlib import Path
+
+from tests.support.ddl_jobs import column, database, job, partitions, table
+from tests.support.lake_scene import LakeScene
+from tests.support.past_scene import past_of
+
+
+def test_what_a_ddl_took_of_a_table_before_it_got_another_id_is_no_history(tmp_path: Path) -> None:
+    """A partition that was dropped before a TRUNCATE, and rows without a key that got other ``_tidb_rowid``s with another id of their table."""
+    scene = LakeScene()
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(20, "parts", partition=partitions((21, "p0"), (22, "p1")))))
+    scene.ddl(21, job(3, 3, table(30, "loose", [column(1, "a")], pk_is_handle=False)))
+    scene.ddl(22, job(4, 3, table(40, "whole")))
+    for key in (1, 150):
+        scene.row(30, 20, 2, None, {"id": key})
+    scene.ddl(40, job(5, 20, table(20, "parts", partition=partitions((22, "p1"))), query="alter table parts drop partition p0"))
+    scene.ddl(50, job(6, 11, table(25, "parts", partition=partitions((26, "p1"))), table_id=20, query="truncate table parts"))
+    loose = table(35, "loose", [column(1, "a")], pk_is_handle=False, partition=partitions((36, "p0")))
+    scene.ddl(51, job(7, 71, loose, table_id=30, query="alter table loose partition by range (a) (…)"))
+    scene.ddl(52, job(8, 71, table(45, "whole", partition=partitions((46, "p0"))), table_id=40, query="alter table whole partition …"))
+    scene.ddl(53, job(9, 11, table(47, "whole", partition=partitions((48, "p0"))), table_id=45, query="truncate table whole"))
+    scene.run(tmp_path, 35, 60)
+    past = past_of(tmp_path)
+    found = {name: [j.query for j in past.unfollowed(past.ids_of([name], past.commit_ts) or set())] for name in ("d.parts", "d.loose", "d.whole")}
+    assert found == {
+        "d.parts": ["alter table parts drop partition p0"],
+        "d.loose": ["alter table loose partition by range (a) (…)"],
+        "d.whole": [],
+    }
