@@ -294,11 +294,7 @@ class Lake(LakeNow):
 
     def _around(self, ts: int, job: Job, ids: set[int] | None) -> Iterator[TableAround]:
         """The tables just before a DDL and just after it."""
-        past = self._past
-        pairs = [(t, heir) for t, heir in past.schema.around(job) if ids is None or ids & {t.table_id, heir.table_id}]
-        if past.changes(ts - 1, ts, {t.table_id for t, _ in pairs}).num_rows:
-            raise ConfigError(f"the lake has no moment between {in_words(job)} and the transaction before it; {_WITHOUT_DDL}")
-        for table, heir in pairs:
+        for table, heir in self._past.around(ts, job, ids, _WITHOUT_DDL):
             # A table that was emptied has no rows, and another id.
             empty = job.kind.effect is JobEffect.EMPTIES
             before = self._then(table, ts - 1)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.lake.lake_moment import Published
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, of_ledger, scanned
 from pyspark_tidb_binlog.sinks.lake.ledger_ddls import ledger_ddls
@@ -127,6 +127,19 @@ class PastChanges:
         jobs = [job for job in self.jobs(self.published.begin_ts, self.commit_ts) if job.kind.effect is not JobEffect.EMPTIES]
         # Each by the tables of its time: a former id is gone by now.
         return [job for job in jobs if self.schema.rowless([job], int(job.version) - 1, ids)]
+
+    def around(self, ts: int, job: Job, ids: set[int] | None, todo: str) -> list[tuple[TableAt, TableAt]]:
+        """The tables among ``ids`` whose rows a DDL at ``ts`` takes, as they were just before and as they are then.
+
+        Raises:
+            ConfigError: no moment is just before, or the tables are not known there. ``todo``: what a person can do.
+        """
+        pairs = [(t, heir) for t, heir in self.schema.around(job) if ids is None or ids & {t.table_id, heir.table_id}]
+        if not pairs:
+            raise ConfigError(f"the lake has no definition of the table before {in_words(job)}, and none of its rows; {todo}")
+        if self.changes(ts - 1, ts, {t.table_id for t, _ in pairs}).num_rows:
+            raise ConfigError(f"the lake has no moment between {in_words(job)} and the transaction before it; {todo}")
+        return pairs
 
     def require_images(self, after_ts: int, upto_ts: int, ids: set[int] | None, todo: str, known: Collection[int] = ()) -> None:
         """Raises ``ConfigError`` if a DDL of the span took or gave rows of these tables without row changes, but for jobs that are ``known``.

@@ -21,6 +21,7 @@ from pyspark_tidb_binlog.schemas.changes.variant_values import VariantColumn, la
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LAST_SEQ
 from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER
 from pyspark_tidb_binlog.sinks.past.net_rows import NetRows, PastSchema, carried, in_words, net_rows
@@ -104,11 +105,9 @@ def _changes(
     schema: pa.Schema, around: TableAround, rows: pa.RecordBatch, at: Sequence[int], keys: dict[int, bytes], *, came: bool = False
 ) -> pa.Table:
     """Some of the rows as changes, behind all others of their commit_ts; the table that loses them comes first."""
-    table = around.heir if came else around.table
-    columns = [
-        VariantColumn(c.name, cells, kind_of(c) is CellKind.JSON)
-        for c, cells in columns_of(table.info, rows.take(pa.array(at, pa.int64())))
-    ]
+    table, rows = around.heir if came else around.table, rows.take(pa.array(at, pa.int64()))
+    _require_kept(around, table, rows)
+    columns = [VariantColumn(c.name, cells, kind_of(c) is CellKind.JSON) for c, cells in columns_of(table.info, rows)]
     variants = laid_out(rows_as_variants(columns, len(at), json_nulls=True), schema.field("before").type) if at else None
     nothing = pa.nulls(len(at), schema.field("before").type)
     values = {
@@ -124,3 +123,19 @@ def _changes(
     return pa.Table.from_arrays(
         [values[f.name] if f.name in ("before", "after") else pa.array(values[f.name], f.type) for f in schema], schema=schema
     )
+
+
+def _require_kept(around: TableAround, table: TableAt, rows: pa.RecordBatch) -> None:
+    """Raises ``ConfigError`` where a mirror shows that it does not have a value: only the ledger has its text."""
+    for column in table.info.target_columns():
+        cells = rows.column(column.name)
+        if column.flag & ColumnFlag.NOT_NULL and cells.null_count:
+            what = "NULL in place of dates that no calendar has"
+        elif pa.types.is_binary(cells.type) and not column.charset.startswith(("utf8", "binary")) and pc.any(pc.match_substring(cells, "\ufffd")).as_py():
+            what = "U+FFFD in place of bytes that are no UTF-8"
+        else:
+            continue
+        raise ConfigError(
+            f"column {column.name} of {table.schema}.{table.name} has {what} in the table beside {in_words(around.job)}, so its rows cannot come "
+            "back as they were; give a span on one side of it"
+        )

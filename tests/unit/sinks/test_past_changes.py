@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 from tests.support.ddl_jobs import column, database, job, partitions, table
 from tests.support.lake_scene import LakeScene
 from tests.support.past_scene import past_of
@@ -30,3 +33,17 @@ def test_what_a_ddl_took_of_a_table_before_it_got_another_id_is_no_history(tmp_p
         "d.loose": ["alter table loose partition by range (a) (…)"],
         "d.whole": [],
     }
+
+
+def test_rows_of_a_table_that_the_lake_does_not_know_do_not_come_back(tmp_path: Path) -> None:
+    """It is older than the lake, and a TRUNCATE is the first DDL of it."""
+    scene = LakeScene(25)
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(10, "t")))
+    scene.row(30, 10, 2, None, {"id": 1})
+    scene.ddl(50, job(3, 11, table(11, "t"), table_id=10, query="truncate table t"))
+    scene.run(tmp_path, 35, 60)
+    past = past_of(tmp_path)
+    ((ts, truncate),) = past.taking(30, 60, None)
+    with pytest.raises(ConfigError, match=r"no definition of the table before truncate table t"):
+        past.around(ts, truncate, None, "")

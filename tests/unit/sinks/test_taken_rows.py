@@ -17,6 +17,8 @@ from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeAt
 from pyspark_tidb_binlog.sinks.past.net_rows import net_rows
 from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
 from pyspark_tidb_binlog.sinks.past.taken_rows import TableAround, with_taken
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, job, table
+from tests.support.lake_scene import KEY, LakeScene
 from tests.support.mirror_rows import published
 from tests.support.past_scene import past_of
 from tests.support.taken_scene import taken_rows
@@ -113,3 +115,36 @@ def test_rows_that_a_mirror_does_not_have_are_refused(past: PastChanges) -> None
     lacking = TableAround(job, ts, around.table, around.rows.slice(0, 0), around.heir, around.rows_after.slice(0, 0))
     with pytest.raises(ConfigError, match=r"1 changed rows of d.parent are not in the table just before alter table parent drop partition"):
         with_taken(past.changes(55, 95, {20}), lacking, past.schema.passing([job.id]), past.version)
+
+
+DATE, LATIN1 = {**INT, "Tp": 10, "Flag": 1, "Flen": 10}, {**VARCHAR, "Charset": "latin1", "Collate": "latin1_bin"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad", "words"),
+    [
+        (DATE, "2026-11-20", "0000-00-00", "column v of d.t has NULL in place of dates that no calendar has"),
+        (LATIN1, b"ok", b"\xe4", r"column v of d.t has U\+FFFD in place of bytes"),
+    ],
+)
+def test_values_that_a_mirror_shows_not_to_keep_are_refused(kind: dict[str, Any], good: Any, bad: Any, words: str, tmp_path: Path) -> None:
+    """Of rows that the span has not changed; else NULL, or another text, would come back."""
+    scene, columns = LakeScene(), [column(1, "id", KEY), column(2, "v", kind)]
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(10, "t", columns)))
+    scene.row(30, 10, 2, None, {"id": 1, "v": good})
+    scene.ddl(50, job(3, 11, table(11, "t", columns), table_id=10, query="truncate table t"))
+    scene.row(60, 11, 3, None, {"id": 1, "v": bad})
+    scene.ddl(70, job(4, 11, table(12, "t", columns), table_id=11, query="truncate table t"))
+    scene.run(tmp_path, 35, 65, 80)
+    past = past_of(tmp_path)
+    for after_ts, (ts, truncate) in zip((35, 65), past.taking(15, 95, None), strict=True):
+        ((old, heir),) = past.around(ts, truncate, None, "")
+        before = images_at(past, old, ts - 1)
+        around = TableAround(truncate, ts, old, before, heir, before.slice(0, 0))
+        span = past.changes(after_ts, ts, None)
+        if ts == 50:
+            assert with_taken(span, around, past.schema.passing([truncate.id]), past.version).num_rows == 1
+        else:
+            with pytest.raises(ConfigError, match=words):
+                with_taken(span, around, past.schema.passing([truncate.id]), past.version)
