@@ -199,8 +199,13 @@ class PastSchema:
 
     def only(self, table_ids: set[int]) -> "PastSchema":
         """Those of some tables: small enough to ship to executors."""
-        jobs = {i: job for i, job in self.history.jobs.items() if table_ids & {job.table_id, *self.history.tables_of_job(job)}}
-        return PastSchema(SchemaHistory.of(jobs.values()), self.ddl_ts, self.versions, self.loaded & table_ids)
+
+        def of(ids: set[int]) -> list[Job]:
+            return [job for job in self.history.jobs.values() if ids & {job.table_id, *self.history.tables_of_job(job)}]
+
+        # What a table is after an exchange follows from the other table, too.
+        exchanged = {i for job in of(table_ids) if job.kind.effect is JobEffect.EXCHANGES for i in self.history.tables_of_job(job)}
+        return PastSchema(SchemaHistory.of(of(table_ids | exchanged)), self.ddl_ts, self.versions, self.loaded & table_ids)
 
     def is_loaded(self, table_id: int) -> bool:
         """Whether the table may have rows that the ledger shows no change of."""
@@ -222,7 +227,7 @@ class PastSchema:
         found = []
         for one in sorted(ids):
             entries = self.history.tracks[one].entries if one in self.history.tracks else ()
-            bounds = [self._begin_of(int(e.version)) for e in entries] + [_ALWAYS]
+            bounds = [self.begin_of(int(e.version)) for e in entries] + [_ALWAYS]
             for entry, begin, end in zip(entries, [0, *bounds[1:-1]], bounds[1:], strict=True):
                 if isinstance(entry, TableSnapshot):
                     later = lineage(self.history, one, int(entry.version), newest).ids
@@ -231,7 +236,7 @@ class PastSchema:
                         found.append((begin, end, called))
         return found
 
-    def _begin_of(self, version: int) -> int:
+    def begin_of(self, version: int) -> int:
         """The commit_ts after which rows are of ``version`` or a later one."""
         at = int(np.searchsorted(self.versions[1:], version, "left"))
         return int(self.ddl_ts[at]) if at < len(self.ddl_ts) else 0

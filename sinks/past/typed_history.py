@@ -33,7 +33,8 @@ def typed_history(rows: pa.Table, schema: PastSchema, target: TableAt) -> pa.Tab
     sides = pa.concat_arrays([rows["before"].combine_chunks().take(pa.array(was)), rows["after"].combine_chunks()])
     images = images_under(sides, ids[at], rows["commit_ts"].to_numpy()[at], schema, target)
     commit_ts = np.concatenate([np.zeros(len(was), np.int64), rows["commit_ts"].to_numpy()])
-    ended = [job.finished_ts if (job := ends[i][1]) is not None else 0 for i in ids[at].tolist()]
+    # Not its FinishedTS, which is later: rows of then may be in the table that follows.
+    ended = [schema.begin_of(int(job.version)) if (job := ends[i][1]) is not None else 0 for i in ids[at].tolist()]
     times = commit_time(np.array(ended, np.int64))
     marks = [
         pa.array(commit_ts),

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.sinks.past.typed_history import typed_history
 from tests.support.ddl_jobs import column, database, job, partitions, table
 from tests.support.lake_scene import LakeScene
 from tests.support.past_scene import past_of
@@ -47,3 +49,19 @@ def test_rows_of_a_table_that_the_lake_does_not_know_do_not_come_back(tmp_path: 
     ((ts, truncate),) = past.taking(30, 60, None)
     with pytest.raises(ConfigError, match=r"no definition of the table before truncate table t"):
         past.around(ts, truncate, None, "")
+
+
+def test_the_rows_that_a_truncate_took_end_before_those_that_came_behind_it(tmp_path: Path) -> None:
+    """TiDB's FinishedTS is up to half a second above the commit_ts."""
+    scene = LakeScene()
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(10, "t")))
+    scene.row(tso(1000), 10, 2, None, {"id": 1})
+    truncate = job(3, 11, table(11, "t"), table_id=10, query="truncate table t")
+    scene.ddl(tso(2000), truncate)
+    truncate["binlog"]["FinishedTS"] = tso(2300)
+    scene.row(tso(2100), 11, 3, None, {"id": 1})
+    scene.run(tmp_path, tso(3000))
+    past = past_of(tmp_path)
+    states = typed_history(past.changes(0, past.commit_ts, {10, 11}), past.schema.only({10, 11}), past.schema.table_of(11, 3))
+    assert [end and end.timestamp() for end in states["ends"].to_pylist()] == [2.0, None]

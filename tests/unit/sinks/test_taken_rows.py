@@ -109,6 +109,11 @@ def test_the_tables_that_a_name_may_have_meant(name: str, wanted: set[int], past
     assert at._maybe_called(past.published.called(name, past.commit_ts)) - {10, 20, 21} == wanted - {10, 20, 21}
 
 
+def test_what_executors_get_of_the_schema_knows_a_table_that_was_exchanged(past: PastChanges) -> None:
+    """Of a ledger that begins behind the exchange there is a history."""
+    assert past.schema.only({10, 21}).table_of(21, 5).info == past.schema.table_of(21, 5).info
+
+
 def test_rows_that_a_mirror_does_not_have_are_refused(past: PastChanges) -> None:
     ((ts, job),) = past.taking(68, 71, None)
     (around,) = arounds(past, ts, job)
