@@ -245,7 +245,8 @@ class Lake(LakeNow):
     def _counts(self, after_ts: int, upto_ts: int) -> DataFrame:
         past, version = self._past, self._past.schema.version_at(upto_ts)
         jobs = past.schema.rowless(past.jobs(after_ts, upto_ts), past.schema.version_at(after_ts), None)
-        unknown = {past.schema.end_of(i, 0, version)[0] for job in jobs for i in {job.table_id, *past.schema.history.tables_of_job(job)}}
+        touched = {(i, int(job.version) - 1) for job in jobs for i in {job.table_id, *past.schema.history.tables_of_job(job)}}
+        unknown = {past.schema.end_of(*one, version)[0] for one in touched}
         rows: dict[tuple[str, str], tuple[int | None, ...]] = {}
         for net in past.net(after_ts, upto_ts, None, version):
             if len(net):

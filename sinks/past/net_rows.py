@@ -163,8 +163,9 @@ class PastSchema:
         Raises:
             ConfigError: the lake has no definition of it.
         """
-        gone = self.end_of(table_id, 0, upto)[1]
-        return self.table_of(table_id, int(gone.version) - 1 if gone is not None else upto)
+        if self.history.table_at(table_id, upto) is None and (jobs := self.history.jobs_of_table(table_id, 0, upto)):
+            upto = int(jobs[-1].version) - 1
+        return self.table_of(table_id, upto)
 
     def end_of(self, table_id: int, version: int, upto: int) -> tuple[int, Job | None]:
         """The id under which rows of a table are at ``upto``, and the job that took them all, if one has."""
@@ -174,6 +175,16 @@ class PastSchema:
         gone = self.history.table_at(table_id, upto) is None
         last = self.history.jobs_of_table(table_id, version, upto)[-1:] if gone else ()
         return table_id, (last[0] if last else None)
+
+    def ends_of(self, ids: Ints, commit_ts: Ints, upto: int) -> list[tuple[int, Job | None]]:
+        """``end_of`` for each of some rows. An id may be another table's later: after an exchange, or FLASHBACK TABLE."""
+        known: dict[tuple[int, int], tuple[int, Job | None]] = {}
+        found = []
+        for pair in zip(ids.tolist(), self.version_of(commit_ts).tolist(), strict=True):
+            if pair not in known:
+                known[pair] = self.end_of(*pair, upto)
+            found.append(known[pair])
+        return found
 
     def heir_of(self, job: Job, table_id: int) -> int | None:
         """The other id that a job gives a table; None: it keeps its own."""
@@ -307,14 +318,14 @@ def net_rows(rows: pa.Table, schema: PastSchema, upto: int) -> Iterator[NetRows]
     """
     if not rows.num_rows:
         return
-    ids = rows["table_id"].to_numpy()
-    ends = {i: schema.end_of(i, 0, upto) for i in np.unique(ids).tolist()}
-    last_ids = np.array([ends[i][0] for i in ids.tolist()], np.int64)
-    for table_id in np.unique(last_ids).tolist():
-        here, gone = last_ids == table_id, schema.end_of(table_id, 0, upto)[1] is not None
+    ends = schema.ends_of(rows["table_id"].to_numpy(), rows["commit_ts"].to_numpy(), upto)
+    kinds = np.array([(table_id, job.version if job is not None else 0) for table_id, job in ends], np.int64)
+    for table_id, gone_at in np.unique(kinds, axis=0).tolist():
+        here = (kinds == (table_id, gone_at)).all(axis=1)
+        target = schema.table_of(table_id, gone_at - 1) if gone_at else schema.last_of(table_id, upto)
         # Of one table they are not copied.
         mine = rows if here.all() else rows.filter(pa.array(here))
-        yield _folded(mine.combine_chunks(), schema, schema.last_of(table_id, upto), gone=gone)
+        yield _folded(mine.combine_chunks(), schema, target, gone=gone_at > 0)
 
 
 NET_COLUMNS = ("commit_ts", "seq", "schema_version", "op", "table_id", "row_key", "before", "after")

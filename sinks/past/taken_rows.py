@@ -89,8 +89,8 @@ def with_taken(changes: pa.Table, around: TableAround, schema: PastSchema, upto:
 
 def _net(changes: pa.Table, schema: PastSchema, upto: int, table_id: int) -> NetRows | None:
     """The net changes of one table, which has this id at ``upto``."""
-    ids = [i for i in pc.unique(changes["table_id"]).to_pylist() if schema.end_of(i, 0, upto)[0] == table_id]
-    return next(net_rows(changes.filter(pc.is_in(changes["table_id"], pa.array(ids, pa.int64()))), schema, upto), None)
+    ends = schema.ends_of(changes["table_id"].to_numpy(), changes["commit_ts"].to_numpy(), upto)
+    return next(net_rows(changes.filter(pa.array([end == (table_id, None) for end in ends], pa.bool_())), schema, upto), None)
 
 
 def _places(texts: pa.BinaryArray, wanted: pa.BinaryArray) -> np.ndarray:
@@ -131,7 +131,11 @@ def _require_kept(around: TableAround, table: TableAt, rows: pa.RecordBatch) -> 
         cells = rows.column(column.name)
         if column.flag & ColumnFlag.NOT_NULL and cells.null_count:
             what = "NULL in place of dates that no calendar has"
-        elif pa.types.is_binary(cells.type) and not column.charset.startswith(("utf8", "binary")) and pc.any(pc.match_substring(cells, "\ufffd")).as_py():
+        elif (
+            pa.types.is_binary(cells.type)
+            and not column.charset.startswith(("utf8", "binary"))
+            and pc.any(pc.match_substring(cells, "\ufffd")).as_py()
+        ):
             what = "U+FFFD in place of bytes that are no UTF-8"
         else:
             continue

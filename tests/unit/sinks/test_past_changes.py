@@ -1,6 +1,7 @@
 """What the past of a lake is not known of, and that it is refused. In-process, with real lakes."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.past.typed_history import typed_history
 from tests.support.ddl_jobs import column, database, job, partitions, table
-from tests.support.lake_scene import LakeScene
+from tests.support.lake_scene import KEY, LakeScene
 from tests.support.past_scene import past_of
 
 
@@ -29,7 +30,9 @@ def test_what_a_ddl_took_of_a_table_before_it_got_another_id_is_no_history(tmp_p
     scene.ddl(53, job(9, 11, table(47, "whole", partition=partitions((48, "p0"))), table_id=45, query="truncate table whole"))
     scene.run(tmp_path, 35, 60)
     past = past_of(tmp_path)
-    found = {name: [j.query for j in past.unfollowed(past.ids_of([name], past.commit_ts) or set())] for name in ("d.parts", "d.loose", "d.whole")}
+    found = {
+        name: [j.query for j in past.unfollowed(past.ids_of([name], past.commit_ts) or set())] for name in ("d.parts", "d.loose", "d.whole")
+    }
     assert found == {
         "d.parts": ["alter table parts drop partition p0"],
         "d.loose": ["alter table loose partition by range (a) (…)"],
@@ -61,7 +64,45 @@ def test_the_rows_that_a_truncate_took_end_before_those_that_came_behind_it(tmp_
     scene.ddl(tso(2000), truncate)
     truncate["binlog"]["FinishedTS"] = tso(2300)
     scene.row(tso(2100), 11, 3, None, {"id": 1})
+    wider = table(11, "t", [column(1, "id", KEY), column(2, "price")])
+    scene.ddl(tso(2400), job(4, 5, wider, query="alter table t add column price int"))
     scene.run(tmp_path, tso(3000))
     past = past_of(tmp_path)
-    states = typed_history(past.changes(0, past.commit_ts, {10, 11}), past.schema.only({10, 11}), past.schema.table_of(11, 3))
+    states = typed_history(past.changes(0, past.commit_ts, {10, 11}), past.schema.only({10, 11}), past.schema.table_of(11, 4))
     assert [end and end.timestamp() for end in states["ends"].to_pylist()] == [2.0, None]
+    assert states.select(["id", "price"]).to_pylist() == [{"id": 1, "price": None}] * 2
+
+
+def test_a_table_that_has_an_id_again_is_there(tmp_path: Path) -> None:
+    """FLASHBACK TABLE after a TRUNCATE, and a second EXCHANGE with the same partition: what came before the id was free is not what has it now."""
+    scene = LakeScene()
+
+    def parent(first: int) -> dict[str, Any]:
+        return table(20, "parent", partition=partitions((first, "p0"), (22, "p1")))
+
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(10, "plain")))
+    scene.ddl(21, job(3, 3, parent(21)))
+    scene.ddl(22, job(4, 3, table(30, "log")))
+    for table_id in (10, 30):
+        scene.row(30, table_id, 4, None, {"id": 1})
+    scene.ddl(40, job(5, 11, table(31, "log"), table_id=30, query="truncate table log"))
+    scene.ddl(41, job(6, 25, table(30, "log_then"), query="flashback table log to log_then"))
+    for version, old in ((7, 10), (8, 21)):
+        scene.ddl(
+            35 + version, job(version, 42, parent(old), table_id=old, query="alter table parent exchange partition p0 with table plain")
+        )
+    for table_id in (10, 30):
+        scene.row(60, table_id, 8, None, {"id": 2})
+    scene.run(tmp_path, 35, 70)
+    past = past_of(tmp_path)
+    nets = list(past.net(50, 70, None, past.version))
+    assert {net.table.name: (net.now.to_pylist(), net.now_there.tolist()) for net in nets} == {
+        "plain": ([{"id": 2}], [True]),
+        "log_then": ([{"id": 2}], [True]),
+    }
+    for table_id in (10, 30):
+        states = typed_history(past.changes(50, 70, {table_id}), past.schema, past.schema.table_of(table_id, 8))
+        assert states["ends"].to_pylist() == [None]
+    # Those of before are of other tables, or gone.
+    assert [net.now_there.any() for net in past.net(25, 35, None, past.version)] == [False, False]
