@@ -286,7 +286,7 @@ def carried(images: pa.RecordBatch, table: TableAt, schema: PastSchema, upto: in
     """Images of a table under the columns that it has at schema version ``upto``.
 
     Raises:
-        Unfollowed: a DDL has changed values as only TiDB knows.
+        ConfigError: a DDL has changed values as only TiDB knows.
     """
     table_id, info = table.table_id, table.info
     for job in schema.history.jobs_of_table(table_id, table.version, upto):
@@ -296,12 +296,11 @@ def carried(images: pa.RecordBatch, table: TableAt, schema: PastSchema, upto: in
         after = schema.history.table_at(heir if heir is not None else table_id, job.version)
         if after is None:
             continue
-        moves = ColumnMoves.of(info, after.info, job.query)
-        if not moves.none:
-            try:
-                images = moves.carried(images)
-            except Unfollowed as error:
-                raise Unfollowed(f"{after.schema}.{after.name}: {in_words(job)}: {error}") from error
+        try:
+            moves = ColumnMoves.of(info, after.info, job.query)
+            images = images if moves.none else moves.carried(images)
+        except Unfollowed as error:
+            raise ConfigError(f"{after.schema}.{after.name}: {in_words(job)}: {error}; name other tables, or a span behind it") from error
         if after.table_id != table_id:
             return carried(images, after, schema, upto)
         info = after.info
@@ -314,7 +313,7 @@ def net_rows(rows: pa.Table, schema: PastSchema, upto: int) -> Iterator[NetRows]
     Images are under the columns of schema version ``upto``, of tables that are gone by then under their last ones.
 
     Raises:
-        Unfollowed, ConfigError: rows cannot be given so.
+        ConfigError: rows cannot be given so.
     """
     if not rows.num_rows:
         return
@@ -397,7 +396,7 @@ def images_under(variants: pa.StructArray, ids: Ints, commit_ts: Ints, schema: P
     """Images of the ledger under the columns of ``target``; ``ids``, ``commit_ts``: of each row.
 
     Raises:
-        Unfollowed, ConfigError: rows cannot be given so.
+        ConfigError: rows cannot be given so.
     """
     versions = schema.version_of(commit_ts)
     pieces, places = list[pa.RecordBatch](), list[Ints]()

@@ -45,6 +45,10 @@ class PastChanges:
         loaded = frozenset([*older, *(job.table_id for job in defined)])
         return PastSchema.of(history, [(ts, int(job.version)) for ts, job in self._ddls], loaded)
 
+    @cached_property
+    def _ledger(self) -> Ledger:
+        return Ledger(self.directory)
+
     @property
     def version(self) -> int:
         """The schema version at the moment."""
@@ -53,8 +57,7 @@ class PastChanges:
     @cached_property
     def begin_ts(self) -> int:
         """The first moment of which the ledger has all changes since."""
-        ledger = Ledger(self.directory)
-        files = ledger.files() if ledger.load() is not None else []
+        files = self._ledger.files() if self._ledger.load() is not None else []
         return max(self.published.begin_ts, min([file.first_ts - 1 for file in files] + [self.published.first_ts or 0]))
 
     def require_known(self, after_ts: int) -> None:
@@ -97,13 +100,23 @@ class PastChanges:
         return {i for name in names for i in self.schema.former_ids(self.published.called(name, ts).table_id)}
 
     def changes(self, after_ts: int, upto_ts: int, ids: set[int] | None, columns: Sequence[str] = NET_COLUMNS, where: str = "") -> pa.Table:
-        """The row changes of a span, in order, as far as they are kept."""
+        """The row changes of a span, in order, as far as they were kept at the moment.
+
+        Raises:
+            ConfigError: the ledger begins later by now.
+        """
         after_ts = max(after_ts, self.published.begin_ts)
         chosen = f" AND table_id IN ({', '.join(map(str, sorted(ids)))})" if ids is not None else ""
         span = f"op <> 'ddl' AND commit_ts > {after_ts} AND commit_ts <= {upto_ts}{chosen}{where}"
         found = scanned(f"{self.directory}/changes", columns, span)
         assert found is not None
-        return found.read_all().sort_by(ORDER)
+        rows = found.read_all().sort_by(ORDER)
+        # Behind the reading: the retention may remove them meanwhile.
+        if (state := self._ledger.load()) is not None and state.begin_ts > after_ts:
+            raise ConfigError(
+                f"the lake {self.directory} does not keep row changes up to {as_time(state.begin_ts)} ({state.begin_ts}) any more: refresh the Lake"
+            )
+        return rows
 
     def ddl_rows(self, jobs: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """The ledger's rows of some DDLs."""

@@ -52,8 +52,7 @@ def with_taken(changes: pa.Table, around: TableAround, schema: PastSchema, upto:
         upto: the schema version of now.
 
     Raises:
-        ConfigError: a row that was changed before is not among the rows.
-        Unfollowed: as of ``net_rows``.
+        ConfigError: a row that was changed before is not among the rows, or as of ``net_rows``.
     """
     table, job, commit_ts = around.table, around.job, changes["commit_ts"].to_numpy()
     texts, texts_after = (row_texts(table.info.target_columns(), images) for images in (around.rows, around.rows_after))

@@ -106,3 +106,17 @@ def test_a_table_that_has_an_id_again_is_there(tmp_path: Path) -> None:
         assert states["ends"].to_pylist() == [None]
     # Those of before are of other tables, or gone.
     assert [net.now_there.any() for net in past.net(25, 35, None, past.version)] == [False, False]
+
+
+def test_a_value_that_needs_tidb_is_refused_with_the_ddl(tmp_path: Path) -> None:
+    """A command ends with a message, not with the trace of a defect."""
+    scene = LakeScene()
+    double = {**column(2, "twice"), "generated_expr_string": "`id` * 2", "generated_stored": True}
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(10, "t", [column(1, "id", KEY), double])))
+    scene.row(30, 10, 2, None, {"id": 1})
+    scene.ddl(40, job(3, 12, table(10, "t", [column(1, "id", KEY), column(2, "twice")]), query="alter table t modify twice int"))
+    scene.run(tmp_path, 35, 45)
+    past = past_of(tmp_path)
+    with pytest.raises(ConfigError, match=r"d\.t: alter table t modify twice int at .*: column twice was a generated one"):
+        list(past.net(25, 35, None, past.version))

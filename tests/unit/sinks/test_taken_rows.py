@@ -17,7 +17,9 @@ from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeAt
 from pyspark_tidb_binlog.sinks.past.net_rows import net_rows
 from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
 from pyspark_tidb_binlog.sinks.past.taken_rows import TableAround, with_taken
-from tests.support.ddl_jobs import INT, VARCHAR, column, database, job, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, database
+from tests.support.ddl_jobs import job as ddl_job
+from tests.support.ddl_jobs import table as ddl_table
 from tests.support.lake_scene import KEY, LakeScene
 from tests.support.mirror_rows import published
 from tests.support.past_scene import past_of
@@ -136,11 +138,11 @@ def test_values_that_a_mirror_shows_not_to_keep_are_refused(kind: dict[str, Any]
     """Of rows that the span has not changed; else NULL, or another text, would come back."""
     scene, columns = LakeScene(), [column(1, "id", KEY), column(2, "v", kind)]
     scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, table(10, "t", columns)))
+    scene.ddl(20, ddl_job(2, 3, ddl_table(10, "t", columns)))
     scene.row(30, 10, 2, None, {"id": 1, "v": good})
-    scene.ddl(50, job(3, 11, table(11, "t", columns), table_id=10, query="truncate table t"))
+    scene.ddl(50, ddl_job(3, 11, ddl_table(11, "t", columns), table_id=10, query="truncate table t"))
     scene.row(60, 11, 3, None, {"id": 1, "v": bad})
-    scene.ddl(70, job(4, 11, table(12, "t", columns), table_id=11, query="truncate table t"))
+    scene.ddl(70, ddl_job(4, 11, ddl_table(12, "t", columns), table_id=11, query="truncate table t"))
     scene.run(tmp_path, 35, 65, 80)
     past = past_of(tmp_path)
     for after_ts, (ts, truncate) in zip((35, 65), past.taking(15, 95, None), strict=True):
