@@ -176,15 +176,11 @@ class PastSchema:
         last = self.history.jobs_of_table(table_id, version, upto)[-1:] if gone else ()
         return table_id, (last[0] if last else None)
 
-    def ends_of(self, ids: Ints, commit_ts: Ints, upto: int) -> list[tuple[int, Job | None]]:
-        """``end_of`` for each of some rows. An id may be another table's later: after an exchange, or FLASHBACK TABLE."""
-        known: dict[tuple[int, int], tuple[int, Job | None]] = {}
-        found = []
-        for pair in zip(ids.tolist(), self.version_of(commit_ts).tolist(), strict=True):
-            if pair not in known:
-                known[pair] = self.end_of(*pair, upto)
-            found.append(known[pair])
-        return found
+    def ends_of(self, ids: Ints, commit_ts: Ints, upto: int) -> tuple[list[tuple[int, Job | None]], Ints]:
+        """``end_of`` for rows, and which of these ends each has. An id may be another table's later: after an exchange, or FLASHBACK TABLE."""
+        (tables, first), (versions, second) = (np.unique(a, return_inverse=True) for a in (ids, self.version_of(commit_ts)))
+        pairs, which = np.unique(first * len(versions) + second, return_inverse=True)
+        return [self.end_of(int(tables[n // len(versions)]), int(versions[n % len(versions)]), upto) for n in pairs.tolist()], which
 
     def heir_of(self, job: Job, table_id: int) -> int | None:
         """The other id that a job gives a table; None: it keeps its own."""
@@ -317,10 +313,10 @@ def net_rows(rows: pa.Table, schema: PastSchema, upto: int) -> Iterator[NetRows]
     """
     if not rows.num_rows:
         return
-    ends = schema.ends_of(rows["table_id"].to_numpy(), rows["commit_ts"].to_numpy(), upto)
-    kinds = np.array([(table_id, job.version if job is not None else 0) for table_id, job in ends], np.int64)
-    for table_id, gone_at in np.unique(kinds, axis=0).tolist():
-        here = (kinds == (table_id, gone_at)).all(axis=1)
+    ends, which = schema.ends_of(rows["table_id"].to_numpy(), rows["commit_ts"].to_numpy(), upto)
+    kinds = [(table_id, int(job.version) if job is not None else 0) for table_id, job in ends]
+    for table_id, gone_at in sorted(set(kinds)):
+        here = np.isin(which, [number for number, kind in enumerate(kinds) if kind == (table_id, gone_at)])
         target = schema.table_of(table_id, gone_at - 1) if gone_at else schema.last_of(table_id, upto)
         # Of one table they are not copied.
         mine = rows if here.all() else rows.filter(pa.array(here))

@@ -88,8 +88,9 @@ def with_taken(changes: pa.Table, around: TableAround, schema: PastSchema, upto:
 
 def _net(changes: pa.Table, schema: PastSchema, upto: int, table_id: int) -> NetRows | None:
     """The net changes of one table, which has this id at ``upto``."""
-    ends = schema.ends_of(changes["table_id"].to_numpy(), changes["commit_ts"].to_numpy(), upto)
-    return next(net_rows(changes.filter(pa.array([end == (table_id, None) for end in ends], pa.bool_())), schema, upto), None)
+    ends, which = schema.ends_of(changes["table_id"].to_numpy(), changes["commit_ts"].to_numpy(), upto)
+    mine = np.isin(which, [number for number, end in enumerate(ends) if end == (table_id, None)])
+    return next(net_rows(changes.filter(pa.array(mine)), schema, upto), None)
 
 
 def _places(texts: pa.BinaryArray, wanted: pa.BinaryArray) -> np.ndarray:
