@@ -143,14 +143,15 @@ class PastSchema:
         return self.versions[np.searchsorted(self.ddl_ts, commit_ts, "left")]
 
     def table_of(self, table_id: int, version: int) -> TableAt:
-        """The table of rows; of one that was loaded, as it was loaded first.
+        """The table of rows; of one that was loaded, or that a DDL brings at this time, as it is first.
 
         Raises:
             ConfigError: the lake has no definition of it.
         """
-        track = self.history.tracks.get(table_id)
-        first = next((e.version for e in track.entries if isinstance(e, TableSnapshot)), None) if track is not None else None
-        found = self.history.table_at(table_id, max(version, first)) if first is not None else None
+        found = self.history.table_at(table_id, version)
+        if found is None and (track := self.history.tracks.get(table_id)) is not None:
+            later = next((e.version for e in track.entries if isinstance(e, TableSnapshot) and e.version > version), None)
+            found = self.history.table_at(table_id, later) if later is not None else None
         if found is None:
             raise ConfigError(
                 f"the lake has no definition of table {table_id} at schema version {version}: the lake began later than the table"

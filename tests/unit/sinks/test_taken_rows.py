@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeAt
 from pyspark_tidb_binlog.sinks.past.net_rows import net_rows
 from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
 from pyspark_tidb_binlog.sinks.past.taken_rows import TableAround, with_taken
-from tests.support.ddl_jobs import INT, VARCHAR, column, database
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, partitions
 from tests.support.ddl_jobs import job as ddl_job
 from tests.support.ddl_jobs import table as ddl_table
 from tests.support.lake_scene import KEY, LakeScene
@@ -155,3 +155,27 @@ def test_values_that_a_mirror_shows_not_to_keep_are_refused(kind: dict[str, Any]
         else:
             with pytest.raises(ConfigError, match=words):
                 with_taken(span, around, past.schema.passing([truncate.id]), past.version)
+
+
+def test_a_partition_that_is_exchanged_back(tmp_path: Path) -> None:
+    """The table gets its former id."""
+    scene = LakeScene()
+
+    def parent(first: int) -> dict[str, Any]:
+        return ddl_table(20, "parent", partition=partitions((first, "p0"), (22, "p1")))
+
+    scene.ddl(10, database(1))
+    scene.ddl(20, ddl_job(2, 3, ddl_table(10, "plain")))
+    scene.ddl(21, ddl_job(3, 3, parent(21)))
+    for table_id, key in ((10, 1), (10, 5), (20, 2)):
+        scene.row(30, table_id, 3, None, {"id": key})
+    scene.row(40, 10, 3, {"id": 5}, None)
+    for ts, number, table_id in ((50, 4, 10), (60, 5, 21)):
+        scene.ddl(
+            ts, ddl_job(number, 42, parent(table_id), table_id=table_id, query="alter table parent exchange partition p0 with table plain")
+        )
+    scene.row(70, 10, 5, None, {"id": 7})
+    scene.run(tmp_path, 35, 45, 55, 65, 75)
+    past = past_of(tmp_path)
+    assert undone(past, 35, 75) == {"plain": [(1,), (5,)], "parent": [(2,)]}
+    assert undone(past, 55, 75) == {"plain": [(2,)], "parent": [(1,)]}
