@@ -162,10 +162,7 @@ class Lake(LakeNow):
         past, place = self._past, self._published.table_at(name, self._commit_ts)
         ids, schema, version = self._ids(name), past.schema, past.version
         target = schema.table_of(place.table_id, version)
-        jobs = past.jobs(self.begin_ts, self._commit_ts)
-        emptied = [j for j in jobs if j.kind.new_table_id and j.table_id in ids]
-        told = [j for j in schema.rowless(jobs, version, ids) if j not in emptied]
-        if told:
+        if told := past.unfollowed(ids):
             raise ConfigError(f"{name} has no history: {in_words(told[0])} took or gave rows without row changes")
         mirror = self._delta(place.path, place.version)
         hidden = hidden_column(target.info)
@@ -248,7 +245,8 @@ class Lake(LakeNow):
     def _counts(self, after_ts: int, upto_ts: int) -> DataFrame:
         past, version = self._past, self._past.schema.version_at(upto_ts)
         jobs = past.schema.rowless(past.jobs(after_ts, upto_ts), past.schema.version_at(after_ts), None)
-        unknown = {past.schema.end_of(i, 0, version)[0] for job in jobs for i in {job.table_id, *past.schema.history.tables_of_job(job)}}
+        touched = {(i, int(job.version) - 1) for job in jobs for i in {job.table_id, *past.schema.history.tables_of_job(job)}}
+        unknown = {past.schema.end_of(*one, version)[0] for one in touched}
         rows: dict[tuple[str, str], tuple[int | None, ...]] = {}
         for net in past.net(after_ts, upto_ts, None, version):
             if len(net):
@@ -297,11 +295,7 @@ class Lake(LakeNow):
 
     def _around(self, ts: int, job: Job, ids: set[int] | None) -> Iterator[TableAround]:
         """The tables just before a DDL and just after it."""
-        past = self._past
-        pairs = [(t, heir) for t, heir in past.schema.around(job) if ids is None or ids & {t.table_id, heir.table_id}]
-        if past.changes(ts - 1, ts, {t.table_id for t, _ in pairs}).num_rows:
-            raise ConfigError(f"the lake has no moment between {in_words(job)} and the transaction before it; {_WITHOUT_DDL}")
-        for table, heir in pairs:
+        for table, heir in self._past.around(ts, job, ids, _WITHOUT_DDL):
             # A table that was emptied has no rows, and another id.
             empty = job.kind.effect is JobEffect.EMPTIES
             before = self._then(table, ts - 1)

@@ -143,14 +143,15 @@ class PastSchema:
         return self.versions[np.searchsorted(self.ddl_ts, commit_ts, "left")]
 
     def table_of(self, table_id: int, version: int) -> TableAt:
-        """The table of rows; of one that was loaded, as it was loaded first.
+        """The table of rows; of one that was loaded, or that a DDL brings at this time, as it is first.
 
         Raises:
             ConfigError: the lake has no definition of it.
         """
-        track = self.history.tracks.get(table_id)
-        first = next((e.version for e in track.entries if isinstance(e, TableSnapshot)), None) if track is not None else None
-        found = self.history.table_at(table_id, max(version, first)) if first is not None else None
+        found = self.history.table_at(table_id, version)
+        if found is None and (track := self.history.tracks.get(table_id)) is not None:
+            later = next((e.version for e in track.entries if isinstance(e, TableSnapshot) and e.version > version), None)
+            found = self.history.table_at(table_id, later) if later is not None else None
         if found is None:
             raise ConfigError(
                 f"the lake has no definition of table {table_id} at schema version {version}: the lake began later than the table"
@@ -163,8 +164,9 @@ class PastSchema:
         Raises:
             ConfigError: the lake has no definition of it.
         """
-        gone = self.end_of(table_id, 0, upto)[1]
-        return self.table_of(table_id, int(gone.version) - 1 if gone is not None else upto)
+        if self.history.table_at(table_id, upto) is None and (jobs := self.history.jobs_of_table(table_id, 0, upto)):
+            upto = int(jobs[-1].version) - 1
+        return self.table_of(table_id, upto)
 
     def end_of(self, table_id: int, version: int, upto: int) -> tuple[int, Job | None]:
         """The id under which rows of a table are at ``upto``, and the job that took them all, if one has."""
@@ -174,6 +176,12 @@ class PastSchema:
         gone = self.history.table_at(table_id, upto) is None
         last = self.history.jobs_of_table(table_id, version, upto)[-1:] if gone else ()
         return table_id, (last[0] if last else None)
+
+    def ends_of(self, ids: Ints, commit_ts: Ints, upto: int) -> tuple[list[tuple[int, Job | None]], Ints]:
+        """``end_of`` for rows, and which of these ends each has. An id may be another table's later: after an exchange, or FLASHBACK TABLE."""
+        (tables, first), (versions, second) = (np.unique(a, return_inverse=True) for a in (ids, self.version_of(commit_ts)))
+        pairs, which = np.unique(first * len(versions) + second, return_inverse=True)
+        return [self.end_of(int(tables[n // len(versions)]), int(versions[n % len(versions)]), upto) for n in pairs.tolist()], which
 
     def heir_of(self, job: Job, table_id: int) -> int | None:
         """The other id that a job gives a table; None: it keeps its own."""
@@ -199,8 +207,13 @@ class PastSchema:
 
     def only(self, table_ids: set[int]) -> "PastSchema":
         """Those of some tables: small enough to ship to executors."""
-        jobs = {i: job for i, job in self.history.jobs.items() if table_ids & {job.table_id, *self.history.tables_of_job(job)}}
-        return PastSchema(SchemaHistory.of(jobs.values()), self.ddl_ts, self.versions, self.loaded & table_ids)
+
+        def of(ids: set[int]) -> list[Job]:
+            return [job for job in self.history.jobs.values() if ids & {job.table_id, *self.history.tables_of_job(job)}]
+
+        # What a table is after an exchange follows from the other table, too.
+        exchanged = {i for job in of(table_ids) if job.kind.effect is JobEffect.EXCHANGES for i in self.history.tables_of_job(job)}
+        return PastSchema(SchemaHistory.of(of(table_ids | exchanged)), self.ddl_ts, self.versions, self.loaded & table_ids)
 
     def is_loaded(self, table_id: int) -> bool:
         """Whether the table may have rows that the ledger shows no change of."""
@@ -222,7 +235,7 @@ class PastSchema:
         found = []
         for one in sorted(ids):
             entries = self.history.tracks[one].entries if one in self.history.tracks else ()
-            bounds = [self._begin_of(int(e.version)) for e in entries] + [_ALWAYS]
+            bounds = [self.begin_of(int(e.version)) for e in entries] + [_ALWAYS]
             for entry, begin, end in zip(entries, [0, *bounds[1:-1]], bounds[1:], strict=True):
                 if isinstance(entry, TableSnapshot):
                     later = lineage(self.history, one, int(entry.version), newest).ids
@@ -231,7 +244,7 @@ class PastSchema:
                         found.append((begin, end, called))
         return found
 
-    def _begin_of(self, version: int) -> int:
+    def begin_of(self, version: int) -> int:
         """The commit_ts after which rows are of ``version`` or a later one."""
         at = int(np.searchsorted(self.versions[1:], version, "left"))
         return int(self.ddl_ts[at]) if at < len(self.ddl_ts) else 0
@@ -270,7 +283,7 @@ def carried(images: pa.RecordBatch, table: TableAt, schema: PastSchema, upto: in
     """Images of a table under the columns that it has at schema version ``upto``.
 
     Raises:
-        Unfollowed: a DDL has changed values as only TiDB knows.
+        ConfigError: a DDL has changed values as only TiDB knows.
     """
     table_id, info = table.table_id, table.info
     for job in schema.history.jobs_of_table(table_id, table.version, upto):
@@ -280,12 +293,11 @@ def carried(images: pa.RecordBatch, table: TableAt, schema: PastSchema, upto: in
         after = schema.history.table_at(heir if heir is not None else table_id, job.version)
         if after is None:
             continue
-        moves = ColumnMoves.of(info, after.info, job.query)
-        if not moves.none:
-            try:
-                images = moves.carried(images)
-            except Unfollowed as error:
-                raise Unfollowed(f"{after.schema}.{after.name}: {in_words(job)}: {error}") from error
+        try:
+            moves = ColumnMoves.of(info, after.info, job.query)
+            images = images if moves.none else moves.carried(images)
+        except Unfollowed as error:
+            raise ConfigError(f"{after.schema}.{after.name}: {in_words(job)}: {error}; name other tables, or a span behind it") from error
         if after.table_id != table_id:
             return carried(images, after, schema, upto)
         info = after.info
@@ -298,18 +310,18 @@ def net_rows(rows: pa.Table, schema: PastSchema, upto: int) -> Iterator[NetRows]
     Images are under the columns of schema version ``upto``, of tables that are gone by then under their last ones.
 
     Raises:
-        Unfollowed, ConfigError: rows cannot be given so.
+        ConfigError: rows cannot be given so.
     """
     if not rows.num_rows:
         return
-    ids = rows["table_id"].to_numpy()
-    ends = {i: schema.end_of(i, 0, upto) for i in np.unique(ids).tolist()}
-    last_ids = np.array([ends[i][0] for i in ids.tolist()], np.int64)
-    for table_id in np.unique(last_ids).tolist():
-        here, gone = last_ids == table_id, schema.end_of(table_id, 0, upto)[1] is not None
+    ends, which = schema.ends_of(rows["table_id"].to_numpy(), rows["commit_ts"].to_numpy(), upto)
+    kinds = [(table_id, int(job.version) if job is not None else 0) for table_id, job in ends]
+    for table_id, gone_at in sorted(set(kinds)):
+        here = np.isin(which, [number for number, kind in enumerate(kinds) if kind == (table_id, gone_at)])
+        target = schema.table_of(table_id, gone_at - 1) if gone_at else schema.last_of(table_id, upto)
         # Of one table they are not copied.
         mine = rows if here.all() else rows.filter(pa.array(here))
-        yield _folded(mine.combine_chunks(), schema, schema.last_of(table_id, upto), gone=gone)
+        yield _folded(mine.combine_chunks(), schema, target, gone=gone_at > 0)
 
 
 NET_COLUMNS = ("commit_ts", "seq", "schema_version", "op", "table_id", "row_key", "before", "after")
@@ -381,7 +393,7 @@ def images_under(variants: pa.StructArray, ids: Ints, commit_ts: Ints, schema: P
     """Images of the ledger under the columns of ``target``; ``ids``, ``commit_ts``: of each row.
 
     Raises:
-        Unfollowed, ConfigError: rows cannot be given so.
+        ConfigError: rows cannot be given so.
     """
     versions = schema.version_of(commit_ts)
     pieces, places = list[pa.RecordBatch](), list[Ints]()

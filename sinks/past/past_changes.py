@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.lake.lake_moment import Published
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, of_ledger, scanned
 from pyspark_tidb_binlog.sinks.lake.ledger_ddls import ledger_ddls
@@ -45,6 +45,10 @@ class PastChanges:
         loaded = frozenset([*older, *(job.table_id for job in defined)])
         return PastSchema.of(history, [(ts, int(job.version)) for ts, job in self._ddls], loaded)
 
+    @cached_property
+    def _ledger(self) -> Ledger:
+        return Ledger(self.directory)
+
     @property
     def version(self) -> int:
         """The schema version at the moment."""
@@ -53,8 +57,7 @@ class PastChanges:
     @cached_property
     def begin_ts(self) -> int:
         """The first moment of which the ledger has all changes since."""
-        ledger = Ledger(self.directory)
-        files = ledger.files() if ledger.load() is not None else []
+        files = self._ledger.files() if self._ledger.load() is not None else []
         return max(self.published.begin_ts, min([file.first_ts - 1 for file in files] + [self.published.first_ts or 0]))
 
     def require_known(self, after_ts: int) -> None:
@@ -97,13 +100,23 @@ class PastChanges:
         return {i for name in names for i in self.schema.former_ids(self.published.called(name, ts).table_id)}
 
     def changes(self, after_ts: int, upto_ts: int, ids: set[int] | None, columns: Sequence[str] = NET_COLUMNS, where: str = "") -> pa.Table:
-        """The row changes of a span, in order, as far as they are kept."""
+        """The row changes of a span, in order, as far as they were kept at the moment.
+
+        Raises:
+            ConfigError: the ledger begins later by now.
+        """
         after_ts = max(after_ts, self.published.begin_ts)
         chosen = f" AND table_id IN ({', '.join(map(str, sorted(ids)))})" if ids is not None else ""
         span = f"op <> 'ddl' AND commit_ts > {after_ts} AND commit_ts <= {upto_ts}{chosen}{where}"
         found = scanned(f"{self.directory}/changes", columns, span)
         assert found is not None
-        return found.read_all().sort_by(ORDER)
+        rows = found.read_all().sort_by(ORDER)
+        # Behind the reading: the retention may remove them meanwhile.
+        if (state := self._ledger.load()) is not None and state.begin_ts > after_ts:
+            raise ConfigError(
+                f"the lake {self.directory} does not keep row changes up to {as_time(state.begin_ts)} ({state.begin_ts}) any more: refresh the Lake"
+            )
+        return rows
 
     def ddl_rows(self, jobs: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """The ledger's rows of some DDLs."""
@@ -121,6 +134,25 @@ class PastChanges:
         """The DDLs of a span that took rows of these tables, which mirrors have that are kept, each with its commit_ts."""
         found = [(ts, job) for ts, job in self._ddls if after_ts < ts <= upto_ts and job.kind.effect in _TAKE]
         return [(ts, job) for ts, job in found if ids is None or ids & set(self.schema.history.tables_of_job(job))]
+
+    def unfollowed(self, ids: set[int]) -> list[Job]:
+        """The DDLs since the begin whose effect on rows of a table under its former ids, but for TRUNCATE, is not in the ledger."""
+        jobs = [job for job in self.jobs(self.published.begin_ts, self.commit_ts) if job.kind.effect is not JobEffect.EMPTIES]
+        # Each by the tables of its time: a former id is gone by now.
+        return [job for job in jobs if self.schema.rowless([job], int(job.version) - 1, ids)]
+
+    def around(self, ts: int, job: Job, ids: set[int] | None, todo: str) -> list[tuple[TableAt, TableAt]]:
+        """The tables among ``ids`` whose rows a DDL at ``ts`` takes, as they were just before and as they are then.
+
+        Raises:
+            ConfigError: no moment is just before, or the tables are not known there. ``todo``: what a person can do.
+        """
+        pairs = [(t, heir) for t, heir in self.schema.around(job) if ids is None or ids & {t.table_id, heir.table_id}]
+        if not pairs:
+            raise ConfigError(f"the lake has no definition of the table before {in_words(job)}, and none of its rows; {todo}")
+        if self.changes(ts - 1, ts, {t.table_id for t, _ in pairs}).num_rows:
+            raise ConfigError(f"the lake has no moment between {in_words(job)} and the transaction before it; {todo}")
+        return pairs
 
     def require_images(self, after_ts: int, upto_ts: int, ids: set[int] | None, todo: str, known: Collection[int] = ()) -> None:
         """Raises ``ConfigError`` if a DDL of the span took or gave rows of these tables without row changes, but for jobs that are ``known``.

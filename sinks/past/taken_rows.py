@@ -21,6 +21,7 @@ from pyspark_tidb_binlog.schemas.changes.variant_values import VariantColumn, la
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LAST_SEQ
 from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER
 from pyspark_tidb_binlog.sinks.past.net_rows import NetRows, PastSchema, carried, in_words, net_rows
@@ -51,8 +52,7 @@ def with_taken(changes: pa.Table, around: TableAround, schema: PastSchema, upto:
         upto: the schema version of now.
 
     Raises:
-        ConfigError: a row that was changed before is not among the rows.
-        Unfollowed: as of ``net_rows``.
+        ConfigError: a row that was changed before is not among the rows, or as of ``net_rows``.
     """
     table, job, commit_ts = around.table, around.job, changes["commit_ts"].to_numpy()
     texts, texts_after = (row_texts(table.info.target_columns(), images) for images in (around.rows, around.rows_after))
@@ -88,8 +88,9 @@ def with_taken(changes: pa.Table, around: TableAround, schema: PastSchema, upto:
 
 def _net(changes: pa.Table, schema: PastSchema, upto: int, table_id: int) -> NetRows | None:
     """The net changes of one table, which has this id at ``upto``."""
-    ids = [i for i in pc.unique(changes["table_id"]).to_pylist() if schema.end_of(i, 0, upto)[0] == table_id]
-    return next(net_rows(changes.filter(pc.is_in(changes["table_id"], pa.array(ids, pa.int64()))), schema, upto), None)
+    ends, which = schema.ends_of(changes["table_id"].to_numpy(), changes["commit_ts"].to_numpy(), upto)
+    mine = np.isin(which, [number for number, end in enumerate(ends) if end == (table_id, None)])
+    return next(net_rows(changes.filter(pa.array(mine)), schema, upto), None)
 
 
 def _places(texts: pa.BinaryArray, wanted: pa.BinaryArray) -> np.ndarray:
@@ -104,11 +105,9 @@ def _changes(
     schema: pa.Schema, around: TableAround, rows: pa.RecordBatch, at: Sequence[int], keys: dict[int, bytes], *, came: bool = False
 ) -> pa.Table:
     """Some of the rows as changes, behind all others of their commit_ts; the table that loses them comes first."""
-    table = around.heir if came else around.table
-    columns = [
-        VariantColumn(c.name, cells, kind_of(c) is CellKind.JSON)
-        for c, cells in columns_of(table.info, rows.take(pa.array(at, pa.int64())))
-    ]
+    table, rows = around.heir if came else around.table, rows.take(pa.array(at, pa.int64()))
+    _require_kept(around, table, rows)
+    columns = [VariantColumn(c.name, cells, kind_of(c) is CellKind.JSON) for c, cells in columns_of(table.info, rows)]
     variants = laid_out(rows_as_variants(columns, len(at), json_nulls=True), schema.field("before").type) if at else None
     nothing = pa.nulls(len(at), schema.field("before").type)
     values = {
@@ -124,3 +123,23 @@ def _changes(
     return pa.Table.from_arrays(
         [values[f.name] if f.name in ("before", "after") else pa.array(values[f.name], f.type) for f in schema], schema=schema
     )
+
+
+def _require_kept(around: TableAround, table: TableAt, rows: pa.RecordBatch) -> None:
+    """Raises ``ConfigError`` where a mirror shows that it does not have a value: only the ledger has its text."""
+    for column in table.info.target_columns():
+        cells = rows.column(column.name)
+        if column.flag & ColumnFlag.NOT_NULL and cells.null_count:
+            what = "NULL in place of dates that no calendar has"
+        elif (
+            pa.types.is_binary(cells.type)
+            and not column.charset.startswith(("utf8", "binary"))
+            and pc.any(pc.match_substring(cells, "\ufffd")).as_py()
+        ):
+            what = "U+FFFD in place of bytes that are no UTF-8"
+        else:
+            continue
+        raise ConfigError(
+            f"column {column.name} of {table.schema}.{table.name} has {what} in the table beside {in_words(around.job)}, so its rows cannot come "
+            "back as they were; give a span on one side of it"
+        )

@@ -24,24 +24,26 @@ def typed_history(rows: pa.Table, schema: PastSchema, target: TableAt) -> pa.Tab
     """The states that ``rows`` (``NET_COLUMNS``) leave, of a table that is ``target`` at the end."""
     rows = rows.sort_by(ORDER).combine_chunks()
     keys = rows["row_key"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
-    ids, upto = rows["table_id"].to_numpy(), int(target.version)
-    ends = {i: schema.end_of(i, 0, max(upto, int(schema.history.newest_version))) for i in np.unique(ids).tolist()}
-    chains = np.array([ends[i][0] for i in ids.tolist()], np.int64)
+    ids, upto = rows["table_id"].to_numpy(), max(int(target.version), int(schema.history.newest_version))
+    ends, which = schema.ends_of(ids, rows["commit_ts"].to_numpy(), upto)
+    chains = np.array([table_id for table_id, _ in ends], np.int64)[which]
     _, first = np.unique(np.stack([chains, keys]), axis=1, return_index=True)
     was = first[rows["before"].combine_chunks().is_valid().to_numpy(zero_copy_only=False)[first]]
     at = np.concatenate([was, np.arange(rows.num_rows)])
     sides = pa.concat_arrays([rows["before"].combine_chunks().take(pa.array(was)), rows["after"].combine_chunks()])
-    images = images_under(sides, ids[at], rows["commit_ts"].to_numpy()[at], schema, target)
+    # Columns go on over a TRUNCATE, too.
+    images = images_under(sides, ids[at], rows["commit_ts"].to_numpy()[at], schema.passing(schema.history.jobs), target)
     commit_ts = np.concatenate([np.zeros(len(was), np.int64), rows["commit_ts"].to_numpy()])
-    ended = [job.finished_ts if (job := ends[i][1]) is not None else 0 for i in ids[at].tolist()]
-    times = commit_time(np.array(ended, np.int64))
+    # Not its FinishedTS, which is later: rows of then may be in the table that follows.
+    ended = np.array([schema.begin_of(int(job.version)) if job is not None else 0 for _, job in ends], np.int64)[which[at]]
+    times = commit_time(ended)
     marks = [
         pa.array(commit_ts),
         rows["seq"].combine_chunks().take(pa.array(at)),
         rows["row_key"].combine_chunks().take(pa.array(at)),
         sides.is_valid(),
         pa.array(chains[at]),
-        pa.array(times.to_pylist(), times.type, mask=np.array(ended, np.int64) == 0),
+        pa.array(times.to_pylist(), times.type, mask=ended == 0),
     ]
     cells = [_typed(column, found) for column, found in columns_of(target.info, images)]
     return pa.Table.from_arrays([*marks, *cells], names=[*HISTORY_MARKS, *(c.name for c in target.info.target_columns())])

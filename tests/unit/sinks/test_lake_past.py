@@ -19,6 +19,7 @@ from deltalake.exceptions import DeltaError
 
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.lake import ledger, mirror_round, mirror_table, mirrors, old_versions, row_pieces, upkeep
 from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published
@@ -38,6 +39,7 @@ from tests.support.golden_case import GOLDEN, load_case
 from tests.support.lake_lives import LOST, SHORT_PAST, SHORT_RETENTION, life, replicate, sink_of
 from tests.support.lake_scene import LakeScene, cells_of
 from tests.support.mirror_rows import assert_mirrored, published, totals
+from tests.support.past_scene import past_of
 
 POINTS = (
     "before-thinning",
@@ -271,6 +273,20 @@ def test_a_death_while_old_changes_go_is_no_more_than_a_repetition(point: str, t
     sink.close()
     changes = tmp_path / "changes"
     assert {str(path.relative_to(changes)) for path in changes.rglob("*.parquet") if "_delta_log" not in path.parts} == paths
+
+
+def test_who_read_the_lake_before_is_told_that_changes_have_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An undo of them would be empty."""
+    monkeypatch.setattr(upkeep.Upkeep, "start", lambda self: None)
+    scene = forty_days()
+    sink = scene.sink(tmp_path, days=30)
+    scene.follow(sink, *DAYS, DAYS[3] + 3)
+    past = past_of(tmp_path)
+    sink._upkeep.look()
+    sink.close()
+    with pytest.raises(ConfigError, match="any more: refresh the Lake"):
+        past.changes(DAYS[0] - 1, DAYS[1], None)
+    assert past.changes(begin_of(tmp_path), DAYS[3], None)["commit_ts"].to_pylist() == DAYS[2:]
 
 
 def test_a_ledger_that_does_not_begin_with_its_tables_sets_them_aside_without_snapshots(tmp_path: Path) -> None:

@@ -17,6 +17,10 @@ from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeAt
 from pyspark_tidb_binlog.sinks.past.net_rows import net_rows
 from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
 from pyspark_tidb_binlog.sinks.past.taken_rows import TableAround, with_taken
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, partitions
+from tests.support.ddl_jobs import job as ddl_job
+from tests.support.ddl_jobs import table as ddl_table
+from tests.support.lake_scene import KEY, LakeScene
 from tests.support.mirror_rows import published
 from tests.support.past_scene import past_of
 from tests.support.taken_scene import taken_rows
@@ -107,9 +111,71 @@ def test_the_tables_that_a_name_may_have_meant(name: str, wanted: set[int], past
     assert at._maybe_called(past.published.called(name, past.commit_ts)) - {10, 20, 21} == wanted - {10, 20, 21}
 
 
+def test_what_executors_get_of_the_schema_knows_a_table_that_was_exchanged(past: PastChanges) -> None:
+    """Of a ledger that begins behind the exchange there is a history."""
+    assert past.schema.only({10, 21}).table_of(21, 5).info == past.schema.table_of(21, 5).info
+
+
 def test_rows_that_a_mirror_does_not_have_are_refused(past: PastChanges) -> None:
     ((ts, job),) = past.taking(68, 71, None)
     (around,) = arounds(past, ts, job)
     lacking = TableAround(job, ts, around.table, around.rows.slice(0, 0), around.heir, around.rows_after.slice(0, 0))
     with pytest.raises(ConfigError, match=r"1 changed rows of d.parent are not in the table just before alter table parent drop partition"):
         with_taken(past.changes(55, 95, {20}), lacking, past.schema.passing([job.id]), past.version)
+
+
+DATE, LATIN1 = {**INT, "Tp": 10, "Flag": 1, "Flen": 10}, {**VARCHAR, "Charset": "latin1", "Collate": "latin1_bin"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad", "words"),
+    [
+        (DATE, "2026-11-20", "0000-00-00", "column v of d.t has NULL in place of dates that no calendar has"),
+        (LATIN1, b"ok", b"\xe4", r"column v of d.t has U\+FFFD in place of bytes"),
+    ],
+)
+def test_values_that_a_mirror_shows_not_to_keep_are_refused(kind: dict[str, Any], good: Any, bad: Any, words: str, tmp_path: Path) -> None:
+    """Of rows that the span has not changed; else NULL, or another text, would come back."""
+    scene, columns = LakeScene(), [column(1, "id", KEY), column(2, "v", kind)]
+    scene.ddl(10, database(1))
+    scene.ddl(20, ddl_job(2, 3, ddl_table(10, "t", columns)))
+    scene.row(30, 10, 2, None, {"id": 1, "v": good})
+    scene.ddl(50, ddl_job(3, 11, ddl_table(11, "t", columns), table_id=10, query="truncate table t"))
+    scene.row(60, 11, 3, None, {"id": 1, "v": bad})
+    scene.ddl(70, ddl_job(4, 11, ddl_table(12, "t", columns), table_id=11, query="truncate table t"))
+    scene.run(tmp_path, 35, 65, 80)
+    past = past_of(tmp_path)
+    for after_ts, (ts, truncate) in zip((35, 65), past.taking(15, 95, None), strict=True):
+        ((old, heir),) = past.around(ts, truncate, None, "")
+        before = images_at(past, old, ts - 1)
+        around = TableAround(truncate, ts, old, before, heir, before.slice(0, 0))
+        span = past.changes(after_ts, ts, None)
+        if ts == 50:
+            assert with_taken(span, around, past.schema.passing([truncate.id]), past.version).num_rows == 1
+        else:
+            with pytest.raises(ConfigError, match=words):
+                with_taken(span, around, past.schema.passing([truncate.id]), past.version)
+
+
+def test_a_partition_that_is_exchanged_back(tmp_path: Path) -> None:
+    """The table gets its former id."""
+    scene = LakeScene()
+
+    def parent(first: int) -> dict[str, Any]:
+        return ddl_table(20, "parent", partition=partitions((first, "p0"), (22, "p1")))
+
+    scene.ddl(10, database(1))
+    scene.ddl(20, ddl_job(2, 3, ddl_table(10, "plain")))
+    scene.ddl(21, ddl_job(3, 3, parent(21)))
+    for table_id, key in ((10, 1), (10, 5), (20, 2)):
+        scene.row(30, table_id, 3, None, {"id": key})
+    scene.row(40, 10, 3, {"id": 5}, None)
+    for ts, number, table_id in ((50, 4, 10), (60, 5, 21)):
+        scene.ddl(
+            ts, ddl_job(number, 42, parent(table_id), table_id=table_id, query="alter table parent exchange partition p0 with table plain")
+        )
+    scene.row(70, 10, 5, None, {"id": 7})
+    scene.run(tmp_path, 35, 45, 55, 65, 75)
+    past = past_of(tmp_path)
+    assert undone(past, 35, 75) == {"plain": [(1,), (5,)], "parent": [(2,)]}
+    assert undone(past, 55, 75) == {"plain": [(2,)], "parent": [(1,)]}

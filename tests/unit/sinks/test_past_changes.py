@@ -1,0 +1,122 @@
+"""What the past of a lake is not known of, and that it is refused. In-process, with real lakes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.sinks.past.typed_history import typed_history
+from tests.support.ddl_jobs import column, database, job, partitions, table
+from tests.support.lake_scene import KEY, LakeScene
+from tests.support.past_scene import past_of
+
+
+def test_what_a_ddl_took_of_a_table_before_it_got_another_id_is_no_history(tmp_path: Path) -> None:
+    """A partition that was dropped before a TRUNCATE, and rows without a key that got other ``_tidb_rowid``s with another id of their table."""
+    scene = LakeScene()
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(20, "parts", partition=partitions((21, "p0"), (22, "p1")))))
+    scene.ddl(21, job(3, 3, table(30, "loose", [column(1, "a")], pk_is_handle=False)))
+    scene.ddl(22, job(4, 3, table(40, "whole")))
+    for key in (1, 150):
+        scene.row(30, 20, 2, None, {"id": key})
+    scene.ddl(40, job(5, 20, table(20, "parts", partition=partitions((22, "p1"))), query="alter table parts drop partition p0"))
+    scene.ddl(50, job(6, 11, table(25, "parts", partition=partitions((26, "p1"))), table_id=20, query="truncate table parts"))
+    loose = table(35, "loose", [column(1, "a")], pk_is_handle=False, partition=partitions((36, "p0")))
+    scene.ddl(51, job(7, 71, loose, table_id=30, query="alter table loose partition by range (a) (…)"))
+    scene.ddl(52, job(8, 71, table(45, "whole", partition=partitions((46, "p0"))), table_id=40, query="alter table whole partition …"))
+    scene.ddl(53, job(9, 11, table(47, "whole", partition=partitions((48, "p0"))), table_id=45, query="truncate table whole"))
+    scene.run(tmp_path, 35, 60)
+    past = past_of(tmp_path)
+    found = {
+        name: [j.query for j in past.unfollowed(past.ids_of([name], past.commit_ts) or set())] for name in ("d.parts", "d.loose", "d.whole")
+    }
+    assert found == {
+        "d.parts": ["alter table parts drop partition p0"],
+        "d.loose": ["alter table loose partition by range (a) (…)"],
+        "d.whole": [],
+    }
+
+
+def test_rows_of_a_table_that_the_lake_does_not_know_do_not_come_back(tmp_path: Path) -> None:
+    """It is older than the lake, and a TRUNCATE is the first DDL of it."""
+    scene = LakeScene(25)
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(10, "t")))
+    scene.row(30, 10, 2, None, {"id": 1})
+    scene.ddl(50, job(3, 11, table(11, "t"), table_id=10, query="truncate table t"))
+    scene.run(tmp_path, 35, 60)
+    past = past_of(tmp_path)
+    ((ts, truncate),) = past.taking(30, 60, None)
+    with pytest.raises(ConfigError, match=r"no definition of the table before truncate table t"):
+        past.around(ts, truncate, None, "")
+
+
+def test_the_rows_that_a_truncate_took_end_before_those_that_came_behind_it(tmp_path: Path) -> None:
+    """TiDB's FinishedTS is up to half a second above the commit_ts."""
+    scene = LakeScene()
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(10, "t")))
+    scene.row(tso(1000), 10, 2, None, {"id": 1})
+    truncate = job(3, 11, table(11, "t"), table_id=10, query="truncate table t")
+    scene.ddl(tso(2000), truncate)
+    truncate["binlog"]["FinishedTS"] = tso(2300)
+    scene.row(tso(2100), 11, 3, None, {"id": 1})
+    wider = table(11, "t", [column(1, "id", KEY), column(2, "price")])
+    scene.ddl(tso(2400), job(4, 5, wider, query="alter table t add column price int"))
+    scene.run(tmp_path, tso(3000))
+    past = past_of(tmp_path)
+    states = typed_history(past.changes(0, past.commit_ts, {10, 11}), past.schema.only({10, 11}), past.schema.table_of(11, 4))
+    assert [end and end.timestamp() for end in states["ends"].to_pylist()] == [2.0, None]
+    assert states.select(["id", "price"]).to_pylist() == [{"id": 1, "price": None}] * 2
+
+
+def test_a_table_that_has_an_id_again_is_there(tmp_path: Path) -> None:
+    """FLASHBACK TABLE after a TRUNCATE, and a second EXCHANGE with the same partition: what came before the id was free is not what has it now."""
+    scene = LakeScene()
+
+    def parent(first: int) -> dict[str, Any]:
+        return table(20, "parent", partition=partitions((first, "p0"), (22, "p1")))
+
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(10, "plain")))
+    scene.ddl(21, job(3, 3, parent(21)))
+    scene.ddl(22, job(4, 3, table(30, "log")))
+    for table_id in (10, 30):
+        scene.row(30, table_id, 4, None, {"id": 1})
+    scene.ddl(40, job(5, 11, table(31, "log"), table_id=30, query="truncate table log"))
+    scene.ddl(41, job(6, 25, table(30, "log_then"), query="flashback table log to log_then"))
+    for version, old in ((7, 10), (8, 21)):
+        scene.ddl(
+            35 + version, job(version, 42, parent(old), table_id=old, query="alter table parent exchange partition p0 with table plain")
+        )
+    for table_id in (10, 30):
+        scene.row(60, table_id, 8, None, {"id": 2})
+    scene.run(tmp_path, 35, 70)
+    past = past_of(tmp_path)
+    nets = list(past.net(50, 70, None, past.version))
+    assert {net.table.name: (net.now.to_pylist(), net.now_there.tolist()) for net in nets} == {
+        "plain": ([{"id": 2}], [True]),
+        "log_then": ([{"id": 2}], [True]),
+    }
+    for table_id in (10, 30):
+        states = typed_history(past.changes(50, 70, {table_id}), past.schema, past.schema.table_of(table_id, 8))
+        assert states["ends"].to_pylist() == [None]
+    # Those of before are of other tables, or gone.
+    assert [net.now_there.any() for net in past.net(25, 35, None, past.version)] == [False, False]
+
+
+def test_a_value_that_needs_tidb_is_refused_with_the_ddl(tmp_path: Path) -> None:
+    """A command ends with a message, not with the trace of a defect."""
+    scene = LakeScene()
+    double = {**column(2, "twice"), "generated_expr_string": "`id` * 2", "generated_stored": True}
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(10, "t", [column(1, "id", KEY), double])))
+    scene.row(30, 10, 2, None, {"id": 1})
+    scene.ddl(40, job(3, 12, table(10, "t", [column(1, "id", KEY), column(2, "twice")]), query="alter table t modify twice int"))
+    scene.run(tmp_path, 35, 45)
+    past = past_of(tmp_path)
+    with pytest.raises(ConfigError, match=r"d\.t: alter table t modify twice int at .*: column twice was a generated one"):
+        list(past.net(25, 35, None, past.version))
