@@ -539,7 +539,7 @@ def test_rows_go_on_by_the_targets_own_tables_where_ddls_are_not_synced(target: 
     ]
     # A later life does not execute them, with either setting.
     target.life(by_row=by_row, version=4)
-    assert (target.opened.applied.version, target.opened.refused) == (4, frozenset())
+    assert (target.opened.applied.version, target.opened.frozen) == (4, {})
     assert target.write((None, {1: 4, 2: 40, 3: 1, 4: 9})).findings == ()
 
 

@@ -77,4 +77,4 @@ def credentials(tls: TlsSettings | None) -> grpc.ServerCredentials | None:
     if tls is None:
         return None
     ca, cert, key = (Path(path).read_bytes() for path in (tls.ca, tls.cert, tls.key))
-    return grpc.ssl_servercredentials([(key, cert)], ca, require_client_auth=True)
+    return grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=True)

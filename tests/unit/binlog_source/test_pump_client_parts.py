@@ -1,6 +1,7 @@
 """The Pump client's parts by themselves: what follows a failure, the connection, the settings."""
 
 import pickle
+from collections.abc import Callable
 
 import pytest
 
@@ -19,6 +20,19 @@ def world():
 
 
 FAILED = WriteFailed("", "UNAVAILABLE")
+
+
+class Meanwhile(Wire):
+    """What its ``todo`` says happens once, while a call is under way."""
+
+    todo: Callable[[], None] | None = None
+
+    def start(self, payload):
+        call = super().start(payload)
+        todo, Meanwhile.todo = Meanwhile.todo, None
+        if todo is not None:
+            todo()
+        return call
 
 
 @pytest.mark.parametrize(
@@ -53,14 +67,15 @@ def test_what_follows_a_failed_outcome(elapsed, left, then):
 def test_a_reset_spares_the_call_under_way(world):
     counted = []
     connection = PumpConnection(
-        "a", A, lambda address: Wire(world, address), CallCounters(lambda: counted.append("+"), lambda: counted.append("-"))
+        "a", A, lambda address: Meanwhile(world, address), CallCounters(lambda: counted.append("+"), lambda: counted.append("-"))
     )
 
     def reset_meanwhile():
         connection.reset()
         assert world.hung_up == []
 
-    connection.write([b"x"], reset_meanwhile)
+    Meanwhile.todo = reset_meanwhile
+    connection.write([b"x"])
     assert (world.hung_up, counted) == ([A], ["+"])
     connection.write([b"y"])
     assert world.dialled == [A, A]
@@ -83,15 +98,17 @@ def test_a_failure_keeps_its_code_through_pickling():
 
 
 def test_a_lost_connection_is_dialled_anew_once(world):
-    connection = PumpConnection("a", A, lambda address: Wire(world, address), CallCounters(lambda: None, lambda: None))
+    connection = PumpConnection("a", A, lambda address: Meanwhile(world, address), CallCounters(lambda: None, lambda: None))
 
     def another_call_fails_meanwhile():
         with pytest.raises(WriteFailed):
             connection.write([b"y"])
 
     world.rules = {A: fails()}
+    Meanwhile.todo = another_call_fails_meanwhile
     with pytest.raises(WriteFailed):
-        connection.write([b"x"], another_call_fails_meanwhile)
+        connection.write([b"x"])
+    assert Meanwhile.todo is None
     world.rules = {}
     connection.write([b"z"])
     assert (world.dialled, world.hung_up) == ([A, A], [A])
