@@ -203,8 +203,8 @@ def _which(snapshot: SchemaSnapshot, name: str) -> frozenset[int]:
     return found.which if found else frozenset()
 
 
-STRUCTURE = frozenset({"table", "column", "key", "partition", "foreign key"})
-"""What a table must have to count as changed; its types and options may be somebody's own."""
+FREEZES = frozenset({"table", "column"})
+"""What rows need: a table that lacks it is frozen. Keys, partitions, types, options and columns that stay are somebody's own."""
 
 
 def compared(session: Target, subject: Subject, dialect: Dialect) -> Iterator[MissingChange | None]:

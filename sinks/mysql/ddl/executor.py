@@ -59,8 +59,8 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
     table_of,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
+    FREEZES,
     NOTHING_KEPT,
-    STRUCTURE,
     EarlierTry,
     ExecutionCheck,
     is_plain,
@@ -207,10 +207,10 @@ class _Run:
             return self._run_locked()
 
     def _ignored(self) -> DdlOutcome:
-        """The DDL is listed in ``ignore-txn-commit-ts``, or a rule leaves it out: either it was executed by hand, or the table is frozen from here on."""
+        """The DDL is listed in ``ignore-txn-commit-ts``, or a rule leaves it out: if rows need what the target lacks then, the table is frozen from here on."""
         if self._subject.given.form is DdlForm.FROZEN:
             return DdlOutcome(SKIPPED, "ignored", self._step.query, (self._frozen_words(SKIPPED, self._step.query),))
-        lacking = [lack for lack in lacks(self._session, self._subject, self._dialect) if lack.kind in STRUCTURE]
+        lacking = [lack for lack in lacks(self._session, self._subject, self._dialect) if lack.kind in FREEZES]
         if not lacking and not of_another_kind(self._session, self._subject):
             others = () if self._handed_over is not None else other_values(self._session, self._subject)
             return DdlOutcome(DONE, "ignored", self._step.query, (*left_with_rows(self._session, self._subject), *others))

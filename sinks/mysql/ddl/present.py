@@ -45,7 +45,7 @@ class MissingChange:
 
     words: str
     kind: str
-    """``table``, ``column``, ``type``, ``key``, ``option``, ``partition``, ``foreign key``, ``engine``, or ``unseen``: the definition does not show it."""
+    """``table``, ``column``, ``left`` (a column that goes is there), ``order``, ``type``, ``key``, ``option``, ``partition``, ``foreign key``, ``engine``, or ``unseen``: the definition does not show it."""
 
 
 UNSEEN = MissingChange("not shown by the definition", "unseen")
@@ -103,7 +103,7 @@ class Presence:
                 words = "of another kind" if found.generated != column.generated and not plain else self._misfit(found, column, None)
                 return MissingChange(f"column {column.name} is {words}", "type") if words else None
             case DropColumn(name):
-                return MissingChange(f"column {name} still there", "column") if name.lower() in self._columns else None
+                return MissingChange(f"column {name} still there", "left") if name.lower() in self._columns else None
             case RenameColumn(before, after):
                 found = self._columns.get(after.lower())
                 done = (
@@ -115,7 +115,7 @@ class Presence:
                 return (
                     None
                     if wanted == now
-                    else MissingChange(f"column {name} is after {now or 'none'} instead of {wanted or 'none'}", "column")
+                    else MissingChange(f"column {name} is after {now or 'none'} instead of {wanted or 'none'}", "order")
                 )
             case ModifyColumn(name):
                 return self._modified(change, column_of(altered.new, name))
