@@ -42,7 +42,7 @@ from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeNow, ts_of
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
 from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER, hidden_column, identity
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, NetRows, differs, in_words, net_rows
+from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, NetRows, differs, net_rows
 from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
 from pyspark_tidb_binlog.sinks.past.row_life import KeyMove, RowChange, is_move, life, moves_among
 from pyspark_tidb_binlog.sinks.past.taken_rows import TableAround, with_taken
@@ -163,7 +163,7 @@ class Lake(LakeNow):
         ids, schema, version = self._ids(name), past.schema, past.version
         target = schema.table_of(place.table_id, version)
         if told := past.unfollowed(ids):
-            raise ConfigError(f"{name} has no history: {in_words(told[0])} took or gave rows without row changes")
+            raise ConfigError(f"{name} has no history: {schema.in_words(told[0])} took or gave rows without row changes")
         mirror = self._delta(place.path, place.version)
         hidden = hidden_column(target.info)
         kinds = [StructField(c.name, mirror.schema[c.name].dataType) for c in target.info.target_columns()]
@@ -285,7 +285,7 @@ class Lake(LakeNow):
         for net in nets:
             if (gone := schema.end_of(net.table.table_id, int(net.table.version), past.version)[1]) is not None:
                 raise ConfigError(
-                    f"{net.table.schema}.{net.table.name} is gone since {in_words(gone)}: its rows of then are in "
+                    f"{net.table.schema}.{net.table.name} is gone since {schema.in_words(gone)}: its rows of then are in "
                     f'lake.at({upto_ts}).table("{net.table.schema}.{net.table.name}"); name other tables to undo their changes'
                 )
         past.require_same_tables(after_ts, tables, nets)

@@ -32,9 +32,9 @@ Mask = npt.NDArray[np.bool_]
 _ALWAYS = (1 << 63) - 1
 
 
-def in_words(job: Job) -> str:
-    """A DDL, and when it was."""
-    return f"{job.query[:200].strip()} at {as_time(job.finished_ts)} ({job.finished_ts})"
+def in_words(job: Job, commit_ts: int) -> str:
+    """A DDL, and when it was: its FinishedTS is later."""
+    return f"{job.query[:200].strip()} at {as_time(commit_ts)} ({commit_ts})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +244,10 @@ class PastSchema:
                         found.append((begin, end, called))
         return found
 
+    def in_words(self, job: Job) -> str:
+        """A DDL of the ledger, and its commit_ts."""
+        return in_words(job, self.begin_of(int(job.version)))
+
     def begin_of(self, version: int) -> int:
         """The commit_ts after which rows are of ``version`` or a later one."""
         at = int(np.searchsorted(self.versions[1:], version, "left"))
@@ -297,7 +301,9 @@ def carried(images: pa.RecordBatch, table: TableAt, schema: PastSchema, upto: in
             moves = ColumnMoves.of(info, after.info, job.query)
             images = images if moves.none else moves.carried(images)
         except Unfollowed as error:
-            raise ConfigError(f"{after.schema}.{after.name}: {in_words(job)}: {error}; name other tables, or a span behind it") from error
+            raise ConfigError(
+                f"{after.schema}.{after.name}: {schema.in_words(job)}: {error}; name other tables, or a span behind it"
+            ) from error
         if after.table_id != table_id:
             return carried(images, after, schema, upto)
         info = after.info

@@ -79,7 +79,7 @@ class PastChanges:
             then = self.schema.history.find(now.schema, now.name, self.schema.version_at(after_ts))
             if then is not None and then.table_id not in self.schema.former_ids(table_id):
                 jobs = self.schema.history.jobs_of_table(then.table_id, then.version, self.version)
-                since = f"since {in_words(jobs[-1])} " if jobs else ""
+                since = f"since {self.schema.in_words(jobs[-1])} " if jobs else ""
                 raise ConfigError(
                     f"{now.schema}.{now.name} was another table at {as_time(after_ts)} ({after_ts}): {since}the name is that of table {table_id}, before of "
                     f"{then.table_id}; give a later span, or read what was there with lake.at({after_ts})"
@@ -149,9 +149,9 @@ class PastChanges:
         """
         pairs = [(t, heir) for t, heir in self.schema.around(job) if ids is None or ids & {t.table_id, heir.table_id}]
         if not pairs:
-            raise ConfigError(f"the lake has no definition of the table before {in_words(job)}, and none of its rows; {todo}")
+            raise ConfigError(f"the lake has no definition of the table before {in_words(job, ts)}, and none of its rows; {todo}")
         if self.changes(ts - 1, ts, {t.table_id for t, _ in pairs}).num_rows:
-            raise ConfigError(f"the lake has no moment between {in_words(job)} and the transaction before it; {todo}")
+            raise ConfigError(f"the lake has no moment between {in_words(job, ts)} and the transaction before it; {todo}")
         return pairs
 
     def require_images(self, after_ts: int, upto_ts: int, ids: set[int] | None, todo: str, known: Collection[int] = ()) -> None:
@@ -161,7 +161,7 @@ class PastChanges:
         """
         jobs = [job for job in self.jobs(after_ts, upto_ts) if job.id not in known]
         if jobs := self.schema.rowless(jobs, self.schema.version_at(after_ts), ids):
-            told = "; ".join(map(in_words, jobs[:5]))
+            told = "; ".join(map(self.schema.in_words, jobs[:5]))
             raise ConfigError(
                 f"rows went or came without row changes, which the ledger does not have: {told}{', …' * (len(jobs) > 5)}; {todo}"
             )

@@ -66,7 +66,7 @@ def with_taken(changes: pa.Table, around: TableAround, schema: PastSchema, upto:
         places = _places(texts, row_texts(table.info.target_columns(), there.now))
         if (lost := int((places < 0).sum())) > 0:
             raise ConfigError(
-                f"{lost} changed rows of {table.schema}.{table.name} are not in the table just before {in_words(job)}: "
+                f"{lost} changed rows of {table.schema}.{table.name} are not in the table just before {in_words(job, around.commit_ts)}: "
                 "they have values that a mirror does not keep, as dates that no calendar has; give a span on one side of it"
             )
         keys = dict(zip(places.tolist(), there.keys.to_pylist(), strict=True))
@@ -140,6 +140,6 @@ def _require_kept(around: TableAround, table: TableAt, rows: pa.RecordBatch) -> 
         else:
             continue
         raise ConfigError(
-            f"column {column.name} of {table.schema}.{table.name} has {what} in the table beside {in_words(around.job)}, so its rows cannot come "
+            f"column {column.name} of {table.schema}.{table.name} has {what} in the table beside {in_words(around.job, around.commit_ts)}, so its rows cannot come "
             "back as they were; give a span on one side of it"
         )

@@ -32,7 +32,7 @@ def lake_of(case: str, lake: Path, steps: int, interval: float = 3600.0) -> Past
 def past_of(lake: Path) -> PastChanges:
     newest, state, rows = Snapshots(str(lake)).load(), Ledger(str(lake)).load(), scanned(f"{lake}/snapshots", COLUMNS, "true")
     assert newest is not None and state is not None and state.commit_ts is not None and rows is not None
-    return PastChanges(str(lake), Published(rows.read_all(), newest), state.commit_ts)
+    return PastChanges(str(lake), Published(rows.read_all(), newest, state.begin_ts), state.commit_ts)
 
 
 def names(case: str) -> list[str]:

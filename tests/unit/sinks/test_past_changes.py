@@ -69,6 +69,10 @@ def test_the_rows_that_a_truncate_took_end_before_those_that_came_behind_it(tmp_
     scene.run(tmp_path, tso(3000))
     past = past_of(tmp_path)
     states = typed_history(past.changes(0, past.commit_ts, {10, 11}), past.schema.only({10, 11}), past.schema.table_of(11, 4))
+    # The same time is named, so that a span that ends before it is on one side of the DDL.
+    with pytest.raises(ConfigError, match=rf"truncate table t at .* \({tso(2000)}\); todo"):
+        past.require_images(tso(1500), tso(2000), {10}, "todo")
+    past.require_images(tso(1500), tso(2000) - 1, {10}, "todo")
     assert [end and end.timestamp() for end in states["ends"].to_pylist()] == [2.0, None]
     assert states.select(["id", "price"]).to_pylist() == [{"id": 1, "price": None}] * 2
 
