@@ -38,7 +38,7 @@ def server() -> Iterator[PrivateMariaDB]:
             pytest.param(case, steps, equal, id=case, marks=pytest.mark.slow)
             for case, steps, equal in [
                 ("keys", 10, {"g_keys.no_pk"}),
-                ("types", 10, set()),
+                ("types", 10, {"g_types.gen"}),
                 ("txn", 8, set()),
                 ("ddl", 12, set()),
                 ("online", 6, set()),
@@ -57,7 +57,8 @@ def test_the_undo_of_each_span_brings_back_what_was_before(
     for begin, end in reversed(list(zip(ends, ends[1:], strict=False))):
         if not known[begin]:
             break
-        ids = past.ids_of([quoted(name) for name in known[begin]], past.commit_ts)
+        # Keyless, with JSON: MariaDB refuses it.
+        ids = past.ids_of([quoted(name) for name in known[begin] if name != "g_types.gen"], past.commit_ts)
         plan = UndoPlan(begin, end, list(past.net(begin, end, ids, past.version)))
         done = undone(plan, server.target())
         now = {name: rows_of(server, quoted(name)) for name in known[begin]}
