@@ -401,7 +401,7 @@ class TableInfo:
             partition_expr=partition.get("expr") or "",
             partition_columns=tuple(c["O"] for c in partition.get("columns") or ()),
             partition_num=partition.get("num") or 0,
-            partition_enabled=bool(partition.get("enable", True)),
+            partition_enabled=bool(partition and partition.get("enable", True)),
             ttl=TtlInfo.from_json(json["ttl_info"]) if json.get("ttl_info") else None,
             sequence=SequenceInfo.from_json(json["sequence"]) if json.get("sequence") else None,
             auto_random_bits=json.get("auto_random_bits") or 0,
