@@ -284,7 +284,7 @@ REFERRING = replace(ITEM, info=replace(ITEM.info, foreign_keys=(ForeignKey("fk_1
 
 def test_a_table_is_made_from_its_definition() -> None:
     two = (PartitionDef(1, "p0"), PartitionDef(2, "p1"))
-    item = replace(REFERRING, info=replace(REFERRING.info, partitions=two, partition_type=2, partition_expr="`id`"))
+    item = replace(REFERRING, info=replace(REFERRING.info, partitions=two, partition_type=2, partition_expr="`id`", partition_enabled=True))
     made = statement_of(WantedTable(item, item, SHOWN, None), Dialect(Flavour.MARIADB), NO_ROUTES)
     assert made.sql.startswith("CREATE TABLE `shop`.`item` (`id` BIGINT UNSIGNED NOT NULL,")
     assert "utf8mb4_nopad_bin" in made.sql and "FOREIGN KEY (`id`) REFERENCES `shop`.`other` (`id`)" in made.sql
