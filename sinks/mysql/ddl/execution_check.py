@@ -26,6 +26,9 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_whole
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
+FREEZES = frozenset({"table", "column"})
+"""What rows need: a table that lacks it is frozen. Keys, partitions, types, options and columns that stay are somebody's own."""
+
 
 @dataclass(frozen=True, slots=True)
 class EarlierTry:
@@ -201,10 +204,6 @@ def _has_partition(snapshot: SchemaSnapshot, table: str, name: str) -> bool:
 def _which(snapshot: SchemaSnapshot, name: str) -> frozenset[int]:
     found = snapshot.objects.get(name)
     return found.which if found else frozenset()
-
-
-FREEZES = frozenset({"table", "column"})
-"""What rows need: a table that lacks it is frozen. Keys, partitions, types, options and columns that stay are somebody's own."""
 
 
 def compared(session: Target, subject: Subject, dialect: Dialect) -> Iterator[MissingChange | None]:

@@ -83,7 +83,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import (
     rebuilds,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty
-from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, sql_kind, statements_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, joined, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, of_another_kind, other_values, way_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of, with_plain_columns
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import declare
@@ -246,10 +246,10 @@ class _Run:
             return self._run_changes(record)
         elsewhere = scattered(self._session, self._subject)
         texts = self._statements()
-        if self._subject.job.kind.effect is JobEffect.RENAMES and not _sql(texts):
+        if self._subject.job.kind.effect is JobEffect.RENAMES and not joined(texts):
             _log.info("DDL at commit_ts %d needs no statement: the names are the same at the target", self._step.commit_ts)
             return self._finish(DdlOutcome(DONE, "nothing", ""))
-        self._clock = clock_of(self._session, self._subject, _sql(texts))
+        self._clock = clock_of(self._session, self._subject, joined(texts))
         if self._clock.subject is not self._subject:
             texts = self._statements()
         now = self._snapshot()
@@ -262,7 +262,7 @@ class _Run:
             return found
         if earlier is None or earlier.refused:
             now = now if elsewhere else self._rebuilt(now)
-            self._write_intent(_sql(texts), now)
+            self._write_intent(joined(texts), now)
         else:
             self._unfinished = earlier.snapshot
         self._point("after-ddl-intent")
@@ -317,12 +317,12 @@ class _Run:
             names = {c.name.lower() for c in there.columns}
             left = tuple(c for c in left if not self._handed_over.another_by_now(altered.changed_column(c), names))
         if left == altered.changes and by_text(altered, self._subject):
-            return left, _sql(self._statements())
+            return left, joined(self._statements())
         return left, alter_table(self._table, altered.clauses(left, presence.own_columns()))
 
     def _whole(self, altered: Alteration) -> str:
         """The statement where nothing of the job is there yet."""
-        return _sql(self._statements()) if by_text(altered, self._subject) else alter_table(self._table, altered.clauses())
+        return joined(self._statements()) if by_text(altered, self._subject) else alter_table(self._table, altered.clauses())
 
     @property
     def _table(self) -> TableAt:
@@ -350,7 +350,7 @@ class _Run:
             if other is None:
                 return self._by_policy(self._step.query.rstrip("; "), str(error), way_out(self._subject.job, error))
             return replace(other, losses=(*filled, *other.losses))
-        how = "text" if by_text(altered, self._subject) and sql == _sql(self._statements()) else "changes"
+        how = "text" if by_text(altered, self._subject) and sql == joined(self._statements()) else "changes"
         return DdlOutcome(DONE, how, sql, (*filled, *self._declared(altered)))
 
     def _another_way(self, altered: Alteration, left: tuple[TableChange, ...], sql: str, error: ApplyError) -> DdlOutcome | None:
@@ -378,12 +378,12 @@ class _Run:
             for table in self._subject.before:
                 self._session.execute(f"DROP TABLE IF EXISTS {quote_name(table.schema)}.{quote_name(table.name)}")
         if why := self._handed_over.undecided():
-            self._write_intent(_sql(texts), self._snapshot())
+            self._write_intent(joined(texts), self._snapshot())
             return self._finish(self._pass_by("safe mode", why))
         if not self._handed_over.executed():
             return None
-        _log.warning("safe mode: the DDL at commit_ts %d was executed by another Drainer already: %s", self._step.commit_ts, _sql(texts))
-        return self._finish(DdlOutcome(DONE, "found", _sql(texts), _losses(texts)))
+        _log.warning("safe mode: the DDL at commit_ts %d was executed by another Drainer already: %s", self._step.commit_ts, joined(texts))
+        return self._finish(DdlOutcome(DONE, "found", joined(texts), _losses(texts)))
 
     def _made_since(self, job_id: int) -> bool:
         """Whether this program executed the job in the span that another Drainer may have applied a part of."""
@@ -417,7 +417,7 @@ class _Run:
         given, found = self._subject.given, list[DdlOutcome]()
         if given.form is DdlForm.INFOS and not all(text.by_infos for text in texts):
             return self._by_policy(self._step.query, given.why)
-        if not _sql(texts):
+        if not joined(texts):
             return DdlOutcome(DONE, "nothing", "", _losses(texts))
         for number in range(len(texts)):
             clock = self._clock
@@ -631,10 +631,6 @@ def _earlier(record: RecordedTry | None) -> EarlierTry | None:
     if record is None or not record.unfinished:
         return None
     return EarlierTry(record.state == REFUSED, bool(json.loads(record.tries or "[]")), SchemaSnapshot.from_json(record.picture or ""))
-
-
-def _sql(texts: Sequence[Rewritten]) -> str:
-    return "; ".join(text.sql for text in texts if text.sql)
 
 
 def _losses(texts: Sequence[Rewritten]) -> tuple[str, ...]:

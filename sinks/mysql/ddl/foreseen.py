@@ -27,7 +27,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.executor import why_not_restored
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import scattered
 from pyspark_tidb_binlog.sinks.mysql.ddl.present import Presence
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty
-from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, sql_kind, statements_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, joined, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of, keeping_padding
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
@@ -151,7 +151,7 @@ class _Look:
             yield from self._changes()
             return
         texts = statements_of(subject, self._dialect, restored=False)
-        if why := clock_of(self._session, subject, "; ".join(text.sql for text in texts)).why_not:
+        if why := clock_of(self._session, subject, joined(texts)).why_not:
             yield self._refused(why)
         elif subject.given.form is DdlForm.INFOS and not all(text.by_infos for text in texts):
             yield self._refused(subject.given.why)

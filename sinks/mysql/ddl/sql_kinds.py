@@ -214,19 +214,23 @@ def statements_of(subject: Subject, dialect: Dialect, *, restored: bool) -> tupl
     return (rewrite(subject, dialect, restored=restored),)
 
 
+def joined(texts: Sequence[Rewritten]) -> str:
+    """All their SQL, for records and for what looks at the words; empty if there is nothing to execute."""
+    return "; ".join(text.sql for text in texts if text.sql)
+
+
 def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
     """The statement of a job that has one."""
     kind, subject = sql_kind(subject.job), with_routed_text(subject, restored=restored)
-    made = kind.statement(subject, dialect) if kind.statement is not None else None
     by_text = dialect.flavour is Flavour.TIDB and subject.given.form is DdlForm.TEXT
-    if made is not None and (kind.at_tidb or not by_text):
+    if kind.statement is not None and (kind.at_tidb or not by_text) and (made := kind.statement(subject, dialect)) is not None:
         return made
     if by_text:
         tokens = settle_boundaries(tidb_tokens(subject.query, restored=restored), subject.info)
         new = subject.new if subject.job.type == JobType.CREATE_TABLE else None
         then = timestamps_in_utc(table_name(new.schema, new.name), new.info) if new else ""
         sql = text_of(plain_strings(tokens, restored=restored)).strip()
-        return Rewritten(sql, (), then, is_tiflash_replica(tokens), plain=made if new else None)
+        return Rewritten(sql, (), then, is_tiflash_replica(tokens), plain=_create(subject, dialect) if new else None)
     losses = Losses(subject.label)
     if subject.job.kind.on is On.SEQUENCE and dialect.flavour is Flavour.MYSQL:
         losses.add("sequence left out, because MySQL has none")
