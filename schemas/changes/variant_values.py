@@ -106,6 +106,11 @@ def laid_out(rows: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
     return pa.StructArray.from_arrays(parts, fields=list(kind), mask=rows.is_null())
 
 
+def for_spark(cells: pa.Array) -> pa.Array:
+    """A column of a table's files as Spark takes it: a struct is a VARIANT."""
+    return laid_out(cells, VARIANT) if pa.types.is_struct(cells.type) else cells
+
+
 @lru_cache(_NAMES_KEPT)
 def _collated(name: str) -> bytes:
     """Names in the order of Java's strings, by which Spark searches them."""

@@ -56,9 +56,7 @@ class TableUndo:
     def moved(self) -> Mask:
         """The updates that are a DELETE and an INSERT."""
         info = self.net.table.info
-        if info.has_computed_key:
-            return self.net.updated
-        return self.net.changed(sorted({c.name for key in info.unique_keys() for c in key}))
+        return self.net.updated if info.has_computed_key else self.net.changed(sorted({c.name for key in info.unique_keys() for c in key}))
 
     @property
     def removes(self) -> Mask:
@@ -124,17 +122,12 @@ class TableUndo:
             key = self.net.table.info.unique_keys()[number] if number != NO_KEY else ()
             terms = [(c, key_condition(c, self.flavour)) for c in key]
             if whole or not key:
-                there = {c.name for c in key}
-                exact = [
-                    c for c in self.columns if c.name not in there or not match_condition(c, self.flavour, False)[0].endswith(b"` <=> ")
-                ]
-                terms += [(c, match_condition(c, self.flavour, False)) for c in exact]
+                matches = [(c, match_condition(c, self.flavour, False)) for c in self.columns]
+                terms += [(c, texts) for c, texts in matches if c not in key or not texts[0].endswith(b"` <=> ")]
             found = ((b" AND " if n else b"", texts, _cells(c, some)) for n, (c, texts) in enumerate(terms))
             pieces.append(join_conditions(b"", found, b""))
             places.append(at)
-        if not pieces:
-            return pa.array([], pa.binary())
-        return pa.concat_arrays(pieces).take(pa.array(np.argsort(np.concatenate(places), kind="stable")))
+        return _placed(pieces, places)
 
     def deletes(self, images: pa.RecordBatch, *, whole: bool = False) -> pa.BinaryArray:
         """A DELETE of each row."""
@@ -156,14 +149,25 @@ class TableUndo:
             sets = join_cells(opening, [_cells(c, some) for c in columns], between, b" WHERE ")
             pieces.append(pc.binary_join_element_wise(sets, conditions.take(pa.array(at)), _bytes(b" LIMIT 1"), _bytes(b"")))
             places.append(at)
-        if not pieces:
-            return pa.array([], pa.binary())
-        return pa.concat_arrays(pieces).take(pa.array(np.argsort(np.concatenate(places), kind="stable")))
+        return _placed(pieces, places)
 
 
 def row_texts(columns: Sequence[ColumnInfo], images: pa.RecordBatch) -> pa.BinaryArray:
     """Each row as one text, which is another one for every other row."""
     return join_cells(b"(", [_cells(c, images) for c in columns], [b","] * len(columns), b")")
+
+
+def places_of(texts: pa.BinaryArray, wanted: pa.BinaryArray) -> Ints:
+    """Where each wanted text is, each place once; -1: nowhere."""
+    unique = pc.unique(texts)
+    codes = [pc.fill_null(pc.index_in(side, value_set=unique), -1).to_numpy() for side in (texts, wanted)]
+    orders = [np.argsort(side, kind="stable") for side in codes]
+    known, asked = (side[order] for side, order in zip(codes, orders, strict=True))
+    # Behind as many as are asked for before.
+    at = np.searchsorted(known, asked) + np.arange(len(asked)) - np.searchsorted(asked, asked)
+    there, found = at < np.searchsorted(known, asked, "right"), np.full(len(wanted), -1, np.int64)
+    found[orders[1][there]] = orders[0][at[there]]
+    return found
 
 
 def _cells(column: ColumnInfo, images: pa.RecordBatch) -> Cells:
@@ -184,11 +188,7 @@ def _printable(values: pa.Array, cells: Cells) -> Cells:
 
 
 def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    return value.decode(errors="ignore").encode() == value
 
 
 def _patterns(changes: Mask) -> Iterator[tuple[Ints, Sequence[int]]]:
@@ -198,6 +198,13 @@ def _patterns(changes: Mask) -> Iterator[tuple[Ints, Sequence[int]]]:
     kinds, kind = np.unique(changes, axis=1, return_inverse=True)
     for number in range(kinds.shape[1]):
         yield np.flatnonzero(kind.reshape(-1) == number), np.flatnonzero(kinds[:, number]).tolist()
+
+
+def _placed(pieces: Sequence[pa.BinaryArray], places: Sequence[Ints]) -> pa.BinaryArray:
+    """The texts in the order of their places."""
+    if not pieces:
+        return pa.array([], pa.binary())
+    return pa.concat_arrays(pieces).take(pa.array(np.argsort(np.concatenate(places), kind="stable")))
 
 
 def _bytes(text: bytes) -> pa.Scalar:
