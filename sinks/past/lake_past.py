@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType, VariantType
 
 from pyspark_tidb_binlog.conf.model import TargetConfig
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, image_schema, kind_of
-from pyspark_tidb_binlog.schemas.changes.change_rows import ROWID, columns_of
-from pyspark_tidb_binlog.schemas.changes.row_images import image_cells, with_equal_documents
+from pyspark_tidb_binlog.schemas.changes.change_rows import HANDLE, ROWID, columns_of
+from pyspark_tidb_binlog.schemas.changes.row_images import image_cells
 from pyspark_tidb_binlog.schemas.changes.typed_cells import type_of
 from pyspark_tidb_binlog.schemas.changes.variant_values import for_spark
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect
@@ -29,7 +29,7 @@ from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
 from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeNow, ts_of
-from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER, hidden_column, identity
+from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER, identity
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, Ints, NetRows, key_moves, net_rows
 from pyspark_tidb_binlog.sinks.past.past_changes import WITHOUT_DDL, PastChanges, among
@@ -65,23 +65,12 @@ class LakeUndo:
         return self._spark.createDataFrame(self.plan.rows()).orderBy("place")
 
     def apply(self, target: TargetConfig) -> Undone:
-        """Execute it at a MySQL-protocol server (docs/lake.md, Undo).
-
-        Raises:
-            ApplyError: the server refuses it; nothing is changed.
-        """
+        """Execute it at a MySQL-protocol server (docs/lake.md, Undo). ``ApplyError``: the server refuses it; nothing is changed."""
         return undone(self.plan, target)
 
 
 class Lake(LakeNow):
-    """A lake, at the newest moment that it had when this was made, or ``refresh`` was called.
-
-    lake = Lake(spark, "/data/lake")
-    lake.table("shop.orders").count()
-    lake.at("2026-11-20T12:00:00").table("shop.orders").show()
-    lake.life("shop.orders", id=42).show()
-    print(lake.undo(("2026-11-20T12:00:00", "2026-11-20T12:01:00"), tables=["shop.orders"]))
-    """
+    """A lake, at the newest moment that it had when this was made, or ``refresh`` was called: ``Lake(spark, "/data/lake")``."""
 
     def refresh(self) -> None:
         """Go to the moment that is the newest now. DataFrames that were made before stay at theirs."""
@@ -149,7 +138,6 @@ class Lake(LakeNow):
         if told := past.unfollowed(ids):
             raise ConfigError(f"{name} has no history: {schema.in_words(told[0])} took or gave rows without row changes")
         mirror = self._delta(place.path, place.version)
-        hidden = hidden_column(target.info)
         marks = StructType.fromDDL(", ".join(f"{mark} {kind}" for mark, kind in HISTORY_MARKS.items()))
         wanted = StructType([*marks, *(mirror.schema[c.name] for c in target.info.target_columns())])
         small = schema.only(ids)
@@ -170,29 +158,22 @@ class Lake(LakeNow):
         told_rows = ended.where("there").select(*columns, "valid_from", "valid_to")
         if ids & schema.loaded:
             # Rows that never changed are only in the mirror.
-            names = identity(target.info)
-            key = {ROWID: F.conv(F.hex("row_key"), 16, 10).cast("bigint")}.get(names[0], F.col("row_key")) if hidden is not None else None
-            known = states.where("there").select(*([key.alias(names[0])] if key is not None else map(quote_name, names))).distinct()
+            names, hidden = identity(target.info), {ROWID: F.conv(F.hex("row_key"), 16, 10).cast("bigint"), HANDLE: F.col("row_key")}
+            known = states.where("there").select(*(hidden.get(n, F.col(quote_name(n))).alias(n) for n in names)).distinct()
             never = mirror.join(known, list(names), "left_anti").select(*columns)
             nothing = F.lit(None).cast("timestamp")
             told_rows = told_rows.unionByName(never.withColumns({"valid_from": nothing, "valid_to": nothing}))
         return told_rows.withColumn("current", F.col("valid_to").isNull())
 
     def rebuilt(self, name: str) -> DataFrame:
-        """The table from its first load and the ledger alone: what ``table`` is from the mirror. Rows that the ledger shows no change of, because the table
-        was loaded or is older than ``begin_ts``, are the mirror's.
+        """The table from its first load and the ledger alone: what ``table`` is from the mirror. ``ConfigError``: as ``history``.
 
-        Raises:
-            ConfigError: as ``history`` does.
+        Rows that the ledger shows no change of, because the table was loaded or is older than ``begin_ts``, are the mirror's.
         """
         return self.history(name).where("current").drop("valid_from", "valid_to", "current")
 
     def rebuilt_differs(self, name: str) -> tuple[int, int, int]:
-        """How many rows ``rebuilt`` has, how many of them ``table`` lacks, and how many others it has.
-
-        Raises:
-            ConfigError: as ``history`` does.
-        """
+        """How many rows ``rebuilt`` has, how many of them ``table`` lacks, and how many others it has. ``ConfigError``: as ``history``."""
         made, there = (_as_texts(rows) for rows in (self.rebuilt(name), self.table(name)))
         sides = made.select("*", F.lit(1).alias(_SIDE)).unionByName(there.select("*", F.lit(-1).alias(_SIDE)))
         rows = sides.groupBy(*map(quote_name, made.columns)).agg(
@@ -224,13 +205,9 @@ class Lake(LakeNow):
         touched = {(i, int(job.version) - 1) for job in jobs for i in {job.table_id, *past.schema.history.tables_of_job(job)}}
         unknown = {past.schema.end_of(*one, version)[0] for one in touched}
         rows: dict[tuple[str, str], tuple[int | None, ...]] = {}
-        for net in past.net(after_ts, upto_ts, None, version):
-            if len(net):
-                rows[net.table.schema, net.table.name] = net.counts
-        for table_id in unknown:
-            if table_id in past.schema.history.tracks:
-                table = past.schema.last_of(table_id, version)
-                rows[table.schema, table.name] = (None, None, None)
+        rows |= {(net.table.schema, net.table.name): net.counts for net in past.net(after_ts, upto_ts, None, version) if len(net)}
+        tables = (past.schema.last_of(i, version) for i in unknown if i in past.schema.history.tracks)
+        rows |= {(table.schema, table.name): (None, None, None) for table in tables}
         schema = "database string, table string, inserted bigint, deleted bigint, updated bigint"
         return self._spark.createDataFrame([(*name, *counts) for name, counts in sorted(rows.items())], schema)
 
@@ -271,10 +248,10 @@ class Lake(LakeNow):
     def _around(self, ts: int, job: Job, ids: set[int] | None) -> Iterator[TableAround]:
         """The tables just before a DDL and just after it."""
         for table, heir in self._past.around(ts, job, ids):
-            # A table that was emptied has no rows, and another id.
-            empty = job.kind.effect is JobEffect.EMPTIES
             before = self._then(table, ts - 1)
-            yield TableAround(job, ts, table, before, heir, before.slice(0, 0) if empty else self._then(heir, ts))
+            # A table that was emptied has no rows, and another id.
+            after = before.slice(0, 0) if job.kind.effect is JobEffect.EMPTIES else self._then(heir, ts)
+            yield TableAround(job, ts, table, before, heir, after)
 
     def _then(self, table: TableAt, ts: int) -> pa.RecordBatch:
         place = self._published.at(ts).get(table.table_id)
@@ -283,10 +260,7 @@ class Lake(LakeNow):
         return _images(self.at(ts).table(f"{quote_name(place.database)}.{quote_name(place.table)}"), table.info.target_columns())
 
     def _span(self, span: int | tuple[When, When]) -> tuple[int, int]:
-        if isinstance(span, tuple):
-            after_ts, upto_ts = map(ts_of, span)
-        else:
-            after_ts, upto_ts = int(span) - 1, int(span)
+        after_ts, upto_ts = map(ts_of, span) if isinstance(span, tuple) else (int(span) - 1, int(span))
         if not after_ts < upto_ts:
             raise ConfigError(f"the span ends at {as_time(upto_ts)}, before it begins at {as_time(after_ts)}")
         self._past.require_known(after_ts)
@@ -295,8 +269,7 @@ class Lake(LakeNow):
 
     def _where(self, net: NetRows, where: str) -> Ints:
         count, names = len(net), [c.name for c in net.table.info.target_columns()]
-        both = pa.Table.from_batches([net.was, net.now]).take(pa.array(np.where(net.was_there, 0, count) + np.arange(count)))
-        (images,) = both.combine_chunks().to_batches()
+        images = pa.concat_batches([net.was, net.now]).take(pa.array(np.where(net.was_there, 0, count) + np.arange(count)))
         place = "_place"
         cells = [cells.values for _, cells in columns_of(net.table.info, images)]
         rows = pa.Table.from_arrays([*cells, pa.array(np.arange(count))], names=[*names, place])
@@ -309,30 +282,28 @@ class Lake(LakeNow):
 
     def _condition(self, name: str, ids: set[int], values: dict[str, Any]) -> Any:
         """That an image has these values, under the names that the columns had then."""
-        schema, place = self._past.schema, self._published.called(name, self._commit_ts)
         if not values:
             raise ConfigError("name the row: life needs a column and its value, as id=42")
-        columns = {c.name.lower(): c for c in schema.last_of(place.table_id, self._past.version).info.target_columns()}
-        kinds = {name: _compared_as(columns[name.lower()]) for name in values if name.lower() in columns}
+        past, place = self._past, self._published.called(name, self._commit_ts)
+        columns = {c.name.lower(): c for c in past.schema.last_of(place.table_id, past.version).info.target_columns()}
+        if unknown := [name for name in values if name.lower() not in columns]:
+            raise ConfigError(f"the table has no column {unknown[0]}; its columns are {', '.join(c.name for c in columns.values())}")
+        asked = {columns[name.lower()].id: (_compared_as(columns[name.lower()]), value) for name, value in values.items()}
         found = F.lit(False)
-        for after_ts, upto_ts, names in schema.names_of(place.table_id, list(values), ids):
-            here = (F.col("commit_ts") > after_ts) & (F.col("commit_ts") <= upto_ts)
+        for after_ts, upto_ts, called in past.schema.names_of(asked, ids):
             for image in ("before", "after"):
-                one = here
-                for column, value in values.items():
-                    path = f"$['{names[column]}']" if "'" not in names[column] else f'$["{names[column]}"]'
-                    one = one & (F.try_variant_get(image, path, kinds[column]) == F.lit(_text(value)).try_cast(kinds[column]))
+                one = (F.col("commit_ts") > after_ts) & (F.col("commit_ts") <= upto_ts)
+                for column, (kind, value) in asked.items():
+                    path = f"$['{called[column]}']" if "'" not in called[column] else f'$["{called[column]}"]'
+                    one = one & (F.try_variant_get(image, path, kind) == F.lit(_text(value)).try_cast(kind))
                 found = found | one
         return found
 
 
 def _images(rows: DataFrame, columns: Sequence[ColumnInfo]) -> pa.RecordBatch:
     """Rows of a mirror as decoded images."""
-    found = _as_texts(rows).toArrow().combine_chunks()
-    cells = []
-    for column, values in zip(columns, (c.combine_chunks() for c in found.columns), strict=True):
-        json = kind_of(column) is CellKind.JSON
-        cells.append(with_equal_documents(column, values) if json else image_cells(column, values.cast(type_of(column))))
+    found = zip(columns, (cells.combine_chunks() for cells in rows.toArrow().columns), strict=True)
+    cells = [image_cells(c, cells if kind_of(c) is CellKind.JSON else cells.cast(type_of(c))) for c, cells in found]
     return pa.RecordBatch.from_arrays(cells, schema=image_schema(columns))
 
 

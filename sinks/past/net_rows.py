@@ -8,7 +8,7 @@ Promises: whole columns at a time. Images of any definition are given under the 
 kept exactly, or a ``ConfigError`` names the DDL.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -161,12 +161,11 @@ class PastSchema:
 
     def end_of(self, table_id: int, version: int, upto: int) -> tuple[int, Job | None]:
         """The id under which rows of a table are at ``upto``, and the job that took them all, if one has."""
-        for job in self.history.jobs_of_table(table_id, version, upto):
+        jobs = self.history.jobs_of_table(table_id, version, upto)
+        for job in jobs:
             if (heir := self.heir_of(job, table_id)) is not None:
                 return (table_id, job) if self.takes_all(job) else self.end_of(heir, job.version, upto)
-        gone = self.history.table_at(table_id, upto) is None
-        last = self.history.jobs_of_table(table_id, version, upto)[-1:] if gone else ()
-        return table_id, (last[0] if last else None)
+        return table_id, (jobs[-1] if jobs and self.history.table_at(table_id, upto) is None else None)
 
     def ends_of(self, ids: Ints, commit_ts: Ints, upto: int) -> tuple[list[tuple[int, Job | None]], Ints]:
         """``end_of`` for rows, and which of these ends each has. An id may be another table's later: after an exchange, or FLASHBACK TABLE."""
@@ -206,25 +205,17 @@ class PastSchema:
         exchanged = {i for job in of(table_ids) if job.kind.effect is JobEffect.EXCHANGES for i in self.history.tables_of_job(job)}
         return PastSchema(SchemaHistory.of(of(table_ids | exchanged)), self.ddl_ts, self.versions, self.loaded & table_ids)
 
-    def names_of(self, table_id: int, names: Sequence[str], ids: set[int]) -> list[tuple[int, int, dict[str, str]]]:
-        """What columns of the table were called: after a commit_ts, up to another, by their names now. ``ConfigError``: it has no such column now."""
-        newest = int(self.history.newest_version)
-        now = next(e.info for e in reversed(self._entries(table_id)) if isinstance(e, TableSnapshot))
-        columns = {c.name.lower(): c for c in now.target_columns()}
-        if unknown := [name for name in names if name.lower() not in columns]:
-            raise ConfigError(f"the table has no column {unknown[0]}; its columns are {', '.join(c.name for c in now.target_columns())}")
-        wanted = {columns[name.lower()].id: name for name in names}
-        found = []
+    def names_of(self, columns: Collection[int], ids: set[int]) -> Iterator[tuple[int, int, dict[int, str]]]:
+        """What columns of a table, which has had these ids, were called: after a commit_ts, up to another, by the columns' ids now."""
         for one in sorted(ids):
             entries = self._entries(one)
-            bounds = [self.begin_of(int(e.version)) for e in entries] + [_ALWAYS]
-            for entry, begin, end in zip(entries, [0, *bounds[1:-1]], bounds[1:], strict=True):
+            bounds = [0, *(self.begin_of(int(e.version)) for e in entries[1:]), _ALWAYS]
+            for entry, begin, end in zip(entries, bounds, bounds[1:], strict=False):
                 if isinstance(entry, TableSnapshot):
-                    later = lineage(self.history, one, int(entry.version), newest).ids
-                    called = {wanted[i]: c.name for c in entry.info.target_columns() if (i := later.get(c.id, c.id)) in wanted}
-                    if len(called) == len(names) and begin < end:
-                        found.append((begin, end, called))
-        return found
+                    later = lineage(self.history, one, int(entry.version), int(self.history.newest_version)).ids
+                    called = {i: c.name for c in entry.info.target_columns() if (i := later.get(c.id, c.id)) in columns}
+                    if len(called) == len(columns) and begin < end:
+                        yield begin, end, called
 
     def _entries(self, table_id: int) -> Sequence[TableSnapshot | Dropped]:
         return self.history.tracks[table_id].entries if table_id in self.history.tracks else ()

@@ -21,6 +21,8 @@ from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER
 from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, NetRows, PastSchema, in_words, net_rows
 
 _TAKE = (JobEffect.EMPTIES, JobEffect.DROPS_PARTITION, JobEffect.EMPTIES_PARTITION, JobEffect.EXCHANGES)
+Ids = set[int] | None
+"""Of tables; None: of all."""
 WITHOUT_DDL = "give a span on one side of it, or other tables"
 
 
@@ -94,14 +96,8 @@ class PastChanges:
         """The tables that have these names, under all ids that they had before. ``ConfigError``: there is no such table."""
         return {i for name in names for i in self.schema.former_ids(self.published.called(name, self.commit_ts).table_id)}
 
-    def changes(
-        self, after_ts: int, upto_ts: int, ids: set[int] | None, columns: Sequence[str] = NET_COLUMNS, where: str = "true"
-    ) -> pa.Table:
-        """The row changes of a span, in order, as far as they were kept at the moment; ``ids``: of these tables only.
-
-        Raises:
-            ConfigError: the ledger begins later by now.
-        """
+    def changes(self, after_ts: int, upto_ts: int, ids: Ids, columns: Sequence[str] = NET_COLUMNS, where: str = "true") -> pa.Table:
+        """The row changes of a span, in order, as far as they were kept at the moment. ``ConfigError``: the ledger begins later by now."""
         after_ts = max(after_ts, self.published.begin_ts)
         chosen = among("table_id", ids) if ids is not None else "true"
         rows = self._rows(columns, f"op <> 'ddl' AND commit_ts > {after_ts} AND commit_ts <= {upto_ts} AND {chosen} AND {where}")
@@ -119,11 +115,11 @@ class PastChanges:
         assert found is not None
         return found.read_all().sort_by(ORDER)
 
-    def net(self, after_ts: int, upto_ts: int, ids: set[int] | None, version: int) -> Iterator[NetRows]:
+    def net(self, after_ts: int, upto_ts: int, ids: Ids, version: int) -> Iterator[NetRows]:
         """The net changes of a span, table by table, under the columns of a schema version."""
         return net_rows(self.changes(after_ts, upto_ts, ids), self.schema, version)
 
-    def taking(self, after_ts: int, upto_ts: int, ids: set[int] | None) -> list[tuple[int, Job]]:
+    def taking(self, after_ts: int, upto_ts: int, ids: Ids) -> list[tuple[int, Job]]:
         """The DDLs of a span that took rows of these tables, which mirrors have that are kept, each with its commit_ts."""
         found = [(ts, job) for ts, job in self._ddls if after_ts < ts <= upto_ts and job.kind.effect in _TAKE]
         return [(ts, job) for ts, job in found if ids is None or ids & set(self.schema.history.tables_of_job(job))]
@@ -134,11 +130,10 @@ class PastChanges:
         # Each by the tables of its time: a former id is gone by now.
         return [job for job in jobs if self.schema.rowless([job], int(job.version) - 1, ids)]
 
-    def around(self, ts: int, job: Job, ids: set[int] | None) -> list[tuple[TableAt, TableAt]]:
+    def around(self, ts: int, job: Job, ids: Ids) -> list[tuple[TableAt, TableAt]]:
         """The tables among ``ids`` whose rows a DDL at ``ts`` takes, as they were just before and as they are then.
 
-        Raises:
-            ConfigError: no moment is just before, or the tables are not known there.
+        ``ConfigError``: no moment is just before, or the tables are not known there.
         """
         pairs = [(t, heir) for t, heir in self.schema.around(job) if ids is None or ids & {t.table_id, heir.table_id}]
         if not pairs:
@@ -147,9 +142,7 @@ class PastChanges:
             raise ConfigError(f"the lake has no moment between {in_words(job, ts)} and the transaction before it; {WITHOUT_DDL}")
         return pairs
 
-    def require_images(
-        self, after_ts: int, upto_ts: int, ids: set[int] | None, known: Collection[int] = (), todo: str = WITHOUT_DDL
-    ) -> None:
+    def require_images(self, after_ts: int, upto_ts: int, ids: Ids, known: Collection[int] = (), todo: str = WITHOUT_DDL) -> None:
         """Raises ``ConfigError`` if a DDL of the span took or gave rows of these tables without row changes, but for jobs that are ``known``.
 
         ``todo``: what a person can do.

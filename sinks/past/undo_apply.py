@@ -2,7 +2,7 @@
 
     1. SELECT … FOR UPDATE of every row that is to be changed, or whose key is to be used
     2. rows that are not exactly the expected ones are listed, and left as they are
-    3. DELETE, UPDATE, INSERT of the others (``undo_sql``)
+    3. DELETE, UPDATE, INSERT of the others (``undo_plan``)
     4. what was written is read again: a row that the server has made another one is undone without it from the beginning
     5. COMMIT
 
@@ -28,8 +28,7 @@ from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.past.net_rows import Ints, Mask
-from pyspark_tidb_binlog.sinks.past.undo_plan import UndoPlan
-from pyspark_tidb_binlog.sinks.past.undo_sql import NO_KEY, TableUndo, places_of
+from pyspark_tidb_binlog.sinks.past.undo_plan import NO_KEY, TableUndo, UndoPlan, places_of
 
 _ROWS, _BYTES = 200, 256 << 10
 """Rows, and about bytes, of one statement."""
@@ -66,11 +65,7 @@ Left = dict[int, str]
 
 
 def undone(plan: UndoPlan, target: TargetConfig) -> Undone:
-    """Execute ``plan`` at ``target``.
-
-    Raises:
-        ApplyError: the server refuses it; nothing is changed. After a lost connection it is tried again.
-    """
+    """Execute ``plan`` at ``target``. ``ApplyError``: the server refuses it; nothing is changed. After a lost connection it is tried again."""
     known: list[Left] = [{} for _ in plan.nets]
 
     def attempt(session: Session) -> Undone | list[Left]:
@@ -174,7 +169,7 @@ class _TableAttempt:
 
     def delete(self) -> None:
         """DELETE what goes."""
-        images = self.undo.net.only(self.ok & self.undo.removes).now
+        images = self.undo.net.only(self.ok & self.undo.rows_of("delete")).now
         by_key = self.undo.key_numbers(images) != NO_KEY
         for conditions in _chunks(self.undo.conditions(images.filter(pa.array(by_key)))):
             sql = f"DELETE FROM {self.undo.name} WHERE ".encode() + b"(" + b") OR (".join(conditions) + b")"
@@ -196,12 +191,12 @@ class _TableAttempt:
 
     def update(self) -> None:
         """UPDATE what is there under its key."""
-        for sql in self.undo.updates(self.undo.net.only(self.ok & self.undo.sets)).to_pylist():
+        for sql in self.undo.updates(self.undo.net.only(self.ok & self.undo.rows_of("update"))).to_pylist():
             self._execute(sql, 1)
 
     def insert(self) -> None:
         """INSERT what comes back."""
-        at = np.flatnonzero(self.ok & self.undo.writes).tolist()
+        at = np.flatnonzero(self.ok & self.undo.rows_of("insert")).tolist()
         for chunk in _chunks(self.undo.rows(self.undo.net.was.take(pa.array(at, pa.int64())))):
             mine, at = at[: len(chunk)], at[len(chunk) :]
             if not self._inserted(chunk):

@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, V
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
 from pyspark_tidb_binlog.sinks.past.net_rows import PastSchema, net_rows
 from pyspark_tidb_binlog.sinks.past.row_life import Move, RowChange, life
-from pyspark_tidb_binlog.sinks.past.undo_sql import TableUndo
+from pyspark_tidb_binlog.sinks.past.undo_plan import TableUndo
 from tests.property.test_variant_cells import SLOW_DRAWS, Columns, drawn, stored
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
 from tests.support.examples import examples
@@ -138,7 +138,8 @@ def test_each_step_of_an_undo_leaves_unique_keys_unique(drawn_: Any) -> None:
         assert [c.name for c in net.table.info.columns] == ["id", "u", "w"]
         undo = TableUndo(net)
         was, present = as_rows(net.was), as_rows(net.now)
-        for mask, remove, add in ((undo.removes, True, False), (undo.sets, True, True), (undo.writes, False, True)):
+        deletes, updates, inserts = (undo.rows_of(op) for op in ("delete", "update", "insert"))
+        for mask, remove, add in ((deletes, True, False), (updates, True, True), (inserts, False, True)):
             for row in np.flatnonzero(mask).tolist():
                 if remove:
                     there.remove(present[row])
@@ -150,7 +151,7 @@ def test_each_step_of_an_undo_leaves_unique_keys_unique(drawn_: Any) -> None:
         for row in np.flatnonzero(net.partners >= 0).tolist():
             partner = net.partners[row]
             assert net.partners[partner] == row and net.inserted[row] == net.deleted[partner]
-        assert not (undo.removes & undo.sets).any() and ((undo.removes | undo.sets | undo.writes).all())
+        assert not (deletes & updates).any() and ((deletes | updates | inserts).all())
         texts = [t.decode() for op in ("delete", "update", "insert") for t in undo.statements(op).to_pylist()]
         assert len(texts) == touched + int(undo.moved.sum())
     assert there == wanted
