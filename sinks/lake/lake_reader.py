@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType
 
-from pyspark_tidb_binlog.schemas.changes.variant_values import for_spark
+from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, laid_out
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobType
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError
@@ -97,9 +97,7 @@ class LakeAt:
             ConfigError: there is no such table at the moment, or changes up to a later ``begin_ts`` have gone since the lake was read.
         """
         Ledger(self._directory).require_kept(self.begin_ts)
-        changes = self._delta("changes").where(f"commit_ts <= {self._commit_ts}")
-        if self.begin_ts:
-            changes = changes.where(f"commit_ts > {self.begin_ts} OR op = 'ddl'")
+        changes = self._delta("changes").where(f"commit_ts <= {self._commit_ts} AND (commit_ts > {self.begin_ts} OR op = 'ddl')")
         if not name:
             return changes
         place = self._published.called(name, self._commit_ts)
@@ -227,7 +225,9 @@ def _marked(rows: pa.Table, info: TableInfo, names: list[str]) -> pa.Table | Non
     net = net_changes(rows.sort_by(ORDER), info) if rows.num_rows else None
     if net is None:
         return None
-    return pa.Table.from_arrays([net.gone, *net.found_by.columns, *(for_spark(c.combine_chunks()) for c in net.rows.columns)], names=names)
+    return pa.Table.from_arrays(
+        [net.gone, *net.found_by.columns, *(laid_out(c.combine_chunks(), VARIANT) for c in net.rows.columns)], names=names
+    )
 
 
 def ts_of(when: str | int | datetime.datetime) -> int:

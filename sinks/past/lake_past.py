@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, image_schema, kind_
 from pyspark_tidb_binlog.schemas.changes.change_rows import HANDLE, ROWID, columns_of
 from pyspark_tidb_binlog.schemas.changes.row_images import image_cells
 from pyspark_tidb_binlog.schemas.changes.typed_cells import type_of
-from pyspark_tidb_binlog.schemas.changes.variant_values import for_spark
+from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, laid_out
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError
@@ -121,7 +121,7 @@ class Lake(LakeNow):
             [*(changed[ts] - Counter([f"{database}.{table}"])).items()] if op != "ddl" else []
             for ts, database, table, op in _tuples(rows, "commit_ts", "database", "table", "op")
         ]
-        cells = {name: for_spark(rows[name].combine_chunks()) for name in _LIFE if name not in ("row_key", "table_id")}
+        cells = {name: laid_out(rows[name].combine_chunks(), VARIANT) for name in _LIFE if name not in ("row_key", "table_id")}
         return self._spark.createDataFrame(pa.table({**cells, "others": pa.array(others, pa.map_(pa.string(), pa.int64()))}))
 
     def history(self, name: str) -> DataFrame:

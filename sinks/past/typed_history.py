@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_tidb_binlog.schemas.changes.change_rows import columns_of, commit_time
-from pyspark_tidb_binlog.schemas.changes.variant_values import for_spark
+from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, laid_out
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER, mirror_cells
 from pyspark_tidb_binlog.sinks.past.net_rows import PastSchema, images_under
@@ -41,5 +41,5 @@ def typed_history(rows: pa.Table, schema: PastSchema, target: TableAt) -> pa.Tab
         pa.array(chains[at]),
         pa.array(times.to_pylist(), times.type, mask=ended == 0),
     ]
-    cells = [for_spark(mirror_cells(column, found)) for column, found in columns_of(target.info, images)]
+    cells = [laid_out(mirror_cells(column, found), VARIANT) for column, found in columns_of(target.info, images)]
     return pa.Table.from_arrays([*marks, *cells], names=[*HISTORY_MARKS, *(c.name for c in target.info.target_columns())])
