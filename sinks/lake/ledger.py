@@ -183,7 +183,7 @@ class Ledger:
             raise ApplyError(f"the ledger {self.uri} cannot be read: {error}") from error
 
     def require_kept(self, after_ts: int) -> None:
-        """Raises ``ConfigError`` if the newest version does not keep all row changes after ``after_ts``, for who read the lake before."""
+        """Raises ``ConfigError`` if the newest version does not keep all row changes after ``after_ts``: who read the lake before is told so."""
         state = self.load()
         if state is not None and state.begin_ts > after_ts:
             raise ConfigError(

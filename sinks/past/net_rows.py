@@ -357,9 +357,9 @@ def key_moves(rows: pa.Table, schema: PastSchema) -> Ints:
     pairs = gone[:-1] & came[1:] & pc.not_equal(keys[:-1], keys[1:]).to_numpy(zero_copy_only=False)
     for name, step in (("commit_ts", 0), ("table_id", 0), ("seq", 1)):
         pairs &= np.diff(rows[name].to_numpy()) == step
-    moves, found = np.flatnonzero(pairs), [np.zeros(0, np.int64)]
-    for table, mine in schema.tables_of(*(rows[name].to_numpy()[moves] for name in ("table_id", "commit_ts"))):
-        at, keyed = moves[mine], {c.name for key in table.info.unique_keys() for c in key}
+    deletes, found = np.flatnonzero(pairs), [np.zeros(0, np.int64)]
+    for table, mine in schema.tables_of(*(rows[name].to_numpy()[deletes] for name in ("table_id", "commit_ts"))):
+        at, keyed = deletes[mine], {c.name for key in table.info.unique_keys() for c in key}
         sides = (rows["before"].take(pa.array(at)), rows["after"].take(pa.array(at + 1)))
         old, new = (images_of(side.combine_chunks(), table.info.target_columns()) for side in sides)
         others = [name for name in old.schema.names if name not in keyed]
