@@ -138,7 +138,7 @@ class Lake(LakeNow):
         if told := past.unfollowed(ids):
             raise ConfigError(f"{name} has no history: {schema.in_words(told[0])} took or gave rows without row changes")
         mirror = self._delta(place.path, place.version)
-        marks = StructType.fromDDL(", ".join(f"{mark} {kind}" for mark, kind in HISTORY_MARKS.items()))
+        marks: Any = StructType.fromDDL(", ".join(f"{mark} {kind}" for mark, kind in HISTORY_MARKS.items()))
         wanted = StructType([*marks, *(mirror.schema[c.name] for c in target.info.target_columns())])
         small = schema.only(ids)
 
