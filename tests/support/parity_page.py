@@ -23,11 +23,10 @@ OUT: dict[str, str] = _DATA["out"]
 _PREFACE = """\
 # Parity with the real Drainer and Pump
 
-Made by `make parity` from the marker `shows` of the tests, and from `tests/parity.toml`.
+Made by `make parity` from the marker `shows` of the tests, and `tests/parity.toml`.
 
-Each setting, endpoint, metric, command, type of DDL and gotcha of [the specification](spec/README.md), with the tests that show it: `unit/conf/test_load::NAME` is in
-`tests/unit/conf/test_load.py`. `out`: not built, and why. Gotchas have the numbers that end the pages [drainer](spec/drainer.md#gotchas), [ddl](spec/ddl.md#gotchas) and
-[wire](spec/wire.md#gotchas)."""
+What [the specification](spec/README.md) has, with the tests that show it: `unit/conf/test_load::NAME` is in `tests/unit/conf/test_load.py`. `out`: not built, and why.
+Gotchas have the numbers of the pages [drainer](spec/drainer.md#gotchas), [ddl](spec/ddl.md#gotchas) and [wire](spec/wire.md#gotchas)."""
 
 
 @dataclass(frozen=True, slots=True)
