@@ -2,9 +2,9 @@
 
     ReplicationError                 anything this project refuses or cannot do
     ├── ConfigError                  a setting or option is wrong: the operator fixes it
-    │   └── NotUsableYet             a port, name or file of a setting cannot be used now: a retry without any change may help
+    │   └── NotUsableYet             its port, name or file cannot be used now: a retry may help
     ├── Corruption                   bytes that no correct TiDB or Pump would have written
-    │   └── DamagedLog               acknowledged binlogs in a Pump's value log are damaged, or the log was replaced by an older or another log
+    │   └── DamagedLog               acknowledged binlogs in a Pump's value log are damaged, or the log was replaced by another
     ├── ProtocolViolation            a Pump (or PD, or TiDB) violated the protocol
     │   └── BinlogPurged             the Pump has already garbage-collected the requested span
     ├── PumpUnavailable              a Pump cannot be reached or answers with errors: a retry may help
@@ -15,7 +15,7 @@
     ├── Stopped                      the job was asked to stop while it waited: not a failure
     └── ApplyError                   the target refused something
         ├── RetryableApplyError      deadlock, lost connection, restart: a retry may succeed
-        ├── DdlRefused               the target refused a DDL in every form that was tried
+        ├── DdlRefused               the target refused a DDL in every form
         ├── FindingError             the target does not match the binlogs, and on-finding is stop
         ├── LeaseHeld                another live Drainer writes for this cluster to this target
         └── LeaseLost                another Drainer took the lease, or the target was restored: nothing more is written
