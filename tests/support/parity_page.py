@@ -10,6 +10,7 @@ import re
 import tomllib
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
@@ -62,14 +63,12 @@ def shown() -> dict[str, list[str]]:
 
 
 def page() -> str:
-    """``docs/parity.md``."""
+    """``docs/parity.md``; neighbours with the same tests are one line."""
     lines = [_PREFACE]
     for title, rows in sections().items():
         lines.append(f"\n## {title}\n")
-        for row in rows:
-            tests = ", ".join(f"`{test}`" for test in shown().get(row.name, ()))
-            why = f"out: {OUT[row.name]}" if row.name in OUT else ""
-            lines.append("- " + ": ".join(filter(None, (row.what, why, tests))))
+        for shows, alike in groupby(rows, _shows):
+            lines.append("- " + ": ".join((", ".join(row.what for row in alike), *shows)))
     return "\n".join(lines) + "\n"
 
 
@@ -77,6 +76,12 @@ def main() -> int:
     """Write the page."""
     PAGE.write_text(page())
     return 0
+
+
+def _shows(row: Row) -> list[str]:
+    """Why it is not built, and its tests."""
+    tests = ", ".join(f"`{test}`" for test in shown().get(row.name, ()))
+    return [*([f"out: {OUT[row.name]}"] if row.name in OUT else []), *([tests] if tests else [])]
 
 
 def _settings(model: type, job: str) -> list[Row]:
