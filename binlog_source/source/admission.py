@@ -8,10 +8,9 @@ A tail describes a Pump's log as steps (``LogStep``): a position, the promises T
 - it releases at most ``max_bytes`` of log, but always something: R is cut to the largest ts of a step;
 - ``start`` itself is returned when there is nothing to gain.
 
-A raw batch reads by log position and releases by R, so a Pump may be read far ahead of R; the pairing state keeps the rest. When that amounts to
-``max_pending``, only those Pumps are read further whose own promise holds R back. So the stream cannot lock up, and reaches an outcome however much
-log precedes it. Every Pump may also be read ``ahead_ms`` beyond R, so that an orphan becomes old enough to be resolved. A restart plans the same. A
-sorted batch reads by commit_ts, up to R only.
+A raw batch reads by log position and releases by R; the pairing state keeps what is between. When that amounts to ``max_pending``, only those
+Pumps are read further whose own promise holds R back, so the stream cannot lock up. Every Pump may also be read ``ahead_ms`` beyond R, so that an
+orphan becomes old enough to be resolved. A restart plans the same. A sorted batch reads by commit_ts, up to R only.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

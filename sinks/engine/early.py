@@ -4,11 +4,10 @@ A job's version is that of its last state, but some earlier states already chang
 
 * DROP INDEX, and DROP COLUMN with an index: from delete-only on the unique key is not checked, so two rows may share a value.
 * A multi-schema change that contains a DROP: its other changes become public together, then its DROPs go on, three versions each. TiDB
-  records the version of a sub-job's last step, and 0 for a sub-job that shared a step with an earlier one. So the changes became public at the
-  version of the first sub-job; if that is a DROP, the version is counted back from the end, past the versions of other jobs.
-* DROP PARTITION: from its first state on, two versions before its own, the partition is hidden. A row of its range goes into the next partition of a
-  RANGE table (or the DEFAULT partition of a LIST table), and stays there. Binlogs do not name partitions, so such rows cannot be told from
-  rows that a session of an earlier version writes into the hidden partition (``may_stay``).
+  records the version of a sub-job's last step, and 0 for a sub-job that shared a step with an earlier one (``_public_from``).
+* DROP PARTITION: two versions before its own the partition is hidden. A row of its range goes into the next partition of a RANGE table (or the DEFAULT
+  partition of a LIST table), and stays there. Binlogs do not name partitions, so such rows cannot be told from rows that a session of an
+  earlier version writes into the hidden partition (``may_stay``).
 
 Promises: pure. Executing a job early is harmless for rows of earlier states: they only lose the columns that the job drops. The exception
 is a MODIFY COLUMN that converts data: rows from before its last two states need the old column; rows of these states have both.
