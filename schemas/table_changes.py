@@ -14,7 +14,7 @@ Algebra, for definitions of one table, ``None`` being no table:
   renamed is never a dropped and an added one.
 * A change names only what differs. That other columns move up, and keys name a renamed column by its new name, is no change.
 * The order of keys and of foreign keys counts for nothing. A foreign key's target is renamed by a DDL of the other table, which is no change of this one.
-* A definition does not say what became of rows. TRUNCATE and PARTITION BY both give the table another id; the job's type tells which it was.
+* A definition does not say what became of rows: TRUNCATE and PARTITION BY both give the table another id.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

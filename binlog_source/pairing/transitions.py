@@ -17,7 +17,7 @@ A Prewrite that two Pumps deliver (a retry) is emitted once. The Pump without th
 Promises: neither the order of records, their division into batches nor duplicates change which span releases a transaction.
 
 A transaction with a Prewrite payload and an outcome that no Pump lacks is *closed*: it is not needed before R reaches its ``due``, so it may be
-stored elsewhere until then. A step sees all that is not closed and all that is due.
+stored elsewhere until then.
 """
 
 import enum

@@ -16,7 +16,7 @@ Rules
 * A connection holds at most ``MAX_STREAMS * FIRST_WINDOW`` bytes of unfinished requests, and its grants. Until its client has acknowledged
   our window, HTTP/2's default window counts.
 * Frames without request data (``COSTS``) use up an allowance, which time and our own DATA frames refill: a flood ends the connection.
-  WINDOW_UPDATE frames are free as far as our answers call for them (``Sender.worth``). The window increases in one read take effect together.
+  WINDOW_UPDATE frames are free as far as our answers call for them (``Sender.worth``).
 * After ``goaway``, calls under way continue and new calls are ignored: their client may retry them elsewhere.
 
 Promises: pure: no socket, thread or clock; ``now`` is any clock's seconds. A client's protocol violation raises ``RemoteConnectionError``

@@ -16,8 +16,8 @@ says that we wrote it, and for which target: in a row as a key, in a file as a c
 
 A real checkpoint is "ours" if it says that we wrote it with this very commit_ts for this target.
 
-Promises: a real checkpoint that another program changes while this one runs is not overwritten: the stream fails. A failed write is retried and does
-not hold the data up. A real checkpoint that cannot be read at the start is an error.
+Promises: a real checkpoint that another program changes while this one runs is not overwritten: the stream fails. A failed write is
+retried and does not hold the data up. A real checkpoint that cannot be read at the start is an error.
 """
 
 import logging

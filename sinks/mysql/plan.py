@@ -10,8 +10,8 @@ Promises: pure; the same events in any order give the same statements. All delet
   again is a new row.
 * Deleted, inserted and changed rows are in separate statements, so that the server's counts show whether each had its effect.
 
-``DeleteCorrection`` plans what is missing where deletes are committed and other transactions are to be skipped than then. ``plan_rows`` plans everything at
-once; a ``SpanPlan`` decodes the rows to write while its statements are read.
+``DeleteCorrection`` is for deletes that are committed while other transactions are to be skipped than then. ``plan_rows`` plans everything at once; a
+``SpanPlan`` decodes the rows to write while its statements are read.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -9,11 +9,9 @@ Promises:
 * A kill at any moment, and a repetition, end in the same state. The first transaction replaces our marks of the open span by a mark of the replay, with the
   number of operations done; each later one moves it. The number counts only for the same records, otherwise the replay begins again. When the upstream is
   back, the stream continues in safe mode up to the end of the log, which is kept until then.
-* Nothing is changed unless the log holds the span and all its records are readable. The lease is required.
+* Nothing is changed unless the log holds the span and all its records are readable.
 * A DDL that may have been executed, and must not be executed twice, is left to a person (``ddl_in_doubt``). If a real Drainer may have executed it, the replay
   stops before it changes anything; otherwise when the target has everything before the DDL.
-
-One connection applies everything in order.
 """
 
 import hashlib
