@@ -6,16 +6,17 @@ No text is examined for what it would do to a frozen table: a job that meets one
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import takewhile
 from types import MappingProxyType
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, On
-from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, tokenize
+from pyspark_tidb_binlog.schemas.ddl_tokens import significant
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.engine.choice import schema_of
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, hit
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Tokens, table_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import table_names
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, like_source
 from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes, TargetName
 
@@ -210,26 +211,13 @@ def _name_of(job: Job, before: Sequence[TableAt]) -> str:
     return next((t.name for t in before if t.table_id == job.table_id), job.table_name)
 
 
-def _like_source(tokens: Tokens) -> str:
-    """The name after ``LIKE``, with or without parentheses; empty if it is not a CREATE TABLE ... LIKE."""
-    solid = [t for t in tokens if not t.blank]
-    at = next((i for i, t in enumerate(solid) if t.word == "LIKE"), 0)
-    before = [t.text for t in solid[:at]]
-    if not at or before.count("(") > 1 or (before.count("(") == 1 and before[-1] != "("):
-        return ""
-    source = [t.text for t in solid[at + 1 : at + 4]]
-    return "".join(source[:3]) if source[1:2] == ["."] else source[0]
-
-
 def _likes_unplaced(query: str) -> bool:
     """Whether it is a CREATE TABLE db.t LIKE s: ``s`` is of the session's current database, which no binlog or job has.
 
     Where ``t`` has no database either, both are of the job's.
     """
-    solid = [t for t in tokenize(query) if not t.blank and t.kind is not TokenKind.COMMENT]
-    like = next((i for i, t in enumerate(solid) if t.word == "LIKE"), 0)
-    source = solid[like + 1 :]
-    return bool(_like_source(solid)) and any(t.text == "." for t in solid[:like]) and [t.text for t in source[1:2]] != ["."]
+    source, tokens = like_source(query), significant(query)
+    return source is not None and not source.schema and "." in (t.text for t in takewhile(lambda t: t.word != "LIKE", tokens))
 
 
 def with_plain_columns(subject: Subject) -> tuple[Subject, tuple[str, ...]]:
