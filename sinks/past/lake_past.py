@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType, VariantType
 from pyspark_tidb_binlog.conf.model import TargetConfig
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, image_schema, kind_of
 from pyspark_tidb_binlog.schemas.changes.change_rows import HANDLE, ROWID, columns_of
-from pyspark_tidb_binlog.schemas.changes.row_images import image_cells
+from pyspark_tidb_binlog.schemas.changes.row_images import image_cells, with_equal_documents
 from pyspark_tidb_binlog.schemas.changes.typed_cells import type_of
 from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, laid_out
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect
@@ -301,9 +301,9 @@ class Lake(LakeNow):
 
 
 def _images(rows: DataFrame, columns: Sequence[ColumnInfo]) -> pa.RecordBatch:
-    """Rows of a mirror as decoded images."""
-    found = zip(columns, (cells.combine_chunks() for cells in rows.toArrow().columns), strict=True)
-    cells = [image_cells(c, cells if kind_of(c) is CellKind.JSON else cells.cast(type_of(c))) for c, cells in found]
+    """Rows of a mirror as decoded images. Spark gives Arrow no VARIANT that is NULL."""
+    found = zip(columns, (cells.combine_chunks() for cells in _as_texts(rows).toArrow().columns), strict=True)
+    cells = [with_equal_documents(c, v) if kind_of(c) is CellKind.JSON else image_cells(c, v.cast(type_of(c))) for c, v in found]
     return pa.RecordBatch.from_arrays(cells, schema=image_schema(columns))
 
 

@@ -308,6 +308,23 @@ def test_rows_that_a_ddl_took_come_back_from_the_tables_before_it(taken: Path, s
     assert [undone_at(lake, made, name) for name in names] == [[], [], []]
 
 
+def test_documents_that_a_ddl_took_come_back(spark: SparkSession, tmp_path: Path) -> None:
+    """NULL, a text, and a document that the span has changed."""
+    scene, columns = LakeScene(), [ID, column(2, "doc", {**INT, "Tp": 245})]
+    docs: list[Any] = [{"b": [1, None], "a": 2}, None, "null"]
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(10, "docs", columns)))
+    for key, doc in enumerate(docs):
+        scene.row(30, 10, 2, None, {"id": key, "doc": doc})
+    scene.row(40, 10, 2, {"id": 0, "doc": docs[0]}, {"id": 0, "doc": {"b": 3}})
+    scene.ddl(50, job(3, 11, table(11, "docs", columns), table_id=10, query="truncate table docs"))
+    scene.run(tmp_path, 35, 60)
+    rows = Lake(spark, tmp_path).undo((35, 60), ["d.docs"], with_anchors=True).rows().collect()
+    assert sorted((row["op"], row["restored"].toPython()["id"], row["restored"].toPython().get("doc")) for row in rows) == [
+        ("insert", key, doc) for key, doc in enumerate(docs)
+    ]
+
+
 ORDERS = table(20, "orders", [ID, column(2, "customer", VARCHAR), column(3, "status", VARCHAR)])
 
 
