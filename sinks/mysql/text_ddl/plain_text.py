@@ -80,7 +80,7 @@ def execute_text(
 class _TextDdl:
     """One DDL over all its attempts."""
 
-    def _init__(self, retry_policy: RetryPolicy, database: str, query: str, flavour: Flavour, record: TextRecord) -> None:
+    def __init__(self, retry_policy: RetryPolicy, database: str, query: str, flavour: Flavour, record: TextRecord) -> None:
         self._retry_policy = retry_policy
         self._database = database
         self._query = query
