@@ -63,6 +63,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
     EarlierTry,
     ExecutionCheck,
     HandedOver,
+    computes,
     is_plain,
     lacks,
     shows,
@@ -466,7 +467,9 @@ class _Run:
         tables = (made,) if made is not None else self._subject.after if self._subject.job.kind.makes_tables else ()
         if self._handed_over is not None or len(tables) != len(texts):
             return _losses(texts)  # later DDLs may have changed the tables
-        return _losses([text.plain if text.plain and is_plain(self._session, t) else text for text, t in zip(texts, tables, strict=True)])
+        done = [text.plain if text.plain and is_plain(self._session, t) else text for text, t in zip(texts, tables, strict=True)]
+        _, losses = with_plain_columns(replace(self._subject, after=tuple(t for t in tables if not computes(self._session, t))))
+        return (*_losses(done), *losses)
 
     def _instead(self, sql: str, error: ApplyError, instead: Instead) -> DdlOutcome:
         """What the DDL does to the rows of a table that lacks its partitions."""
