@@ -176,9 +176,9 @@ class ExecutionCheck:
         raise self._undecided("the target changed, but not as this DDL changes it")
 
     def _shows(self, before: SchemaSnapshot) -> bool:
-        """Whether the structure says which of the tables is which."""
-        distinct = len({_shape(before, name) for name in before.objects}) == len(before.objects)
-        return distinct and self._subject.job.kind.effect is not JobEffect.EXCHANGES
+        """Whether the structure shows a RENAME: a name gets another structure by it, or its first one, or none."""
+        renames = self._subject.job.kind.effect is JobEffect.RENAMES
+        return renames and any(_shape(before, of) != _shape(before, to) for of, to in self._moves())
 
     def _moves(self) -> list[tuple[str, str]]:
         """(old name, new name) of each renamed table."""
