@@ -63,6 +63,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
     EarlierTry,
     ExecutionCheck,
     HandedOver,
+    computes,
     is_plain,
     lacks,
     shows,
@@ -133,6 +134,7 @@ def apply_ddl(
     frozen: FrozenTables = NONE_FROZEN,
     *,
     safe_from: int | None = None,
+    pause: Callable[[float], None] = lambda seconds: None,
 ) -> DdlOutcome:
     """Complete ``step`` on the target, however much of it a crashed predecessor has done.
 
@@ -146,6 +148,7 @@ def apply_ddl(
         frozen: the tables of which a DDL was not executed on the target.
         safe_from: where the span begins in which another Drainer may have executed this DDL, and later ones (``sinks.mysql.ddl.execution_check``);
             None: it cannot have.
+        pause: called every few seconds while a statement of a predecessor is still running; may raise to end the wait.
 
     Raises:
         DdlRefused: the target refused every form and the policy is ``stop``.
@@ -153,7 +156,7 @@ def apply_ddl(
         RetryableApplyError: the connection was lost; call again with a new session.
         ApplyError: after a crash it cannot be determined whether the statement ran.
     """
-    return _Run(session, step, history, config, lease, on_done, frozen, safe_from).run()
+    return _Run(session, step, history, config, lease, on_done, frozen, safe_from, pause).run()
 
 
 class _Run:
@@ -167,8 +170,10 @@ class _Run:
         on_done: Callable[[Target], None],
         frozen: FrozenTables,
         safe_from: int | None,
+        pause: Callable[[float], None],
     ) -> None:
         self._session = session
+        self._pause = pause
         self._step = step
         self._config = config
         self._lease = lease
@@ -226,7 +231,8 @@ class _Run:
         No other process can take the lease while the block runs. If this process is suspended in it, the server closes its connection, which releases
         the lock, before another process can continue. So the statement cannot be executed late.
         """
-        with alone(self._session, lock_name(DDL, self._lease.schema, self._lease.cluster_id)), with_autocommit(self._session):
+        name = lock_name(DDL, self._lease.schema, self._lease.cluster_id)
+        with alone(self._session, name, self._pause), with_autocommit(self._session):
             check(self._session, self._lease)
             yield
 
@@ -461,7 +467,9 @@ class _Run:
         tables = (made,) if made is not None else self._subject.after if self._subject.job.kind.makes_tables else ()
         if self._handed_over is not None or len(tables) != len(texts):
             return _losses(texts)  # later DDLs may have changed the tables
-        return _losses([text.plain if text.plain and is_plain(self._session, t) else text for text, t in zip(texts, tables, strict=True)])
+        done = [text.plain if text.plain and is_plain(self._session, t) else text for text, t in zip(texts, tables, strict=True)]
+        _, losses = with_plain_columns(replace(self._subject, after=tuple(t for t in tables if not computes(self._session, t))))
+        return (*_losses(done), *losses)
 
     def _instead(self, sql: str, error: ApplyError, instead: Instead) -> DdlOutcome:
         """What the DDL does to the rows of a table that lacks its partitions."""
