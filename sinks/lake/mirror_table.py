@@ -130,7 +130,9 @@ class MirrorTable:
     def at(cls, uri: str, version: int, stamp: Stamp, large: LargeMirrors | None = None) -> "MirrorTable":
         """The table as it was at ``version``; later versions are put aside."""
         found = cls(uri, DeltaTable(uri), large)
-        if (newest := found.version) != version:
+        if (newest := found.version) < version:
+            raise GONE(f"{uri} has versions up to {newest}, and {version} was published: an older one was put in its place")
+        if newest != version:
             later = found._table.history(newest - version)
             for commit in (c for c in later if APP not in c and APP not in (c.get("userMetadata") or "")):
                 _log.warning(

@@ -131,10 +131,7 @@ def old_changes(lake: str, days: int) -> OldChanges | None:
     Raises:
         ApplyError: ``snapshots`` cannot be read.
     """
-    try:
-        newest = Snapshots(lake).load() if days else None
-    except (DeltaError, OSError) as error:
-        raise ApplyError(f"the moments of {lake} cannot be read: {error}") from error
+    newest = Snapshots(lake).load() if days else None
     rows = scanned(f"{lake.rstrip('/')}/snapshots", OF_CHANGES, "true") if newest is not None else None
     return OldChanges.of(rows.read_all(), newest, days) if rows is not None and newest is not None else None
 

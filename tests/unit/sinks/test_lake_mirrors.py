@@ -176,7 +176,8 @@ def test_a_moment_that_was_put_off_comes_with_many_changes_and_at_the_end(tmp_pa
 
 
 def test_a_table_whose_beginning_the_ledger_lacks_is_stale(tmp_path: Path) -> None:
-    sink = LakeSink(LakeSettings(str(tmp_path), 1, sync_ddl=False, mirror_interval=0.0))
+    without_ddls = frozenset(ddl.commit_ts for ddl in load_case("bank").ddls)
+    sink = LakeSink(LakeSettings(str(tmp_path), 1, ignored_ts=without_ddls, mirror_interval=0.0))
     replicate(sink, case="bank")
     sink.close()
     found = published(tmp_path)
@@ -487,6 +488,21 @@ def test_a_table_that_filters_left_out_for_a_while_stays_aside(tmp_path: Path) -
     assert {n: (s.state, s.why) for n, s in published(tmp_path).items()} == {
         "d.t": ("stale", "filters leave out other.t, and its rows from here on")
     }
+
+
+def test_a_table_that_filters_of_another_start_leave_out_is_set_aside(tmp_path: Path) -> None:
+    """Its mirror would be taken for the newest rows, and later go on without what came meanwhile."""
+    for do_db, end in (("d", 35), ("other", 55), ("d", 80)):
+        scene = LakeScene(1, Selection.of(ApplyConfig(replicate_do_db=(do_db,))))
+        scene.ddl(10, database(1))
+        scene.ddl(20, job(2, 3, table(10, "t", [ID, A])))
+        scene.row(30, 10, 2, None, {"id": 1, "a": 1})
+        scene.row(50, 10, 2, {"id": 1, "a": 1}, {"id": 1, "a": 2})
+        scene.row(70, 10, 2, None, {"id": 3, "a": 3})
+        scene.run(tmp_path, end)
+    found = published(tmp_path)["d.t"]
+    assert (found.state, found.why) == ("stale", "filters leave out d.t, and its rows from here on")
+    assert published(tmp_path, 34)["d.t"].state == "mirrored"
 
 
 def test_nothing_is_left_of_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
