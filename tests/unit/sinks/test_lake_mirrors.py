@@ -1,6 +1,7 @@
 """The mirrors of a lake without Spark: kills at every step, two writers, a suspended one that wakes, other programs in a mirror, and kinds of DDLs."""
 
 import datetime
+import os
 import signal
 import time
 from contextlib import nullcontext
@@ -15,18 +16,21 @@ from deltalake import DeltaTable
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
+from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake import mirror_round, mirrors
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed, rows_of_partitions
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
+from pyspark_tidb_binlog.sinks.lake.moments import MirrorState, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges, mirror_schema, read_rows
+from pyspark_tidb_binlog.sinks.lake.old_versions import OldVersions
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.bank_states import TOTAL
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, index, job, table
 from tests.support.eventually import eventually
 from tests.support.golden_case import load_case
-from tests.support.lake_lives import LOST, PAUSE, life, replicate, sink_of
+from tests.support.lake_lives import LOST, PAUSE, SHORT_PAST, life, replicate, sink_of
 from tests.support.lake_rows import image
 from tests.support.lake_scene import KEY, LakeScene, cells_of
 from tests.support.mirror_rows import assert_mirrored, moments, published, totals
@@ -503,6 +507,28 @@ def test_a_table_that_filters_of_another_start_leave_out_is_set_aside(tmp_path: 
     found = published(tmp_path)["d.t"]
     assert (found.state, found.why) == ("stale", "filters leave out d.t, and its rows from here on")
     assert published(tmp_path, 34)["d.t"].state == "mirrored"
+
+
+def test_a_moment_from_before_the_clock_was_set_back_keeps_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its version seems to be younger than the removal of its files."""
+    for (module, name), value in SHORT_PAST.items():
+        monkeypatch.setattr(module, name, value)
+    schema, stamp, path = pa.schema([("id", pa.int64())]), Stamp(1, 1), "tables/7-m"
+    mirror, snapshots = MirrorTable.created(str(tmp_path / path), schema, stamp), Snapshots(str(tmp_path), 1000.0)
+    mirror.append(pa.table([[1, 2]], schema=schema), stamp)
+    snapshots.take(1)
+    first, past = mirror.version, OldVersions(str(tmp_path), snapshots)
+    for seconds in (10, 20):
+        state = MirrorState(7, "d", "t", path, mirror.version, 1)
+        snapshots.publish(tso(1000 * seconds), (), [(tso(1000 * seconds), state)])
+        if seconds == 10:
+            for commit in Path(mirror.uri, "_delta_log").glob("*.json"):
+                os.utime(commit, (time.time() + 3600,) * 2)
+            mirror.delete("id = 1", stamp)
+    for _ in range(3):
+        past.look()
+    then = MirrorTable(mirror.uri, DeltaTable(mirror.uri, version=first))
+    assert [row["id"] for batch in then.read() for row in batch.to_pylist()] == [1, 2]
 
 
 def test_nothing_is_left_of_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
