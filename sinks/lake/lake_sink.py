@@ -323,9 +323,13 @@ class LakeSink(Sink):
         if found != self._state:
             self._lost = LeaseLost(f"{uri} does not hold what this Drainer has committed last: it was restored or replaced")
             raise self._lost from error
-        if self._ledger.version == version:
-            raise ApplyError(f"cannot commit version {version + 1} of {uri}: {error}") from error
+        self._require_raced(version, error)
         _log.warning("another program has committed version %d of %s", self._ledger.version, uri)
+
+    def _require_raced(self, version: int, error: Exception) -> None:
+        """The ledger has gone on from ``version``, behind which a commit has failed."""
+        if self._ledger.version == version:
+            raise ApplyError(f"cannot commit version {version + 1} of {self._ledger.uri}: {error}") from error
 
     def _require_held(self) -> None:
         if self._lost is not None:
@@ -361,10 +365,12 @@ class LakeSink(Sink):
             if found.held and not found.holder.is_gone:
                 found = self._waited_for(found)
             fresh = replace(found, epoch=found.epoch + 1, number=0, holder=me, held=True)
+            version = self._ledger.version
             try:
                 self._ledger.commit(fresh)
-            except CommitUnclear:
+            except CommitUnclear as error:
                 if self._ledger.load() != fresh:
+                    self._require_raced(version, error)
                     continue
             self._state = fresh
             break

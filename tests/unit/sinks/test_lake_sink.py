@@ -409,6 +409,9 @@ def test_a_full_disk_is_named_and_the_next_start_goes_on(
         with pytest.raises(ApplyError, match=r"cannot commit version \d+ of .*changes: .*No space left"):
             replicate(sink)
         sink.close()
+        # So does a start that finds it full.
+        with pytest.raises(ApplyError, match=r"cannot commit version \d+ of .*changes: .*No space left"):
+            replicate(sink_of(tmp_path, 0.1))
     sink = sink_of(tmp_path, 0.1)
     replicate(sink)
     sink.close()
