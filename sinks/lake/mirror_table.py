@@ -11,7 +11,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -231,7 +231,11 @@ class MirrorTable:
         if self._has_vectors:
             return True
         size = sum(file.size for file in self._known)
-        return self._large is not None and size > self._large.above_bytes and not REFUSED_NAMES & {name.lower() for name in self.columns}
+        return self._large is not None and size > self._large.above_bytes and not _refused(self.columns)
+
+    def takes(self, names: Iterable[str]) -> bool:
+        """Whether its columns may have these names: where there are vectors, Spark has some of them itself."""
+        return not (self._has_vectors and _refused(names))
 
     def _by_spark(self, work: Callable[[LargeMirrors, str], None], stamp: Stamp) -> None:
         """A version that Spark makes, or none."""
@@ -354,6 +358,10 @@ class MirrorTable:
             self._swap(parts, small, stamp, data_change=False)
         before, self._known = self._known, set(self._files())
         return sum(file.size for file in before - self._known)
+
+
+def _refused(names: Iterable[str]) -> bool:
+    return not REFUSED_NAMES.isdisjoint(name.lower() for name in names)
 
 
 _FEATURES = (

@@ -509,6 +509,22 @@ def test_a_table_that_filters_of_another_start_leave_out_is_set_aside(tmp_path: 
     assert published(tmp_path, 34)["d.t"].state == "mirrored"
 
 
+def test_a_mirror_with_vectors_is_written_again_for_a_name_that_spark_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not be read any more."""
+    scene = LakeScene()
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(10, "t", [ID])))
+    scene.row(30, 10, 2, None, {"id": 1})
+    scene.ddl(40, job(3, 5, table(10, "t", [ID, column(2, "_Metadata")]), query="alter table t add column _Metadata int"))
+    scene.run(tmp_path, 35)
+    large = str(tmp_path / published(tmp_path)["d.t"].path)
+    monkeypatch.setattr(MirrorTable, "_has_vectors", property(lambda self: self.uri == large))
+    monkeypatch.setattr(mirror_round, "_LONG", 0.0)
+    scene.run(tmp_path, 45)
+    assert published(tmp_path)["d.t"].why is None
+    assert cells_of(tmp_path, "d.t", "id", "_Metadata") == [(1, None)]
+
+
 def test_a_moment_from_before_the_clock_was_set_back_keeps_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its version seems to be younger than the removal of its files."""
     for (module, name), value in SHORT_PAST.items():
