@@ -29,7 +29,7 @@ from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_tables
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, kinds_of, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, left_out
 from pyspark_tidb_binlog.sinks.mysql.transactions import with_autocommit, with_settings
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
@@ -70,7 +70,7 @@ class TargetTables:
 
     def is_listed(self, schema: str, name: str) -> bool:
         """The same, also for a view that cannot be used, which shows no column."""
-        return bool(self._kinds(schema, name))
+        return bool(kinds_of(self._session, schema, name))
 
     def make_ready(self, wanted: WantedTable, *, may_empty: bool) -> None:
         """Make the target have the table without a row, and with every column that is copied.
@@ -103,7 +103,7 @@ class TargetTables:
     def drop(self, schema: str, name: str) -> None:
         """Remove a table, view or sequence that a copy has made, if it is there."""
         with self._alone():
-            for kind in self._kinds(schema, name):
+            for kind in kinds_of(self._session, schema, name):
                 what = "VIEW" if "VIEW" in kind else "SEQUENCE" if kind == "SEQUENCE" else "TABLE"
                 self._session.execute(f"DROP {what} IF EXISTS {table_name(schema, name)}")
 
@@ -135,18 +135,10 @@ class TargetTables:
         found = (name for name in tables if self.is_there(*name) and not is_empty(self._session, *name))
         return [f"{schema}.{table}" for schema, table in found]
 
-    def has_database(self, schema: str) -> bool:
-        """Whether there is a database of this name."""
-        return bool(self._session.query("SELECT 1 FROM information_schema.schemata WHERE LOWER(schema_name) = LOWER(%s)", [schema]))
-
     def make_database(self, schema: str, info: DbInfo | None) -> None:
         """The database is there."""
         with self._alone():
             self._make_database(schema, info)
-
-    def _kinds(self, schema: str, name: str) -> list[str]:
-        sql = "SELECT table_type FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
-        return [str(kind).upper() for (kind,) in self._session.query(sql, [schema, name])]
 
     def _make_database(self, schema: str, info: DbInfo | None) -> None:
         found = self._dialect.charset(info.charset, info.collate) if info else self._dialect.charset("", "")

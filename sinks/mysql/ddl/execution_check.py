@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Alteration
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import gone_partitions, limit_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.present import UNSEEN, MissingChange, Presence, has_key
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, partition_bounds, take_names, take_snapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, take_names, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, same_name, sql_kind
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
@@ -243,8 +243,7 @@ def unlike(session: Target, subject: Subject, dialect: Dialect, table: TableAt) 
 def is_plain(session: Target, table: TableAt) -> bool:
     """Whether an existing table lacks all partitions, or a foreign key, of the upstream's: it was made without, because the server refuses them."""
     there, info = read_whole(session, table.schema, table.name), table.info
-    bare = bool(info.partitions) and not partition_bounds(session, table.schema, table.name)
-    return there is not None and (bare or len(there.foreign_keys) < len(info.foreign_keys))
+    return there is not None and (bool(info.partitions and not there.partitions) or len(there.foreign_keys) < len(info.foreign_keys))
 
 
 def _handle_key(info: TableInfo) -> tuple[IndexInfo, ...]:
@@ -271,9 +270,8 @@ def _table_lacks(
     yield from _definition_lacks(subject, dialect, label, old, new, after.info, there)
     was, now = [p.name for p in old.partitions], [p.name for p in after.info.partitions]
     if set(was) != set(now):
-        bounds = partition_bounds(session, after.schema, after.name)
-        yield from _name_lacks("partition", label, was, now, bounds)
-        yield from _bound_lacks(label, set(now) - set(was), after.info, bounds)
+        yield from _name_lacks("partition", label, was, now, there.partitions)
+        yield from _bound_lacks(label, set(now) - set(was), after.info, there.partitions)
 
 
 def _definition_lacks(
