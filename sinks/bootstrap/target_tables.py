@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, Ret
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, TableInfo
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import comparing_as_upstream
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import SentDdl, execute
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject, referring
@@ -31,7 +31,7 @@ from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, kinds_of, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, left_out
-from pyspark_tidb_binlog.sinks.mysql.transactions import with_autocommit, with_settings
+from pyspark_tidb_binlog.sinks.mysql.transactions import with_autocommit
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 _log = logging.getLogger(__name__)
@@ -165,8 +165,7 @@ class TargetTables:
             _log.warning("%s", loss)
         if statement.sql:
             self._session.use(wanted.target.schema)
-            with with_settings(self._session, comparing_as_upstream((), (wanted.source,), self._dialect)):
-                self._session.execute(statement.sql)
+            execute(SentDdl(self._session, making(wanted, Routes.of(self._apply)), self._dialect, statement.sql))
 
     def _require_columns(self, wanted: WantedTable, there: TargetTable | None) -> None:
         found = as_found(wanted.target, there, partial=True, keyed=False) if there is not None else wanted.target
@@ -220,9 +219,14 @@ def other_keys(info: TableInfo, there: TargetTable) -> str:
 
 def statement_of(wanted: WantedTable, dialect: Dialect, routes: Routes) -> Rewritten:
     """What creates the table at the target. Pure."""
+    if routes.columns_of(wanted.source):
+        return create_table(wanted.target.schema, named(wanted.target), dialect)
+    return rewrite(making(wanted, routes), dialect, restored=False)
+
+
+def making(wanted: WantedTable, routes: Routes) -> Subject:
+    """As if a job of the upstream made it. Pure."""
     source, target = wanted.source, wanted.target
-    if routes.columns_of(source):
-        return create_table(target.schema, named(target), dialect)
     job = Job(
         id=0,
         type=_kind(source.info),
@@ -241,8 +245,7 @@ def statement_of(wanted: WantedTable, dialect: Dialect, routes: Routes) -> Rewri
     )
     # What its foreign keys refer to has routes, too.
     after = replace(referring(source, routes.target), schema=target.schema, name=target.name)
-    subject = Subject(job, wanted.create_text, target.schema, target.name, (), (after,), routes=routes, home=source.schema)
-    return rewrite(subject, dialect, restored=False)
+    return Subject(job, wanted.create_text, target.schema, target.name, (), (after,), routes=routes, home=source.schema)
 
 
 def named(table: TableAt) -> TableInfo:

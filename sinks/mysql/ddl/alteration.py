@@ -77,7 +77,7 @@ def altered_by(subject: Subject, dialect: Dialect) -> "Alteration | None":
     """What the job changes in its table; None: ``UNCLEAR``."""
     if subject.old is None or subject.new is None:
         return None
-    return Alteration.of(subject.old.info, subject.new.info, subject.query, dialect, subject.lacking, subject.new.schema)
+    return Alteration.of(subject.old.info, subject.new.info, subject.query, dialect, subject.new.schema)
 
 
 def _adds_otherwise(subject: Subject, dialect: Dialect) -> bool:
@@ -122,24 +122,20 @@ class Alteration:
     new: TableInfo
     changes: tuple[TableChange, ...]
     dialect: Dialect
-    lacking: frozenset[str]
-    """Lower-case names of the expression indexes that the target's table is known to lack."""
     schema: str = ""
     """The table's database at the target."""
     expressions: bool = True
     """Whether the target can make the indexes over expressions; a MariaDB has none."""
 
     @classmethod
-    def of(
-        cls, old: TableInfo, new: TableInfo, query: str, dialect: Dialect, lacking: frozenset[str], schema: str = ""
-    ) -> "Alteration | None":
+    def of(cls, old: TableInfo, new: TableInfo, query: str, dialect: Dialect, schema: str = "") -> "Alteration | None":
         """From the definitions before and after; ``query``: the job's text. None if it is not certain which column became which.
 
         A column is modified if its definition at the target changes: by the job, or because a key over it needs another charset there.
         """
         old, new = _public(old), _public(new)
         try:
-            whole = cls(old, new, tuple(diff(old, new, query)), dialect, lacking, schema, dialect.flavour is not Flavour.MARIADB)
+            whole = cls(old, new, tuple(diff(old, new, query)), dialect, schema, dialect.flavour is not Flavour.MARIADB)
         except SchemaMismatch:
             return None
         names = {c.name.lower() for c in visible(old)}
@@ -219,10 +215,9 @@ class Alteration:
         return self.expressions or not self.new.over_expression(key)
 
     def _made(self, name: str) -> bool:
-        """Whether the target has the old table's index of this name: one over an expression may have been left out."""
+        """Whether the target can have the old table's index of this name."""
         key = next((i for i in self.old.indexes if i.name.lower() == name.lower()), None)
-        left_out = not self.expressions or name.lower() in self.lacking
-        return key is None or not (self.old.over_expression(key) and left_out)
+        return self.expressions or key is None or not self.old.over_expression(key)
 
     def _column_clauses(self, left: Collection[TableChange], there: Mapping[str, OwnColumn] | None) -> Iterator[str]:
         added = {c.column.name for c in left if isinstance(c, AddColumn)}

@@ -278,7 +278,7 @@ def _definition_lacks(
     subject: Subject, dialect: Dialect, label: str, old: TableInfo, new: TableInfo, whole: TableInfo, there: TargetTable
 ) -> Iterator[MissingChange | None]:
     """Columns, keys and options. A target may lack indexes over expressions, and those that a foreign key has brought."""
-    altered = Alteration.of(old, new, subject.query or ";", dialect, subject.lacking)
+    altered = Alteration.of(old, new, subject.query or ";", dialect)
     if altered is None:
         yield MissingChange(f"{label}: {UNCLEAR}", "column")
         return

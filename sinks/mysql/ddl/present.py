@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.schemas.table_changes import (
     DropForeignKey,
     DropKey,
     ModifyColumn,
+    ModifyKey,
     MoveColumn,
     RenameColumn,
     RenameKey,
@@ -31,6 +32,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN, ColumnFlag, Colu
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import AS_UPSTREAM, Alteration, OwnColumn, column_of, keys_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type, is_now
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect, is_text_or_words, spelled
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.exactness import misfit, same_type
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
 
@@ -63,6 +65,10 @@ class Presence:
         self._places = _before(wanted), _before([name for name in named if name in set(wanted)])
         self._foreign = ForeignKeys(there.foreign_keys)
         self._had = {c.name.lower() for c in visible(altered.old)}
+        # The target cannot make an index over an expression, or somebody has dropped it. A plain one of that name is somebody's own.
+        computed = {i.name.lower() for i in altered.old.indexes if altered.old.over_expression(i)}
+        has = {key.name.lower() for key in (*there.unique_keys, *there.other_keys) if any(not column for column, _ in key.columns)}
+        self._never_made = computed - has if altered.dialect.flavour is not Flavour.TIDB else set()
 
     def missing(self) -> tuple[TableChange, ...]:
         """The changes that the target does not have, or that cannot be seen; a foreign key that goes has its name there."""
@@ -119,6 +125,8 @@ class Presence:
                 )
             case ModifyColumn(name):
                 return self._modified(change, column_of(altered.new, name))
+            case DropKey(name) | ModifyKey(name) | RenameKey(name) if name.lower() in self._never_made:
+                return None
             case AddKey(key):
                 exactly = any(isinstance(c, DropKey) and c.name.lower() == key.name.lower() for c in altered.changes)
                 has = has_key(key, there, altered.new, exactly=exactly)
