@@ -34,6 +34,7 @@ def with_autocommit(session: Target) -> Iterator[None]:
 def with_settings(session: Target, settings: Mapping[str, str]) -> Iterator[None]:
     """Run the block with these session variables, whose values are SQL; afterwards they are as they were, and the time goes on."""
     own = {name: value for name in settings if name != "timestamp" for ((value,),) in [session.query(f"SELECT @@SESSION.{name}")]}
+    # A server takes no number in quotes.
     was = {name: str(value) if isinstance(value, int) else quote_string(as_text(value)) for name, value in own.items()}
     try:
         for name, value in settings.items():

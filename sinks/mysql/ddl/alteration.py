@@ -200,11 +200,11 @@ class Alteration:
 
     def _key_clause(self, change: DropKey | RenameKey | ModifyKey | AddKey) -> str:
         match change:
-            case DropKey(name) if self._made(name):
+            case DropKey(name):
                 return f"DROP INDEX {quote_name(name)}"
-            case RenameKey(before, after) if self._made(before):
+            case RenameKey(before, after):
                 return f"RENAME INDEX {quote_name(before)} TO {quote_name(after)}"
-            case ModifyKey(name, changed) if self._made(name):
+            case ModifyKey(name, changed):
                 seen, unseen = ("NOT IGNORED", "IGNORED") if self.dialect.flavour is Flavour.MARIADB else ("VISIBLE", "INVISIBLE")
                 return f"ALTER INDEX {quote_name(name)} {unseen if dict(changed)['invisible'] else seen}"
             case AddKey(key) if self._can_make(key):
@@ -213,11 +213,6 @@ class Alteration:
 
     def _can_make(self, key: IndexInfo) -> bool:
         return self.expressions or not self.new.over_expression(key)
-
-    def _made(self, name: str) -> bool:
-        """Whether the target can have the old table's index of this name."""
-        key = next((i for i in self.old.indexes if i.name.lower() == name.lower()), None)
-        return self.expressions or key is None or not self.old.over_expression(key)
 
     def _column_clauses(self, left: Collection[TableChange], there: Mapping[str, OwnColumn] | None) -> Iterator[str]:
         added = {c.column.name for c in left if isinstance(c, AddColumn)}

@@ -66,9 +66,10 @@ class Presence:
         self._foreign = ForeignKeys(there.foreign_keys)
         self._had = {c.name.lower() for c in visible(altered.old)}
         # The target cannot make an index over an expression, or somebody has dropped it. A plain one of that name is somebody's own.
-        computed = {i.name.lower() for i in altered.old.indexes if altered.old.over_expression(i)}
-        has = {key.name.lower() for key in (*there.unique_keys, *there.other_keys) if any(not column for column, _ in key.columns)}
-        self._never_made = computed - has if altered.dialect.flavour is not Flavour.TIDB else set()
+        computed = {
+            i.name.lower() for i in altered.old.indexes if altered.old.over_expression(i) and altered.dialect.flavour is not Flavour.TIDB
+        }
+        self._never_made = {name for name in computed if (key := there.key(name)) is None or all(column for column, _ in key.columns)}
 
     def missing(self) -> tuple[TableChange, ...]:
         """The changes that the target does not have, or that cannot be seen; a foreign key that goes has its name there."""

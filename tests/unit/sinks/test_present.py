@@ -77,10 +77,11 @@ def test_a_column_that_gets_the_name_of_another_one_is_not_told_apart() -> None:
 def test_an_index_over_an_expression_that_the_target_lacks_does_not_change(
     flavour: Flavour, keys: tuple[TargetKey, ...], wanted: list[list[str]]
 ) -> None:
-    """A plain one of its name is somebody's own."""
+    """A plain one of its name is somebody's own. One that it has goes, also where the target cannot make another one."""
     hidden = {**column(3, "_V$_uk_0", INT), "hidden": True, "generated_expr_string": "`a` + 1"}
     indexes = ([index(1, "uk", ("_V$_uk_0", 2))], [index(1, "ul", ("_V$_uk_0", 2))], [])
     old, *new = (TableInfo.from_json(table(10, "t", [A, B, hidden], pk_is_handle=False, index_info=found)) for found in indexes)
-    alterations = [Alteration.of(old, info, "x", Dialect(flavour)) for info in new]
     there = replace(at_target("a", "b"), other_keys=keys)
-    assert [a and a.clauses(Presence(a, there).missing()) for a in alterations] == wanted
+    for expressions in (True, False):
+        found = [replace(a, expressions=expressions) for info in new if (a := Alteration.of(old, info, "x", Dialect(flavour))) is not None]
+        assert [a.clauses(Presence(a, there).missing()) for a in found] == wanted
