@@ -7,7 +7,7 @@ An unterminated quote or comment extends to the end of the text. TiDB never writ
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -78,6 +78,9 @@ _PATTERNS = {
 _KINDS = {k.name.lower(): k for k in TokenKind}
 
 
+Tokens = list[Token]
+
+
 def tokenize(sql: str, *, backslash_escapes: bool = True) -> tuple[Token, ...]:
     """The tokens of ``sql``, blanks included.
 
@@ -92,6 +95,58 @@ def significant(sql: str) -> tuple[Token, ...]:
     while tokens and tokens[-1].text == ";":
         tokens.pop()
     return tuple(tokens)
+
+
+def words(tokens: Iterable[Token]) -> list[str]:
+    """The keywords and signs of the non-blank tokens; an empty word for each name and string."""
+    return [t.word for t in tokens if not t.blank]
+
+
+def split_commas(tokens: Sequence[Token]) -> list[Tokens]:
+    """The pieces between top-level commas."""
+    pieces: list[Tokens] = [[]]
+    for depth, token in with_depth(tokens):
+        if depth == 0 and token.text == ",":
+            pieces.append([])
+        else:
+            pieces[-1].append(token)
+    return pieces
+
+
+def with_depth(tokens: Iterable[Token]) -> Iterator[tuple[int, Token]]:
+    """Each token with its parenthesis depth; a parenthesis itself has the depth of its content."""
+    depth = 0
+    for token in tokens:
+        if token.kind is TokenKind.SIGN and token.text == "(":
+            depth += 1
+        yield depth, token
+        if token.kind is TokenKind.SIGN and token.text == ")":
+            depth -= 1
+
+
+def closing(tokens: Sequence[Token], opening: int) -> int:
+    """Index of the parenthesis that closes the one at ``opening``; the length if there is none."""
+    for i, (depth, token) in enumerate(with_depth(tokens[opening:])):
+        if depth == 1 and token.text == ")" and token.kind is TokenKind.SIGN:
+            return opening + i
+    return len(tokens)
+
+
+def strip(tokens: Sequence[Token]) -> Tokens:
+    """The tokens without blanks at both ends."""
+    left, right = 0, len(tokens)
+    while left < right and tokens[left].blank:
+        left += 1
+    while right > left and tokens[right - 1].blank:
+        right -= 1
+    return list(tokens[left:right])
+
+
+def next_solid(tokens: Sequence[Token], at: int) -> int:
+    """Index of the first non-blank token from ``at`` on; the length if there is none."""
+    while at < len(tokens) and tokens[at].blank:
+        at += 1
+    return at
 
 
 def is_setval(query: str) -> bool:

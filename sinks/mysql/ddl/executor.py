@@ -5,7 +5,7 @@ done state is committed together with what ``on_done`` writes, the checkpoint. A
 the target whether its effect is there and never applies it a second time. Nothing is dropped silently: what the target cannot hold is in
 ``DdlOutcome.losses`` and in the row, and ``tries`` keeps every refusal: time, statement, and the server's message.
 
-* A job that alters columns, keys or options (``by_changes``): the changes that the target lacks, in one statement (``alteration``, ``present``); at a TiDB that lacks
+* A job that alters columns, keys or options (``by_changes``): the changes that the target lacks, in one statement (``alteration``); at a TiDB that lacks
   all of them, TiDB's text. After a crash the same call makes what is left.
 * Any other: TiDB's text adapted to the target, a statement derived from the table infos, the policy (``ddl-policy``). After a crash ``execution_check`` judges from
   the target.
@@ -37,6 +37,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import (
     UNCLEAR,
     Alteration,
+    Presence,
     alter_table,
     altered_by,
     by_changes,
@@ -44,8 +45,6 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import (
     keys_of,
     null_fills,
 )
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, zone_setting
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_form import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
     DONE,
     NOT_SYNCED,
@@ -63,24 +62,23 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
     NOTHING_KEPT,
     EarlierTry,
     ExecutionCheck,
+    HandedOver,
     is_plain,
     lacks,
     shows,
     snapshot_of,
     unlike,
 )
-from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, instead_of, scattered
-from pyspark_tidb_binlog.sinks.mysql.ddl.present import Presence
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import Around, SentDdl, around, execute
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, joined, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, of_another_kind, other_values, way_out
-from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import declare
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names, keeping_padding
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
-from pyspark_tidb_binlog.sinks.mysql.ddl.zone import converted_otherwise
+from pyspark_tidb_binlog.sinks.mysql.ddl.zone import DdlClock, clock_of, converted_otherwise, zone_setting
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
@@ -134,7 +132,7 @@ def apply_ddl(
         lease: checked before everything that is written or executed; its cluster is the one of the DDL.
         on_done: writes the checkpoint; runs in the transaction that records the DDL as done, before its commit.
         frozen: the tables of which a DDL was not executed on the target.
-        safe_from: where the span begins in which another Drainer may have executed this DDL, and later ones (``sinks.mysql.ddl.handed_over``);
+        safe_from: where the span begins in which another Drainer may have executed this DDL, and later ones (``sinks.mysql.ddl.execution_check``);
             None: it cannot have.
 
     Raises:

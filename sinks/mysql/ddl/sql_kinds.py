@@ -15,8 +15,7 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import On
 from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, quote_name, rename_pairs, text_of, tokenize
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_form import DdlForm
-from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, partition_change, timestamps_in_utc
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import (
@@ -189,12 +188,11 @@ SQL_KINDS: Mapping[int, SqlKind] = {
     JobType.RECOVER_SCHEMA: SqlKind(Judged.RESTORED),
     JobType.FLASHBACK_CLUSTER: SqlKind(Judged.RESTORED),
     JobType.CACHE_TABLE: SqlKind(Judged.AGAIN, left_out="CACHE left out"),
-    JobType.TABLE_ATTRIBUTES: SqlKind(Judged.AGAIN, left_out="attributes left out"),
-    JobType.PARTITION_ATTRIBUTES: SqlKind(Judged.AGAIN, left_out="attributes left out"),
-    JobType.CREATE_PLACEMENT: SqlKind(Judged.AGAIN, left_out="placement policy left out"),
-    JobType.PARTITION_PLACEMENT: SqlKind(Judged.AGAIN, left_out="placement policy left out"),
-    JobType.SCHEMA_PLACEMENT: SqlKind(Judged.AGAIN, left_out="placement policy left out"),
-    JobType.TABLE_PLACEMENT: SqlKind(Judged.AGAIN, left_out="placement policy left out"),
+    **dict.fromkeys((JobType.TABLE_ATTRIBUTES, JobType.PARTITION_ATTRIBUTES), SqlKind(Judged.AGAIN, left_out="attributes left out")),
+    **dict.fromkeys(
+        (JobType.CREATE_PLACEMENT, JobType.PARTITION_PLACEMENT, JobType.SCHEMA_PLACEMENT, JobType.TABLE_PLACEMENT),
+        SqlKind(Judged.AGAIN, left_out="placement policy left out"),
+    ),
     JobType.CREATE_RESOURCE_GROUP: SqlKind(Judged.AGAIN, left_out="resource group left out"),
 }
 """By ``JobType``; others are changes that the definition shows (``alteration``), or texts that are not known."""

@@ -13,16 +13,27 @@ CREATE TABLE, LIKE, REFERENCES, and ON of an index. Everything else stays as it 
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, TokenKind, quote_name, read_name, text_of, tokenize
+from pyspark_tidb_binlog.schemas.ddl_tokens import (
+    QualifiedName,
+    Token,
+    TokenKind,
+    Tokens,
+    closing,
+    next_solid,
+    quote_name,
+    read_name,
+    split_commas,
+    strip,
+    text_of,
+    tokenize,
+    with_depth,
+    words,
+)
 from pyspark_tidb_binlog.schemas.tableinfo import PartitionDef, TableInfo
 from pyspark_tidb_binlog.sinks.routing.routes import Routes, TargetName
-
-Tokens = list[Token]
-
-_CONDITIONS = (["IF", "NOT", "EXISTS"], ["IF", "EXISTS"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,58 +67,6 @@ class Losses:
             self.texts.append(text)
 
 
-def words(tokens: Iterable[Token]) -> list[str]:
-    """The keywords and signs of the non-blank tokens; an empty word for each name and string."""
-    return [t.word for t in tokens if not t.blank]
-
-
-def split_commas(tokens: Sequence[Token]) -> list[Tokens]:
-    """The pieces between top-level commas."""
-    pieces: list[Tokens] = [[]]
-    for depth, token in with_depth(tokens):
-        if depth == 0 and token.text == ",":
-            pieces.append([])
-        else:
-            pieces[-1].append(token)
-    return pieces
-
-
-def with_depth(tokens: Iterable[Token]) -> Iterator[tuple[int, Token]]:
-    """Each token with its parenthesis depth; a parenthesis itself has the depth of its content."""
-    depth = 0
-    for token in tokens:
-        if token.kind is TokenKind.SIGN and token.text == "(":
-            depth += 1
-        yield depth, token
-        if token.kind is TokenKind.SIGN and token.text == ")":
-            depth -= 1
-
-
-def closing(tokens: Sequence[Token], opening: int) -> int:
-    """Index of the parenthesis that closes the one at ``opening``; the length if there is none."""
-    for i, (depth, token) in enumerate(with_depth(tokens[opening:])):
-        if depth == 1 and token.text == ")" and token.kind is TokenKind.SIGN:
-            return opening + i
-    return len(tokens)
-
-
-def strip(tokens: Sequence[Token]) -> Tokens:
-    """The tokens without blanks at both ends."""
-    left, right = 0, len(tokens)
-    while left < right and tokens[left].blank:
-        left += 1
-    while right > left and tokens[right - 1].blank:
-        right -= 1
-    return list(tokens[left:right])
-
-
-def next_solid(tokens: Sequence[Token], at: int) -> int:
-    """Index of the first non-blank token from ``at`` on; the length if there is none."""
-    while at < len(tokens) and tokens[at].blank:
-        at += 1
-    return at
-
-
 def without_if_not_exists(tokens: Sequence[Token]) -> Tokens:
     """CREATE TABLE, CREATE INDEX and ALTER TABLE without IF NOT EXISTS: the object did not exist upstream, or there would be no job.
 
@@ -121,19 +80,6 @@ def without_if_not_exists(tokens: Sequence[Token]) -> Tokens:
     for n in range(len(solid) - 3):
         if spoken[n : n + 3] == ["IF", "NOT", "EXISTS"]:
             dropped.update(range(solid[n], solid[n + 3]))
-    return [t for i, t in enumerate(tokens) if i not in dropped]
-
-
-def without_conditions(tokens: Sequence[Token]) -> Tokens:
-    """What is altered, without IF EXISTS and IF NOT EXISTS, for which MySQL has no syntax there. What the upstream has executed was so."""
-    inside = {i for i, (depth, _) in enumerate(with_depth(tokens)) if depth}
-    solid = [i for i, t in enumerate(tokens) if not t.blank]
-    spoken = ["" if i in inside else tokens[i].word for i in solid]
-    dropped: set[int] = set()
-    for n in range(len(solid)):
-        many = next((len(run) for run in _CONDITIONS if spoken[n : n + len(run)] == run), 0)
-        if many and n + many < len(solid):
-            dropped.update(range(solid[n], solid[n + many]))
     return [t for i, t in enumerate(tokens) if i not in dropped]
 
 

@@ -5,12 +5,12 @@ not know. An error that says the target is already so counts as success (drainer
 clause that is already there executes none of them. RECOVER TABLE BY JOB is refused: its number is the upstream's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, significant, text_of, tokenize
+from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, Tokens, significant, text_of, tokenize, with_depth, words
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost, RetryableApplyError
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Losses, quote_reserved, without_conditions, without_features, words
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Losses, quote_reserved, without_features
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, connection_lost, read_only
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, retried, run_retried
@@ -167,7 +167,23 @@ def _text_for(flavour: Flavour, query: str) -> str:
         return query
     tokens = without_features(tokenize(query, backslash_escapes=False), Losses("plain text"))
     if flavour is Flavour.MYSQL and _alters(words(tokens)):
-        tokens = without_conditions(tokens)
+        tokens = _without_conditions(tokens)
     tokens = quote_reserved(tokens)
     escaped = [replace(t, text=t.text.replace("\\", "\\\\")) if t.kind is TokenKind.STRING else t for t in tokens]
     return text_of(escaped).strip().rstrip("; ")
+
+
+_CONDITIONS = (["IF", "NOT", "EXISTS"], ["IF", "EXISTS"])
+
+
+def _without_conditions(tokens: Sequence[Token]) -> Tokens:
+    """What is altered, without IF EXISTS and IF NOT EXISTS, for which MySQL has no syntax there. What the upstream has executed was so."""
+    inside = {i for i, (depth, _) in enumerate(with_depth(tokens)) if depth}
+    solid = [i for i, t in enumerate(tokens) if not t.blank]
+    spoken = ["" if i in inside else tokens[i].word for i in solid]
+    dropped: set[int] = set()
+    for n in range(len(solid)):
+        many = next((len(run) for run in _CONDITIONS if spoken[n : n + len(run)] == run), 0)
+        if many and n + many < len(solid):
+            dropped.update(range(solid[n], solid[n + many]))
+    return [t for i, t in enumerate(tokens) if i not in dropped]

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, TokenKind, read_name, rename_pairs, tokenize
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import split_commas
+from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, TokenKind, read_name, rename_pairs, split_commas, tokenize
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables, read_whole
 

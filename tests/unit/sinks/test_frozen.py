@@ -22,7 +22,7 @@ from pyspark_tidb_binlog.sinks.engine.frozen import (
     writable,
 )
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_form import DdlForm, given
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, given
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 from tests.support.ddl_jobs import INT, column, database, foreign_key, history, index, job, partitions, table
 

@@ -10,9 +10,8 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import altered_by
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_form import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite, statements_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import routed_text
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
