@@ -35,15 +35,16 @@ def with_autocommit(session: Target) -> Iterator[None]:
 @contextmanager
 def with_settings(session: Target, settings: Mapping[str, str]) -> Iterator[None]:
     """Run the block with these session variables, whose values are SQL; afterwards they are as they were, and the time goes on."""
-    own = {name: as_text(value) for name in settings if name != "timestamp" for ((value,),) in [session.query(f"SELECT @@SESSION.{name}")]}
+    own = {name: value for name in settings if name != "timestamp" for ((value,),) in [session.query(f"SELECT @@SESSION.{name}")]}
+    # A server takes no number in quotes.
+    was = {name: str(value) if isinstance(value, int) else quote_string(as_text(value)) for name, value in own.items()}
     try:
         for name, value in settings.items():
             session.execute(f"SET SESSION {name} = {value}")
         yield
     finally:
         for name in settings:
-            value = quote_string(own[name]) if name in own else "DEFAULT"
-            _unless_lost(partial(session.execute, f"SET SESSION {name} = {value}"))
+            _unless_lost(partial(session.execute, f"SET SESSION {name} = {was.get(name, 'DEFAULT')}"))
 
 
 @contextmanager

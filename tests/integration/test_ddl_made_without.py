@@ -8,9 +8,10 @@ import pytest
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, partitioned, steps_of, table
 from tests.support.ddl_target import apply, ddl_session, dying
 from tests.support.private_mysql import MYSQLD
@@ -255,7 +256,8 @@ def test_names_that_only_the_target_reserves(session: Session) -> None:
         ),
     )
     assert [one.how for one in (made, added, viewed)] == ["text", "changes", "text"] and not made.losses
-    assert partition_names(session, "d", "t") == ("p0", "library") and indexes(session) == {"external"}
+    there = read_whole(session, "d", "t")
+    assert there and list(there.partitions) == ["p0", "library"] and indexes(session) == {"external"}
     assert column_names(session, "d", "v") == ("qualify", "empty", "g", "system", "portion")
     shown = session.query("SHOW CREATE TABLE d.t")[0][1]
     assert "'system it''s'" in shown

@@ -31,14 +31,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, IndexCol
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, UNSEEN, Alteration, MissingChange, Presence, has_key
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import gone_partitions, limit_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import (
-    SchemaSnapshot,
-    column_names,
-    is_empty,
-    partition_bounds,
-    take_names,
-    take_snapshot,
-)
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, take_names, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, same_name, sql_kind
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
@@ -273,8 +266,7 @@ def unlike(session: Target, subject: Subject, dialect: Dialect, table: TableAt) 
 def is_plain(session: Target, table: TableAt) -> bool:
     """Whether an existing table lacks all partitions, or a foreign key, of the upstream's: it was made without, because the server refuses them."""
     there, info = read_whole(session, table.schema, table.name), table.info
-    bare = bool(info.partitions) and not partition_bounds(session, table.schema, table.name)
-    return there is not None and (bare or len(there.foreign_keys) < len(info.foreign_keys))
+    return there is not None and (bool(info.partitions and not there.partitions) or len(there.foreign_keys) < len(info.foreign_keys))
 
 
 def computes(session: Target, table: TableAt) -> bool:
@@ -308,16 +300,15 @@ def _table_lacks(
     yield from _definition_lacks(subject, dialect, label, old, new, after.info, there)
     was, now = [p.name for p in old.partitions], [p.name for p in after.info.partitions]
     if set(was) != set(now):
-        bounds = partition_bounds(session, after.schema, after.name)
-        yield from _name_lacks("partition", label, was, now, bounds)
-        yield from _bound_lacks(label, set(now) - set(was), after.info, bounds)
+        yield from _name_lacks("partition", label, was, now, there.partitions)
+        yield from _bound_lacks(label, set(now) - set(was), after.info, there.partitions)
 
 
 def _definition_lacks(
     subject: Subject, dialect: Dialect, label: str, old: TableInfo, new: TableInfo, whole: TableInfo, there: TargetTable
 ) -> Iterator[MissingChange | None]:
     """Columns, keys and options. A target may lack indexes over expressions, and those that a foreign key has brought."""
-    altered = Alteration.of(old, new, subject.query or ";", dialect, subject.lacking)
+    altered = Alteration.of(old, new, subject.query or ";", dialect)
     if altered is None:
         yield MissingChange(f"{label}: {UNCLEAR}", "column")
         return

@@ -71,20 +71,11 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
     unlike,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, instead_of, scattered
-from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import (
-    cannot_index,
-    comparing_as_upstream,
-    execute_ddl,
-    in_place_of_its_key,
-    keeping_characters,
-    knowing_indexes,
-    rebuild_by_hand,
-    rebuilds,
-)
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import Around, SentDdl, around, execute
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, joined, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, of_another_kind, other_values, way_out
-from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, subject_of, with_plain_columns
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import declare
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names, keeping_padding
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
@@ -100,9 +91,6 @@ from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 _log = logging.getLogger(__name__)
-
-_CANNOT_COMPUTE = frozenset({1901, 1903, 3102, 3763})
-"""The server does not let a generated column depend on this: MariaDB 10.11 a STORED one on a CHAR, whose blanks depend on the session. Or it may be in no primary key."""
 
 
 def why_not_restored(job: Job, flavour: Flavour) -> str:
@@ -181,7 +169,7 @@ class _Run:
         self._history = history
         self._frozen = frozen
         outcomes = load_outcomes(session, config.checkpoint_schema, lease.cluster_id) if step.job.type == JobType.RECOVER_TABLE else {}
-        self._subject = knowing_indexes(session, subject_of(step, history, frozen, Routes.of(config), outcomes))
+        self._subject = subject_of(step, history, frozen, Routes.of(config), outcomes)
         self._dialect = keeping_padding(session, dialect_of(session, config), self._subject.before)
         if self._subject.job.kind.effect is JobEffect.RENAMES:
             self._dialect = replace(self._dialect, folds_names=folds_names(session))
@@ -350,21 +338,22 @@ class _Run:
             if not statement:
                 _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
                 return DdlOutcome(DONE, "nothing", sql, (*filled, *self._other_values()))
-            other = self._another_way(altered, left, sql, error)
+            quirk = around(self._sent(sql, error))
+            other = self._another_way(altered, left, sql, quirk)
             if other is None:
-                return self._by_policy(self._step.query.rstrip("; "), str(error), way_out(self._subject.job, error))
+                return self._by_policy(self._step.query.rstrip("; "), str(error), way_out(self._subject.job, error) or quirk.todo)
             return replace(other, losses=(*filled, *other.losses))
         how = "text" if by_text(altered, self._subject) and sql == joined(self._statements()) else "changes"
         return DdlOutcome(DONE, how, sql, (*filled, *self._declared(altered)))
 
-    def _another_way(self, altered: Alteration, left: tuple[TableChange, ...], sql: str, error: ApplyError) -> DdlOutcome | None:
+    def _another_way(self, altered: Alteration, left: tuple[TableChange, ...], sql: str, quirk: Around) -> DdlOutcome | None:
         """What is done where the server refuses the statement as it is; None: nothing can be done."""
         derived = alter_table(self._table, altered.clauses(left))
         if by_text(altered, self._subject) and derived not in ("", sql):
             return self._make(replace(altered, dialect=self._dialect), derived)
-        if dropping := in_place_of_its_key(self._session, self._table, sql, error):
-            return self._make(altered, dropping)
-        if altered.expressions and cannot_index(error) and any(map(altered.new.over_expression, keys_of(left))):
+        if quirk.sql:
+            return self._make(altered, quirk.sql)
+        if altered.expressions and not quirk.expressions and any(map(altered.new.over_expression, keys_of(left))):
             without = replace(altered, expressions=False)
             losses = tuple(f"{self._subject.label}: {loss}" for loss in without.losses())
             _, statement = self._lacking(without)
@@ -411,7 +400,7 @@ class _Run:
 
     def _rebuilt(self, now: SchemaSnapshot) -> SchemaSnapshot:
         """The target after what must be rebuilt for the job's statement, which changes no row and no definition."""
-        found = rebuilds(self._session, self._subject, now)
+        found = around(self._sent(now=now)).first
         for sql in found:
             _log.info("DDL at commit_ts %d: rebuilt first, because it has instant columns: %s", self._step.commit_ts, sql)
             self._tried("rebuild", sql)
@@ -452,14 +441,15 @@ class _Run:
                 return self._by_policy(text.sql, f"{error}; {self._in_the_way(made)}", way_out(job, error))
             if not self._snapshot(made).same_as(now if made is None else now.only(made.schema, made.name)):
                 raise
-            if (without := self._computing_nothing(number, error)) is not None:
+            quirk = around(self._sent(text.sql, error))
+            if (without := self._computing_nothing(number, quirk)) is not None:
                 return self._one(number, without, now)
             if instead is not None:
                 return self._instead(text.sql, error, instead)
             if text.plain is not None:
                 found = self._one(number, text.plain, now)
                 return found if found.freezes else replace(found, how="derived")
-            return self._by_policy(text.sql, str(error), way_out(job, error) or rebuild_by_hand(job, error))
+            return self._by_policy(text.sql, str(error), way_out(job, error) or quirk.todo)
         return DdlOutcome(DONE, "text", text.sql, (*text.losses, *self._declare(text.then)))
 
     def _losses_of(self, texts: Sequence[Rewritten], made: TableAt | None = None) -> tuple[str, ...]:
@@ -527,14 +517,11 @@ class _Run:
     def _send(self, sql: str) -> None:
         if self._subject.schema and self._subject.job.type not in (JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA):
             self._use()
-        subject, dialect = self._subject, self._dialect
-        settings = {
-            **self._clock.settings,
-            **comparing_as_upstream(subject.before, subject.after, dialect),
-            **keeping_characters(subject, dialect),
-        }
-        with with_settings(self._session, settings):
-            execute_ddl(self._session, sql)
+        with with_settings(self._session, self._clock.settings):
+            execute(self._sent(sql))
+
+    def _sent(self, sql: str = "", error: ApplyError | None = None, now: SchemaSnapshot | None = None) -> SentDdl:
+        return SentDdl(self._session, self._clock.subject, self._dialect, sql, error, now)
 
     def _use(self) -> None:
         try:
@@ -581,13 +568,12 @@ class _Run:
             return "the existing table has other columns"
         return "" if is_empty(self._session, table.schema, table.name) else "the existing table is not empty"
 
-    def _computing_nothing(self, number: int, error: ApplyError) -> Rewritten | None:
+    def _computing_nothing(self, number: int, quirk: Around) -> Rewritten | None:
         """The statement from now on, where the server refuses to compute a STORED column: the column is plain. None: it has refused something else."""
-        plain, losses = with_plain_columns(self._clock.subject)
-        if not self._subject.job.kind.makes_tables or error.errno not in _CANNOT_COMPUTE or not losses:
+        if quirk.subject is None:
             return None
-        self._clock = replace(self._clock, subject=plain)
-        text = self._statements()[number]
+        self._clock = replace(self._clock, subject=quirk.subject)
+        text, losses = self._statements()[number], quirk.losses
         whole = replace(text, losses=(*text.losses, *losses))
         return whole if text.plain is None else replace(whole, plain=replace(text.plain, losses=(*text.plain.losses, *losses)))
 
