@@ -71,7 +71,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
     unlike,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, instead_of, scattered
-from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import Around, SentDdl, around, execute
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import Around, SentDdl, around, execute, not_computed
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, joined, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, of_another_kind, other_values, way_out
@@ -460,8 +460,9 @@ class _Run:
         if self._handed_over is not None or len(tables) != len(texts):
             return _losses(texts)  # later DDLs may have changed the tables
         done = [text.plain if text.plain and is_plain(self._session, t) else text for text, t in zip(texts, tables, strict=True)]
-        _, losses = with_plain_columns(replace(self._subject, after=tuple(t for t in tables if not computes(self._session, t))))
-        return (*_losses(done), *losses)
+        plain = replace(self._subject, after=tuple(t for t in tables if not computes(self._session, t)))
+        uncomputed = not_computed(SentDdl(self._session, plain, self._dialect))
+        return (*_losses(done), *(uncomputed.losses if uncomputed else ()))
 
     def _instead(self, sql: str, error: ApplyError, instead: Instead) -> DdlOutcome:
         """What the DDL does to the rows of a table that lacks its partitions."""
