@@ -46,6 +46,7 @@ from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import patient
 from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried
+from pyspark_tidb_binlog.sinks.mysql.structure import databases_of
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
 _log = logging.getLogger(__name__)
@@ -364,7 +365,8 @@ class Bootstrap:
         there = self._target_tables(session)
         missing = [w.label for w in made if not there.is_listed(w.target.schema, w.target.name)]
         if head.kind is CopyKind.FIRST:
-            missing += [schema for schema, _ in self._databases() if not there.has_database(schema)]
+            databases = databases_of(session)
+            missing += [schema for schema, _ in self._databases() if schema.lower() not in databases]
         if missing:
             raise copy_record.lost(f"{', '.join(missing[:5])}: not at the target, although the copy made it")
         copy_record.note_all_done(session, self._lease.cluster_id, self._schema, record.tables)

@@ -14,11 +14,11 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import lacks
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_method
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, keeping_padding
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 
@@ -45,17 +45,17 @@ def _behind(session: Session, apply: ApplyConfig, history: SchemaHistory, table:
         return []
     routes = Routes.of(apply)
     after = routes.moved(table)
-    there = column_names(session, after.schema, after.name)
-    if not there:
+    there = read_whole(session, after.schema, after.name)
+    if there is None:
         return []
     before = _before(history, table, first)
     was = () if before is None else (replace(routes.moved(before), table_id=after.table_id),)
     subject = Subject(first, "", after.schema, after.name, was, (after,))
     found = lacks(session, subject, keeping_padding(session, dialect_of(session, apply), was))
     # A column that only the target has is no change of the DDLs, and one that is missing there is refused for itself. A table without partitions needs none.
-    needed = {"type", "key", "foreign key"} | ({"partition"} if partition_method(session, after.schema, after.name) else set())
+    needed = {"type", "key", "foreign key"} | ({"partition"} if there.partitions else set())
     gone = {c.name.lower() for old in was for c in visible(old.info)} - {c.name.lower() for c in visible(after.info)}
-    stays = [f"{after.schema}.{after.name}: column {name} still there" for name in there if name.lower() in gone]
+    stays = [f"{after.schema}.{after.name}: column {c.name} still there" for c in there.columns if c.name.lower() in gone]
     return [lack.words for lack in found if lack.kind in needed] + stays
 
 

@@ -23,6 +23,7 @@ from pyspark_tidb_binlog.sinks.mysql.lease import Lease, look
 from pyspark_tidb_binlog.sinks.mysql.literals import LiteralForm
 from pyspark_tidb_binlog.sinks.mysql.password import Broadcast, Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT
 from pyspark_tidb_binlog.sinks.mysql.target import as_text
 
 _log = logging.getLogger(__name__)
@@ -31,7 +32,6 @@ _COLLECTED = frozenset({8055, 9006})
 """TiDB: the snapshot is older than the GC safe point; TiKV: the same, met while reading."""
 _NO_SAFE_POINT = "tikv_gc_safe_point"
 """In TiDB's error 1105 where ``tidb_snapshot`` is set and GC has never run."""
-_ABSENT = frozenset({1049, 1146})
 _NO_COLUMN = 1054
 _SECONDS = 300.0
 """How long one answer may take."""
@@ -186,7 +186,7 @@ class SnapshotSource:
         except RetryableApplyError:
             raise
         except ApplyError as error:
-            if error.errno in _ABSENT:
+            if error.errno in ABSENT:
                 return None
             raise
 

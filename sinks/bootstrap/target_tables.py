@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, Ret
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, TableInfo
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import comparing_as_upstream
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import SentDdl, execute
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject, referring
@@ -29,9 +29,9 @@ from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_tables
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, kinds_of, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, left_out
-from pyspark_tidb_binlog.sinks.mysql.transactions import with_autocommit, with_settings
+from pyspark_tidb_binlog.sinks.mysql.transactions import with_autocommit
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 _log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class TargetTables:
 
     def is_listed(self, schema: str, name: str) -> bool:
         """The same, also for a view that cannot be used, which shows no column."""
-        return bool(self._kinds(schema, name))
+        return bool(kinds_of(self._session, schema, name))
 
     def make_ready(self, wanted: WantedTable, *, may_empty: bool) -> None:
         """Make the target have the table without a row, and with every column that is copied.
@@ -103,7 +103,7 @@ class TargetTables:
     def drop(self, schema: str, name: str) -> None:
         """Remove a table, view or sequence that a copy has made, if it is there."""
         with self._alone():
-            for kind in self._kinds(schema, name):
+            for kind in kinds_of(self._session, schema, name):
                 what = "VIEW" if "VIEW" in kind else "SEQUENCE" if kind == "SEQUENCE" else "TABLE"
                 self._session.execute(f"DROP {what} IF EXISTS {table_name(schema, name)}")
 
@@ -135,18 +135,10 @@ class TargetTables:
         found = (name for name in tables if self.is_there(*name) and not is_empty(self._session, *name))
         return [f"{schema}.{table}" for schema, table in found]
 
-    def has_database(self, schema: str) -> bool:
-        """Whether there is a database of this name."""
-        return bool(self._session.query("SELECT 1 FROM information_schema.schemata WHERE LOWER(schema_name) = LOWER(%s)", [schema]))
-
     def make_database(self, schema: str, info: DbInfo | None) -> None:
         """The database is there."""
         with self._alone():
             self._make_database(schema, info)
-
-    def _kinds(self, schema: str, name: str) -> list[str]:
-        sql = "SELECT table_type FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
-        return [str(kind).upper() for (kind,) in self._session.query(sql, [schema, name])]
 
     def _make_database(self, schema: str, info: DbInfo | None) -> None:
         found = self._dialect.charset(info.charset, info.collate) if info else self._dialect.charset("", "")
@@ -173,8 +165,7 @@ class TargetTables:
             _log.warning("%s", loss)
         if statement.sql:
             self._session.use(wanted.target.schema)
-            with with_settings(self._session, comparing_as_upstream((), (wanted.source,), self._dialect)):
-                self._session.execute(statement.sql)
+            execute(SentDdl(self._session, making(wanted, Routes.of(self._apply)), self._dialect, statement.sql))
 
     def _require_columns(self, wanted: WantedTable, there: TargetTable | None) -> None:
         found = as_found(wanted.target, there, partial=True, keyed=False) if there is not None else wanted.target
@@ -228,9 +219,14 @@ def other_keys(info: TableInfo, there: TargetTable) -> str:
 
 def statement_of(wanted: WantedTable, dialect: Dialect, routes: Routes) -> Rewritten:
     """What creates the table at the target. Pure."""
+    if routes.columns_of(wanted.source):
+        return create_table(wanted.target.schema, named(wanted.target), dialect)
+    return rewrite(making(wanted, routes), dialect, restored=False)
+
+
+def making(wanted: WantedTable, routes: Routes) -> Subject:
+    """As if a job of the upstream made it. Pure."""
     source, target = wanted.source, wanted.target
-    if routes.columns_of(source):
-        return create_table(target.schema, named(target), dialect)
     job = Job(
         id=0,
         type=_kind(source.info),
@@ -249,8 +245,7 @@ def statement_of(wanted: WantedTable, dialect: Dialect, routes: Routes) -> Rewri
     )
     # What its foreign keys refer to has routes, too.
     after = replace(referring(source, routes.target), schema=target.schema, name=target.name)
-    subject = Subject(job, wanted.create_text, target.schema, target.name, (), (after,), routes=routes, home=source.schema)
-    return rewrite(subject, dialect, restored=False)
+    return Subject(job, wanted.create_text, target.schema, target.name, (), (after,), routes=routes, home=source.schema)
 
 
 def named(table: TableAt) -> TableInfo:

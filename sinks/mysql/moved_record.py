@@ -26,6 +26,7 @@ from pyspark_tidb_binlog.sinks.mysql.elsewhere import OURS, InFile, is_elsewhere
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.structure import kinds_of
 from pyspark_tidb_binlog.sinks.translate.local_record import STAND
 
 
@@ -136,9 +137,7 @@ def _other_table(config: DrainerConfig) -> str:
 
 
 def _row(session: Session, cluster_id: int, schema: str, table: str) -> Checkpoint | None:
-    sql = "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
-    there = bool(session.query(sql, [schema, table]))
-    return progress.load_checkpoint(session, cluster_id, schema, table) if there else None
+    return progress.load_checkpoint(session, cluster_id, schema, table) if kinds_of(session, schema, table) else None
 
 
 def _savepoint(config: DrainerConfig) -> tuple[int, str]:

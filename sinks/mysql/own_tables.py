@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_tables, with_transactions
-from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
+from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.routing.own_schemas import MARK_TABLE
 
 LAYOUT = 1
@@ -57,7 +57,7 @@ def faults(session: Target, schema: str, names: Iterable[str]) -> Iterator[Table
     for name in wanted:
         if (there := found.get((schema, name))) is not None:
             label = table_name(there.schema, there.name)
-            yield from _another_layout(session, label, there) if name.lower() in MADE else ()
+            yield from _another_layout(label, there) if name.lower() in MADE else ()
             yield from _faults(label, there, _KEYS.get(name, _CHECKPOINT))
 
 
@@ -73,15 +73,11 @@ def require_sound(session: Target, schema: str, *names: str) -> None:
         )
 
 
-def _another_layout(session: Target, label: str, there: TargetTable) -> Iterator[TableFault]:
-    sql = "SELECT table_comment FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
-    for (comment,) in session.query(sql, [there.schema, there.name]):
-        if as_text(comment) != _comment(LAYOUT):
-            what = (
-                f"has the comment {as_text(comment)!r}, but this release reads and writes only tables with the comment {_comment(LAYOUT)!r}"
-            )
-            copied = f". Or, if the table was copied without its comment, execute ALTER TABLE {label} COMMENT='{_comment(LAYOUT)}'"
-            yield TableFault(label, what, "start the release that made the table" + ("" if comment else copied))
+def _another_layout(label: str, there: TargetTable) -> Iterator[TableFault]:
+    if there.comment != _comment(LAYOUT):
+        what = f"has the comment {there.comment!r}, but this release reads and writes only tables with the comment {_comment(LAYOUT)!r}"
+        copied = f". Or, if the table was copied without its comment, execute ALTER TABLE {label} COMMENT='{_comment(LAYOUT)}'"
+        yield TableFault(label, what, "start the release that made the table" + ("" if there.comment else copied))
 
 
 def _comment(layout: int) -> str:

@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.own_tables import made_with, require_sound
 from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.structure import kinds_of
 from pyspark_tidb_binlog.sinks.sink import TargetProgress, UnfinishedSpan
 
 CHECKPOINT_SCHEMA = "tidb_binlog"
@@ -209,7 +210,7 @@ def only_cluster(session: Session, schema: str = CHECKPOINT_SCHEMA, table: str =
     Raises:
         ApplyError: the table holds rows of several clusters.
     """
-    there = session.query("SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s", [schema, table])
+    there = kinds_of(session, schema, table)
     ids = sorted({int(row[0]) for row in session.query(f"SELECT clusterID FROM {_checkpoint(schema, table)}")}) if there else []
     if len(ids) > 1:
         raise ApplyError(

@@ -1,6 +1,6 @@
-"""The tables of the target: columns, keys and engine, from information_schema; each table is read once and kept. [db]
+"""The tables of the target, from information_schema: columns, keys, options, partitions, the server's ids. [db]
 
-``read_tables`` reads what rows need, ``read_whole`` also what DDLs compare, ``Structures`` keeps. Names are those at the target. A name is matched without regard to case if the
+``read_tables`` reads what rows need, ``read_whole`` also what DDLs compare, ``Structures`` keeps what is read once. Names are those at the target. A name is matched without regard to case if the
 target has no table of exactly that name: TiDB ignores case, and a server may store all names in lower case.
 
 Promises: one query for all unknown tables, none if all are known. A table that the target lacks, or that the account may not see, is not
@@ -111,15 +111,19 @@ class TargetTable:
     """Empty: it is a view."""
     transactional: bool = True
     """Whether ROLLBACK takes its rows back, according to the server."""
-    other_keys: tuple[TargetKey, ...] = ()
-    """Those that are not unique; this and the rest only by ``read_whole``."""
     comment: str = ""
     collation: str = ""
     """Of new columns that have none of their own."""
+    other_keys: tuple[TargetKey, ...] = ()
+    """Those that are not unique; this and the rest only by ``read_whole``."""
     foreign_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     """Their columns in lower case, by name."""
     json: frozenset[str] = frozenset()
     """Lower-case names of the columns of a MariaDB that are JSON: a LONGTEXT with a CHECK."""
+    partition_method: str = ""
+    """``KEY``, ``LINEAR HASH``, ``RANGE COLUMNS``; empty: it has no partitions."""
+    partitions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """What each says of its values, by name."""
 
     def column(self, name: str) -> TargetColumn | None:
         """The column of this name, without regard to case."""
@@ -141,7 +145,7 @@ def read_tables(session: Target, names: Iterable[TableName]) -> dict[TableName, 
 
 def read_whole(session: Target, schema: str, name: str) -> TargetTable | None:
     """The table with all that DDLs compare; None if the target has none. By the name that the server has, where another one differs only in case."""
-    texts = (_COLUMNS, _ALL_KEYS, _ENGINE, _OPTIONS, _FOREIGN, *((_JSON,) if session.flavour is Flavour.MARIADB else ()))
+    texts = (_COLUMNS, _ALL_KEYS, _OPTIONS, _FOREIGN, _PARTITIONS, *((_JSON,) if session.flavour is Flavour.MARIADB else ()))
     return _read(session, [(schema, name)], texts).get((schema, name))
 
 
@@ -164,7 +168,7 @@ def is_absent(session: Target, schema: str, name: str) -> bool:
 
 _NAMES = "CONVERT(table_schema USING utf8mb4), CONVERT(table_name USING utf8mb4)"
 """Converted, because servers give the names of the two tables of information_schema collations that a UNION may not mix."""
-_OF_COLUMN, _OF_KEY, _OF_TABLE, _OF_OPTIONS, _OF_FOREIGN, _OF_JSON = range(6)
+_OF_COLUMN, _OF_KEY, _OF_TABLE, _OF_FOREIGN, _OF_PARTITION, _OF_JSON = _ABOUT = range(6)
 """What a row of the answer is about."""
 _COLUMNS = (
     f"SELECT {{n}} AS n, {_NAMES}, {_OF_COLUMN} AS about, ordinal_position AS place, '' AS key_name, CONVERT(column_name USING utf8mb4) AS name, "
@@ -178,10 +182,6 @@ _ALL_KEYS = (
     "WHERE table_schema = %s AND table_name = %s"
 )
 _KEYS = f"{_ALL_KEYS} AND non_unique = 0"
-_OPTIONS = (
-    f"SELECT {{n}}, {_NAMES}, {_OF_OPTIONS}, 0, '', '', '', '', CONVERT(table_comment USING utf8mb4), '', CONVERT(table_collation USING utf8mb4), NULL "
-    "FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
-)
 _FOREIGN = (
     f"SELECT {{n}}, {_NAMES}, {_OF_FOREIGN}, ordinal_position, CONVERT(constraint_name USING utf8mb4), CONVERT(column_name USING utf8mb4), '', '', NULL, '', NULL, NULL "
     "FROM information_schema.key_column_usage WHERE table_schema = %s AND table_name = %s AND referenced_table_name IS NOT NULL"
@@ -191,9 +191,14 @@ _JSON = (
     f"{_OF_JSON}, 0, '', CONVERT(constraint_name USING utf8mb4), '', '', NULL, '', NULL, NULL "
     "FROM information_schema.check_constraints WHERE constraint_schema = %s AND table_name = %s AND check_clause LIKE 'json_valid%%'"
 )
-_ENGINE = (
+_PARTITIONS = (
+    f"SELECT {{n}}, {_NAMES}, {_OF_PARTITION}, partition_ordinal_position, CONVERT(partition_method USING utf8mb4), CONVERT(partition_name USING utf8mb4), '', '', "
+    "CONVERT(partition_description USING utf8mb4), '', NULL, NULL "
+    "FROM information_schema.partitions WHERE table_schema = %s AND table_name = %s AND partition_name IS NOT NULL"
+)
+_OPTIONS = (
     f"SELECT {{n}}, CONVERT(t.table_schema USING utf8mb4), CONVERT(t.table_name USING utf8mb4), {_OF_TABLE}, 0, CONVERT(COALESCE(e.transactions, '') USING utf8mb4), "
-    "CONVERT(COALESCE(t.engine, '') USING utf8mb4), '', '', NULL, '', NULL, NULL "
+    "CONVERT(COALESCE(t.engine, '') USING utf8mb4), '', '', CONVERT(t.table_comment USING utf8mb4), '', CONVERT(t.table_collation USING utf8mb4), NULL "
     "FROM information_schema.tables t LEFT JOIN information_schema.engines e "
     "ON CONVERT(e.engine USING utf8mb4) = CONVERT(t.engine USING utf8mb4) "
     "WHERE t.table_schema = %s AND t.table_name = %s"
@@ -201,7 +206,7 @@ _ENGINE = (
 _WITHOUT = frozenset({"NO"})
 """What ``engines.transactions`` says of an engine without transactions; for an engine that is not loaded it says nothing."""
 
-_TEXTS = (_COLUMNS, _KEYS, _ENGINE)
+_TEXTS = (_COLUMNS, _KEYS, _OPTIONS)
 
 
 def with_transactions(label: str) -> str:
@@ -224,31 +229,31 @@ def _read(session: Target, names: Sequence[TableName], texts: Sequence[str] = _T
 
 
 def _table(name: TableName, rows: Sequence[tuple[Any, ...]]) -> TargetTable:
-    ordered = sorted(rows, key=lambda row: int(row[4]))
-    columns = tuple(_column(row) for row in ordered if int(row[3]) == _OF_COLUMN)
+    of: dict[int, list[tuple[Any, ...]]] = {about: [] for about in _ABOUT}
+    for row in sorted(rows, key=lambda row: int(row[4])):
+        of[int(row[3])].append(row)
     parts: dict[tuple[str, bool], list[tuple[str, int]]] = {}
-    for row in ordered:
-        if int(row[3]) == _OF_KEY:
-            parts.setdefault((str(row[5]), not int(row[7])), []).append((_text(row[6]) or "", int(row[12] or WHOLE_COLUMN)))
+    for row in of[_OF_KEY]:
+        parts.setdefault((str(row[5]), not int(row[7])), []).append((_text(row[6]) or "", int(row[12] or WHOLE_COLUMN)))
     keys = [TargetKey(key, tuple(columns), unique) for (key, unique), columns in parts.items()]
     keys.sort(key=lambda key: (not key.primary, key.name.upper()))
     foreign: dict[str, tuple[str, ...]] = {}
-    for row in ordered:
-        if int(row[3]) == _OF_FOREIGN:
-            foreign[str(row[5])] = (*foreign.get(str(row[5]), ()), str(row[6]).lower())
-    engine, transactions = next(((str(row[6]), str(row[5])) for row in rows if int(row[3]) == _OF_TABLE), ("", ""))
-    comment, collation = next(((_text(row[9]), _text(row[11])) for row in rows if int(row[3]) == _OF_OPTIONS), ("", ""))
+    for row in of[_OF_FOREIGN]:
+        foreign[str(row[5])] = (*foreign.get(str(row[5]), ()), str(row[6]).lower())
+    transactions, engine, comment, collation = next(((row[5], row[6], row[9], row[11]) for row in of[_OF_TABLE]), ("", "", None, None))
     return TargetTable(
         *name,
-        columns,
+        tuple(map(_column, of[_OF_COLUMN])),
         tuple(key for key in keys if key.unique),
-        engine,
-        transactions.upper() not in _WITHOUT,
+        str(engine),
+        str(transactions).upper() not in _WITHOUT,
+        _text(comment) or "",
+        _text(collation) or "",
         tuple(key for key in keys if not key.unique),
-        comment or "",
-        collation or "",
         foreign,
-        frozenset(str(row[6]).lower() for row in rows if int(row[3]) == _OF_JSON),
+        frozenset(str(row[6]).lower() for row in of[_OF_JSON]),
+        next((str(row[5]) for row in of[_OF_PARTITION]), ""),
+        {str(row[6]): _text(row[9]) or "" for row in of[_OF_PARTITION]},
     )
 
 
@@ -269,6 +274,112 @@ def _column(row: tuple[Any, ...]) -> TargetColumn:
 
 def _text(value: Any) -> str | None:
     return None if value is None else as_text(value)
+
+
+def kinds_of(session: Target, schema: str, name: str) -> list[str]:
+    """``BASE TABLE``, ``VIEW`` or the like; empty if there is none that the account may see. Also of a view that cannot be used, which shows no column."""
+    sql = "SELECT table_type FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
+    return [as_text(kind).upper() for (kind,) in session.query(sql, [schema, name])]
+
+
+def tables_in(session: Target, schema: str) -> frozenset[str]:
+    """The tables of a database, in lower case."""
+    rows = session.query("SELECT table_name FROM information_schema.tables WHERE table_schema = %s", [schema])
+    return frozenset(as_text(name).lower() for (name,) in rows)
+
+
+def databases_of(session: Target) -> frozenset[str]:
+    """The databases that the account may see, in lower case."""
+    return frozenset(as_text(name).lower() for (name,) in session.query("SELECT schema_name FROM information_schema.schemata"))
+
+
+_PLAIN = re.compile(r"[0-9A-Za-z_]+")
+_FOLDS = "@@lower_case_table_names"
+"""0: names of tables may differ only in case."""
+
+
+def table_ids(session: Target, schema: str, table: str) -> dict[str, int] | None:
+    """The server's ids of the table and its partitions, which change when a table is made anew; None if they cannot be read.
+
+    They come from ``innodb_sys_tables`` (MySQL 8: ``innodb_tables``, TiDB: ``tables`` and ``partitions``) and need the PROCESS privilege, but at a TiDB.
+    """
+    try:
+        return _tidb_ids(session, schema, table) if session.flavour is Flavour.TIDB else _innodb_ids(session, schema, table)
+    except RetryableApplyError:
+        raise
+    except ApplyError:
+        # No PROCESS privilege, or a server without these tables.
+        return None
+
+
+def _innodb_ids(session: Target, schema: str, table: str) -> dict[str, int]:
+    """Ids from InnoDB, which stores names in the ``filename`` charset, and partitions as ``table#P#partition``; MySQL as ``table#p#partition``."""
+    full = f"{schema}/{table}"
+    found = _ids_of_file(session, full) if _PLAIN.fullmatch(schema) and _PLAIN.fullmatch(table) else {}
+    if session.flavour is Flavour.MYSQL:
+        return found or _ids_of_space(session, full)
+    if found:
+        return found
+    encoded = "CONVERT(CONVERT(%s USING filename) USING binary)"
+    (name,) = session.query(f"SELECT CONCAT({encoded}, '/', {encoded})", [schema, table])[0]
+    return _ids_of_file(session, as_text(name))
+
+
+def _ids_of_file(session: Target, full: str) -> dict[str, int]:
+    view = "innodb_sys_tables" if session.flavour is Flavour.MARIADB else "innodb_tables"
+    rows = session.query(
+        f"SELECT name, table_id, {_FOLDS} FROM information_schema.{view} WHERE name = %s OR name LIKE %s", [full, _below(full)]
+    )
+    return _ids_by_part(rows, full)
+
+
+def _ids_of_space(session: Target, full: str) -> dict[str, int]:
+    """By the names of tablespaces, which MySQL shows as they are: it has no function for the ``filename`` charset."""
+    rows = session.query(
+        f"SELECT s.name, t.table_id, {_FOLDS} FROM information_schema.innodb_tables t JOIN information_schema.innodb_tablespaces s ON s.space = t.space "
+        "WHERE s.name = %s OR s.name LIKE %s",
+        [full, _below(full)],
+    )
+    return _ids_by_part(rows, full)
+
+
+def _below(full: str) -> str:
+    """The LIKE pattern of the table's partitions."""
+    return full.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%") + "#%"
+
+
+def _ids_by_part(rows: Sequence[Sequence[Any]], full: str) -> dict[str, int]:
+    """The ids of the rows that are of this table: the server's comparison takes e and é, and e and E, for the same."""
+    found = {}
+    for raw, table_id, folds in rows:
+        name, own = (as_text(raw).lower(), full.lower()) if int(folds) else (as_text(raw), full)
+        part = name[len(own) :]
+        if name.startswith(own) and part[:3] in ("", "#p#", "#P#"):
+            found[part] = int(table_id)
+    return found
+
+
+def _tidb_ids(session: Target, schema: str, table: str) -> dict[str, int]:
+    where = "WHERE table_schema = %s AND table_name = %s"
+    rows = session.query(f"SELECT '', tidb_table_id FROM information_schema.tables {where}", [schema, table])
+    rows += session.query(f"SELECT partition_name, tidb_partition_id FROM information_schema.partitions {where}", [schema, table])
+    return {str(name): int(table_id) for name, table_id in rows if table_id is not None and name is not None}
+
+
+def with_instant_columns(session: Target, ids: Collection[int]) -> frozenset[int]:
+    """Those of the MySQL tables and partitions ``ids`` to which columns came, or from which they went, without their rows being written anew."""
+    if not ids:
+        return frozenset()
+    try:
+        rows = session.query(
+            "SELECT table_id FROM information_schema.innodb_tables WHERE (instant_cols > 0 OR total_row_versions > 0) "
+            f"AND table_id IN ({', '.join(map(str, ids))})"
+        )
+    except RetryableApplyError:
+        raise
+    except ApplyError:
+        return frozenset()  # a server before 8.0.29
+    return frozenset(int(table_id) for (table_id,) in rows)
 
 
 @dataclass(eq=False)
@@ -322,12 +433,11 @@ class Inventory:
 
 def inventory_of(session: Target) -> Inventory:
     """What there is that the account may see, for ``drainer --check``. ``information_schema`` is read once, whatever the number of tables."""
-    databases = frozenset(as_text(name).lower() for (name,) in session.query("SELECT schema_name FROM information_schema.schemata"))
     where = f"WHERE LOWER(table_schema) NOT IN {_SYSTEM}"
     tables = session.query(f"SELECT table_schema, table_name, engine FROM information_schema.tables {where}")
     triggers = session.query("SELECT event_object_schema, event_object_table, trigger_name FROM information_schema.triggers")
     return Inventory(
-        databases,
+        databases_of(session),
         {_place(schema, table): as_text(engine or "") for schema, table, engine in tables},
         {_place(schema, table): as_text(name) for schema, table, name in triggers},
     )

@@ -8,9 +8,10 @@ import pytest
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, partitioned, steps_of, table
 from tests.support.ddl_target import apply, ddl_session, dying
 from tests.support.private_mysql import MYSQLD
@@ -255,7 +256,8 @@ def test_names_that_only_the_target_reserves(session: Session) -> None:
         ),
     )
     assert [one.how for one in (made, added, viewed)] == ["text", "changes", "text"] and not made.losses
-    assert partition_names(session, "d", "t") == ("p0", "library") and indexes(session) == {"external"}
+    there = read_whole(session, "d", "t")
+    assert there and list(there.partitions) == ["p0", "library"] and indexes(session) == {"external"}
     assert column_names(session, "d", "v") == ("qualify", "empty", "g", "system", "portion")
     shown = session.query("SHOW CREATE TABLE d.t")[0][1]
     assert "'system it''s'" in shown
@@ -362,3 +364,18 @@ def test_half_of_a_ddl_that_a_person_has_executed_is_not_all_of_it(session: Sess
     session.execute(f"ALTER TABLE d.t {change}")
     assert apply(session, changed, h).state == "done"
     assert indexes(session) == (set() if drops else {"uk"})
+
+
+@pytest.mark.skipif(bool(MYSQLD), reason="a MySQL computes it")
+@pytest.mark.parametrize("point", ["after-ddl", "before-ddl-done"])
+def test_a_column_that_is_not_computed_is_told_after_a_crash_too(session: Session, point: str) -> None:
+    stored = column(3, "g", INT, generated_expr_string="length(`c`)", generated_stored=True)
+    info = table(10, "t", [ID, column(2, "c", {**VARCHAR, "Tp": 254}), stored])
+    h = history(database(1), job(2, 3, info, query="CREATE TABLE t (id INT PRIMARY KEY, c CHAR(20), g INT AS (LENGTH(c)) STORED)"))
+    first, made = steps_of(h, {})
+    apply(session, first, h)
+    with dying(point):
+        apply(session, made, h)
+    session.rollback()
+    outcome = apply(session, made, h)
+    assert outcome.how == "found" and "d.t: column g is not computed by the target" in outcome.losses[0]

@@ -9,7 +9,16 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
-from pyspark_tidb_binlog.sinks.mysql.structure import KEPT_SECONDS, Structures, TargetColumn, TargetKey, is_absent, read_tables
+from pyspark_tidb_binlog.sinks.mysql.structure import (
+    KEPT_SECONDS,
+    Structures,
+    TargetColumn,
+    TargetKey,
+    is_absent,
+    kinds_of,
+    read_tables,
+    read_whole,
+)
 from tests.support.private_mysql import MYSQLD
 
 pytestmark = pytest.mark.mysql
@@ -92,3 +101,19 @@ def test_a_table_that_the_account_may_not_see_is_not_taken_for_missing(seen: Ses
         assert is_absent(seen, "looked_at", "u") and is_absent(seen, "nowhere", "t") and not is_absent(seen, "looked_at", "t")
     finally:
         seen.execute("DROP USER 'half_blind'@'%'")
+
+
+def test_partitions_and_options_are_read_with_the_rest(seen: Session) -> None:
+    """A comment also with what rows need; a table without partitions has none."""
+    seen.execute("CREATE TABLE looked_at.plain (id INT PRIMARY KEY) COMMENT 'layout é'")
+    seen.execute(
+        "CREATE TABLE looked_at.parted (id INT PRIMARY KEY) PARTITION BY RANGE (id) "
+        "(PARTITION p1 VALUES LESS THAN (10), PARTITION p0 VALUES LESS THAN MAXVALUE)"
+    )
+    seen.execute("CREATE TABLE looked_at.hashed (id INT PRIMARY KEY) PARTITION BY LINEAR HASH (id) PARTITIONS 2")
+    assert read_tables(seen, [("looked_at", "plain")])["looked_at", "plain"].comment == "layout é"
+    plain, parted, hashed = (read_whole(seen, "looked_at", name) for name in ("plain", "parted", "hashed"))
+    assert plain and (plain.comment, plain.engine, plain.partition_method, plain.partitions) == ("layout é", "InnoDB", "", {})
+    assert parted and (parted.partition_method, list(parted.partitions.items())) == ("RANGE", [("p1", "10"), ("p0", "MAXVALUE")])
+    assert hashed and (hashed.partition_method, hashed.partitions) == ("LINEAR HASH", {"p0": "", "p1": ""})
+    assert (kinds_of(seen, "looked_at", "plain"), kinds_of(seen, "looked_at", "none")) == (["BASE TABLE"], [])

@@ -83,7 +83,7 @@ def altered_by(subject: Subject, dialect: Dialect) -> "Alteration | None":
     """What the job changes in its table; None: ``UNCLEAR``."""
     if subject.old is None or subject.new is None:
         return None
-    return Alteration.of(subject.old.info, subject.new.info, subject.query, dialect, subject.lacking, subject.new.schema)
+    return Alteration.of(subject.old.info, subject.new.info, subject.query, dialect, subject.new.schema)
 
 
 def _adds_otherwise(subject: Subject, dialect: Dialect) -> bool:
@@ -128,24 +128,20 @@ class Alteration:
     new: TableInfo
     changes: tuple[TableChange, ...]
     dialect: Dialect
-    lacking: frozenset[str]
-    """Lower-case names of the expression indexes that the target's table is known to lack."""
     schema: str = ""
     """The table's database at the target."""
     expressions: bool = True
     """Whether the target can make the indexes over expressions; a MariaDB has none."""
 
     @classmethod
-    def of(
-        cls, old: TableInfo, new: TableInfo, query: str, dialect: Dialect, lacking: frozenset[str], schema: str = ""
-    ) -> "Alteration | None":
+    def of(cls, old: TableInfo, new: TableInfo, query: str, dialect: Dialect, schema: str = "") -> "Alteration | None":
         """From the definitions before and after; ``query``: the job's text. None if it is not certain which column became which.
 
         A column is modified if its definition at the target changes: by the job, or because a key over it needs another charset there.
         """
         old, new = _public(old), _public(new)
         try:
-            whole = cls(old, new, tuple(diff(old, new, query)), dialect, lacking, schema, dialect.flavour is not Flavour.MARIADB)
+            whole = cls(old, new, tuple(diff(old, new, query)), dialect, schema, dialect.flavour is not Flavour.MARIADB)
         except SchemaMismatch:
             return None
         names = {c.name.lower() for c in visible(old)}
@@ -210,11 +206,11 @@ class Alteration:
 
     def _key_clause(self, change: DropKey | RenameKey | ModifyKey | AddKey) -> str:
         match change:
-            case DropKey(name) if self._made(name):
+            case DropKey(name):
                 return f"DROP INDEX {quote_name(name)}"
-            case RenameKey(before, after) if self._made(before):
+            case RenameKey(before, after):
                 return f"RENAME INDEX {quote_name(before)} TO {quote_name(after)}"
-            case ModifyKey(name, changed) if self._made(name):
+            case ModifyKey(name, changed):
                 seen, unseen = ("NOT IGNORED", "IGNORED") if self.dialect.flavour is Flavour.MARIADB else ("VISIBLE", "INVISIBLE")
                 return f"ALTER INDEX {quote_name(name)} {unseen if dict(changed)['invisible'] else seen}"
             case AddKey(key) if self._can_make(key):
@@ -223,12 +219,6 @@ class Alteration:
 
     def _can_make(self, key: IndexInfo) -> bool:
         return self.expressions or not self.new.over_expression(key)
-
-    def _made(self, name: str) -> bool:
-        """Whether the target has the old table's index of this name: one over an expression may have been left out."""
-        key = next((i for i in self.old.indexes if i.name.lower() == name.lower()), None)
-        left_out = not self.expressions or name.lower() in self.lacking
-        return key is None or not (self.old.over_expression(key) and left_out)
 
     def _column_clauses(self, left: Collection[TableChange], there: Mapping[str, OwnColumn] | None) -> Iterator[str]:
         added = {c.column.name for c in left if isinstance(c, AddColumn)}
@@ -372,6 +362,11 @@ class Presence:
         self._places = _before(wanted), _before([name for name in named if name in set(wanted)])
         self._foreign = ForeignKeys(there.foreign_keys)
         self._had = {c.name.lower() for c in visible(altered.old)}
+        # The target cannot make an index over an expression, or somebody has dropped it. A plain one of that name is somebody's own.
+        computed = {
+            i.name.lower() for i in altered.old.indexes if altered.old.over_expression(i) and altered.dialect.flavour is not Flavour.TIDB
+        }
+        self._never_made = {name for name in computed if (key := there.key(name)) is None or all(column for column, _ in key.columns)}
 
     def missing(self) -> tuple[TableChange, ...]:
         """The changes that the target does not have, or that cannot be seen; a foreign key that goes has its name there."""
@@ -428,6 +423,8 @@ class Presence:
                 )
             case ModifyColumn(name):
                 return self._modified(change, column_of(altered.new, name))
+            case DropKey(name) | ModifyKey(name) | RenameKey(name) if name.lower() in self._never_made:
+                return None
             case AddKey(key):
                 exactly = any(isinstance(c, DropKey) and c.name.lower() == key.name.lower() for c in altered.changes)
                 has = has_key(key, there, altered.new, exactly=exactly)

@@ -17,6 +17,7 @@ such a Drainer may have applied a part (``HandedOver``), this DDL and later ones
     all others                executed; an error that says "already so" is accepted
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -30,14 +31,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, IndexCol
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, UNSEEN, Alteration, MissingChange, Presence, has_key
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import gone_partitions, limit_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import (
-    SchemaSnapshot,
-    column_names,
-    is_empty,
-    partition_bounds,
-    take_names,
-    take_snapshot,
-)
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, take_names, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, same_name, sql_kind
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
@@ -170,13 +164,14 @@ class ExecutionCheck:
             certain = earlier.refused or before.surely_of_the_server(now)
             if self._subject.job.kind.effect is JobEffect.EXCHANGES and certain and self._in_place(before, now):
                 return False
-        elif self._shows(before) and not lacks(self._session, self._subject, self._dialect):
+        elif self._shows(before) and all(_shape(now, to) == _shape(before, of) for of, to in self._moves()):
             return True
         raise self._undecided("the target changed, but not as this DDL changes it")
 
     def _shows(self, before: SchemaSnapshot) -> bool:
-        distinct = len({t.create for t in before.objects.values()}) == len(before.objects)
-        return distinct and self._subject.job.kind.effect is not JobEffect.EXCHANGES
+        """Whether the structure shows a RENAME: a name gets another structure by it, or its first one, or none."""
+        renames = self._subject.job.kind.effect is JobEffect.RENAMES
+        return renames and any(_shape(before, of) != _shape(before, to) for of, to in self._moves())
 
     def _moves(self) -> list[tuple[str, str]]:
         """(old name, new name) of each renamed table."""
@@ -217,6 +212,16 @@ def _has_partition(snapshot: SchemaSnapshot, table: str, name: str) -> bool:
     found = snapshot.objects.get(table)
     text = found.create.lower() if found else ""
     return any(f"partition {word.lower()} {how}" in text for word in (name, quote_name(name)) for how in ("values", "default"))
+
+
+_OWN_NAMES = re.compile(r"\b(?:TABLE|VIEW|SEQUENCE|CONSTRAINT|REFERENCES) `(?:[^`]|``)*`")
+"""What a server changes in a description when the table gets another name: the names of unnamed foreign keys, too, and references to itself."""
+
+
+def _shape(snapshot: SchemaSnapshot, name: str) -> str:
+    """The server's description without the table's name; empty if there is no such table."""
+    found = snapshot.objects.get(name)
+    return _OWN_NAMES.sub("", found.create) if found else ""
 
 
 def _which(snapshot: SchemaSnapshot, name: str) -> frozenset[int]:
@@ -261,8 +266,14 @@ def unlike(session: Target, subject: Subject, dialect: Dialect, table: TableAt) 
 def is_plain(session: Target, table: TableAt) -> bool:
     """Whether an existing table lacks all partitions, or a foreign key, of the upstream's: it was made without, because the server refuses them."""
     there, info = read_whole(session, table.schema, table.name), table.info
-    bare = bool(info.partitions) and not partition_bounds(session, table.schema, table.name)
-    return there is not None and (bare or len(there.foreign_keys) < len(info.foreign_keys))
+    return there is not None and (bool(info.partitions and not there.partitions) or len(there.foreign_keys) < len(info.foreign_keys))
+
+
+def computes(session: Target, table: TableAt) -> bool:
+    """Whether an existing table computes the upstream's STORED columns: it was made with plain ones, where the server refuses their expressions."""
+    stored = [c.name for c in table.info.columns if c.generated_stored]
+    there = read_whole(session, table.schema, table.name) if stored else None
+    return there is None or all((c := there.column(name)) is None or c.generated for name in stored)
 
 
 def _handle_key(info: TableInfo) -> tuple[IndexInfo, ...]:
@@ -289,16 +300,15 @@ def _table_lacks(
     yield from _definition_lacks(subject, dialect, label, old, new, after.info, there)
     was, now = [p.name for p in old.partitions], [p.name for p in after.info.partitions]
     if set(was) != set(now):
-        bounds = partition_bounds(session, after.schema, after.name)
-        yield from _name_lacks("partition", label, was, now, bounds)
-        yield from _bound_lacks(label, set(now) - set(was), after.info, bounds)
+        yield from _name_lacks("partition", label, was, now, there.partitions)
+        yield from _bound_lacks(label, set(now) - set(was), after.info, there.partitions)
 
 
 def _definition_lacks(
     subject: Subject, dialect: Dialect, label: str, old: TableInfo, new: TableInfo, whole: TableInfo, there: TargetTable
 ) -> Iterator[MissingChange | None]:
     """Columns, keys and options. A target may lack indexes over expressions, and those that a foreign key has brought."""
-    altered = Alteration.of(old, new, subject.query or ";", dialect, subject.lacking)
+    altered = Alteration.of(old, new, subject.query or ";", dialect)
     if altered is None:
         yield MissingChange(f"{label}: {UNCLEAR}", "column")
         return

@@ -63,6 +63,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
     EarlierTry,
     ExecutionCheck,
     HandedOver,
+    computes,
     is_plain,
     lacks,
     shows,
@@ -70,20 +71,11 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
     unlike,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, instead_of, scattered
-from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import (
-    cannot_index,
-    comparing_as_upstream,
-    execute_ddl,
-    in_place_of_its_key,
-    keeping_characters,
-    knowing_indexes,
-    rebuild_by_hand,
-    rebuilds,
-)
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import Around, SentDdl, around, execute, not_computed
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, joined, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, of_another_kind, other_values, way_out
-from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, subject_of, with_plain_columns
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import declare
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names, keeping_padding
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
@@ -99,9 +91,6 @@ from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 _log = logging.getLogger(__name__)
-
-_CANNOT_COMPUTE = frozenset({1901, 1903, 3102, 3763})
-"""The server does not let a generated column depend on this: MariaDB 10.11 a STORED one on a CHAR, whose blanks depend on the session. Or it may be in no primary key."""
 
 
 def why_not_restored(job: Job, flavour: Flavour) -> str:
@@ -133,6 +122,7 @@ def apply_ddl(
     frozen: FrozenTables = NONE_FROZEN,
     *,
     safe_from: int | None = None,
+    pause: Callable[[float], None] = lambda seconds: None,
 ) -> DdlOutcome:
     """Complete ``step`` on the target, however much of it a crashed predecessor has done.
 
@@ -146,6 +136,7 @@ def apply_ddl(
         frozen: the tables of which a DDL was not executed on the target.
         safe_from: where the span begins in which another Drainer may have executed this DDL, and later ones (``sinks.mysql.ddl.execution_check``);
             None: it cannot have.
+        pause: called every few seconds while a statement of a predecessor is still running; may raise to end the wait.
 
     Raises:
         DdlRefused: the target refused every form and the policy is ``stop``.
@@ -153,7 +144,7 @@ def apply_ddl(
         RetryableApplyError: the connection was lost; call again with a new session.
         ApplyError: after a crash it cannot be determined whether the statement ran.
     """
-    return _Run(session, step, history, config, lease, on_done, frozen, safe_from).run()
+    return _Run(session, step, history, config, lease, on_done, frozen, safe_from, pause).run()
 
 
 class _Run:
@@ -167,8 +158,10 @@ class _Run:
         on_done: Callable[[Target], None],
         frozen: FrozenTables,
         safe_from: int | None,
+        pause: Callable[[float], None],
     ) -> None:
         self._session = session
+        self._pause = pause
         self._step = step
         self._config = config
         self._lease = lease
@@ -176,7 +169,7 @@ class _Run:
         self._history = history
         self._frozen = frozen
         outcomes = load_outcomes(session, config.checkpoint_schema, lease.cluster_id) if step.job.type == JobType.RECOVER_TABLE else {}
-        self._subject = knowing_indexes(session, subject_of(step, history, frozen, Routes.of(config), outcomes))
+        self._subject = subject_of(step, history, frozen, Routes.of(config), outcomes)
         self._dialect = keeping_padding(session, dialect_of(session, config), self._subject.before)
         if self._subject.job.kind.effect is JobEffect.RENAMES:
             self._dialect = replace(self._dialect, folds_names=folds_names(session))
@@ -226,7 +219,8 @@ class _Run:
         No other process can take the lease while the block runs. If this process is suspended in it, the server closes its connection, which releases
         the lock, before another process can continue. So the statement cannot be executed late.
         """
-        with alone(self._session, lock_name(DDL, self._lease.schema, self._lease.cluster_id)), with_autocommit(self._session):
+        name = lock_name(DDL, self._lease.schema, self._lease.cluster_id)
+        with alone(self._session, name, self._pause), with_autocommit(self._session):
             check(self._session, self._lease)
             yield
 
@@ -291,7 +285,9 @@ class _Run:
             outcome = DdlOutcome(DONE, "nothing" if earlier is None else "found", step.query, self._declared(altered))
         self._point("after-ddl")
         return self._finish(
-            replace(outcome, losses=(*outcome.losses, *losses, *others, *self._converted())) if not outcome.freezes else outcome
+            replace(outcome, losses=(*self._row.filled, *outcome.losses, *losses, *others, *self._converted()))
+            if not outcome.freezes
+            else outcome
         )
 
     def _why_not(self) -> tuple[str, str] | None:
@@ -331,7 +327,7 @@ class _Run:
         return self._declare(declare(table_name(self._table.schema, self._table.name), altered.filled(), altered.new, self._dialect))
 
     def _make(self, altered: Alteration, sql: str) -> DdlOutcome:
-        filled = self._fill_nulls()
+        self._fill_nulls()
         try:
             self._send(sql)
         except RetryableApplyError:
@@ -339,26 +335,27 @@ class _Run:
         except ApplyError as error:
             self._row.note_try("changes", sql, error)
             if self._handed_over is not None and self._handed_over.already_so(error, None):
-                return DdlOutcome(DONE, "nothing", sql, filled)
+                return DdlOutcome(DONE, "nothing", sql)
             left, statement = self._lacking(altered)
             if not statement:
                 _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
-                return DdlOutcome(DONE, "nothing", sql, (*filled, *self._other_values()))
-            other = self._another_way(altered, left, sql, error)
+                return DdlOutcome(DONE, "nothing", sql, self._other_values())
+            quirk = around(self._sent(sql, error))
+            other = self._another_way(altered, left, sql, quirk)
             if other is None:
-                return self._by_policy(self._step.query.rstrip("; "), str(error), way_out(self._subject.job, error))
-            return replace(other, losses=(*filled, *other.losses))
+                return self._by_policy(self._step.query.rstrip("; "), str(error), way_out(self._subject.job, error) or quirk.todo)
+            return other
         how = "text" if by_text(altered, self._subject) and sql == joined(self._statements()) else "changes"
-        return DdlOutcome(DONE, how, sql, (*filled, *self._declared(altered)))
+        return DdlOutcome(DONE, how, sql, self._declared(altered))
 
-    def _another_way(self, altered: Alteration, left: tuple[TableChange, ...], sql: str, error: ApplyError) -> DdlOutcome | None:
+    def _another_way(self, altered: Alteration, left: tuple[TableChange, ...], sql: str, quirk: Around) -> DdlOutcome | None:
         """What is done where the server refuses the statement as it is; None: nothing can be done."""
         derived = alter_table(self._table, altered.clauses(left))
         if by_text(altered, self._subject) and derived not in ("", sql):
             return self._make(replace(altered, dialect=self._dialect), derived)
-        if dropping := in_place_of_its_key(self._session, self._table, sql, error):
-            return self._make(altered, dropping)
-        if altered.expressions and cannot_index(error) and any(map(altered.new.over_expression, keys_of(left))):
+        if quirk.sql:
+            return self._make(altered, quirk.sql)
+        if altered.expressions and not quirk.expressions and any(map(altered.new.over_expression, keys_of(left))):
             without = replace(altered, expressions=False)
             losses = tuple(f"{self._subject.label}: {loss}" for loss in without.losses())
             _, statement = self._lacking(without)
@@ -405,7 +402,7 @@ class _Run:
 
     def _rebuilt(self, now: SchemaSnapshot) -> SchemaSnapshot:
         """The target after what must be rebuilt for the job's statement, which changes no row and no definition."""
-        found = rebuilds(self._session, self._subject, now)
+        found = around(self._sent(now=now)).first
         for sql in found:
             _log.info("DDL at commit_ts %d: rebuilt first, because it has instant columns: %s", self._step.commit_ts, sql)
             self._tried("rebuild", sql)
@@ -446,14 +443,15 @@ class _Run:
                 return self._by_policy(text.sql, f"{error}; {self._in_the_way(made)}", way_out(job, error))
             if not self._snapshot(made).same_as(now if made is None else now.only(made.schema, made.name)):
                 raise
-            if (without := self._computing_nothing(number, error)) is not None:
+            quirk = around(self._sent(text.sql, error))
+            if (without := self._computing_nothing(number, quirk)) is not None:
                 return self._one(number, without, now)
             if instead is not None:
                 return self._instead(text.sql, error, instead)
             if text.plain is not None:
                 found = self._one(number, text.plain, now)
                 return found if found.freezes else replace(found, how="derived")
-            return self._by_policy(text.sql, str(error), way_out(job, error) or rebuild_by_hand(job, error))
+            return self._by_policy(text.sql, str(error), way_out(job, error) or quirk.todo)
         return DdlOutcome(DONE, "text", text.sql, (*text.losses, *self._declare(text.then)))
 
     def _losses_of(self, texts: Sequence[Rewritten], made: TableAt | None = None) -> tuple[str, ...]:
@@ -461,7 +459,10 @@ class _Run:
         tables = (made,) if made is not None else self._subject.after if self._subject.job.kind.makes_tables else ()
         if self._handed_over is not None or len(tables) != len(texts):
             return _losses(texts)  # later DDLs may have changed the tables
-        return _losses([text.plain if text.plain and is_plain(self._session, t) else text for text, t in zip(texts, tables, strict=True)])
+        done = [text.plain if text.plain and is_plain(self._session, t) else text for text, t in zip(texts, tables, strict=True)]
+        plain = replace(self._subject, after=tuple(t for t in tables if not computes(self._session, t)))
+        uncomputed = not_computed(SentDdl(self._session, plain, self._dialect))
+        return (*_losses(done), *(uncomputed.losses if uncomputed else ()))
 
     def _instead(self, sql: str, error: ApplyError, instead: Instead) -> DdlOutcome:
         """What the DDL does to the rows of a table that lacks its partitions."""
@@ -481,22 +482,18 @@ class _Run:
                 return self._by_policy(sql, f"{error}; {refused}")
         return DdlOutcome(DONE, "derived", instead.delete)
 
-    def _fill_nulls(self) -> tuple[str, ...]:
-        losses = []
+    def _fill_nulls(self) -> None:
         for column, sql in null_fills(self._clock.subject, self._dialect):
             try:
                 with with_settings(self._session, zone_setting(self._clock.zone)), in_transaction(self._session):
-                    rows = self._session.execute(sql)
+                    if rows := self._session.execute(sql):
+                        self._row.note_filled(
+                            f"{self._subject.label}: {rows} rows held NULL in {column}, but the upstream has no NULL there. They were updated: {sql}"
+                        )
             except RetryableApplyError:
                 raise
             except ApplyError as error:
                 self._row.note_try("fill", sql, error)
-                continue
-            if rows:
-                losses.append(
-                    f"{self._subject.label}: {rows} rows held NULL in {column}, but the upstream has no NULL there. They were updated: {sql}"
-                )
-        return tuple(losses)
 
     def _declare(self, sql: str) -> tuple[str, ...]:
         """Set the declared defaults of added columns. The rows are correct without them, so a refusal is only a loss."""
@@ -519,14 +516,11 @@ class _Run:
     def _send(self, sql: str) -> None:
         if self._subject.schema and self._subject.job.type not in (JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA):
             self._use()
-        subject, dialect = self._subject, self._dialect
-        settings = {
-            **self._clock.settings,
-            **comparing_as_upstream(subject.before, subject.after, dialect),
-            **keeping_characters(subject, dialect),
-        }
-        with with_settings(self._session, settings):
-            execute_ddl(self._session, sql)
+        with with_settings(self._session, self._clock.settings):
+            execute(self._sent(sql))
+
+    def _sent(self, sql: str = "", error: ApplyError | None = None, now: SchemaSnapshot | None = None) -> SentDdl:
+        return SentDdl(self._session, self._clock.subject, self._dialect, sql, error, now)
 
     def _use(self) -> None:
         try:
@@ -573,13 +567,12 @@ class _Run:
             return "the existing table has other columns"
         return "" if is_empty(self._session, table.schema, table.name) else "the existing table is not empty"
 
-    def _computing_nothing(self, number: int, error: ApplyError) -> Rewritten | None:
+    def _computing_nothing(self, number: int, quirk: Around) -> Rewritten | None:
         """The statement from now on, where the server refuses to compute a STORED column: the column is plain. None: it has refused something else."""
-        plain, losses = with_plain_columns(self._clock.subject)
-        if not self._subject.job.kind.makes_tables or error.errno not in _CANNOT_COMPUTE or not losses:
+        if quirk.subject is None:
             return None
-        self._clock = replace(self._clock, subject=plain)
-        text = self._statements()[number]
+        self._clock = replace(self._clock, subject=quirk.subject)
+        text, losses = self._statements()[number], quirk.losses
         whole = replace(text, losses=(*text.losses, *losses))
         return whole if text.plain is None else replace(whole, plain=replace(text.plain, losses=(*text.plain.losses, *losses)))
 

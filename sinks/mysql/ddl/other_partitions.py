@@ -22,9 +22,9 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, tokenize
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, PartitionDef, PartitionType, TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, partition_method, partition_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
+from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 _ON_SINGLE = frozenset({JobEffect.EMPTIES_PARTITION, JobEffect.EXCHANGES})
@@ -38,7 +38,8 @@ def scattered(session: Target, subject: Subject) -> str:
     left = {p.id for p in new.partitions}
     if subject.job.type != JobType.EXCHANGE_PARTITION and not any(p.id in left for p in old.info.partitions):
         return ""
-    method = partition_method(session, old.schema, old.name).upper()
+    table = read_whole(session, old.schema, old.name)
+    method = table.partition_method.upper() if table else ""
     if old.info.partition_type == PartitionType.KEY or "KEY" in method.split():
         how = "BY KEY, with another hash function at the target than in TiDB"
     elif "LINEAR" in method.split():
@@ -75,9 +76,10 @@ def instead_of(session: Target, subject: Subject, refused: ApplyError) -> Instea
     old, effect = subject.old, subject.job.kind.effect
     takes = effect.rows is RowsAfter.PARTITIONS_GO
     concerned = takes or effect in (JobEffect.ALTERS_PARTITIONS, JobEffect.DIVIDES)
-    if old is None or not concerned or not column_names(session, old.schema, old.name):
+    table = read_whole(session, old.schema, old.name) if old is not None and concerned else None
+    if old is None or table is None:
         return None
-    there = {name.lower() for name in partition_names(session, old.schema, old.name)}
+    there = {name.lower() for name in table.partitions}
     if not takes:
         able = subject.job.type == JobType.ALTER_PARTITIONING and refused.errno not in _CANNOT
         return None if there or able else Instead(loss=_loss(subject))

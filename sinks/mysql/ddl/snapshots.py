@@ -1,8 +1,7 @@
 """Snapshots of the target's tables around a DDL; comparing two of them helps to decide whether the DDL ran. [db]
 
 Promises: reads only. A snapshot holds, for each table name that a DDL affects, the server's description (``SHOW CREATE``, without the
-AUTO_INCREMENT counter) and the server's ids of the table and of each partition, which change when a table is recreated. The ids come from
-``information_schema.innodb_sys_tables`` (MySQL 8: ``innodb_tables``, TiDB: ``tables`` and ``partitions``) and need the PROCESS privilege.
+AUTO_INCREMENT counter) and the server's ids of the table and of each partition, which change when a table is recreated (``table_ids``).
 If they cannot be read, ``ids_known`` is False, and a DDL without a visible effect on the structure cannot be checked. A snapshot also names the server,
 because the ids of two servers, as before and after a failover, cannot be compared.
 """
@@ -10,26 +9,20 @@ because the ids of two servers, as before and after a failover, cannot be compar
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 from weakref import WeakKeyDictionary
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
-from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
+from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT, read_tables, table_ids, tables_in
 from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
 
 _log = logging.getLogger(__name__)
 
-_NO_SUCH_TABLE, _NO_SUCH_DATABASE, _NO_NAME = 1146, 1049, 1300
+_NO_NAME, _VIEW_BROKEN = 1300, 1356
 """A MariaDB has no emoji in names."""
-_VIEW_BROKEN = 1356
-_ABSENT = frozenset({_NO_SUCH_TABLE, _NO_SUCH_DATABASE, _NO_NAME})
-_PLAIN = re.compile(r"[0-9A-Za-z_]+")
-_FOLDS = "@@lower_case_table_names"
-"""0: names of tables may differ only in case."""
 _COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
 _TABLE = "CREATE TABLE"
 
@@ -108,7 +101,7 @@ def take_snapshot(session: Target, databases: Iterable[str], tables: Iterable[tu
     known = True
     for schema, table in sorted(set(tables)):
         create = _COUNTER.sub("", _show(session, f"SHOW CREATE TABLE {table_name(schema, table)}", 1))
-        ids = _table_ids(session, schema, table) if create.startswith(_TABLE) else {}
+        ids = table_ids(session, schema, table) if create.startswith(_TABLE) else {}
         # A table without an id was not found: its engine is another one, or its tablespace does not have its name.
         known = known and (bool(ids) or not create.startswith(_TABLE))
         objects[f"{schema}.{table}"] = ObjectSnapshot(create, ids or {})
@@ -118,42 +111,14 @@ def take_snapshot(session: Target, databases: Iterable[str], tables: Iterable[tu
 def take_names(session: Target, tables: Iterable[tuple[str, str]]) -> SchemaSnapshot:
     """A snapshot of these tables without their descriptions: one query for each database, however many tables it has."""
     wanted = sorted(set(tables))
-    there: set[tuple[str, str]] = set()
-    for schema in sorted({schema for schema, _ in wanted}):
-        rows = session.query("SELECT table_name FROM information_schema.tables WHERE table_schema = %s", [schema])
-        there |= {(schema, as_text(n).lower()) for (n,) in rows}
-    return SchemaSnapshot({f"{s}.{t}": ObjectSnapshot("there" if (s, t.lower()) in there else "") for s, t in wanted}, ids_known=False)
+    there = {schema: tables_in(session, schema) for schema in sorted({schema for schema, _ in wanted})}
+    return SchemaSnapshot({f"{s}.{t}": ObjectSnapshot("there" if t.lower() in there[s] else "") for s, t in wanted}, ids_known=False)
 
 
 def column_names(session: Target, schema: str, table: str) -> tuple[str, ...]:
     """The columns of a table on the target, in order; empty if there is no such table."""
     found = read_tables(session, [(schema, table)]).get((schema, table))
     return tuple(c.name for c in found.columns) if found else ()
-
-
-def partition_method(session: Target, schema: str, table: str) -> str:
-    """The table's partitioning method on the target (``KEY``, ``LINEAR HASH``, ``RANGE COLUMNS``); empty if it has no partitions."""
-    rows = session.query(
-        "SELECT DISTINCT partition_method FROM information_schema.partitions "
-        "WHERE table_schema = %s AND table_name = %s AND partition_method IS NOT NULL",
-        [schema, table],
-    )
-    return str(rows[0][0]) if rows else ""
-
-
-def partition_bounds(session: Target, schema: str, table: str) -> dict[str, str]:
-    """The partitions of the table on the target by name, each with what it says of its values; empty if it has none."""
-    rows = session.query(
-        "SELECT DISTINCT partition_name, partition_description FROM information_schema.partitions "
-        "WHERE table_schema = %s AND table_name = %s AND partition_name IS NOT NULL",
-        [schema, table],
-    )
-    return {as_text(name): "" if bound is None else as_text(bound) for name, bound in rows}
-
-
-def partition_names(session: Target, schema: str, table: str) -> tuple[str, ...]:
-    """The names of the table's partitions on the target; empty if it has none."""
-    return tuple(partition_bounds(session, schema, table))
 
 
 def is_empty(session: Target, schema: str, table: str, partition: str = "") -> bool:
@@ -200,74 +165,9 @@ def _show(session: Target, statement: str, column: int) -> str:
     except RetryableApplyError:
         raise
     except ApplyError as error:
-        if error.errno in _ABSENT:
+        if error.errno in ABSENT or error.errno == _NO_NAME:
             return ""
         if error.errno == _VIEW_BROKEN:
             return "a view of what is no longer there"
         raise
     return str(rows[0][column])
-
-
-def _table_ids(session: Target, schema: str, table: str) -> dict[str, int] | None:
-    """Ids of the table and its partitions; None if they cannot be read."""
-    try:
-        return _tidb_ids(session, schema, table) if session.flavour is Flavour.TIDB else _innodb_ids(session, schema, table)
-    except RetryableApplyError:
-        raise
-    except ApplyError:
-        # No PROCESS privilege, or a server without these tables.
-        return None
-
-
-def _innodb_ids(session: Target, schema: str, table: str) -> dict[str, int]:
-    """Ids from InnoDB, which stores names in the ``filename`` charset, and partitions as ``table#P#partition``; MySQL as ``table#p#partition``."""
-    full = f"{schema}/{table}"
-    found = _ids_of_file(session, full) if _PLAIN.fullmatch(schema) and _PLAIN.fullmatch(table) else {}
-    if session.flavour is Flavour.MYSQL:
-        return found or _ids_of_space(session, full)
-    if found:
-        return found
-    encoded = "CONVERT(CONVERT(%s USING filename) USING binary)"
-    (name,) = session.query(f"SELECT CONCAT({encoded}, '/', {encoded})", [schema, table])[0]
-    return _ids_of_file(session, as_text(name))
-
-
-def _ids_of_file(session: Target, full: str) -> dict[str, int]:
-    view = "innodb_sys_tables" if session.flavour is Flavour.MARIADB else "innodb_tables"
-    rows = session.query(
-        f"SELECT name, table_id, {_FOLDS} FROM information_schema.{view} WHERE name = %s OR name LIKE %s", [full, _below(full)]
-    )
-    return _ids_by_part(rows, full)
-
-
-def _ids_of_space(session: Target, full: str) -> dict[str, int]:
-    """By the names of tablespaces, which MySQL shows as they are: it has no function for the ``filename`` charset."""
-    rows = session.query(
-        f"SELECT s.name, t.table_id, {_FOLDS} FROM information_schema.innodb_tables t JOIN information_schema.innodb_tablespaces s ON s.space = t.space "
-        "WHERE s.name = %s OR s.name LIKE %s",
-        [full, _below(full)],
-    )
-    return _ids_by_part(rows, full)
-
-
-def _below(full: str) -> str:
-    """The LIKE pattern of the table's partitions."""
-    return full.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%") + "#%"
-
-
-def _ids_by_part(rows: Sequence[Sequence[Any]], full: str) -> dict[str, int]:
-    """The ids of the rows that are of this table: the server's comparison takes e and é, and e and E, for the same."""
-    found = {}
-    for raw, table_id, folds in rows:
-        name, own = (as_text(raw).lower(), full.lower()) if int(folds) else (as_text(raw), full)
-        part = name[len(own) :]
-        if name.startswith(own) and part[:3] in ("", "#p#", "#P#"):
-            found[part] = int(table_id)
-    return found
-
-
-def _tidb_ids(session: Target, schema: str, table: str) -> dict[str, int]:
-    where = "WHERE table_schema = %s AND table_name = %s"
-    rows = session.query(f"SELECT '', tidb_table_id FROM information_schema.tables {where}", [schema, table])
-    rows += session.query(f"SELECT partition_name, tidb_partition_id FROM information_schema.partitions {where}", [schema, table])
-    return {str(name): int(table_id) for name, table_id in rows if table_id is not None and name is not None}

@@ -30,21 +30,12 @@ from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 EXISTS_TABLE = 1050
 
-_SHORT_ROWS = 1709
-"""Index column size too large: of a table with ROW_FORMAT COMPACT or REDUNDANT."""
 _SNAPSHOT_TOO_OLD = 8055
 """TiDB: the GC has passed the DROP. By name it says so in words only, as error 1105."""
 
 
 def way_out(job: Job, error: ApplyError) -> str:
-    """What to do where the name is taken to which the job makes or renames a table, a TiDB cannot restore one, or the server's rows are too short for a key;
-    empty otherwise.
-    """
-    if error.errno == _SHORT_ROWS:
-        return (
-            "The target limits keys to 767 bytes. Execute SET GLOBAL innodb_default_row_format = DYNAMIC there, for an existing table ALTER TABLE ... ROW_FORMAT = "
-            "DYNAMIC, and start again"
-        )
+    """What to do where the name is taken to which the job makes or renames a table, or a TiDB cannot restore one; empty otherwise."""
     if job.type == JobType.RECOVER_TABLE and error.errno == EXISTS_TABLE:
         return "Drop the table of that name at the target, or rename it, and start again. If its DROP was left out, so that it is this very table, skip the DDL"
     if job.type == JobType.RECOVER_TABLE and (error.errno == _SNAPSHOT_TOO_OLD or "dropped/truncated" in error.words):

@@ -81,8 +81,6 @@ class Subject:
     """By database and name in lower case: tables that the text spells otherwise than they were made. Upstream's names."""
     dropped: TableAt | None = None
     """Of RECOVER TABLE: the table as it was when it was dropped, under its name on the target."""
-    lacking: frozenset[str] = frozenset()
-    """Lower-case names of the expression indexes that ``old`` has upstream and the target's table is known to lack."""
     former: TableInfo | None = None
     """The job's own table before the job, upstream."""
 
@@ -218,27 +216,6 @@ def _likes_unplaced(query: str) -> bool:
     """
     source, tokens = like_source(query), significant(query)
     return source is not None and not source.schema and "." in (t.text for t in takewhile(lambda t: t.word != "LIKE", tokens))
-
-
-def with_plain_columns(subject: Subject) -> tuple[Subject, tuple[str, ...]]:
-    """``subject`` with its STORED generated columns as plain ones, which rows write, and what that loses."""
-    losses = tuple(
-        f"{t.schema}.{t.name}: column {c.name} is not computed by the target, which refuses its expression; it gets the upstream's values"
-        for t in subject.after
-        for c in t.info.columns
-        if c.generated_stored
-    )
-    after = tuple(
-        replace(
-            t,
-            info=replace(
-                t.info,
-                columns=tuple(replace(c, generated_expr="", generated_stored=False) if c.generated_stored else c for c in t.info.columns),
-            ),
-        )
-        for t in subject.after
-    )
-    return replace(subject, after=after), losses
 
 
 def named_by_infos(job: Job) -> bool:

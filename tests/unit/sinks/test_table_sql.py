@@ -126,7 +126,7 @@ def test_a_default_that_is_a_sequence_is_left_out_where_there_are_none() -> None
     assert "DEFAULT (nextval(`d`.`s`))" in create(counted).sql
     made = create(counted, dialect=MYSQL)
     assert "nextval" not in made.sql and made.losses == ("d.t: column n: default from a sequence left out",)
-    altered = Alteration.of(info_of(column(2, "n")), info_of(counted), "x", MYSQL, frozenset())
+    altered = Alteration.of(info_of(column(2, "n")), info_of(counted), "x", MYSQL)
     assert altered is not None and list(altered.losses()) == ["column n: default from a sequence left out"]
 
 
@@ -243,7 +243,7 @@ def test_foreign_keys_and_counters_are_changes() -> None:
         TableInfo.from_json(table(10, "t", [counts, column(2, "n")], index_info=keys, fk_info=foreign, auto_inc_id=begins))
         for keys, foreign, begins in ((None, [foreign_key("old", "n", "p", "id")], 0), ([index(1, "fk_1", ("n", 1))], [P], 5000))
     )
-    altered = Alteration.of(before, after, "x", MARIADB, frozenset(), "d")
+    altered = Alteration.of(before, after, "x", MARIADB, "d")
     assert altered is not None and altered.clauses() == [
         "DROP FOREIGN KEY `old`",
         "ADD KEY `fk_1` (`n`)",
