@@ -69,35 +69,31 @@ class SourceConfig:
 
     pumps: str = ours(
         "",
-        "the Pumps, host:port,host:port, or a registry: http://host:port, https://…, pd://host:port,host:port; empty = pd-urls. A list's address names "
-        "the Pump, whoever answers; a registry's Pumps must be the registered nodes",
+        "the Pumps, host:port,host:port, or a registry: http://host:port, https://…, pd://host:port,host:port; empty = pd-urls",
     )
     cluster_id: int = ours(0, "cluster id that Pumps check; 0 = ask PD or the registry")
     delivery: str = ours("", "sorted (any Pump), raw (our Pumps), or empty: raw if every Pump offers it")
     starting_commit_ts: int = setting(
         -1,
-        "where to start without a checkpoint: a TSO, exclusive; 0 = the beginning, -1 = now",
+        "without a checkpoint start after this TSO; 0 = the beginning, -1 = now",
         "initial-commit-ts",
         flag="initial-commit-ts",
     )
     ending_commit_ts: int = ours(0, "stop after this TSO, inclusive; 0 = never")
-    max_bytes_per_trigger: int = ours(128 * 1024 * 1024, "bytes of binlogs that a batch reads, about; one transaction is always admitted")
-    fail_on_data_loss: bool = ours(True, "false: a lost span is a warning in the log and in Delta instead of an error")
-    max_pending_bytes: int = ours(1024 * 1024 * 1024, "raw delivery: bytes of binlogs that may wait for a Pump that holds resolved_ts")
-    wake_idle_pumps: str = ours(
-        "200ms", "shortest time between two fake binlogs to an idle Pump that holds resolved_ts back: 200ms, 1s; 0 = never"
-    )
-    compressor: str = setting("", "gzip: Pumps compress what they send; empty = they do not", "compressor", flag="compressor")
+    max_bytes_per_trigger: int = ours(128 * 1024 * 1024, "bytes of binlogs in a batch, about; one transaction always fits")
+    fail_on_data_loss: bool = ours(True, "false: a lost span is a warning in log and Delta, not an error")
+    max_pending_bytes: int = ours(1024 * 1024 * 1024, "raw delivery: bytes that may wait for a Pump that holds resolved_ts")
+    wake_idle_pumps: str = ours("200ms", "shortest time between two fake binlogs to an idle Pump that holds resolved_ts; 0 = never")
+    compressor: str = setting("", "gzip: Pumps compress what they send", "compressor", flag="compressor")
     security: SecurityConfig = nested("security", SecurityConfig)
     """Of everything inside the cluster, in both directions: the Drainer's own listener too."""
     gone_pumps: str = ours(
         "",
-        "ids of Pumps, comma separated, that are gone for ever: what only they had is recorded as lost. A Pump that is registered, and not as offline, "
-        "is read all the same",
+        "ids of Pumps, comma separated, that are gone for ever: what only they had is recorded as lost. A registered Pump is read unless it is offline",
     )
     tidb_status: str = ours(
         "",
-        "TiDB's status ports, http://host:10080,...: DDL history, outcome of orphans; empty = those that PD knows. Or a recorded DDL history, .json[.gz]",
+        "TiDB's status ports, http://host:10080,..., for DDL history and orphans, or a recorded history, .json[.gz]; empty = those that PD knows",
     )
 
     @property
@@ -126,11 +122,11 @@ class TargetConfig:
     host: str = setting("127.0.0.1", "the target's host", unset="MYSQL_HOST, else localhost")
     port: int = setting(3306, "the target's port", unset="MYSQL_PORT, else 3306")
     user: str = setting("root", "the account that writes", unset="MYSQL_USER, else root")
-    password: str = setting("", "its password; ps shows a flag, so better in MYSQL_PSWD or spark.password-file", secret=True)
-    password_file: str = ours("", "file with the target's password; a trailing line feed is ignored")
-    socket: str = ours("", "Unix socket of the target; wins over host and port")
+    password: str = setting("", "its password; better in MYSQL_PSWD or spark.password-file: ps shows a flag", secret=True)
+    password_file: str = ours("", "file with the target's password")
+    socket: str = ours("", "the target's Unix socket; wins over host and port")
     read_timeout: float = setting(60.0, "time after which a statement counts as lost", kind=DURATION)
-    params: tuple[tuple[str, str], ...] = setting((), "session variables that are set after connecting")
+    params: tuple[tuple[str, str], ...] = setting((), "session variables to set")
     encrypted_password: str = setting("", "the password, encrypted; wins over password", "syncer.to.encrypted_password", secret=True)
     security: SecurityConfig = nested("syncer.to.security", SecurityConfig)
 
@@ -143,9 +139,9 @@ class TargetConfig:
 class UpstreamConfig:
     """An account of the upstream TiDB: may read ``mysql.tidb``, and tables that are copied (``--bootstrap``). TOML table ``[spark.upstream]``."""
 
-    host: str = setting("", "a TiDB server of the upstream, for SQL and --bootstrap; empty = none")
+    host: str = setting("", "a TiDB of the upstream, for SQL and --bootstrap; empty = none")
     port: int = setting(4000, "its port for SQL")
-    user: str = setting("root", "an account with SELECT on mysql.tidb, and for --bootstrap on the tables")
+    user: str = setting("root", "an account with SELECT on mysql.tidb, for --bootstrap also on the tables")
     password: str = setting("", "its password", secret=True)
     encrypted_password: str = setting("", "the password, encrypted; wins over password", "spark.upstream.encrypted_password", secret=True)
     security: SecurityConfig = nested("spark.upstream.security", SecurityConfig)
@@ -200,71 +196,61 @@ class ApplyConfig:
 
     drainer: str = setting(
         "drainer",
-        "this Drainer's name in PD or the registry, and in the target's lease",
+        "this Drainer's name in the registry and the target's lease",
         "node-id",
         flag="node-id",
-        unset="the name that it had with this checkpoint, else hostname:port of addr",
+        unset="its name with this checkpoint, else hostname:port of addr",
     )
     atomic_rows: int = ours(50_000, "a batch of at most this many row events is ONE transaction with its checkpoint row")
-    parts: int = ours(2, "number of parts in which a larger batch is applied (parallel connections)")
-    ddl_policy: str = ours("stop", "stop, skip or quarantine: what to do with a DDL that the target refuses in every form")
-    on_finding: str = ours("record", "record or stop: what to do when the target's rows do not match the binlogs")
+    parts: int = ours(2, "parallel connections that apply a larger batch")
+    ddl_policy: str = ours("stop", "stop, skip or quarantine a DDL that the target refuses")
+    on_finding: str = ours("record", "record or stop, when the target's rows do not match the binlogs")
     sql_mode: str = setting(
         "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION",
-        "sql_mode of the sessions; NO_AUTO_VALUE_ON_ZERO and ALLOW_INVALID_DATES are added, NO_ZERO_DATE and NO_ZERO_IN_DATE left out; strict modes hold "
-        "for DDLs only; modes that change what values mean are refused",
+        "sql_mode of the sessions, always with NO_AUTO_VALUE_ON_ZERO and ALLOW_INVALID_DATES, without NO_ZERO_DATE and NO_ZERO_IN_DATE; strict modes "
+        "hold for DDLs only; modes that change what values mean are refused",
     )
-    log_row_data: bool = ours(False, "true: logs, errors and progress may show row values; the Delta table findings always has them")
-    upstream_collation: str = ours(
-        "utf8mb4_bin", "the upstream's default where a DDL names no collation; its charset, where a DDL names no charset"
-    )
-    retry_seconds: float = ours(3600.0, "seconds, at least, for which a transient error (deadlock, lost connection, read-only) is retried")
+    log_row_data: bool = ours(False, "true: logs, errors and progress may show row values, which findings in Delta always have")
+    upstream_collation: str = ours("utf8mb4_bin", "the upstream's default collation, with its charset, where a DDL names none")
+    retry_seconds: float = ours(3600.0, "seconds, at least, to retry a transient error (deadlock, lost connection, read-only)")
     checkpoint_schema: str = setting(
         "tidb_binlog",
-        "database at the target of checkpoint and spark_* tables",
+        "the target's database for checkpoint and spark_* tables",
         "syncer.to.checkpoint.schema",
     )
-    lease_timeout: float = ours(30.0, "seconds of silence, 1 to 3600, after which another Drainer may take over")
-    mirror_interval: float = ours(30.0, "seconds between moments at which a lake's tables are published; 0 = as soon as there are changes")
+    lease_timeout: float = ours(30.0, "seconds of silence after which another Drainer may take over, 1 to 3600")
+    mirror_interval: float = ours(30.0, "seconds between moments of a lake; 0 = as soon as there are changes")
     ignore_schemas: tuple[str, ...] = setting(
         ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql"),
-        "databases that are not replicated; wins over replicate-do-*",
+        "databases to leave out; wins over replicate-do-*",
         flag="ignore-schemas",
         kind=NAMES,
     )
-    replicate_do_db: tuple[str, ...] = setting((), "if set, only these databases, and replicate-do-table, are replicated")
+    replicate_do_db: tuple[str, ...] = setting((), "if set, only these databases and replicate-do-table")
     ignore_txn_commit_ts: tuple[int, ...] = setting((), "transactions and DDLs to skip: commit_ts, or the number that a refused DDL names")
-    replicate_do_table: tuple[TableName, ...] = setting((), "if set, only these tables, and replicate-do-db, are replicated")
-    ignore_table: tuple[TableName, ...] = setting((), "tables that are not replicated; wins over replicate-do-*")
-    case_sensitive: bool = setting(False, "whether the patterns of table-migrate-rule distinguish case")
+    replicate_do_table: tuple[TableName, ...] = setting((), "if set, only these tables and replicate-do-db")
+    ignore_table: tuple[TableName, ...] = setting((), "tables to leave out; wins over replicate-do-*")
+    case_sensitive: bool = setting(False, "whether case counts in table-migrate-rule")
     table_migrate_rule: tuple[TableMigrateRule, ...] = setting((), "which tables the rules of binlog-filter-rule apply to")
     binlog_filter_rule: tuple[EventFilterRule, ...] = setting((), "rules that drop kinds of events")
-    routes: tuple[TableRoute, ...] = ours(
-        (), "tables and databases with another name, or fewer columns or rows, at a MySQL-protocol target", "route"
-    )
+    routes: tuple[TableRoute, ...] = ours((), "other names, fewer columns or rows at a MySQL-protocol target", "route")
     db_type: str = setting("mysql", "kind of target: mysql, tidb, file (or pb), kafka, or lake (ours)", flag="dest-db-type")
-    txn_batch: int = setting(20, "row operations in one transaction at the target, at most", flag="txn-batch")
-    txn_batch_time: float = ours(
-        0.0, "how long a transaction of txn-batch may take, about; after a longer one the next is smaller; 0 = any time", kind=DURATION
-    )
-    worker_count: int = setting(16, "connections that apply row operations at the same time, at most 1024", flag="c")
-    sync_ddl: bool = setting(True, "false: DDLs are not applied, rows get the columns of the target's tables", flag="sync-ddl")
+    txn_batch: int = setting(20, "most row operations in a transaction", flag="txn-batch")
+    txn_batch_time: float = ours(0.0, "how long a transaction of txn-batch may take, about; 0 = any time", kind=DURATION)
+    worker_count: int = setting(16, "parallel connections, at most 1024", flag="c")
+    sync_ddl: bool = setting(True, "false: DDLs are not applied; rows get the target's columns", flag="sync-ddl")
     sync_mode: int = setting(
         1,
-        "1 = the target has all columns, 2 = missing columns are left out; its own columns keep their values",
+        "2: columns that the target lacks are left out; 1: they are an error",
         "syncer.to.sync-mode",
     )
-    safe_mode: bool = setting(
-        False, "write so that rows may be there already: REPLACE, and deletes that may find nothing", flag="safe-mode"
-    )
+    safe_mode: bool = setting(False, "rows may be there already: REPLACE, and deletes that may find nothing", flag="safe-mode")
     enable_dispatch: bool = setting(
         True,
-        "false: one worker that keeps the upstream's transactions; net-change is then false unless set",
+        "false: one worker keeps the upstream's transactions; net-change is then false unless set",
         flag="enable-dispatch",
     )
-    enable_detect: bool = setting(
-        True, "false: operations that share a unique key other than the first may be applied in any order", flag="enable-detect"
-    )
+    enable_detect: bool = setting(True, "false: operations on one unique key other than the first may change places", flag="enable-detect")
     net_change: bool = ours(True, "apply the net change of a batch; false: every row operation of the upstream")
     load_schema_snapshot: bool = setting(
         False,
@@ -273,14 +259,14 @@ class ApplyConfig:
     )
     loopback_control: bool = setting(
         False,
-        "replication in both directions: mark each transaction, leave out those with channel-id's mark",
+        "mark transactions, and leave out those with channel-id's mark, for replication in both directions",
         flag="loopback-control",
     )
-    channel_id: int = setting(0, "with loopback-control: the mark; the same for both Drainers of a ring", flag="channel-id")
+    channel_id: int = setting(0, "with loopback-control: the same number for both Drainers of a ring", flag="channel-id")
     upstream_new_collations: str = ours(
         "auto",
-        "true: the upstream was first set up by v6.0 or later, collations keep their names; false: old collations, each becomes a NO PAD _bin; "
-        "auto: ask spark.upstream; without it only utf8mb4_bin becomes NO PAD",
+        "true: collations keep their names (upstream first set up by v6.0 or later); false: each becomes a NO PAD _bin; auto: ask spark.upstream, "
+        "else only utf8mb4_bin becomes NO PAD",
     )
 
     def __post_init__(self) -> None:
@@ -319,8 +305,8 @@ class ApplyConfig:
 class RelayConfig:
     """The relay log. TOML table ``[syncer.relay]``."""
 
-    log_dir: str = setting("", "directory of the relay log; empty = none is written", flag="relay-log-dir")
-    max_file_size: int = setting(10_485_760, "size of a file of the relay log, in bytes", flag="relay-max-file-size")
+    log_dir: str = setting("", "directory of the relay log; empty = none", flag="relay-log-dir")
+    max_file_size: int = setting(10_485_760, "bytes of a relay log file", flag="relay-max-file-size")
 
     def __post_init__(self) -> None:
         require(self.max_file_size >= 1, "syncer.relay.max-file-size must be at least 1")
@@ -332,7 +318,7 @@ class CheckpointConfig:
 
     type: str = setting("", "mysql or tidb, with db-type mysql or tidb; file (ours): <data-dir>/savepoint; empty = at the target")
     table: str = setting("", "name of its table; empty = checkpoint")
-    host: str = setting("", "another server for the checkpoint; empty = the target, as all that follows; only with type")
+    host: str = setting("", "with type: another server for the checkpoint; empty = the target")
     port: int = setting(0, "that server's port")
     user: str = setting("", "the account there")
     password: str = setting("", "its password", secret=True)
@@ -353,16 +339,15 @@ class KafkaConfig:
 
     addrs: str = setting("", "the brokers, host:port,host:port", "syncer.to.kafka-addrs", unset="KAFKA_ADDRS, else 127.0.0.1:9092")
     version: str = setting("0.8.2.0", "the brokers' version", "syncer.to.kafka-version")
-    max_messages: int = setting(1024, "messages in one request, at most", "syncer.to.kafka-max-messages")
+    max_messages: int = setting(1024, "most messages in a request", "syncer.to.kafka-max-messages")
     max_message_size: int = setting(
-        1 << 30, "largest message that is sent, in bytes; the brokers have a limit of their own", "syncer.to.kafka-max-message-size"
+        1 << 30, "bytes of the largest message; brokers have their own limit", "syncer.to.kafka-max-message-size"
     )
     client_id: str = setting("tidb_binlog", "name of this client", "syncer.to.kafka-client-id")
     topic: str = setting("", "the topic; empty = <cluster id>_obinlog", "syncer.to.topic-name")
     options: tuple[tuple[str, str], ...] = setting(
         (),
-        'options of Kafka\'s Java client, for TLS, SASL and compression: { "security.protocol" = "SASL_SSL", … }; encrypted(…) holds what ctl encrypt '
-        "prints. With any, Spark's Kafka sink sends (adr/0011)",
+        'TLS, SASL and compression of Kafka\'s Java client: { "security.protocol" = "SASL_SSL", … }; encrypted(…) holds what ctl encrypt prints',
         "spark.kafka-options",
         secret=True,
     )
@@ -381,8 +366,8 @@ class KafkaConfig:
 class FileConfig:
     """Binlog files, or a lake, as a target. TOML table ``[syncer.to]``."""
 
-    dir: str = setting("", "directory of the files, empty = data-dir; with db-type lake, path or URI of the lake")
-    retention_time: int = setting(0, "days that a file is kept, or a row change of a lake; 0 = for ever")
+    dir: str = setting("", "directory of the files, empty = data-dir; or path or URI of the lake")
+    retention_time: int = setting(0, "days that files, or a lake's row changes, are kept; 0 = for ever")
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,37 +379,31 @@ class DrainerConfig:
     upstream: UpstreamConfig = nested("spark.upstream", UpstreamConfig)
     apply: ApplyConfig = nested("syncer", ApplyConfig)
     checkpoint_dir: str = ours("var/drainer/spark", "Spark's checkpoint directory", unset="<data-dir>/spark")
-    delta_dir: str = ours("var/drainer/delta", "where the Delta table checkpoint lives; findings is next to it", unset="<data-dir>/delta")
+    delta_dir: str = ours("var/drainer/delta", "the Delta table checkpoint; findings is next to it", unset="<data-dir>/delta")
     delta_retention: str = ours(
         "7",
-        "how long unneeded files of the Delta tables are kept, and how far back from its newest moment a lake's tables can be read: days, or 8h, 1h30m",
+        "how long unneeded files of Delta tables are kept, and how far back a lake's tables can be read: days, or 8h, 1h30m",
         kind=DAYS,
     )
     addr: str = setting(
         "127.0.0.1:0",
-        "host:port for Pumps that notify this Drainer, and for its HTTP pages; port 0 = any free one",
+        "host:port for Pumps and HTTP pages; port 0 = any free one",
         flag="addr",
         unset="127.0.0.1:8249; with PD or a registry elsewhere <first IPv4 that is not loopback>:8249",
     )
     advertise_addr: str = setting("", "host:port that is registered; empty = addr", flag="advertise-addr")
-    log_level: str = setting("info", "debug, info, warn, error or fatal; Spark's own log is one level quieter", flag="L", kind=LEVEL)
+    log_level: str = setting("info", "debug, info, warn, error or fatal; Spark's log is one level quieter", flag="L", kind=LEVEL)
     log_format: str = ours("text", "text: lines as TiDB's tools write them, or json: one object per line")
     log_file: str = setting(
         "",
-        "the job's log file; empty = what TIDB_BINLOG_LOG names, or var/log/JOB.log, installed below ~/.local/state",
+        "empty = TIDB_BINLOG_LOG, else var/log/JOB.log, installed below ~/.local/state",
         flag="log-file",
     )
-    data_dir: str = setting("data.drainer", "directory for what this Drainer keeps on disk", flag="data-dir")
-    pd_urls: str = setting(
-        "", "PD, http://host:2379,...: Pumps, cluster id, timestamps; empty = none", flag="pd-urls", unset="http://127.0.0.1:2379"
-    )
-    upstream_timeout: float = ours(
-        60.0, "seconds that PD or the registry, and at a start the Pumps, may not answer before the job ends with an error"
-    )
+    data_dir: str = setting("data.drainer", "what this Drainer keeps on disk", flag="data-dir")
+    pd_urls: str = setting("", "PD, http://host:2379,...; empty = none", flag="pd-urls", unset="http://127.0.0.1:2379")
+    upstream_timeout: float = ours(60.0, "seconds without an answer of PD or the registry (at a start, of a Pump) after which the job ends")
     synced_check_time: int = setting(5, "minutes without a new binlog after which /status says synced", flag="synced-check-time")
-    metrics_addr: str = setting(
-        "", "host:port or URL of a Prometheus push gateway; empty = metrics are only served", flag="metrics-addr", in_file=False
-    )
+    metrics_addr: str = setting("", "host:port or URL of a Prometheus push gateway; empty = none", flag="metrics-addr", in_file=False)
     metrics_interval: int = setting(15, "seconds between two pushes", flag="metrics-interval", in_file=False)
     relay: RelayConfig = nested("syncer.relay", RelayConfig)
     checkpoint: CheckpointConfig = nested("syncer.to.checkpoint", CheckpointConfig)
@@ -451,12 +430,10 @@ class DrainerConfig:
 class PumpConfig:
     """A Pump server. ``conf/pump.toml``."""
 
-    node_id: str = setting(
-        "", "unique name in the cluster; empty = that in <data-dir>/.node, else hostname:port, which is written there", flag="node-id"
-    )
+    node_id: str = setting("", "unique name in the cluster; empty = that in <data-dir>/.node, else hostname:port", flag="node-id")
     addr: str = setting(
         "127.0.0.1:8250",
-        "host:port to listen on, for gRPC and HTTP",
+        "host:port for gRPC and HTTP",
         flag="addr",
         unset="127.0.0.1:8250; with PD or a registry elsewhere <first IPv4 that is not loopback>:8250",
     )
@@ -465,31 +442,27 @@ class PumpConfig:
     data_dir: str = setting("data.pump", "directory of the value log and its index", flag="data-dir")
     pd_urls: str = setting(
         "",
-        "PD, http://host:2379,...: registry, timestamps, cluster id; empty = spark.registry, or none",
+        "PD, http://host:2379,...; empty = spark.registry, or none",
         flag="pd-urls",
         unset="http://127.0.0.1:2379",
     )
-    registry: str = ours(
-        "", "http://host:port of the standalone registry and oracle; without it and PD: this Pump's own clock, unregistered"
-    )
-    tidb_status: str = ours(
-        "", "TiDB's status ports, http://host:10080,...: outcome of orphan Prewrites; empty = those that PD or the registry names"
-    )
+    registry: str = ours("", "http://host:port of the standalone registry; without it and PD: own clock, unregistered")
+    tidb_status: str = ours("", "TiDB's status ports, http://host:10080,..., for orphans; empty = those that PD or the registry names")
     cluster_id: int = ours(0, "cluster id; 0 = ask PD or the registry")
-    labels: tuple[tuple[str, str], ...] = ours((), "registered with the status: a Pump client with the same ones prefers this Pump")
-    score: int = ours(0, "registered with the status: weight for Pump clients of strategy score")
+    labels: tuple[tuple[str, str], ...] = ours((), "a Pump client with the same ones prefers this Pump")
+    score: int = ours(0, "weight for Pump clients of strategy score")
     fake_binlog_interval: float = setting(
-        3.0, "seconds without a write after which a fake binlog is written; 0 = never", "gen-binlog-interval", flag="fake-binlog-interval"
+        3.0, "idle seconds after which a fake binlog is written; 0 = never", "gen-binlog-interval", flag="fake-binlog-interval"
     )
     heartbeat_interval: float = setting(2.0, "seconds between two registrations of the status", flag="heartbeat-interval")
     gc: str = setting("7", "how long binlogs are kept: days, or 8h, 1h30m", flag="gc", kind=DAYS)
     max_message_size: int = setting(
         (1 << 63) - 1 - (4 << 20), "largest request, in bytes", "spark.max-message-size", flag="max-message-size"
     )
-    log_row_data: bool = ours(False, "true: GET /debug/binlog/TS shows rows and keys, not only how many changes of which tables")
+    log_row_data: bool = ours(False, "true: GET /debug/binlog/TS shows rows and keys")
     stop_write_at_available_space: str = setting(
         "10 GiB",
-        "free space on the data directory's disk at which binlogs are refused: 10 GiB, 42 MB; empty = never",
+        "free space on data-dir's disk at which binlogs are refused: 10 GiB, 42 MB; empty = never",
         "storage.stop-write-at-available-space",
     )
     sync_log: bool = setting(
@@ -500,12 +473,10 @@ class PumpConfig:
     log_format: str = ours("text", "text: lines as TiDB's tools write them, or json: one object per line")
     log_file: str = setting(
         "",
-        "the log file; empty = what TIDB_BINLOG_LOG names, or var/log/pump.log, installed below ~/.local/state",
+        "empty = TIDB_BINLOG_LOG, else var/log/pump.log, installed below ~/.local/state",
         flag="log-file",
     )
-    metrics_addr: str = setting(
-        "", "host:port or URL of a Prometheus push gateway; empty = metrics are only served", flag="metrics-addr", in_file=False
-    )
+    metrics_addr: str = setting("", "host:port or URL of a Prometheus push gateway; empty = none", flag="metrics-addr", in_file=False)
     metrics_interval: int = setting(15, "seconds between two pushes", flag="metrics-interval", in_file=False)
     security: SecurityConfig = nested("security", SecurityConfig)
 
@@ -530,10 +501,8 @@ def _unread(path: str, default: object, text: str, *, flag: str = "", in_file: b
 UNREAD: dict[type, tuple[Setting, ...]] = {
     DrainerConfig: (
         _unread("detect-interval", 5, "seconds between two looks at the list of Pumps", flag="detect-interval"),
-        _unread(
-            "syncer.disable-dispatch", False, "deprecated: the contrary of enable-dispatch, which it overrides", flag="disable-dispatch"
-        ),
-        _unread("syncer.disable-detect", False, "deprecated: the contrary of enable-detect, which it overrides", flag="disable-detect"),
+        _unread("syncer.disable-dispatch", False, "deprecated: overrides enable-dispatch, with the contrary", flag="disable-dispatch"),
+        _unread("syncer.disable-detect", False, "deprecated: overrides enable-detect, with the contrary", flag="disable-detect"),
         _unread("syncer.to.merge", False, "combine the changes of a row"),
         _unread("syncer.to.zookeeper-addrs", "", "ZooKeeper, to ask for Kafka's brokers"),
         _unread("syncer.to.oracle-service-name", "", "Oracle's service"),

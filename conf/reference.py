@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.conf.kinds import toml_of, words_for
 from pyspark_tidb_binlog.conf.load import REAL_PREFIXES
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
 from pyspark_tidb_binlog.conf.setting import OURS, Setting, is_named, item_type, settings_in
-from pyspark_tidb_binlog.conf.unsupported import BY_ROW_ONLY, ONLY_FOR, OUT, WITHOUT_EFFECT
+from pyspark_tidb_binlog.conf.unsupported import BY_ROW_ONLY, ONLY_FOR, OUT, without_effect
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = {"conf/drainer.toml": DrainerConfig, "conf/pump.toml": PumpConfig}
@@ -72,16 +72,38 @@ def main() -> int:
 
 def _chapter(title: str, model: type) -> Iterator[str]:
     yield f"\n## {title}"
+    unread: dict[str, list[Setting]] = {}
     for table, settings in _tables(model):
-        yield f"\n### {f'`[{table}]`' if table else 'At the top of the file'}\n"
-        yield "| setting | flag | default | |"
-        yield "|---|---|---|---|"
         for setting in settings:
-            key = f"`{setting.path}`" if setting.in_file else ""
-            flag = f"`-{setting.flag}`" if setting.flag else ""
-            default = setting.unset or f"`{_plain(setting)}`"
+            unread.setdefault(_unread(setting.path), []).append(setting)
+        shown = [setting for setting in settings if not _unread(setting.path)]
+        if not shown:
+            continue
+        yield f"\n### {f'`[{table}]`' if table else 'At the top of the file'}\n"
+        if table.endswith("security") and (table, model) != ("security", DrainerConfig):
+            yield "The keys of the Drainer's `[security]`."
+            continue
+        yield "| setting | default | |"
+        yield "|---|---|---|"
+        for setting in shown:
+            default = setting.unset or ("" if setting.default in ("", ()) else f"`{_plain(setting)}`")
             text = help_of(setting).replace("|", "\\|").replace("<", "&lt;")
-            yield f"| {key} | {flag} | {default.replace('<', '&lt;')} | {text} |"
+            yield f"| {_names(setting)} | {default.replace('<', '&lt;')} | {text} |"
+    yield "\n### Accepted without effect\n"
+    for why, same in unread.items():
+        if why:
+            yield f"- {', '.join(map(_names, same))}: {why}"
+
+
+def _names(setting: Setting) -> str:
+    """Its path, and its flag unless that is its name."""
+    names = [setting.path] * setting.in_file + [f"-{setting.flag}"] * (setting.flag not in ("", setting.name) or not setting.in_file)
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _unread(path: str) -> str:
+    """Why nothing reads the setting; empty: something does."""
+    return "Oracle is no target" if ONLY_FOR.get(path) == ("oracle",) else without_effect(path) or ""
 
 
 def _tables(model: type) -> Iterator[tuple[str, list[Setting]]]:
@@ -94,14 +116,12 @@ def _tables(model: type) -> Iterator[tuple[str, list[Setting]]]:
 
 def _limits(setting: Setting) -> str:
     path = setting.path
+    if why := _unread(path):
+        return f"without effect here: {why}"
     if path in ONLY_FOR:
-        return f"only for db-type = {' or '.join(ONLY_FOR[path])}"
+        return f"{' or '.join(ONLY_FOR[path])} only"
     if path in BY_ROW_ONLY:
         return "only with net-change = false"
-    if path in WITHOUT_EFFECT:
-        return f"without effect here: {WITHOUT_EFFECT[path]}"
-    if path.startswith("storage.kv."):
-        return "without effect here"
     refused = [str(value) for where, value in OUT if where == path]
     return f"not built: {', '.join(refused)}" if refused else ""
 
@@ -143,19 +163,18 @@ def _comment(text: str) -> list[str]:
 _PREFACE = """\
 # Settings
 
-Generated from `conf/model.py` by `make settings`; `./spark-submit.sh drainer --help` shows the same (installed: `tidb-binlog drainer --help`).
+Generated from `conf/model.py` by `make settings`; `drainer --help` and `pump --help` show the same.
 
 - **Files.** A `drainer.toml` or `pump.toml` of TiDB Binlog is read as it is; keys in any case. What only this project has is in `[spark]`. An
   unknown key is an error that names the nearest one.
 - **Order.** Flag, environment, file, default.
-- **Flags.** `-config FILE`, `--config=FILE`; a switch needs no value (`-safe-mode`, `-sync-ddl=false`). Each setting's path is a flag too
-  (`--syncer.to.host db1`), and its name where it is unique (`--parts 4`).
-- **Environment.** `TIDB_BINLOG__` and the path, with `__` for the dot and `_` for the dash: `TIDB_BINLOG__SYNCER__TO__HOST`. This variable wins over
-  the real one: `BINLOG_SERVER_` (Drainer) or `PUMP_` (Pump) and the flag's name, `BINLOG_SERVER_PD_URLS`. `MYSQL_HOST`, `MYSQL_PORT`, `MYSQL_USER`,
-  `MYSQL_PSWD` and `KAFKA_ADDRS` count where nothing else is set.
+- **Flags.** `-config FILE`, `--config=FILE`; a switch needs no value (`-safe-mode`, `-sync-ddl=false`). A setting's path is a flag
+  (`--syncer.to.host db1`), and its name where it is unique or a real program's flag (`--parts 4`). Other flags are in the table.
+- **Environment.** `TIDB_BINLOG__SYNCER__SYNC_DDL`: the path with `__` for a dot, `_` for a dash. It wins over the real program's: `BINLOG_SERVER_` (Drainer) or `PUMP_` and
+  the flag's name. `MYSQL_HOST`, `MYSQL_PORT`, `MYSQL_USER`, `MYSQL_PSWD` and `KAFKA_ADDRS` count where nothing else is set.
 - **Durations.** `90s`, `1m30s`, `8h`. A number without a unit is days for `gc`, and refused for `syncer.to.read-timeout`.
 - **Lists of tables** as a flag or in the environment are TOML: `'[{db-name = "a", tbl-name = "b"}]'`.
-- **Not built** (Oracle, ZooKeeper): an error that names the alternative. Without meaning here: accepted, with a line in the log."""
+- **Not built** (Oracle, ZooKeeper): an error that names the alternative. A setting without effect is a line in the log."""
 
 if __name__ == "__main__":
     raise SystemExit(main())

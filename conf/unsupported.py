@@ -107,6 +107,11 @@ ONLY_WITH: dict[str, str] = {
 """The setting without which another one has no meaning, in the real Drainer either."""
 
 
+def without_effect(path: str) -> str | None:
+    """Why the setting means nothing here; None: it has a meaning."""
+    return _GOLEVELDB if path.startswith("storage.kv.") else WITHOUT_EFFECT.get(path)
+
+
 def notes_on(given: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -> list[str]:
     """The log lines about the given settings.
 
@@ -163,7 +168,7 @@ def _no_meaning(path: str, given: Mapping[str, GivenValue], settings: Mapping[st
     needed = ONLY_WITH.get(path)
     if needed is not None and (needed not in given or given[needed].value == settings[needed].default):
         return f"only with {needed}"
-    return _GOLEVELDB if path.startswith("storage.kv.") else WITHOUT_EFFECT.get(path)
+    return without_effect(path)
 
 
 def _value(path: str, given: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -> object:

@@ -7,7 +7,6 @@ Promises: nothing of the lake is written, and nothing else but by ``undo --apply
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pyspark_tidb_binlog.conf.entry import PROGRAM
 from pyspark_tidb_binlog.conf.load import load_drainer
@@ -53,21 +52,27 @@ def main(argv: Sequence[str]) -> int:
     if not directory:
         raise ConfigError("--dir names no lake: give its directory, or --config with the Drainer's settings")
     lake = Lake(build_session("lake"), directory)
-    if given.command == "undo":
-        return _undo(lake, given)
-    if given.command == "rebuild":
-        return _rebuild(lake, given.words[0])
-    then = lake.at(given.at) if given.at else lake
+    words, then = given.words, lake.at(given.at) if given.at else lake
     match given.command:
+        case "undo":
+            return _undo(lake, given)
+        case "rebuild":
+            return _rebuild(lake, words[0])
         case "tables":
             rows = then.tables()
         case "snapshots":
             rows = lake.snapshots()
             rows = rows.where(f"resolved_ts <= {then.commit_ts}").orderBy("resolved_ts", ascending=False)
         case "show":
-            rows = then.table(given.words[0])
+            rows = then.table(words[0])
+        case "life":
+            rows = lake.life(words[0], **{column: value for column, _, value in (word.partition("=") for word in words[1:])})
+        case "transaction":
+            rows = lake.transaction(_tso(words[0])).drop("job", "job_id", "early", "row_key", "resolved_ts")
+        case "history":
+            rows = lake.history(words[0])
         case _:
-            rows = _past(lake, given)
+            rows = lake.diff(words[0], given.begin, given.end) if words else lake.diff(given.begin, given.end)
     print(f"at {as_time(then.commit_ts)} UTC ({then.commit_ts})" + (_begin(lake) if given.command not in _MOMENT else ""))
     rows.show(given.limit or (_SHOWN if given.command != "tables" else _MOST_TABLES), truncate=False)
     return 0
@@ -115,21 +120,6 @@ def _check_options(given: argparse.Namespace) -> None:
             raise ConfigError(f"{option} is empty: leave it out, or give it a value")
     if given.command == "undo" and given.words and (given.begin or given.end):
         raise ConfigError("undo takes a commit_ts, or --from and --to, not both")
-
-
-def _past(lake: Lake, given: argparse.Namespace) -> Any:
-    """A DataFrame."""
-    words = given.words
-    match given.command:
-        case "life":
-            pairs = [word.partition("=") for word in words[1:]]
-            return lake.life(words[0], **{column: value for column, _, value in pairs})
-        case "transaction":
-            return lake.transaction(_tso(words[0])).drop("job", "job_id", "early", "row_key", "resolved_ts")
-        case "history":
-            return lake.history(words[0])
-        case _:
-            return lake.diff(words[0], given.begin, given.end) if words else lake.diff(given.begin, given.end)
 
 
 def _undo(lake: Lake, given: argparse.Namespace) -> int:

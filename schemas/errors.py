@@ -1,24 +1,25 @@
 """Every error that the project raises deliberately, as one tree; the type says whose fault it is.
 
-    ReplicationError                 anything this project refuses or cannot do
-    ├── ConfigError                  a setting or option is wrong: the operator fixes it
-    │   └── NotUsableYet             a port, name or file of a setting cannot be used now: a retry without any change may help
-    ├── Corruption                   bytes that no correct TiDB or Pump would have written
-    │   └── DamagedLog               acknowledged binlogs in a Pump's value log are damaged, or the log was replaced by an older or another log
-    ├── ProtocolViolation            a Pump (or PD, or TiDB) violated the protocol
-    │   └── BinlogPurged             the Pump has already garbage-collected the requested span
-    ├── PumpUnavailable              a Pump cannot be reached or answers with errors: a retry may help
-    ├── HistoryUnavailable           the DDL history lacks a job that a binlog names
-    ├── SchemaMismatch               a row or a job does not fit the schema history
-    ├── BootstrapRefused             tables cannot be copied as asked, or the stream may not begin before they are
-    │   └── SnapshotCollected        GC has passed the snapshot that tables are copied at
-    ├── Stopped                      the job was asked to stop while it waited: not a failure
+    ReplicationError
+    ├── ConfigError                  the operator fixes a setting
+    │   └── NotUsableYet             a retry may help
+    ├── Corruption                   bytes that no correct TiDB or Pump writes
+    │   └── DamagedLog               a Pump's acknowledged binlogs
+    ├── ProtocolViolation            of a Pump, PD or TiDB
+    │   └── BinlogPurged             a Pump has collected the span
+    ├── PumpUnavailable              a retry may help
+    ├── HistoryUnavailable           a DDL job is missing
+    ├── SchemaMismatch               a row or a job does not fit the history
+    ├── BootstrapRefused             tables cannot be copied as asked
+    │   └── SnapshotCollected        GC has passed their snapshot
+    ├── Stopped                      asked to while it waited: not a failure
     └── ApplyError                   the target refused something
-        ├── RetryableApplyError      deadlock, lost connection, restart: a retry may succeed
-        ├── DdlRefused               the target refused a DDL in every form that was tried
-        ├── FindingError             the target does not match the binlogs, and on-finding is stop
-        ├── LeaseHeld                another live Drainer writes for this cluster to this target
-        └── LeaseLost                another Drainer took the lease, or the target was restored: nothing more is written
+        ├── RetryableApplyError      a retry may succeed
+        ├── DdlRefused               in every form
+        ├── FindingError             the target differs, and on-finding is stop
+        ├── CheckpointMoved          by another program or a person
+        ├── LeaseHeld                by another live Drainer
+        └── LeaseLost                nothing more is written
 
 A message says what happened, where (table, commit_ts, Pump) and what to do about it.
 """
@@ -103,7 +104,7 @@ class CheckpointMoved(ApplyError):
 
 
 class DdlRefused(ApplyError):
-    """The target refused a DDL both as text and as derived from the table infos."""
+    """The target refused a DDL in every form."""
 
 
 class LeaseHeld(ApplyError):

@@ -6,19 +6,19 @@
     Both contain control rows, with a ``control`` and no ``tp``:
 
     * RESOLVED, the punctuation: ``start_ts`` = resolved_ts of the batch's start offset (exclusive), ``commit_ts`` = resolved_ts of its end
-      offset (inclusive; equal to start_ts in a raw batch that releases nothing). Sorted delivery has one per batch, raw delivery one per
+      offset (inclusive; equal to start_ts if nothing is released). Sorted delivery has one per batch, raw delivery one per
       bucket from every partition.
     * LOST: the span (start_ts, commit_ts] is lost. ``payload`` says how.
 ``PACKED``
     RAW with the source option ``packed``: a value holds some megabytes of rows of one bucket (``schemas.packed``). One row of a batch has
-    an ``event_time``: the physical time up to which every Pump has delivered (``clock_ts`` of the offset). Spark may drop a row with an
-    ``event_time`` as late, so all other rows have none.
+    an ``event_time``: the physical time up to which every Pump has delivered (``clock_ts`` of the offset). Other rows have none, because Spark may
+    drop a row as late.
 ``TRANSACTION``
     Complete transactions and punctuation: what pairing emits. RAW of sorted delivery is reduced to this.
 ``TRANSACTIONS``
     Many transactions per value: what the source or pairing passes to the sink.
 ``ROW_EVENT``, ``DDL_EVENT``, ``CONTROL``
-    What ``schemas.explode`` makes of TRANSACTION, a frame each: row changes, DDLs and control rows. Needs no schema history.
+    What ``schemas.explode`` makes of TRANSACTION: row changes, DDLs, control rows. Needs no schema history.
 ``ROW_SUMMARY``
     The tables and schema versions of the row changes in one Arrow batch, with numbers and sizes.
 

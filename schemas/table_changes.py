@@ -9,13 +9,12 @@ Algebra, for definitions of one table, ``None`` being no table:
     applied(a, diff(a, b)) == b      (``applied``: tests/support/applied_changes.py)
 
 * Changes are listed in the order in which they can be made: keys and columns go, columns are renamed, changed, added or moved, keys come,
-  partitions, then the table itself. All renames of columns happen at once, so two may swap their names, and all of keys. Later changes use the new names.
+  partitions, then the table itself. All renames of columns happen at once, so two may swap their names; so do those of keys. Later changes use the new names.
 * Columns are paired by id, then by name, then by CHANGE in the text (``column_pairs``). A pair that stays unclear is refused: a column that was
   renamed is never a dropped and an added one.
 * A change names only what differs. That other columns move up, and keys name a renamed column by its new name, is no change.
-* The order of keys and of foreign keys counts for nothing.
-* What a foreign key refers to is renamed by a DDL of the other table, so that is no change of this one, and ``applied`` leaves it.
-* A definition does not say what became of rows. TRUNCATE and PARTITION BY both give the table another id; the job's type tells which it was.
+* The order of keys and of foreign keys counts for nothing. A foreign key's target is renamed by a DDL of the other table, which is no change of this one.
+* A definition does not say what became of rows: TRUNCATE and PARTITION BY both give the table another id.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,20 +1,18 @@
 """The state of a pairing bucket between batches: a small index, and chunks. Pure except for access to the chunks.
 
-The *index* is one value, which every batch that changes it reads and writes. It holds the records that the next batch needs
-(``transitions.KEPT``) and an entry per chunk. Up to ``INDEX_BYTES`` of payloads stay in the index, so a stream whose R is not held back has
-no chunks. Anything beyond that goes into *chunks* of about ``CHUNK_BYTES``, written once and read when needed:
+The *index* is one value, read and written by every batch that changes it: the records that the next batch needs (``transitions.KEPT``), an entry
+per chunk, and up to ``INDEX_BYTES`` of payloads. Anything beyond goes into *chunks* of about ``CHUNK_BYTES``, written once and read when needed:
 
 - *due* chunks hold closed transactions, ascending by ``due``. A chunk is read when R reaches its first transaction, and removed when R has
-  reached its last. Transactions that R reached before are skipped. So a batch that releases nothing only adds chunks.
-- a *stash* holds the payloads of open Prewrites; their records in the index refer to it (``stash``). It is read when the outcomes arrive.
-  It is removed when the index refers to none of its rows, or to less than half of them: these rows then move elsewhere, at an amortized
-  cost.
+  reached its last. So a batch that releases nothing only adds chunks.
+- a *stash* holds the payloads of open Prewrites; their records refer to it (``stash``). It is read when the outcomes arrive, and removed when
+  less than half of its rows are referred to: these rows then move elsewhere.
 
-A Prewrite that is too large for one value (``schemas.pieces``) is one small record here, without its rows. Its pieces are stored separately
-(``PieceStore``) as they arrive, and read one by one at the release. The index lists them (``bodies``).
+A Prewrite that is too large for one value (``schemas.pieces``) is one record here, without its rows. Its pieces are stored as they arrive
+(``PieceStore``), listed in the index (``bodies``), and read one by one at the release.
 
-A Prewrite without an outcome may be a copy of a transaction that is already closed. The due chunks that could hold that transaction are
-searched once, and the outcome is kept beside the copy.
+A Prewrite without an outcome may be a copy of a closed transaction. The due chunks that could hold that are searched once, and the outcome is
+kept beside the copy.
 
 Form of the index (format version 2): an Arrow stream of the records. Its schema's metadata has ``version``, ``next`` (the number of the
 next chunk), ``wake_ms``, ``chunks``, ``bodies`` and, if there are any, ``waits`` (JSON). A chunk: ``schemas.packed`` of records.

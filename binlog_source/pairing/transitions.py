@@ -1,26 +1,23 @@
 """Pairing: bare Prewrites, Commits and Rollbacks become complete transactions. Pure, columnar.
 
-One call of ``step`` is one micro-batch of one bucket. start_ts identifies a transaction. A table of records is kept between batches
-(``KEPT``; stored by ``pairing.state``). A batch adds its own records, and every transaction is judged by the records that exist:
+One call of ``step`` is one micro-batch of one bucket. start_ts identifies a transaction. Records (``KEPT``) are kept between batches
+(``pairing.state``). Every transaction is judged by the records that exist:
 
     P  a Prewrite (one copy per Pump that delivered it)     C  a Commit, at commit_ts c     R  a Rollback
 
 ``TRANSITIONS`` gives the transaction's fate, by these records and the position of c relative to the batch's span (after, upto]:
 
-- RELEASE  the transaction is complete and due: it is emitted; its payload is the Prewrite's with the Commit merged in.
-- WAIT     a record is missing, or c is not due yet: kept. A lone Prewrite that is old enough is an orphan to be resolved (``look_after``).
-- FORGET   it is finished: released before, rolled back, or committed before the stream began.
-- MISSING  the Commit is due, but its Prewrite is not here. It was settled as rolled back before (``late_commits``), or a Pump broke its
-  promise.
+- RELEASE  complete and due: it is emitted; its payload is the Prewrite's with the Commit merged in.
+- WAIT     a record is missing, or c is not due yet: kept. An old lone Prewrite is an orphan to be resolved (``look_after``).
+- FORGET   finished: released before, rolled back, or committed before the stream began.
+- MISSING  the Commit is due without its Prewrite: settled as rolled back before (``late_commits``), or a Pump broke its promise.
 
-If two Pumps deliver a Prewrite (a retry at another Pump), it is emitted once. The Pump without the outcome waits for it, and holds its
-promise T below start_ts forever. So the outcome must be written to that Pump: ``look_after`` lists (Pump, start_ts, commit_ts or 0). A
-transaction is kept until each Pump with its Prewrite has an outcome. The result does not depend on the order of records, their division
-into batches, or duplicates: the same transactions are released in the same batch spans.
+A Prewrite that two Pumps deliver (a retry) is emitted once. The Pump without the outcome would hold its promise T below start_ts forever, so
+``look_after`` lists (Pump, start_ts, commit_ts or 0): the outcome is written to that Pump, and the transaction is kept until then.
+Promises: neither the order of records, their division into batches nor duplicates change which span releases a transaction.
 
-A transaction may be judged in parts. A transaction with a Prewrite payload and an outcome that no Pump lacks is *closed*: it is not needed
-before R reaches its ``due``, so it may be stored elsewhere until then. A step sees all that is not closed and all that is due. The parts of
-one transaction have one commit_ts, so they are due together, and the transaction is emitted once.
+A transaction with a Prewrite payload and an outcome that no Pump lacks is *closed*: it is not needed before R reaches its ``due``, so it may be
+stored elsewhere until then.
 """
 
 import enum

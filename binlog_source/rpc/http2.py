@@ -12,16 +12,15 @@
 
 Rules
 -----
-* A request is returned when it is complete, or as soon as it is too large. PullBinlogs, too, has one request message and many answers.
+* A request is returned when it is complete, or as soon as it is too large.
 * A connection holds at most ``MAX_STREAMS * FIRST_WINDOW`` bytes of unfinished requests, and its grants. Until its client has acknowledged
   our window, HTTP/2's default window counts.
-* Frames without request data (``COSTS``) use up an allowance, which time and our own DATA frames refill. Normal use stays within it, a
-  flood ends the connection. Of WINDOW_UPDATE frames the client may send as many as our answers call for (``Sender.worth``), but not one per
-  byte. The window increases in one read take effect together.
-* After ``goaway``, calls under way continue and new calls are ignored: GOAWAY tells their client that it may retry them elsewhere.
+* Frames without request data (``COSTS``) use up an allowance, which time and our own DATA frames refill: a flood ends the connection.
+  WINDOW_UPDATE frames are free as far as our answers call for them (``Sender.worth``).
+* After ``goaway``, calls under way continue and new calls are ignored: their client may retry them elsewhere.
 
 Promises: pure: no socket, thread or clock; ``now`` is any clock's seconds. A client's protocol violation raises ``RemoteConnectionError``
-with the code for GOAWAY, or resets its stream, as RFC 9113 says (tests/unit/binlog_source/test_rpc_rfc9113.py is the table of its rules).
+with the code for GOAWAY, or resets its stream (tests/unit/binlog_source/test_rpc_rfc9113.py is the table of RFC 9113's rules).
 Frames of a call that was abandoned here are ignored. The memory of one connection is bounded.
 """
 

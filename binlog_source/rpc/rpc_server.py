@@ -9,12 +9,11 @@ Promises:
   once, if its client is still connected.
 * A stream handler runs in a thread. Its client's flow control slows it down, and it is notified when its client cancels or disconnects.
 * An exception in a handler fails its own call and no other.
-* ``hold`` pauses reading from all sockets, so that what is not stored yet stays with the clients. While a client does not read its answers,
-  nothing is read from it.
-* Memory (``budget``) and duration of unfinished requests are bounded, also of compressed requests (``inflater``). So are the streams per
-  address and the connections (``connection_limits``).
+* ``hold`` pauses reading from all sockets, so that what is not stored yet stays with the clients. Nothing is read from a client that does not read.
+* Memory (``budget``) and duration of unfinished requests are bounded, also of compressed ones (``inflater``); so are streams per
+  address and connections (``connection_limits``).
 * ``stop`` returns when no handler is running, or when its timeouts have passed.
-* With TLS, every connection of the TCP port uses TLS (``secured_peer``), whatever a client offers in ALPN. A Unix socket has no TLS.
+* With TLS, every connection of the TCP port uses TLS (``secured_peer``), whatever its ALPN. A Unix socket has no TLS.
 """
 
 import asyncio

@@ -4,16 +4,13 @@ A tail describes a Pump's log as steps (``LogStep``): a position, the promises T
 ``plan_raw`` and ``plan_sorted`` choose an end offset such that
 
 - R, the end's resolved_ts, is at most the minimum of the promises over all Pumps, and never above ``ceiling``;
-- the batch reads at most ``max_bytes`` by the steps' sizes, but always at least one step; a step larger than ``max_bytes`` is admitted if
-  it is its Pump's first;
+- the batch reads at most ``max_bytes``, but always at least one step; a larger step is admitted if it is its Pump's first;
 - it releases at most ``max_bytes`` of log, but always something: R is cut to the largest ts of a step;
 - ``start`` itself is returned when there is nothing to gain.
 
-A raw batch reads by log position and releases by R, so a Pump may be read far ahead of R. The pairing state keeps what is read but not
-released. When that amounts to ``max_pending``, only those Pumps are read further whose own promise holds R back. Nothing else can advance
-R, so the stream cannot lock up, and reaches an outcome however much log precedes it. In addition every Pump may be read ``ahead_ms`` beyond
-R, so that an orphan becomes old enough to be resolved. The plan depends only on the offset and the Pumps, so a restart plans the same. A
-sorted batch reads by commit_ts, up to R only.
+A raw batch reads by log position and releases by R; the pairing state keeps what is between. When that amounts to ``max_pending``, only those
+Pumps are read further whose own promise holds R back, so the stream cannot lock up. Every Pump may also be read ``ahead_ms`` beyond R, so that an
+orphan becomes old enough to be resolved. A restart plans the same. A sorted batch reads by commit_ts, up to R only.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -7,17 +7,15 @@ JSON form (sorted keys, format version 2)::
      "resolved_ts": R, "version": 2[, "gone_ts": G][, "left": {ID: L}]}
 
 ``resolved_ts``  all transactions with ``commit_ts <= R`` are released by the batch that ends here.
-``floor``        where the stream began: transactions with ``commit_ts <= F`` never belong to it. Part of every offset because
+``floor``        where the stream began: transactions with ``commit_ts <= F`` never belong to it. In every offset, because
                  Spark keeps only end offsets, and "now" must mean the same after a crash in the first batch.
-``pumps``        *raw*: the log position just after the last record read. ``since`` is in the first offset that contains a Pump
-                 and is where reading its log begins; in a later offset it means that the log was replaced (``fingerprint``) and is
-                 read from there on. *sorted*: ``suffix`` 0, ``offset`` = R; the ids are the Pumps to read. ``seen_ts``: the largest
-                 commit_ts of a Commit or fake in its log before the position (sorted: up to R); absent if unknown.
+``pumps``        *raw*: the log position just after the last record read. ``since`` is where reading the log begins: in the first offset
+                 that contains a Pump, and in a later one if the log was replaced (``fingerprint``).
+                 *sorted*: ``suffix`` 0, ``offset`` = R. ``seen_ts``: the largest commit_ts of a Commit or fake in its log before the
+                 position (sorted: up to R); absent if unknown.
 ``clock_ts``     *raw*: every Pump has been read at least to a fake or Commit of this ts; the source of the query's watermark. *sorted*: 0.
-
 ``gone_ts``      in the first offset of a stream that began at 0, if a Pump had collected up to G: transactions with
                  ``commit_ts <= G`` are left out, because some are incomplete.
-
 ``left``         Pumps that are left out, although they may have had binlogs above the R before, up to L (``departed``). The first batch with
                  such a Pump records the loss; it stays here while L is above R.
 

@@ -1,18 +1,17 @@
 """What the driver knows about each Pump's log without reading payloads: one background ``tip`` stream per Pump.
 
-``Tails`` lives in the driver-side worker. Threads fill it; ``latestOffset`` waits on its condition and reads ``views``. A real Pump does
-not support tip and answers sorted. Its tail then uses commit_ts and length only, and has no positions.
+``Tails`` lives in the driver-side worker. Threads fill it; ``latestOffset`` waits on its condition and reads ``views``. A real Pump
+answers sorted: its tail uses commit_ts and length only, and has no positions.
 
 Promises:
 
 * A Pump that cannot be reached is retried forever and holds R back (``unreachable`` lists it). A Pump that sends nothing for
-  ``SILENT_SECONDS`` is asked again over a new connection: a Pump writes a fake after some seconds without a write, so its host may have
-  crashed. The new connection may be silent for twice as long, because one message of a real Pump may take that time.
+  ``SILENT_SECONDS`` is asked again over a new connection, because its host may have crashed. That one may be silent for twice as long: one message
+  of a real Pump may take that time.
 * A Pump that breaks the protocol, or whose log was replaced (``fingerprint.py``), leaves a ``fault`` that ``views`` raises. With
   ``fail_on_data_loss`` off the tail of a replaced log starts again at R, and its view says so (``TailView.anew``).
-* Memory is some hundred bytes per step. Small unused steps are joined. If a Pump has thousands of steps, because another Pump holds R back
-  for hours, they are joined ever more coarsely. So memory and planning time do not grow with the log. A joined step is as valid as its
-  parts: it ends where the last part ends, with the promises there, and has the bytes of all.
+* Memory is some hundred bytes per step. Small unused steps are joined, ever more coarsely while a Pump has thousands of them, so memory and
+  planning time do not grow with the log. A joined step ends where its last part ends, with the promises there, and has the bytes of all.
 * Steps that were read are kept until R has passed what they hold. After a restart the tip starts at R and delivers them again.
 """
 

@@ -1,23 +1,22 @@
 """The names in the gRPC calls between TiDB, Pumps and Drainers, and the contract of the deliveries of ``PullBinlogs``. Pure.
 
 A pull selects its delivery with metadata ``tidb-binlog-delivery``. Our Pump echoes it in its *initial metadata*, with its node id and GC ts. A real
-Pump ignores the metadata and echoes nothing: its pulls are sorted.
+Pump echoes nothing: its pulls are sorted.
 
 ``sorted``  the default. ``startFrom.offset`` = the last commit_ts seen (exclusive). Messages as in pump.md 7; ``pos`` is empty.
-``raw``     ``startFrom`` = ``suffix``, the file id, and ``offset``, the byte offset of the first record to deliver (inclusive). Records come in log order as
-            written (P, C, Rollback, fakes); ``pos`` is the position just AFTER the record. At the end of the log comes one synthetic message, the
-            promise: ``{tp Rollback, start_ts = commit_ts = T, pos = end}``. Then the pull waits for more.
+``raw``     ``startFrom`` = ``suffix``, the file id, and ``offset``, the byte offset of the first record to deliver (inclusive). Records come in log order
+            (P, C, Rollback, fakes); ``pos`` is the position just AFTER the record. The log's end is one synthetic message, the promise:
+            ``{tp Rollback, start_ts = commit_ts = T, pos = end}``. Then the pull waits for more.
 ``tip``     ``startFrom.offset`` = a ts. No rows. The first message is the base: ``pos`` = the position from which a raw pull sees every transaction with
             commit_ts > ts, ``meta.commitTs`` = the largest sorted promise <= ts, or ts. Then one message per step (at most 1 MiB of log, or what is
             new): ``pos`` = the raw position at the step's end, ``meta.startTs`` = the raw promise T at pos, ``meta.commitTs`` = the sorted promise
             (maxCommitTS) there, ``payload`` = the fake binlog at the largest ts of a fake or Commit before pos.
 
-T(pos) = min(largest ts of a fake or Commit before pos, lowest start_ts of a Prewrite still waiting at pos, minus 1). It depends only on the log
-before pos, so every read of the same (start, end) gets the same T. It never decreases: where a late Prewrite with a low start_ts would lower the
-minimum, the earlier T stays valid, because that transaction commits above every ts before it. A fake is tp Rollback with start_ts == commit_ts.
+T(pos) = min(largest ts of a fake or Commit before pos, lowest start_ts of a Prewrite still waiting at pos, minus 1). The log before pos decides, so
+every read of the same (start, end) gets the same T. T never decreases: a late Prewrite with a low start_ts commits above every ts before it.
 
-With ``tidb-binlog-batch: 1`` each response is a ``PullBinlogBatch`` of about 1 MiB, sent at once at the end of the log: the same messages in the same
-order. With ``tidb-binlog-piece: BYTES`` as well, a larger binlog comes in pieces (``schemas.pieces``): ``first_seq`` is the index of the piece's first row
+With ``tidb-binlog-batch: 1`` each response is a ``PullBinlogBatch`` of about 1 MiB with the same messages in the same order. With
+``tidb-binlog-piece: BYTES`` as well, a larger binlog comes in pieces (``schemas.pieces``): ``first_seq`` is the index of the piece's first row
 change, ``more`` says that another piece follows, and only the last piece has a position.
 """
 

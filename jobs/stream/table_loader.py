@@ -189,10 +189,6 @@ class TableLoader:
             raise ConfigError(
                 "--bootstrap-restart: a lake loads each table from its beginning, and goes on with the next one; remove the flag"
             )
-        if not self._config.apply.sync_ddl:
-            raise ConfigError(
-                f"{request.flag}: with syncer.sync-ddl = false a lake's tables cannot follow the upstream's; remove one of them"
-            )
 
     def _begun_lake(self, ts: int, history: SchemaHistory) -> int:
         """Where the stream begins that all tables are loaded for: ``ts``, if the DDL history has them all."""
@@ -223,8 +219,8 @@ class TableLoader:
         Raises:
             ReplicationError: the target is no lake, there is no upstream, or a table is not replicated, or unknown.
         """
-        if not self._is_lake or not self._config.apply.sync_ddl:
-            raise ConfigError("this Drainer cannot load a table beside its stream: its target is no lake, or syncer.sync-ddl is false")
+        if not self._is_lake:
+            raise ConfigError("this Drainer cannot load a table beside its stream: its target is no lake")
         self.source()
         return [table_as_job(table, stand.history) for table in self._named("reload-tables", named_tables(names, "reload-tables"), stand)]
 

@@ -64,9 +64,16 @@ def _lake(
     apply = config.apply
     if not config.files.dir:
         raise ConfigError('syncer.to.dir: with syncer.db-type = "lake" it names the directory, or the URI, of the lake')
-    if any(route.where or route.columns for route in apply.routes):
+    partial = {
+        "where and columns of spark.route": any(route.where or route.columns for route in apply.routes),
+        "syncer.table-migrate-rule": bool(apply.table_migrate_rule),
+        "syncer.loopback-control": apply.loopback_control,
+        "syncer.sync-ddl = false": not apply.sync_ddl,
+    }
+    if given := [name for name, is_given in partial.items() if is_given]:
+        # Of a row whose DELETE was left out, the next INSERT would be a second one.
         raise ConfigError(
-            "spark.route: a lake holds every change of a table whole, from which where and columns leave nothing out; remove them"
+            f"{given[0]}: a lake has every change of its tables, or its mirrors are not the upstream's; remove it. Filters leave out whole tables"
         )
     if odd := [c for c in "#?%[]\\*" if c in config.files.dir]:
         raise ConfigError(
@@ -87,7 +94,6 @@ def _lake(
         cluster_id,
         apply.drainer,
         apply.lease_timeout,
-        apply.sync_ddl,
         frozenset(apply.ignore_txn_commit_ts),
         Selection.of(apply),
         apply.mirror_interval,

@@ -158,13 +158,14 @@ def _rows_of_table(commits: Commits, commit_ts: Ints, seqs: npt.NDArray[np.int32
             "seq": pa.array(seqs),
             "schema_version": pa.array(group.versions),
             "key": _keys(group, old, new),
-            "before": _spread(_variants(table.info, old, int(has_old.sum()), json_nulls), has_old),
-            "after": _spread(_variants(table.info, new, int(has_new.sum()), json_nulls), has_new),
+            "before": _spread(image_variants(table.info, old, int(has_old.sum()), json_nulls=json_nulls), has_old),
+            "after": _spread(image_variants(table.info, new, int(has_new.sum()), json_nulls=json_nulls), has_new),
         },
     )
 
 
-def _variants(info: TableInfo, images: pa.RecordBatch, count: int, json_nulls: bool) -> pa.StructArray:
+def image_variants(info: TableInfo, images: pa.RecordBatch, count: int, *, json_nulls: bool) -> pa.StructArray:
+    """``count`` decoded images as VARIANT; ``json_nulls``: as in ``change_rows``."""
     return rows_as_variants([_field(column, cells) for column, cells in columns_of(info, images)], count, json_nulls=json_nulls)
 
 

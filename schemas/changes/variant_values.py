@@ -100,8 +100,10 @@ def no_rows(count: int, kind: pa.StructType = VARIANT) -> pa.StructArray:
     return pa.StructArray.from_arrays([empty, empty], fields=list(kind), mask=pa.array(np.ones(count, np.bool_)))
 
 
-def laid_out(rows: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
-    """The same rows with the fields in the order of ``kind``: ``VARIANT`` or ``STORED_VARIANT``. Both parts of a null are empty."""
+def laid_out(rows: pa.Array, kind: pa.StructType) -> pa.Array:
+    """The same rows with the fields in the order of ``kind``: ``VARIANT`` or ``STORED_VARIANT``; other cells as they are. Both parts of a null are empty."""
+    if not pa.types.is_struct(rows.type):
+        return rows
     parts = [rows.field(field.name).cast(field.type).fill_null(b"") for field in kind]
     return pa.StructArray.from_arrays(parts, fields=list(kind), mask=rows.is_null())
 

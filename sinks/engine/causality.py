@@ -1,19 +1,17 @@
 """Decides which row operations may run at the same time: their conflict keys, and the lane and round of each. Pure.
 
-The operations of one lane run in order, on one connection. The lanes of a round run at the same time. Before a round begins, everything of the
-round before is committed (a flush). The rules are those of drainer.md 5.4, with three differences that only save flushes or conflicts:
-two groups of the same lane need no flush; a unique key with a NULL takes part in no conflict; and a new group goes to the lane that is being filled,
-not to the lane of a hash, so that one connection writes neighbours.
+The operations of one lane run in order, on one connection. The lanes of a round run at the same time, after everything of the round before is
+committed (a flush). Rules as drainer.md 5.4, except: two groups of one lane need no flush; a unique key with a NULL conflicts with nothing; a new group
+goes to the lane that is being filled, so that one connection writes neighbours.
 
-Promises: two operations that do not commute on the target share a key. So they are in one lane in order, or in different rounds. The
-schedule follows from the keys alone. Keys are coarser than the target's comparison, never finer:
+Promises: two operations that do not commute on the target share a key, so they are in one lane in order, or in different rounds. Keys are coarser than
+the target's comparison, never finer:
 
-* Text is compared without case, trailing spaces and control characters, and letters that some collation equates count as one. A key
-  column with a collation that is not binary is left out of the keys of the whole batch if one of its values has a character other than ASCII,
-  CJK ideographs and Hangul syllables, because collations equate only other characters.
+* Text is compared without case, trailing spaces and control characters, and letters that some collation equates count as one. A key column
+  with a collation that is not binary is left out of the keys of the whole batch if a value has a character other than ASCII,
+  CJK ideographs and Hangul syllables: collations equate only other characters.
 * A prefix index is compared by the prefixes. A generated column is left out of a key, because row images do not have it.
-* All rows without a unique key that is free of NULL share one key: they are found by their columns, and a connection that searches for
-  one row locks the others.
+* All rows without a unique key that is free of NULL share one key: a search for one of them locks the others.
 * A frozen table, or a table whose images lack a column (while a DDL runs), is one key as a whole.
 """
 

@@ -1,19 +1,16 @@
 """Determines whether rows need a DDL job on the target although their schema version is below the job's.
 
-A job's version is that of its last state, but some earlier states already change what rows may hold (see
-``binlog_source/emulator/online.py``):
+A job's version is that of its last state, but some earlier states already change what rows may hold (``binlog_source/emulator/online.py``):
 
 * DROP INDEX, and DROP COLUMN with an index: from delete-only on the unique key is not checked, so two rows may share a value.
-* A multi-schema change that contains a DROP: its other changes become public together, and then its DROPs go on, three versions each. TiDB
-  records the version of a sub-job's last step, and 0 for a sub-job that shared a step with an earlier one. So the changes became public at the
-  version of the first sub-job. If that sub-job is itself a DROP, the version is counted back from the end, past the versions of other jobs.
-* DROP PARTITION: from its first state on, two versions before its own, the partition is hidden. A row of its range goes into the next partition of a
-  RANGE table (or the DEFAULT partition of a LIST table), and stays there. Binlogs do not name partitions. So such rows cannot be told from
-  rows that a session of an earlier version writes into the hidden partition (``may_stay``).
+* A multi-schema change that contains a DROP: its other changes become public together, then its DROPs go on, three versions each. TiDB
+  records the version of a sub-job's last step, and 0 for a sub-job that shared a step with an earlier one (``_public_from``).
+* DROP PARTITION: two versions before its own the partition is hidden. A row of its range goes into the next partition of a RANGE table (or the DEFAULT
+  partition of a LIST table), and stays there. Binlogs do not name partitions, so such rows cannot be told from rows that a session of an
+  earlier version writes into the hidden partition (``may_stay``).
 
 Promises: pure. Executing a job early is harmless for rows of earlier states: they only lose the columns that the job drops. The exception
-is a MODIFY COLUMN that converts data: rows written before its new column has values need the old column. Rows of its last two states before it is
-public have both columns.
+is a MODIFY COLUMN that converts data: rows from before its last two states need the old column; rows of these states have both.
 """
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType, kind_of

@@ -4,13 +4,13 @@ Promises: pure. The steps, in order, cover (after_ts, upto_ts] without a gap; af
 ``commit_ts <= `` its ``commit_ts`` (``upto_ts``) is in the target. Rules:
 
 * A DDL binlog is a barrier: rows with a lower commit_ts are applied before it.
-* These get no step: ``SELECT SETVAL``, the delete-only binlog of a DROP COLUMN (it marks the table as dropping), jobs that were cancelled,
+* No step for ``SELECT SETVAL``, the delete-only binlog of a DROP COLUMN (it marks the table as dropping), jobs that were cancelled,
   rolled back or changed nothing, job types that no target supports, and jobs already applied.
-* The binlog of a multi-schema change commits after its last schema version, in a transaction of its own, so binlogs of higher versions may come
-  before it. It is executed with its own binlog, whatever version was read before; until then its tables are those before it (``behind``).
+* The binlog of a multi-schema change commits after its last schema version, so binlogs of higher versions may come before it. It is executed with
+  its own binlog, whatever version was read before; until then its tables are those before it (``behind``).
 * If a row's schema_version includes a job of its table whose binlog was not read yet, that job, and the unread jobs that it depends on, are
-  executed before the first such row (``early``). The job's own binlog is then a no-op, which ``AppliedJobs`` records.
-* The same applies to a job that rows of its table need although their schema_version is lower (``sinks.engine.early``).
+  executed before the first such row (``early``). The job's own binlog is then a no-op, which ``AppliedJobs`` records. The same
+  applies to a job that rows need although their schema_version is lower (``sinks.engine.early``).
 * The tables of a RowsStep are those on the target at that point: per table the newer of the version of the DDL binlogs read and of its
   early jobs.
 """

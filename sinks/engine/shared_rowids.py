@@ -2,16 +2,16 @@
 
     1  update A 2 -> 3    2  update B 12 -> 13    3  delete A 3        all of rowid 1: row 0, row 1, row 0
 
-Binlogs name the table, never the partition (rows.md 1), so the images decide. The old image of an event equals the new image of the row's event
+Binlogs never name the partition (rows.md 1), so the images decide. The old image of an event equals the new image of the row's event
 before it. Where the two differ, another row begins, and its number becomes part of its identity. Columns that an event lacks are not compared (rows.md 6).
-Images with the same value of a unique key belong to one row, however much they differ otherwise.
+Images with the same value of a unique key belong to one row.
 
 Promises: a table with a clustered handle or without partitions costs nothing, and its identities do not change. Whole columns at a time, except for
-rowids with an event that does not continue the event before it. The result does not depend on the order of the events. Two rows that are equal in all
+rowids with an event that does not continue the one before. The order of the events does not matter. Rows that are equal in all
 columns may be mistaken for each other, which leaves the table the same.
 
-Where events are missing, because they are not to be applied, a gap looks like another row. In a table with gaps (``gapped``), an event that no unique key
-assigns continues a row whose last image is not the old image of a later event.
+In a table with gaps (``gapped``: events that are not to be applied), an event that no unique key assigns continues a row whose last image is not the
+old image of a later event.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

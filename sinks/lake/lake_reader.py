@@ -28,6 +28,7 @@ from pyspark_tidb_binlog.sinks.lake.ledger import REFUSES_OLD, Ledger, scanned
 from pyspark_tidb_binlog.sinks.lake.ledger_ddls import ledger_ddls
 from pyspark_tidb_binlog.sinks.lake.moments import MIRRORED, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, identity, mirror_schema, net_changes
+from pyspark_tidb_binlog.sinks.lake.row_pieces import held
 
 _GONE, _FOUND = "_tidb_gone", "_tidb_found_"
 _READ = tuple(dict.fromkeys((*NEEDED, "schema_version")))
@@ -93,11 +94,10 @@ class LakeAt:
         Of one table: what was committed under its name, and under the names that the table of this name had before.
 
         Raises:
-            ConfigError: there is no such table at the moment.
+            ConfigError: there is no such table at the moment, or changes up to a later ``begin_ts`` have gone since the lake was read.
         """
-        changes = self._delta("changes").where(f"commit_ts <= {self._commit_ts}")
-        if self.begin_ts:
-            changes = changes.where(f"commit_ts > {self.begin_ts} OR op = 'ddl'")
+        Ledger(self._directory).require_kept(self.begin_ts)
+        changes = self._delta("changes").where(f"commit_ts <= {self._commit_ts} AND (commit_ts > {self.begin_ts} OR op = 'ddl')")
         if not name:
             return changes
         place = self._published.called(name, self._commit_ts)
@@ -140,7 +140,10 @@ class LakeAt:
         found = [StructField(f"{_FOUND}{number}", mirror[name].dataType) for number, name in enumerate(identity(info))]
         images = [StructField(name, mirror[name].dataType) for name in mirror_schema(info).names]
         schema = StructType([StructField(_GONE, BooleanType()), *found, *images])
-        rows = self._few(where)
+        reader = scanned(f"{self._directory}/changes", _READ, where)
+        assert reader is not None
+        # More of them are decoded by executors.
+        rows = held(reader, reader.schema, _FEW_BYTES)
         if rows is not None:
             changed = _marked(rows, info, schema.names)
             return self._spark.createDataFrame(changed, schema) if changed is not None else None
@@ -151,18 +154,6 @@ class LakeAt:
             yield from changed.to_batches() if changed is not None else ()
 
         return self._delta("changes").where(where).select(*_READ).repartition("row_key").mapInArrow(run, schema)
-
-    def _few(self, where: str) -> pa.Table | None:
-        """The rows of the ledger; None: there are too many of them for this process."""
-        reader = scanned(f"{self._directory}/changes", _READ, where)
-        assert reader is not None
-        batches, size = [], 0
-        for batch in reader:
-            batches.append(batch)
-            size += batch.nbytes
-            if size > _FEW_BYTES:
-                return None
-        return pa.Table.from_batches(batches, reader.schema)
 
 
 class LakeNow(LakeAt):
@@ -197,12 +188,14 @@ class LakeNow(LakeAt):
             )
         if first is None or ts < first:
             raise ConfigError(f"the lake {self._directory} has no tables before {as_time(first or 0)} ({first}), so none at {when}")
+        self._require_read(ts, f"{when} is")
+        return LakeAt(self._spark, self._directory, self._published, ts)
+
+    def _require_read(self, ts: int, what: str) -> None:
         if ts > self._commit_ts:
             raise ConfigError(
-                f"the lake {self._directory} was read up to {as_time(self._commit_ts)} ({self._commit_ts}), so {when} is not known; lake.refresh() "
-                "reads on"
+                f"the lake {self._directory} was read up to {as_time(self._commit_ts)} ({self._commit_ts}), so {what} not known; lake.refresh() reads on"
             )
-        return LakeAt(self._spark, self._directory, self._published, ts)
 
     def snapshots(self) -> DataFrame:
         """What was published, in its order: of each table that changed, its version at ``resolved_ts``."""
@@ -232,9 +225,9 @@ def _marked(rows: pa.Table, info: TableInfo, names: list[str]) -> pa.Table | Non
     net = net_changes(rows.sort_by(ORDER), info) if rows.num_rows else None
     if net is None:
         return None
-    cells = (column.combine_chunks() for column in net.rows.columns)
-    images = [laid_out(c, VARIANT) if pa.types.is_struct(c.type) else c for c in cells]
-    return pa.Table.from_arrays([net.gone, *net.found_by.columns, *images], names=names)
+    return pa.Table.from_arrays(
+        [net.gone, *net.found_by.columns, *(laid_out(c.combine_chunks(), VARIANT) for c in net.rows.columns)], names=names
+    )
 
 
 def ts_of(when: str | int | datetime.datetime) -> int:

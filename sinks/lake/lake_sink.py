@@ -25,6 +25,7 @@ import pyarrow as pa
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost
+from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch import wanted
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
@@ -39,6 +40,7 @@ from pyspark_tidb_binlog.sinks.lake.ledger_parts import parts_of
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ddl_row, ledger_rows
 from pyspark_tidb_binlog.sinks.lake.mirror_load import TableLoads
 from pyspark_tidb_binlog.sinks.lake.mirrors import MUCH, Mirrors
+from pyspark_tidb_binlog.sinks.lake.moments import Moment
 from pyspark_tidb_binlog.sinks.lake.old_versions import old_changes
 from pyspark_tidb_binlog.sinks.lake.upkeep import Upkeep
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
@@ -65,8 +67,6 @@ class LakeSettings:
     drainer: str = "drainer"
     lease_timeout: float = 30.0
     """Seconds."""
-    sync_ddl: bool = True
-    """False: DDLs are no rows."""
     ignored_ts: frozenset[int] = frozenset()
     """``ignore-txn-commit-ts``."""
     selection: Selection = Selection()
@@ -119,8 +119,10 @@ class LakeSink(Sink):
         self._beat.start()
         self._upkeep.start()
         found = self._state
-        # A first load publishes its moment before the ledger records it.
-        begun = found.commit_ts if found.commit_ts is not None or self._mirrors is None else self._mirrors.begun_at
+        begun = found.commit_ts
+        if begun is None and self._mirrors is not None and (first := self._mirrors.published()) is not None:
+            # A first load publishes its moment before the ledger records it.
+            begun = first.resolved_ts or None
         start = begin(found.target, begun)
         if found.commit_ts is not None and start < found.commit_ts:
             raise ApplyError(f"the stream would begin at {start}, but {self._ledger.uri} records {found.commit_ts}")
@@ -179,7 +181,7 @@ class LakeSink(Sink):
             if step.commit_ts < self._commit_ts:
                 raise ApplyError(f"cannot record DDL job {step.job.id} at {step.commit_ts}: the lake stands at {self._commit_ts}")
             unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT) or step.skip_ts in self._settings.ignored_ts
-            rows = [] if unwanted or not self._settings.sync_ddl else [ddl_row(step, self._name(step, history))]
+            rows = [] if unwanted else [ddl_row(step, self._name(step, history))]
             self._step(step.commit_ts, step.applied, rows, changes=MUCH * len(rows))
             fate = "recorded"
         self._commit_ts = max(self._commit_ts, step.commit_ts)
@@ -321,9 +323,13 @@ class LakeSink(Sink):
         if found != self._state:
             self._lost = LeaseLost(f"{uri} does not hold what this Drainer has committed last: it was restored or replaced")
             raise self._lost from error
-        if self._ledger.version == version:
-            raise ApplyError(f"cannot commit version {version + 1} of {uri}: {error}") from error
+        self._require_raced(version, error)
         _log.warning("another program has committed version %d of %s", self._ledger.version, uri)
+
+    def _require_raced(self, version: int, error: Exception) -> None:
+        """The ledger has gone on from ``version``, behind which a commit has failed."""
+        if self._ledger.version == version:
+            raise ApplyError(f"cannot commit version {version + 1} of {self._ledger.uri}: {error}") from error
 
     def _require_held(self) -> None:
         if self._lost is not None:
@@ -334,8 +340,16 @@ class LakeSink(Sink):
     def _take(self) -> None:
         """Commit the next epoch, once no other writer lives."""
         me = LakeWriter.here(self._settings.drainer)
+        # Before the ledger, which is always ahead of it.
+        published = self._mirrors.published() if self._mirrors is not None else None
         while True:
             found = self._ledger.load()
+            if published is not None and not _reaches(found, published):
+                raise ApplyError(
+                    f"{self._settings.directory} has parts of different moments: its snapshots are of {as_time(published.resolved_ts)} "
+                    f"({published.resolved_ts}, epoch {published.epoch}), and its changes are not. Restore all of it from one backup; or remove "
+                    "snapshots and tables: they are made again from changes, and tables that were loaded are loaded again when asked"
+                )
             if found is None:
                 first = LakeState(str(uuid.uuid4()), self._settings.cluster_id, 1, 0, me, True)
                 try:
@@ -351,10 +365,12 @@ class LakeSink(Sink):
             if found.held and not found.holder.is_gone:
                 found = self._waited_for(found)
             fresh = replace(found, epoch=found.epoch + 1, number=0, holder=me, held=True)
+            version = self._ledger.version
             try:
                 self._ledger.commit(fresh)
-            except CommitUnclear:
+            except CommitUnclear as error:
                 if self._ledger.load() != fresh:
+                    self._require_raced(version, error)
                     continue
             self._state = fresh
             break
@@ -386,3 +402,10 @@ class LakeSink(Sink):
                 _log.warning("the lease on %s could not be shown: %s", self._ledger.uri, error)
             finally:
                 self._lock.release()
+
+
+def _reaches(state: LakeState | None, moment: Moment) -> bool:
+    """Whether a ledger of this state has all that mirrors of this moment have followed, and what they are to follow: parts of different backups do not."""
+    if state is None or moment.epoch > state.epoch:
+        return False
+    return not moment.resolved_ts or state.commit_ts is None or state.begin_ts <= moment.resolved_ts <= state.commit_ts

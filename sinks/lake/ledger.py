@@ -38,7 +38,8 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.schema import Field, Schema, VariantType
 from deltalake.transaction import AddAction, RemoveAction
 
-from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
+from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER, MEASURED
 
@@ -180,6 +181,14 @@ class Ledger:
             return None
         except _FAULTS as error:
             raise ApplyError(f"the ledger {self.uri} cannot be read: {error}") from error
+
+    def require_kept(self, after_ts: int) -> None:
+        """Raises ``ConfigError`` if the newest version does not keep all row changes after ``after_ts``: who read the lake before is told so."""
+        state = self.load()
+        if state is not None and state.begin_ts > after_ts:
+            raise ConfigError(
+                f"the lake {self._lake} does not keep row changes up to {as_time(state.begin_ts)} ({state.begin_ts}) any more: refresh the Lake"
+            )
 
     def create(self, state: LakeState) -> None:
         """Make the table.

@@ -143,8 +143,7 @@ def _batch(changes: pa.RecordBatch, own: Mapping[str, pa.Array], resolved_ts: in
     arrays = []
     for field in LEDGER:
         if field.name in changes.schema.names:
-            cells = changes.column(field.name)
-            arrays.append(laid_out(cells, field.type) if pa.types.is_struct(field.type) else cells)
+            arrays.append(laid_out(changes.column(field.name), field.type))
         else:
             arrays.append(columns.get(field.name, pa.nulls(count, field.type)))
     return pa.RecordBatch.from_arrays(arrays, schema=LEDGER)

@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.schemas.changes.typed_cells import is_date, type_of, ty
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.table_changes import AddColumn, RenameColumn, diff
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, PartitionType, TableInfo
-from pyspark_tidb_binlog.sinks.lake.net_changes import documents_of, field_of, hidden_column, mirror_schema
+from pyspark_tidb_binlog.sinks.lake.net_changes import field_of, hidden_column, mirror_cells, mirror_schema
 
 
 class Unfollowed(Exception):
@@ -109,11 +109,10 @@ def _same(old: ColumnInfo, new: ColumnInfo) -> bool:
 
 def _constant(column: ColumnInfo, count: int) -> pa.Array:
     """What the rows from before a new column have in it."""
-    field, value, kind = field_of(column), missing_value(column, None), kind_of(column)
+    field, value = field_of(column), missing_value(column, None)
     if value is None:
         return pa.nulls(count, field.type)
-    cells = typed(column, pa.array([value] * count, kind.arrow))
-    return (documents_of(column, cells) if kind is CellKind.JSON else cells.values).cast(field.type)
+    return mirror_cells(column, typed(column, pa.array([value] * count, kind_of(column).arrow))).cast(field.type)
 
 
 _NUMBERS = (CellKind.INT, CellKind.UINT, CellKind.FLOAT, CellKind.DOUBLE, CellKind.DECIMAL)

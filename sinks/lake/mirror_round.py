@@ -140,10 +140,9 @@ class OpenMirrors:
             if isinstance(error, Unfollowed):
                 return aside(table, str(error))
             if isinstance(error, GONE):
-                # A person has removed it.
-                _log.warning(
-                    "the mirror of %s.%s (id %d) is gone, so the table is to be loaded", table.database, table.table, table.table_id
-                )
+                # A person has removed it, or put an older one in its place.
+                words = "the mirror of %s.%s (id %d) is gone, so the table is to be loaded: %s"
+                _log.warning(words, table.database, table.table, table.table_id, error)
                 return _unloaded(table)
             now = time.monotonic()
             if isinstance(error, FAULTS) and now - self._failed.setdefault(table.table_id, now) <= _LONG:
@@ -158,8 +157,12 @@ class OpenMirrors:
 
     def require_kept(self, table: TableAt) -> None:
         """Its rows come to the ledger, or ``Unfollowed``."""
-        if not self._selection.keeps(table):
-            raise Unfollowed(f"filters leave out {table.schema}.{table.name}, and its rows from here on")
+        if why := self.left_out(table):
+            raise Unfollowed(why)
+
+    def left_out(self, table: TableAt) -> str:
+        """Why its rows do not come to the ledger; empty if they do."""
+        return "" if self._selection.keeps(table) else f"filters leave out {table.schema}.{table.name}, and its rows from here on"
 
 
 class RoundFailed(Exception):
@@ -399,7 +402,7 @@ class Round:
         if change.none:
             return replace(done, upto_ts=table.upto_ts)
         mirror, metadata = self._mirrors.mirror(table, stamp), change.metadata
-        if metadata is not None:
+        if metadata is not None and mirror.takes(field.name for field, _ in metadata):
             mirror.alter(metadata, stamp)
             return replace(done, version=mirror.version)
         path = self._mirrors.new_path(table)

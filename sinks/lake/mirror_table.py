@@ -11,7 +11,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -130,7 +130,9 @@ class MirrorTable:
     def at(cls, uri: str, version: int, stamp: Stamp, large: LargeMirrors | None = None) -> "MirrorTable":
         """The table as it was at ``version``; later versions are put aside."""
         found = cls(uri, DeltaTable(uri), large)
-        if (newest := found.version) != version:
+        if (newest := found.version) < version:
+            raise GONE(f"{uri} has versions up to {newest}, and {version} was published: an older one was put in its place")
+        if newest != version:
             later = found._table.history(newest - version)
             for commit in (c for c in later if APP not in c and APP not in (c.get("userMetadata") or "")):
                 _log.warning(
@@ -229,7 +231,11 @@ class MirrorTable:
         if self._has_vectors:
             return True
         size = sum(file.size for file in self._known)
-        return self._large is not None and size > self._large.above_bytes and not REFUSED_NAMES & {name.lower() for name in self.columns}
+        return self._large is not None and size > self._large.above_bytes and not _refused(self.columns)
+
+    def takes(self, names: Iterable[str]) -> bool:
+        """Whether its columns may have these names: where there are vectors, Spark has some of them itself."""
+        return not (self._has_vectors and _refused(names))
 
     def _by_spark(self, work: Callable[[LargeMirrors, str], None], stamp: Stamp) -> None:
         """A version that Spark makes, or none."""
@@ -352,6 +358,10 @@ class MirrorTable:
             self._swap(parts, small, stamp, data_change=False)
         before, self._known = self._known, set(self._files())
         return sum(file.size for file in before - self._known)
+
+
+def _refused(names: Iterable[str]) -> bool:
+    return not REFUSED_NAMES.isdisjoint(name.lower() for name in names)
 
 
 _FEATURES = (

@@ -27,9 +27,9 @@ from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, of_ledger
 from pyspark_tidb_binlog.sinks.lake.ledger_ddls import ledger_ddls
 from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TableLoads, TablesThen
-from pyspark_tidb_binlog.sinks.lake.mirror_round import OpenMirrors, Round, RoundFailed, require_own_rowids
+from pyspark_tidb_binlog.sinks.lake.mirror_round import OpenMirrors, Round, RoundFailed, aside, require_own_rowids
 from pyspark_tidb_binlog.sinks.lake.mirror_table import is_error
-from pyspark_tidb_binlog.sinks.lake.moments import LOADING, MIRRORED, NO_JOBS, MirrorState, Snapshots
+from pyspark_tidb_binlog.sinks.lake.moments import LOADING, MIRRORED, NO_JOBS, MirrorState, Moment, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, mirror_schema
 from pyspark_tidb_binlog.sinks.lake.old_versions import OldVersions
 from pyspark_tidb_binlog.sinks.lake.row_pieces import PIECE_BYTES, RowPieces, held
@@ -88,11 +88,9 @@ class Mirrors:
         self.kept: tuple[KeptTable, ...] = ()
         """The tables after the last round, for any thread to look at."""
 
-    @property
-    def begun_at(self) -> int | None:
-        """The newest moment that was published; None: there is none."""
-        newest = self._snapshots.load()
-        return (newest.resolved_ts or None) if newest is not None else None
+    def published(self) -> Moment | None:
+        """The newest moment; None: nothing was published yet."""
+        return self._snapshots.load()
 
     def begin(self, epoch: int, ts: int, tables: Sequence[Job]) -> None:
         """Publish the first moment, at which all that there is are ``tables`` (``table_as_job``), which are to be loaded.
@@ -226,6 +224,11 @@ class Mirrors:
         ddls = ledger_ddls(self._lake, done.resolved_ts)
         known = [ddl.job for ddl in ddls if ddl.commit_ts < done.resolved_ts or ddl.job.id in done.jobs]
         self._history = SchemaHistory.of([*self._snapshots.definitions(), *known])
+        # By filters of another start than the rows before came by.
+        newest = self._history.newest_version
+        mirrored = [(t, self._history.table_at(t.table_id, newest)) for t in self._tables.values() if t.state == MIRRORED]
+        if left := [aside(t, why) for t, at in mirrored if at is not None and (why := self._open.left_out(at))]:
+            self._publish(done.resolved_ts, left)
 
     # Loads.
 

@@ -164,12 +164,14 @@ class Snapshots:
         """The newest moment, for a reader; None: there is no table.
 
         Raises:
-            ApplyError: it is not a lake's.
+            ApplyError: it is not a lake's, or cannot be read.
         """
         try:
             return self._newest(DeltaTable(self.uri))
         except TableNotFoundError:
             return None
+        except (DeltaError, OSError) as error:
+            raise ApplyError(f"the moments in {self.uri} cannot be read: {error}") from error
 
     def tables(self) -> dict[int, MirrorState]:
         """The newest map: by table id."""

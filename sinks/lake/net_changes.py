@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.changes.change_rows import HANDLE, ROWID, columns_of
+from pyspark_tidb_binlog.schemas.changes.row_choice import Ints
 from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells, type_of
 from pyspark_tidb_binlog.schemas.changes.variant_cells import cells_of
 from pyspark_tidb_binlog.schemas.changes.variant_values import VariantColumn, rows_as_variants
@@ -76,9 +77,8 @@ def net_changes(rows: pa.Table, info: TableInfo) -> MirrorChanges | None:
     Raises:
         SchemaMismatch: a key has a date that no calendar has, or bytes that are no text.
     """
-    codes = pc.dictionary_encode(rows["row_key"].combine_chunks()).indices.to_numpy(zero_copy_only=False)
-    _, first = np.unique(codes, return_index=True)
-    last = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
+    keys = rows["row_key"].combine_chunks()
+    _, first, last = first_and_last(keys)
     order = np.argsort(last, kind="stable")
     first, last = first[order], last[order]
     before, after = rows["before"].combine_chunks(), rows["after"].combine_chunks()
@@ -91,8 +91,8 @@ def net_changes(rows: pa.Table, info: TableInfo) -> MirrorChanges | None:
     images = cells_of(after.take(pa.array(last)), columns)
     schema, names = mirror_schema(info), identity(info)
     if hidden is not None:
-        keys = rows["row_key"].combine_chunks().take(pa.array(first))
-        ids = [_numbers(keys) if hidden.name == ROWID else keys]
+        found = keys.take(pa.array(first))
+        ids = [_numbers(found) if hidden.name == ROWID else found]
         images = [*ids, *images]
     else:
         both = pa.concat_arrays([before, after])
@@ -102,6 +102,13 @@ def net_changes(rows: pa.Table, info: TableInfo) -> MirrorChanges | None:
     return MirrorChanges(pa.Table.from_arrays(cells, schema=schema), pa.table(ids, names=list(names)), pa.array(~remains), not was.any())
 
 
+def first_and_last(keys: pa.BinaryArray) -> tuple[Ints, Ints, Ints]:
+    """The code of each key, and of each code, which ascend as they come first, the places of its first and its last row."""
+    codes = pc.dictionary_encode(keys).indices.to_numpy(zero_copy_only=False)
+    _, first = np.unique(codes, return_index=True)
+    return codes, first, len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
+
+
 def read_rows(info: TableInfo, images: pa.RecordBatch, rowids: pa.Array | None) -> pa.RecordBatch:
     """Rows as ``mirror_schema``: ``images`` (``schemas.arrowtypes``) of all columns, and ``_tidb_rowid`` if the mirror has it.
 
@@ -109,18 +116,18 @@ def read_rows(info: TableInfo, images: pa.RecordBatch, rowids: pa.Array | None) 
         SchemaMismatch: a key has a date that no calendar has, or bytes that are no text.
     """
     schema, cells = mirror_schema(info), [rowids] if rowids is not None else []
-    for column, found in columns_of(info, images):
-        cells.append(documents_of(column, found) if kind_of(column) is CellKind.JSON else found.values)
+    cells += [mirror_cells(column, found) for column, found in columns_of(info, images)]
     rows = pa.RecordBatch.from_arrays([cell.cast(f.type) for cell, f in zip(cells, schema, strict=True)], schema=schema)
     if hidden_column(info) is None:
         _require_found([rows.column(name) for name in identity(info)], info, "of the upstream")
     return rows
 
 
-def documents_of(column: ColumnInfo, texts: TypedCells) -> pa.Array:
-    """JSON as a mirror has it."""
-    rows = rows_as_variants([VariantColumn(column.name, texts, is_json=True)], len(texts.values), json_nulls=True)
-    return cells_of(rows, (column,))[0]
+def mirror_cells(column: ColumnInfo, found: TypedCells) -> pa.Array:
+    """A column as a mirror has it."""
+    if kind_of(column) is not CellKind.JSON:
+        return found.values
+    return cells_of(rows_as_variants([VariantColumn(column.name, found, is_json=True)], len(found.values), json_nulls=True), (column,))[0]
 
 
 def _numbers(keys: pa.BinaryArray) -> pa.Array:

@@ -131,10 +131,7 @@ def old_changes(lake: str, days: int) -> OldChanges | None:
     Raises:
         ApplyError: ``snapshots`` cannot be read.
     """
-    try:
-        newest = Snapshots(lake).load() if days else None
-    except (DeltaError, OSError) as error:
-        raise ApplyError(f"the moments of {lake} cannot be read: {error}") from error
+    newest = Snapshots(lake).load() if days else None
     rows = scanned(f"{lake.rstrip('/')}/snapshots", OF_CHANGES, "true") if newest is not None else None
     return OldChanges.of(rows.read_all(), newest, days) if rows is not None and newest is not None else None
 
@@ -228,9 +225,10 @@ class OldVersions:
         store, newest = store_of(table), table.version()
         log = {entry.base_name: entry.mtime for entry in store.get_file_info(pafs.FileSelector("_delta_log"))}
         named = sorted(v for v in versions if v <= newest)
-        # Files of a version that is younger were removed later, if at all.
+        # Files of a version behind ``last`` were removed later, if at all. One before it may seem younger: the clock was set back.
         before_ts = time.time() - KEPT_HOURS * 3600
-        old = [v for v in named if (written := log.get(f"{v:020}.json")) is None or written.timestamp() <= before_ts]
+        last = max((int(name[:20]) for name, at in log.items() if name[20:] == ".json" and at.timestamp() <= before_ts), default=0)
+        old = [v for v in named if v <= last or f"{v:020}.json" not in log]
         orphans = set(table.vacuum(KEPT_HOURS, dry_run=True, enforce_retention_duration=False, full=True, keep_versions=old or None))
         unneeded = orphans - vectors_in(store, before_ts) if any(name.endswith(".bin") for name in orphans) else orphans
         failpoints.point("before-files-removal")

@@ -1,9 +1,8 @@
 """The real Drainer's checkpoint where it is not in the target: on another server, under another account, or in a file. [db]
 
-The data's transaction cannot write that checkpoint. So every transaction writes a record of ours into the target, ``spark_checkpoint``, of the same form.
-Exactly once rests on this record alone. The real checkpoint is written after it, every ``SAVE_SECONDS`` and at the end, as a real Drainer does. Before the
-real checkpoint is written, our record names its commit_ts. The real checkpoint says that we wrote it, and for which target: in a row as a key, in a file
-as a comment. A real Drainer drops both. At the start:
+The data's transaction cannot write that checkpoint. It writes a record of ours into the target, ``spark_checkpoint``, of the same form, and exactly
+once rests on this record alone. The real checkpoint follows every ``SAVE_SECONDS`` and at the end; our record names its commit_ts before. The real one
+says that we wrote it, and for which target: in a row as a key, in a file as a comment. A real Drainer drops both. At the start:
 
     real              ours          what counts
     none              known         ours: the real one is written again, and the log says so
@@ -12,13 +11,13 @@ as a comment. A real Drainer drops both. At the start:
     ours, above ours  known         refused: the target was restored, or is another one
     ours              none          refused: the target was rebuilt, or is another one
     above ours        known         the real one: another Drainer, or a person, moved it forward
-    ours, below ours  known         ours: its server was restored, or a life that was stopped for long wrote it late; the log says so
+    ours, below ours  known         ours: its server was restored, or a stopped life wrote it late; the log says so
     below ours        known         the real one: somebody set it back; safe mode applies everything from there up to our record
 
-A real checkpoint is "ours" if it says that we wrote it with this very commit_ts for this target. So a person who changes commitTS, or the whole, sets it back.
+A real checkpoint is "ours" if it says that we wrote it with this very commit_ts for this target.
 
-Promises: a real checkpoint that another program changes while this one runs is not overwritten: the stream fails. A write of the
-real checkpoint that fails is retried and does not hold the data up. A real checkpoint that cannot be read at the start is an error.
+Promises: a real checkpoint that another program changes while this one runs is not overwritten: the stream fails. A failed write is
+retried and does not hold the data up. A real checkpoint that cannot be read at the start is an error.
 """
 
 import logging

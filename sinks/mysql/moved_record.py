@@ -1,7 +1,7 @@
 """Decides which record counts where ``syncer.to.checkpoint`` names another place than in the life before: the newest. [db]
 
 Exactly once rests on one row in the target: in the real Drainer's table, or, while the real checkpoint is ``elsewhere``, in our own. If the
-setting changes, the row of the other table stays behind, and so does ``savepoint`` in ``data-dir``. If a start reads the older record, rows are applied
+setting changes, the other table's row stays behind, and so does ``savepoint`` in ``data-dir``. If a start reads the older record, rows are applied
 twice. If it reads none, rows are lost.
 
     asked for       found beside it                            then
@@ -12,7 +12,7 @@ twice. If it reads none, rows are lost.
     elsewhere       a real row that ours knows, or an older    left as it is
 
 Promises: the stream never begins from the older of two records, unless somebody has set back the record that counts. A record moves in one
-transaction that checks the lease, and the log says so. Our own row says which real row is known to be beside it (``Checkpoint.beside``).
+transaction that checks the lease, and the log says so. Our own row says which real row it knows (``Checkpoint.beside``).
 """
 
 from dataclasses import dataclass, replace

@@ -432,7 +432,9 @@ class MySQLSink(Sink):
             # Before anything is executed: a server that lost its last transactions lacks the rows that come before this DDL.
             self._record.locked_ts(session, self._record.commit_ts, step.commit_ts)
             save, begun = partial(self._save_ddl, session, step), self._safe.begun_before(step.commit_ts)
-            return apply_ddl(session, step, history, self._settings, self._leased.lease, save, frozen, safe_from=begun)
+            return apply_ddl(
+                session, step, history, self._settings, self._leased.lease, save, frozen, safe_from=begun, pause=self._retry_policy.pause
+            )
 
         schema = Routes.of(self._settings).database(schema_of(step, history))
         with self._record.one_at_a_time:

@@ -2,17 +2,16 @@
 
 Promises: pure; the same events in any order give the same statements. All deletes run before all writes. Rules (``sinks.mysql.matching``):
 
-* A deleted row, and a row whose value in any unique key changes, is deleted by the first unique key of which its old image has every column and no NULL.
-  Without such a key it is deleted by the columns that its image carries, with a LIMIT: rows equal in these columns are interchangeable.
+* A deleted row, and a row whose value in any unique key changes, is deleted by the first unique key of which its old image has every column and no NULL;
+  else by the columns that its image carries, with a LIMIT: rows equal in these columns are interchangeable.
 * A row that keeps its unique keys, at least one of which identifies it, is changed in place. All other rows that exist after the span are inserted.
-* In a table with unique keys that only the target has (``TableAt.own_keys``) nothing is changed in place: if the row were missing, it would overwrite another
-  row with the same value of such a key.
+* In a table with unique keys that only the target has (``TableAt.own_keys``) nothing is changed in place: a missing row would overwrite another.
 * In a table with columns that only the target has (``TableAt.others``) a row whose unique keys change is a ``RowMove``. A row that is deleted and inserted
-  again within the span is a new row, as if the operations were applied one by one.
-* Deleted, inserted and changed rows are in separate statements, so that the server's counts show whether each had the expected effect.
+  again is a new row.
+* Deleted, inserted and changed rows are in separate statements, so that the server's counts show whether each had its effect.
 
-``DeleteCorrection`` plans what is missing where deletes are committed and other transactions are to be skipped than then. ``plan_rows`` plans everything at
-once. A ``SpanPlan`` decodes the rows to write while its statements are read, so that the first statement can be sent at once.
+``DeleteCorrection`` is for deletes that are committed while other transactions are to be skipped than then. ``plan_rows`` plans everything at once; a
+``SpanPlan`` decodes the rows to write while its statements are read.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

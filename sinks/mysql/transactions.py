@@ -6,9 +6,11 @@ Promises: an error leaves no transaction open, and autocommit and the variables 
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_string
 from pyspark_tidb_binlog.schemas.errors import RetryableApplyError
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import connection_lost
 from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
 
 _log = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ def with_settings(session: Target, settings: Mapping[str, str]) -> Iterator[None
         yield
     finally:
         for name in settings:
-            session.execute(f"SET SESSION {name} = {was.get(name, 'DEFAULT')}")
+            _unless_lost(partial(session.execute, f"SET SESSION {name} = {was.get(name, 'DEFAULT')}"))
 
 
 @contextmanager
@@ -60,5 +62,7 @@ def in_transaction(session: Target) -> Iterator[None]:
 def _unless_lost(do: Callable[[], object]) -> None:
     try:
         do()
-    except RetryableApplyError:
+    except RetryableApplyError as error:
+        if not connection_lost(error.errno):
+            raise
         _log.debug("the connection was lost, which ended the transaction and released the lock")

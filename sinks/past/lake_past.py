@@ -4,32 +4,22 @@ Promises: nothing of the lake is written. Answers are up to the moment of the ``
 """
 
 import datetime
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-    VariantType,
-)
+from pyspark.sql.types import StructType, VariantType
 
 from pyspark_tidb_binlog.conf.model import TargetConfig
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, image_schema, kind_of
-from pyspark_tidb_binlog.schemas.changes.change_rows import ROWID, columns_of
-from pyspark_tidb_binlog.schemas.changes.row_images import image_cells, images_of, with_equal_documents
+from pyspark_tidb_binlog.schemas.changes.change_rows import HANDLE, ROWID, columns_of
+from pyspark_tidb_binlog.schemas.changes.row_images import image_cells
 from pyspark_tidb_binlog.schemas.changes.typed_cells import type_of
 from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, laid_out
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect
@@ -39,24 +29,21 @@ from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
 from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeNow, ts_of
-from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
-from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER, hidden_column, identity
+from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER, identity
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, NetRows, differs, net_rows
-from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
-from pyspark_tidb_binlog.sinks.past.row_life import KeyMove, RowChange, is_move, life, moves_among
+from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, Ints, NetRows, key_moves, net_rows
+from pyspark_tidb_binlog.sinks.past.past_changes import WITHOUT_DDL, PastChanges, among
+from pyspark_tidb_binlog.sinks.past.row_life import Move, RowChange, life
 from pyspark_tidb_binlog.sinks.past.taken_rows import TableAround, with_taken
 from pyspark_tidb_binlog.sinks.past.typed_history import HISTORY_MARKS, typed_history
 from pyspark_tidb_binlog.sinks.past.undo_apply import Undone, undone
-from pyspark_tidb_binlog.sinks.past.undo_plan import UndoPlan
+from pyspark_tidb_binlog.sinks.past.undo_plan import UndoPlan, differences
 
 When = str | int | datetime.datetime
 _LIFE = ("commit_ts", "commit_time", "seq", "schema_version", "database", "table", "table_id", "row_key", "op", "before", "after", "ddl")
-_MARK_TYPES = (LongType(), IntegerType(), BinaryType(), BooleanType(), LongType(), TimestampType())
-"""Of ``HISTORY_MARKS``."""
+_MARKS = ("commit_ts", "seq", "schema_version", "row_key", "op")
 _MOST_KEYS = 1000
 _SIDE = "_tidb_side"
-_WITHOUT_DDL = "give a span on one side of it, or other tables"
 _ANCHORS = "with_anchors (--with-anchors) takes the rows of TRUNCATE, DROP or EXCHANGE PARTITION from the tables just before it"
 
 
@@ -78,23 +65,12 @@ class LakeUndo:
         return self._spark.createDataFrame(self.plan.rows()).orderBy("place")
 
     def apply(self, target: TargetConfig) -> Undone:
-        """Execute it at a MySQL-protocol server (docs/lake.md, Undo).
-
-        Raises:
-            ApplyError: the server refuses it; nothing is changed.
-        """
+        """Execute it at a MySQL-protocol server (docs/lake.md, Undo). ``ApplyError``: the server refuses it; nothing is changed."""
         return undone(self.plan, target)
 
 
 class Lake(LakeNow):
-    """A lake, at the newest moment that it had when this was made, or ``refresh`` was called.
-
-    lake = Lake(spark, "/data/lake")
-    lake.table("shop.orders").count()
-    lake.at("2026-11-20T12:00:00").table("shop.orders").show()
-    lake.life("shop.orders", id=42).show()
-    print(lake.undo(("2026-11-20T12:00:00", "2026-11-20T12:01:00"), tables=["shop.orders"]))
-    """
+    """A lake, at the newest moment that it had when this was made, or ``refresh`` was called: ``Lake(spark, "/data/lake")``."""
 
     def refresh(self) -> None:
         """Go to the moment that is the newest now. DataFrames that were made before stay at theirs."""
@@ -106,11 +82,7 @@ class Lake(LakeNow):
         return PastChanges(self._directory, self._published, self._commit_ts)
 
     def transaction(self, commit_ts: int) -> DataFrame:
-        """All changes of one transaction, in order.
-
-        Raises:
-            ConfigError: the lake begins later.
-        """
+        """All changes of one transaction, in order. ``ConfigError``: the lake begins later."""
         self._past.require_known(int(commit_ts) - 1)
         return self.changes().where(f"commit_ts = {int(commit_ts)}").orderBy("seq", "schema_version")
 
@@ -123,33 +95,34 @@ class Lake(LakeNow):
         Raises:
             ConfigError: the table has no such column now, or so many rows have these values that more columns are needed.
         """
-        past, ids = self._past, self._ids(name)
+        past, ids = self._past, self._past.ids_of(name)
         found = self.changes().where(F.col("table_id").isin(sorted(ids))).where(self._condition(name, ids, values))
         keys = [bytes(row[0]) for row in found.select("row_key").distinct().limit(_MOST_KEYS + 1).collect()]
         if len(keys) > _MOST_KEYS:
             raise ConfigError(f"more than {_MOST_KEYS} rows of {name} had {values}: give more columns, as those of its key")
-        rows = past.changes(0, self._commit_ts, ids, _LIFE, _among("row_key", keys)) if keys else None
-        if rows is None:
-            return self._frame(LEDGER.empty_table().select(_LIFE), {})
-        places = life(
-            keys, lambda keys: _row_changes(past.changes(0, self._commit_ts, ids, NET_COLUMNS, _among("row_key", keys))), self._moves(ids)
-        )
-        times = sorted({ts for ts, _ in places})
-        whole = past.changes(times[0] - 1, times[-1], None, _LIFE, f" AND commit_ts IN ({', '.join(map(str, times))})")
-        wanted = set(places)
-        mine = np.array(
-            [
-                (ts, seq) in wanted and table in ids
-                for ts, seq, table in zip(*(whole[c].to_pylist() for c in ("commit_ts", "seq", "table_id")), strict=True)
-            ],
-            np.bool_,
-        )
-        others: dict[int, dict[str, int]] = {}
-        for ts, database, table in zip(*(whole[c].to_pylist() for c in ("commit_ts", "database", "table")), strict=True):
-            of = others.setdefault(ts, {})
-            of[f"{database}.{table}"] = of.get(f"{database}.{table}", 0) + 1
-        ddls = self._ddls_between(ids, times[0], times[-1])
-        return self._frame(pa.concat_tables([whole.filter(pa.array(mine)), ddls]).sort_by(ORDER), others)
+
+        def changes_of(keys: Collection[bytes]) -> list[RowChange]:
+            return _row_changes(past.changes(0, self._commit_ts, ids, _MARKS, among("row_key", keys)))
+
+        def moves_of(times: Collection[int]) -> list[Move]:
+            rows = past.changes(min(times) - 1, max(times), ids, where=among("commit_ts", times))
+            changes = _row_changes(rows)
+            return [(changes[at], changes[at + 1]) for at in key_moves(rows, past.schema).tolist()]
+
+        places = life(keys, changes_of, moves_of)
+        times = sorted({ts for ts, _ in places}) or [0]
+        whole = past.changes(times[0] - 1, times[-1], None, _LIFE, among("commit_ts", times))
+        changed: dict[int, Counter[str]] = {ts: Counter() for ts in times}
+        for ts, database, table in _tuples(whole, "commit_ts", "database", "table"):
+            changed[ts][f"{database}.{table}"] += 1
+        mine = [(ts, seq) in places and table_id in ids for ts, seq, table_id in _tuples(whole, "commit_ts", "seq", "table_id")]
+        rows = pa.concat_tables([whole.filter(pa.array(mine, pa.bool_())), past.ddl_rows(times[0], times[-1], ids, _LIFE)]).sort_by(ORDER)
+        others = [
+            [*(changed[ts] - Counter([f"{database}.{table}"])).items()] if op != "ddl" else []
+            for ts, database, table, op in _tuples(rows, "commit_ts", "database", "table", "op")
+        ]
+        cells = {name: laid_out(rows[name].combine_chunks(), VARIANT) for name in _LIFE if name not in ("row_key", "table_id")}
+        return self._spark.createDataFrame(pa.table({**cells, "others": pa.array(others, pa.map_(pa.string(), pa.int64()))}))
 
     def history(self, name: str) -> DataFrame:
         """Each state of each row of the table (slowly changing dimension, type 2): its columns, ``valid_from``, ``valid_to``, ``current``.
@@ -160,14 +133,13 @@ class Lake(LakeNow):
             ConfigError: there is no such table now, or rows of it went or came without row changes.
         """
         past, place = self._past, self._published.table_at(name, self._commit_ts)
-        ids, schema, version = self._ids(name), past.schema, past.version
-        target = schema.table_of(place.table_id, version)
+        ids, schema = past.ids_of(name), past.schema
+        target = schema.table_of(place.table_id, past.version)
         if told := past.unfollowed(ids):
             raise ConfigError(f"{name} has no history: {schema.in_words(told[0])} took or gave rows without row changes")
         mirror = self._delta(place.path, place.version)
-        hidden = hidden_column(target.info)
-        kinds = [StructField(c.name, mirror.schema[c.name].dataType) for c in target.info.target_columns()]
-        wanted = StructType([*map(StructField, HISTORY_MARKS, _MARK_TYPES), *kinds])
+        marks: Any = StructType.fromDDL(", ".join(f"{mark} {kind}" for mark, kind in HISTORY_MARKS.items()))
+        wanted = StructType([*marks, *(mirror.schema[c.name] for c in target.info.target_columns())])
         small = schema.only(ids)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -184,31 +156,24 @@ class Lake(LakeNow):
             {"valid_from": F.when(F.col("commit_ts") > 0, at), "valid_to": F.coalesce(F.lead(at).over(each), "ends")}
         )
         told_rows = ended.where("there").select(*columns, "valid_from", "valid_to")
-        if any(schema.is_loaded(i) for i in ids):
+        if ids & schema.loaded:
             # Rows that never changed are only in the mirror.
-            names = identity(target.info)
-            key = {ROWID: F.conv(F.hex("row_key"), 16, 10).cast("bigint")}.get(names[0], F.col("row_key")) if hidden is not None else None
-            known = states.where("there").select(*([key.alias(names[0])] if key is not None else map(quote_name, names))).distinct()
+            names, hidden = identity(target.info), {ROWID: F.conv(F.hex("row_key"), 16, 10).cast("bigint"), HANDLE: F.col("row_key")}
+            known = states.where("there").select(*(hidden.get(n, F.col(quote_name(n))).alias(n) for n in names)).distinct()
             never = mirror.join(known, list(names), "left_anti").select(*columns)
             nothing = F.lit(None).cast("timestamp")
             told_rows = told_rows.unionByName(never.withColumns({"valid_from": nothing, "valid_to": nothing}))
         return told_rows.withColumn("current", F.col("valid_to").isNull())
 
     def rebuilt(self, name: str) -> DataFrame:
-        """The table from its first load and the ledger alone: what ``table`` is from the mirror. Rows that the ledger shows no change of, because the table
-        was loaded or is older than ``begin_ts``, are the mirror's.
+        """The table from its first load and the ledger alone: what ``table`` is from the mirror. ``ConfigError``: as ``history``.
 
-        Raises:
-            ConfigError: as ``history`` does.
+        Rows that the ledger shows no change of, because the table was loaded or is older than ``begin_ts``, are the mirror's.
         """
         return self.history(name).where("current").drop("valid_from", "valid_to", "current")
 
     def rebuilt_differs(self, name: str) -> tuple[int, int, int]:
-        """How many rows ``rebuilt`` has, how many of them ``table`` lacks, and how many others it has.
-
-        Raises:
-            ConfigError: as ``history`` does.
-        """
+        """How many rows ``rebuilt`` has, how many of them ``table`` lacks, and how many others it has. ``ConfigError``: as ``history``."""
         made, there = (_as_texts(rows) for rows in (self.rebuilt(name), self.table(name)))
         sides = made.select("*", F.lit(1).alias(_SIDE)).unionByName(there.select("*", F.lit(-1).alias(_SIDE)))
         rows = sides.groupBy(*map(quote_name, made.columns)).agg(
@@ -216,12 +181,6 @@ class Lake(LakeNow):
         )
         (found,) = rows.selectExpr("sum(made)", "sum(greatest(more, 0))", "sum(greatest(-more, 0))").collect()
         return found[0] or 0, found[1] or 0, found[2] or 0
-
-    @overload
-    def diff(self, name: When, begin: When, end: When) -> DataFrame: ...
-
-    @overload
-    def diff(self, name: When, begin: When) -> DataFrame: ...
 
     def diff(self, name: When, begin: When, end: When | None = None) -> DataFrame:
         """What is different at a later moment: ``diff("shop.orders", t1, t2)`` row by row, ``diff(t1, t2)`` in numbers, table by table.
@@ -235,12 +194,10 @@ class Lake(LakeNow):
         if end is None:
             return self._counts(*self._span((name, begin)))
         after_ts, upto_ts = self._span((begin, end))
-        ids = self._past.ids_of([str(name)], self._commit_ts)
-        self._past.require_same_tables(after_ts, [str(name)])
-        nets = self._net(after_ts, upto_ts, ids, self._past.schema.version_at(upto_ts))
-        pieces = [UndoPlan(after_ts, upto_ts, [net]).differences(_changed_columns(net)) for net in nets if len(net)]
-        schema = "op string, columns array<string>, before variant, after variant"
-        return self._spark.createDataFrame(pa.concat_tables(pieces)) if pieces else self._spark.createDataFrame([], schema)
+        past, ids = self._past, self._past.ids_of(str(name))
+        past.require_same_tables(after_ts, [str(name)])
+        past.require_images(after_ts, upto_ts, ids)
+        return self._spark.createDataFrame(differences(past.net(after_ts, upto_ts, ids, past.schema.version_at(upto_ts))))
 
     def _counts(self, after_ts: int, upto_ts: int) -> DataFrame:
         past, version = self._past, self._past.schema.version_at(upto_ts)
@@ -248,13 +205,9 @@ class Lake(LakeNow):
         touched = {(i, int(job.version) - 1) for job in jobs for i in {job.table_id, *past.schema.history.tables_of_job(job)}}
         unknown = {past.schema.end_of(*one, version)[0] for one in touched}
         rows: dict[tuple[str, str], tuple[int | None, ...]] = {}
-        for net in past.net(after_ts, upto_ts, None, version):
-            if len(net):
-                rows[net.table.schema, net.table.name] = tuple(int(m.sum()) for m in (net.inserted, net.deleted, net.updated))
-        for table_id in unknown:
-            if table_id in past.schema.history.tracks:
-                table = past.schema.last_of(table_id, version)
-                rows[table.schema, table.name] = (None, None, None)
+        rows |= {(net.table.schema, net.table.name): net.counts for net in past.net(after_ts, upto_ts, None, version) if len(net)}
+        tables = (past.schema.last_of(i, version) for i in unknown if i in past.schema.history.tracks)
+        rows |= {(table.schema, table.name): (None, None, None) for table in tables}
         schema = "database string, table string, inserted bigint, deleted bigint, updated bigint"
         return self._spark.createDataFrame([(*name, *counts) for name, counts in sorted(rows.items())], schema)
 
@@ -272,11 +225,10 @@ class Lake(LakeNow):
         """
         after_ts, upto_ts = self._span(span)
         past = self._past
-        ids = past.ids_of(tables, self._commit_ts)
+        ids = past.ids_of(*tables) or None
         taking = past.taking(after_ts, upto_ts, ids) if with_anchors else []
-        past.require_images(
-            after_ts, upto_ts, ids, _WITHOUT_DDL if with_anchors else f"{_WITHOUT_DDL}; {_ANCHORS}", {job.id for _, job in taking}
-        )
+        todo = WITHOUT_DDL if with_anchors else f"{WITHOUT_DDL}; {_ANCHORS}"
+        past.require_images(after_ts, upto_ts, ids, {job.id for _, job in taking}, todo)
         changes, schema = past.changes(after_ts, upto_ts, ids), past.schema.passing(job.id for _, job in taking)
         for ts, job in taking:
             for around in self._around(ts, job, ids):
@@ -295,11 +247,11 @@ class Lake(LakeNow):
 
     def _around(self, ts: int, job: Job, ids: set[int] | None) -> Iterator[TableAround]:
         """The tables just before a DDL and just after it."""
-        for table, heir in self._past.around(ts, job, ids, _WITHOUT_DDL):
-            # A table that was emptied has no rows, and another id.
-            empty = job.kind.effect is JobEffect.EMPTIES
+        for table, heir in self._past.around(ts, job, ids):
             before = self._then(table, ts - 1)
-            yield TableAround(job, ts, table, before, heir, before.slice(0, 0) if empty else self._then(heir, ts))
+            # A table that was emptied has no rows, and another id.
+            after = before.slice(0, 0) if job.kind.effect is JobEffect.EMPTIES else self._then(heir, ts)
+            yield TableAround(job, ts, table, before, heir, after)
 
     def _then(self, table: TableAt, ts: int) -> pa.RecordBatch:
         place = self._published.at(ts).get(table.table_id)
@@ -307,29 +259,17 @@ class Lake(LakeNow):
             raise ConfigError(f"the lake has no rows of {table.schema}.{table.name} at {as_time(ts)} ({ts}); name other tables")
         return _images(self.at(ts).table(f"{quote_name(place.database)}.{quote_name(place.table)}"), table.info.target_columns())
 
-    def _net(self, after_ts: int, upto_ts: int, ids: set[int] | None, version: int) -> Iterator[NetRows]:
-        self._past.require_images(after_ts, upto_ts, ids, _WITHOUT_DDL)
-        return self._past.net(after_ts, upto_ts, ids, version)
-
     def _span(self, span: int | tuple[When, When]) -> tuple[int, int]:
-        if isinstance(span, tuple):
-            after_ts, upto_ts = map(ts_of, span)
-        else:
-            after_ts, upto_ts = int(span) - 1, int(span)
+        after_ts, upto_ts = map(ts_of, span) if isinstance(span, tuple) else (int(span) - 1, int(span))
         if not after_ts < upto_ts:
             raise ConfigError(f"the span ends at {as_time(upto_ts)}, before it begins at {as_time(after_ts)}")
         self._past.require_known(after_ts)
-        if upto_ts > self._commit_ts:
-            raise ConfigError(
-                f"the lake {self._directory} was read up to {as_time(self._commit_ts)} ({self._commit_ts}), so changes up to {as_time(upto_ts)} are not known; "
-                "lake.refresh() reads on"
-            )
+        self._require_read(upto_ts, f"changes up to {as_time(upto_ts)} are")
         return after_ts, upto_ts
 
-    def _where(self, net: NetRows, where: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def _where(self, net: NetRows, where: str) -> Ints:
         count, names = len(net), [c.name for c in net.table.info.target_columns()]
-        both = pa.Table.from_batches([net.was, net.now]).take(pa.array(np.where(net.was_there, 0, count) + np.arange(count)))
-        (images,) = both.combine_chunks().to_batches()
+        images = pa.concat_batches([net.was, net.now]).take(pa.array(np.where(net.was_there, 0, count) + np.arange(count)))
         place = "_place"
         cells = [cells.values for _, cells in columns_of(net.table.info, images)]
         rows = pa.Table.from_arrays([*cells, pa.array(np.arange(count))], names=[*names, place])
@@ -340,90 +280,39 @@ class Lake(LakeNow):
                 f"where = {where!r} does not fit {net.table.schema}.{net.table.name}: {str(error).splitlines()[0]}"
             ) from error
 
-    def _ids(self, name: str) -> set[int]:
-        found = self._past.ids_of([name], self._commit_ts)
-        assert found is not None
-        return found
-
     def _condition(self, name: str, ids: set[int], values: dict[str, Any]) -> Any:
         """That an image has these values, under the names that the columns had then."""
-        schema, place = self._past.schema, self._published.called(name, self._commit_ts)
         if not values:
             raise ConfigError("name the row: life needs a column and its value, as id=42")
-        columns = {c.name.lower(): c for c in schema.last_of(place.table_id, self._past.version).info.target_columns()}
-        kinds = {name: _compared_as(columns[name.lower()]) for name in values if name.lower() in columns}
+        past, place = self._past, self._published.called(name, self._commit_ts)
+        columns = {c.name.lower(): c for c in past.schema.last_of(place.table_id, past.version).info.target_columns()}
+        if unknown := [name for name in values if name.lower() not in columns]:
+            raise ConfigError(f"the table has no column {unknown[0]}; its columns are {', '.join(c.name for c in columns.values())}")
+        asked = {columns[name.lower()].id: (_compared_as(columns[name.lower()]), value) for name, value in values.items()}
         found = F.lit(False)
-        for after_ts, upto_ts, names in schema.names_of(place.table_id, list(values), ids):
-            here = (F.col("commit_ts") > after_ts) & (F.col("commit_ts") <= upto_ts)
+        for after_ts, upto_ts, called in past.schema.names_of(asked, ids):
             for image in ("before", "after"):
-                one = here
-                for column, value in values.items():
-                    path = f"$['{names[column]}']" if "'" not in names[column] else f'$["{names[column]}"]'
-                    one = one & (F.try_variant_get(image, path, kinds[column]) == F.lit(_text(value)).try_cast(kinds[column]))
+                one = (F.col("commit_ts") > after_ts) & (F.col("commit_ts") <= upto_ts)
+                for column, (kind, value) in asked.items():
+                    path = f"$['{called[column]}']" if "'" not in called[column] else f'$["{called[column]}"]'
+                    one = one & (F.try_variant_get(image, path, kind) == F.lit(_text(value)).try_cast(kind))
                 found = found | one
         return found
-
-    def _moves(self, ids: set[int]) -> Any:
-        past = self._past
-
-        def moves_of(times: Collection[int]) -> list[KeyMove]:
-            where = f" AND commit_ts IN ({', '.join(map(str, sorted(times)))})"
-            rows = past.changes(min(times) - 1, max(times), ids, NET_COLUMNS, where)
-            changes, numbers = _row_changes(rows), {}
-            numbers = {change.place: number for number, change in enumerate(changes)}
-
-            def image(change: RowChange, side: str) -> tuple[dict[str, Any], set[str]]:
-                number = numbers[change.place]
-                version = past.schema.version_of(np.array([change.place[0]], np.int64))
-                info = past.schema.table_of(change.table_id, int(version[0])).info
-                images = images_of(rows[side].combine_chunks().slice(number, 1), info.target_columns())
-                return images.to_pylist()[0], {c.name for key in info.unique_keys() for c in key}
-
-            def same_row(before: RowChange, after: RowChange) -> bool:
-                (old, key), (new, _) = image(before, "before"), image(after, "after")
-                return is_move(old, new, key)
-
-            return moves_among(changes, same_row)
-
-        return moves_of
-
-    def _ddls_between(self, ids: set[int], begin_ts: int, end_ts: int) -> pa.Table:
-        jobs = [j.id for j in self._past.jobs(begin_ts, end_ts) if ids & {j.table_id, *self._past.schema.history.tables_of_job(j)}]
-        return self._past.ddl_rows(jobs, _LIFE)
-
-    def _frame(self, rows: pa.Table, others: dict[int, dict[str, int]]) -> DataFrame:
-        names = [name for name in _LIFE if name not in ("row_key", "table_id")]
-        schema = self._delta("changes").schema
-        cells = [laid_out(rows[n].combine_chunks(), VARIANT) if pa.types.is_struct(rows[n].type) else rows[n] for n in names]
-        maps = []
-        for ts, database, table, op in zip(*(rows[n].to_pylist() for n in ("commit_ts", "database", "table", "op")), strict=True):
-            mine = {**others.get(ts, {})} if op != "ddl" else {}
-            if op != "ddl" and (own := f"{database}.{table}") in mine:
-                mine[own] -= 1
-            maps.append([(of, count) for of, count in mine.items() if count])
-        table = pa.Table.from_arrays([*cells, pa.array(maps, pa.map_(pa.string(), pa.int64()))], names=[*names, "others"])
-        shape = StructType([*(StructField(n, schema[n].dataType) for n in names), StructField("others", MapType(StringType(), LongType()))])
-        return self._spark.createDataFrame(table, shape)
 
 
 def _images(rows: DataFrame, columns: Sequence[ColumnInfo]) -> pa.RecordBatch:
     """Rows of a mirror as decoded images."""
-    found = _as_texts(rows).toArrow().combine_chunks()
-    cells = []
-    for column, values in zip(columns, (c.combine_chunks() for c in found.columns), strict=True):
-        json = kind_of(column) is CellKind.JSON
-        cells.append(with_equal_documents(column, values) if json else image_cells(column, values.cast(type_of(column))))
+    found = zip(columns, (cells.combine_chunks() for cells in rows.toArrow().columns), strict=True)
+    cells = [image_cells(c, cells if kind_of(c) is CellKind.JSON else cells.cast(type_of(c))) for c, cells in found]
     return pa.RecordBatch.from_arrays(cells, schema=image_schema(columns))
 
 
+def _tuples(rows: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
+    return zip(*(rows[name].to_pylist() for name in names), strict=True)
+
+
 def _row_changes(rows: pa.Table) -> list[RowChange]:
-    columns = (rows[name].to_pylist() for name in ("commit_ts", "seq", "row_key", "op", "table_id"))
-    return [RowChange((ts, seq), key, op, table) for ts, seq, key, op, table in zip(*columns, strict=True)]
-
-
-def _among(column: str, keys: Collection[bytes]) -> str:
-    listed = ", ".join(f"X'{key.hex()}'" for key in sorted(keys))
-    return f" AND {column} IN ({listed})"
+    return [RowChange((ts, seq), key, op) for ts, seq, key, op in _tuples(rows, "commit_ts", "seq", "row_key", "op")]
 
 
 def _compared_as(column: ColumnInfo) -> str:
@@ -438,12 +327,6 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def _changed_columns(net: NetRows) -> list[list[str]]:
-    names = [c.name for c in net.table.info.target_columns()]
-    changes = [differs(net.was.column(name), net.now.column(name)) & net.updated for name in names]
-    return [[name for name, change in zip(names, changes, strict=True) if change[row]] for row in range(len(net))]
 
 
 def _as_texts(rows: DataFrame) -> DataFrame:

@@ -5,10 +5,10 @@
 A row is found by the upstream's handle (``row_key``). Rows go on under another table id where a DDL gives their table one and keeps them.
 
 Promises: whole columns at a time. Images of any definition are given under the columns of one, by the rules of the mirrors (``mirror_ddl``): a value is
-kept exactly, or there is an error.
+kept exactly, or a ``ConfigError`` names the DDL.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,12 +23,15 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
-from pyspark_tidb_binlog.schemas.history_fold import TableSnapshot
+from pyspark_tidb_binlog.schemas.history_fold import Dropped, TableSnapshot
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed
+from pyspark_tidb_binlog.sinks.lake.net_changes import first_and_last
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
+NET_COLUMNS = ("commit_ts", "seq", "schema_version", "op", "table_id", "row_key", "before", "after")
+"""Of the ledger, which row changes are read with."""
 _ALWAYS = (1 << 63) - 1
 
 
@@ -51,8 +54,8 @@ class NetRows:
     """After, likewise."""
     was_there: Mask
     now_there: Mask
-    partners: Ints | None = None
-    """For each row, the number of the one that it is under another key; -1: of none. None: of no row."""
+    partners: Ints
+    """For each row, the number of the one that it is under another key; -1: of none."""
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -73,29 +76,21 @@ class NetRows:
         """The rows that are others."""
         return self.was_there & self.now_there
 
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """How many rows came, went and are others."""
+        return int(self.inserted.sum()), int(self.deleted.sum()), int(self.updated.sum())
+
     def only(self, rows: Mask | Ints) -> "NetRows":
         """Some of the rows."""
-        at = pa.array(np.flatnonzero(rows) if rows.dtype == np.bool_ else rows)
-        chosen = at.to_numpy()
-        partners = None
-        if self.partners is not None:
-            numbers = np.full(len(self) + 1, -1, np.int64)
-            numbers[chosen] = np.arange(len(chosen))
-            partners = numbers[self.partners[chosen]]
-        return NetRows(
-            self.table,
-            self.keys.take(at),
-            self.was.take(at),
-            self.now.take(at),
-            self.was_there[chosen],
-            self.now_there[chosen],
-            partners,
-        )
+        chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        at, numbers = pa.array(chosen), np.full(len(self) + 1, -1, np.int64)
+        numbers[chosen] = np.arange(len(chosen))
+        images = (self.keys.take(at), self.was.take(at), self.now.take(at))
+        return NetRows(self.table, *images, self.was_there[chosen], self.now_there[chosen], numbers[self.partners[chosen]])
 
     def with_partners(self, rows: Ints) -> Ints:
         """``rows``, and what they are under other keys."""
-        if self.partners is None:
-            return rows
         both = np.unique(np.concatenate([rows, self.partners[rows]]))
         return both[both >= 0]
 
@@ -124,7 +119,7 @@ class PastSchema:
     versions: Ints
     """The schema version before the first, and after each of them."""
     loaded: frozenset[int] | set[int] = frozenset()
-    """Tables that were there before the row changes of the ledger."""
+    """Tables that were there before the row changes of the ledger: they may have rows that it shows no change of."""
     passed: frozenset[int] = frozenset()
     """The DDL jobs whose effect on rows is among the changes (``taken_rows``): the table that they leave is the one before."""
 
@@ -143,39 +138,34 @@ class PastSchema:
         return self.versions[np.searchsorted(self.ddl_ts, commit_ts, "left")]
 
     def table_of(self, table_id: int, version: int) -> TableAt:
-        """The table of rows; of one that was loaded, or that a DDL brings at this time, as it is first.
-
-        Raises:
-            ConfigError: the lake has no definition of it.
-        """
-        found = self.history.table_at(table_id, version)
-        if found is None and (track := self.history.tracks.get(table_id)) is not None:
-            later = next((e.version for e in track.entries if isinstance(e, TableSnapshot) and e.version > version), None)
-            found = self.history.table_at(table_id, later) if later is not None else None
+        """The table of rows; of one that was loaded, or that a DDL brings at this time, as it is first. ``ConfigError``: the lake has no definition."""
+        later = (e.version for e in self._entries(table_id) if isinstance(e, TableSnapshot) and e.version > version)
+        found = next((table for at in (version, *later) if (table := self.history.table_at(table_id, at)) is not None), None)
         if found is None:
             raise ConfigError(
                 f"the lake has no definition of table {table_id} at schema version {version}: the lake began later than the table"
             )
         return found
 
-    def last_of(self, table_id: int, upto: int) -> TableAt:
-        """The table at ``upto``, or as it was when it went.
+    def tables_of(self, ids: Ints, commit_ts: Ints) -> Iterator[tuple[TableAt, Ints]]:
+        """The tables that rows of these ids and times were written with, each with the numbers of its rows."""
+        versions = self.version_of(commit_ts)
+        for table_id, version in sorted(set(zip(ids.tolist(), versions.tolist(), strict=True))):
+            yield self.table_of(table_id, version), np.flatnonzero((ids == table_id) & (versions == version))
 
-        Raises:
-            ConfigError: the lake has no definition of it.
-        """
+    def last_of(self, table_id: int, upto: int) -> TableAt:
+        """The table at ``upto``, or as it was when it went. ``ConfigError``: the lake has no definition."""
         if self.history.table_at(table_id, upto) is None and (jobs := self.history.jobs_of_table(table_id, 0, upto)):
             upto = int(jobs[-1].version) - 1
         return self.table_of(table_id, upto)
 
     def end_of(self, table_id: int, version: int, upto: int) -> tuple[int, Job | None]:
         """The id under which rows of a table are at ``upto``, and the job that took them all, if one has."""
-        for job in self.history.jobs_of_table(table_id, version, upto):
+        jobs = self.history.jobs_of_table(table_id, version, upto)
+        for job in jobs:
             if (heir := self.heir_of(job, table_id)) is not None:
                 return (table_id, job) if self.takes_all(job) else self.end_of(heir, job.version, upto)
-        gone = self.history.table_at(table_id, upto) is None
-        last = self.history.jobs_of_table(table_id, version, upto)[-1:] if gone else ()
-        return table_id, (last[0] if last else None)
+        return table_id, (jobs[-1] if jobs and self.history.table_at(table_id, upto) is None else None)
 
     def ends_of(self, ids: Ints, commit_ts: Ints, upto: int) -> tuple[list[tuple[int, Job | None]], Ints]:
         """``end_of`` for rows, and which of these ends each has. An id may be another table's later: after an exchange, or FLASHBACK TABLE."""
@@ -215,34 +205,20 @@ class PastSchema:
         exchanged = {i for job in of(table_ids) if job.kind.effect is JobEffect.EXCHANGES for i in self.history.tables_of_job(job)}
         return PastSchema(SchemaHistory.of(of(table_ids | exchanged)), self.ddl_ts, self.versions, self.loaded & table_ids)
 
-    def is_loaded(self, table_id: int) -> bool:
-        """Whether the table may have rows that the ledger shows no change of."""
-        return table_id in self.loaded
-
-    def names_of(self, table_id: int, names: Sequence[str], ids: set[int]) -> list[tuple[int, int, dict[str, str]]]:
-        """What columns of the table were called: after a commit_ts, up to another, by their names now.
-
-        Raises:
-            ConfigError: the table has no such column now.
-        """
-        newest = int(self.history.newest_version)
-        last = self.history.tracks[table_id].entries
-        now = next(e.info for e in reversed(last) if isinstance(e, TableSnapshot))
-        columns = {c.name.lower(): c for c in now.target_columns()}
-        if unknown := [name for name in names if name.lower() not in columns]:
-            raise ConfigError(f"the table has no column {unknown[0]}; its columns are {', '.join(c.name for c in now.target_columns())}")
-        wanted = {columns[name.lower()].id: name for name in names}
-        found = []
+    def names_of(self, columns: Collection[int], ids: set[int]) -> Iterator[tuple[int, int, dict[int, str]]]:
+        """What columns of a table, which has had these ids, were called: after a commit_ts, up to another, by the columns' ids now."""
         for one in sorted(ids):
-            entries = self.history.tracks[one].entries if one in self.history.tracks else ()
-            bounds = [self.begin_of(int(e.version)) for e in entries] + [_ALWAYS]
-            for entry, begin, end in zip(entries, [0, *bounds[1:-1]], bounds[1:], strict=True):
+            entries = self._entries(one)
+            bounds = [0, *(self.begin_of(int(e.version)) for e in entries[1:]), _ALWAYS]
+            for entry, begin, end in zip(entries, bounds, bounds[1:], strict=False):
                 if isinstance(entry, TableSnapshot):
-                    later = lineage(self.history, one, int(entry.version), newest).ids
-                    called = {wanted[i]: c.name for c in entry.info.target_columns() if (i := later.get(c.id, c.id)) in wanted}
-                    if len(called) == len(names) and begin < end:
-                        found.append((begin, end, called))
-        return found
+                    later = lineage(self.history, one, int(entry.version), int(self.history.newest_version)).ids
+                    called = {i: c.name for c in entry.info.target_columns() if (i := later.get(c.id, c.id)) in columns}
+                    if len(called) == len(columns) and begin < end:
+                        yield begin, end, called
+
+    def _entries(self, table_id: int) -> Sequence[TableSnapshot | Dropped]:
+        return self.history.tracks[table_id].entries if table_id in self.history.tracks else ()
 
     def in_words(self, job: Job) -> str:
         """A DDL of the ledger, and its commit_ts."""
@@ -284,11 +260,7 @@ class PastSchema:
 
 
 def carried(images: pa.RecordBatch, table: TableAt, schema: PastSchema, upto: int) -> pa.RecordBatch:
-    """Images of a table under the columns that it has at schema version ``upto``.
-
-    Raises:
-        ConfigError: a DDL has changed values as only TiDB knows.
-    """
+    """Images of a table under the columns that it has at schema version ``upto``."""
     table_id, info = table.table_id, table.info
     for job in schema.history.jobs_of_table(table_id, table.version, upto):
         heir = schema.heir_of(job, table_id)
@@ -310,13 +282,22 @@ def carried(images: pa.RecordBatch, table: TableAt, schema: PastSchema, upto: in
     return images
 
 
+def images_under(variants: pa.StructArray, ids: Ints, commit_ts: Ints, schema: PastSchema, target: TableAt) -> pa.RecordBatch:
+    """Images of the ledger under the columns of ``target``; ``ids``, ``commit_ts``: of each row."""
+    pieces, places = list[pa.RecordBatch](), list[Ints]()
+    for table, at in schema.tables_of(ids, commit_ts):
+        images = images_of(variants.take(pa.array(at)), table.info.target_columns())
+        pieces.append(carried(images, table, schema, int(target.version)))
+        places.append(at)
+    order = pa.array(np.argsort(np.concatenate(places), kind="stable"))
+    whole = pa.Table.from_batches(pieces, image_schema(target.info.target_columns())).take(order).combine_chunks()
+    return whole.to_batches()[0] if whole.num_rows else pieces[0]
+
+
 def net_rows(rows: pa.Table, schema: PastSchema, upto: int) -> Iterator[NetRows]:
     """The net change of each row among ``rows``: row changes of any tables, in the order of the upstream (columns ``NET_COLUMNS``).
 
     Images are under the columns of schema version ``upto``, of tables that are gone by then under their last ones.
-
-    Raises:
-        ConfigError: rows cannot be given so.
     """
     if not rows.num_rows:
         return
@@ -330,84 +311,60 @@ def net_rows(rows: pa.Table, schema: PastSchema, upto: int) -> Iterator[NetRows]
         yield _folded(mine.combine_chunks(), schema, target, gone=gone_at > 0)
 
 
-NET_COLUMNS = ("commit_ts", "seq", "schema_version", "op", "table_id", "row_key", "before", "after")
-
-
 def _folded(rows: pa.Table, schema: PastSchema, target: TableAt, *, gone: bool) -> NetRows:
     keys, before, after = (rows[name].combine_chunks() for name in ("row_key", "before", "after"))
     ids, commit_ts = rows["table_id"].to_numpy(), rows["commit_ts"].to_numpy()
-    codes = pc.dictionary_encode(keys).indices.to_numpy(zero_copy_only=False)
-    _, first = np.unique(codes, return_index=True)
-    last = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
-    order = np.argsort(first, kind="stable")
-    first, last = first[order], last[order]
-
-    def images(variants: pa.StructArray, at: Ints) -> pa.RecordBatch:
-        return images_under(variants.take(pa.array(at)), ids[at], commit_ts[at], schema, target)
-
+    codes, first, last = first_and_last(keys)
+    was, now = (
+        images_under(side.take(pa.array(at)), ids[at], commit_ts[at], schema, target) for side, at in ((before, first), (after, last))
+    )
     was_there = before.is_valid().to_numpy(zero_copy_only=False)[first]
     now_there = after.is_valid().to_numpy(zero_copy_only=False)[last] & (not gone)
-    partners = _partners(rows, codes, codes[first], target, images)
-    if partners is not None:
-        # Where a key has been used for another row as well, each of the two rows is undone on its own.
-        alone = np.where(
-            partners >= 0, (was_there != now_there) & (was_there == now_there[partners]) & (now_there == was_there[partners]), False
-        )
-        partners = np.where(alone, partners, -1)
-    found = NetRows(target, keys.take(pa.array(first)), images(before, first), images(after, last), was_there, now_there, partners)
-    names = [c.name for c in target.info.target_columns()]
-    return found.only(found.inserted | found.deleted | found.changed(names))
+    partners = _partners(rows, codes, len(first), schema)
+    # Where a key has been used for another row as well, each of the two rows is undone on its own.
+    alone = (was_there != now_there) & (was_there == now_there[partners]) & (now_there == was_there[partners])
+    partners = np.where((partners >= 0) & alone, partners, -1)
+    found = NetRows(target, keys.take(pa.array(first)), was, now, was_there, now_there, partners)
+    return found.only(found.inserted | found.deleted | found.changed([c.name for c in target.info.target_columns()]))
 
 
-def _partners(
-    rows: pa.Table, codes: Ints, order: Ints, target: TableAt, images: Callable[[pa.StructArray, Ints], pa.RecordBatch]
-) -> Ints | None:
-    """For each of the rows ``order`` (codes of keys) the number of the one that it is at the other end of the span (``NetRows.partners``).
-
-    The binlog has an update of the key as a delete and an insert (``row_life.is_move``).
-    """
-    ops = rows["op"].combine_chunks()
-    gone, came = (pc.equal(ops, op).to_numpy(zero_copy_only=False) for op in ("delete", "insert"))
-    pairs = gone[:-1] & came[1:] & (codes[:-1] != codes[1:])
-    for name, step in (("commit_ts", 0), ("table_id", 0), ("seq", 1)):
-        pairs &= np.diff(rows[name].to_numpy()) == step
-    at = np.flatnonzero(pairs)
-    if not len(at):
-        return None
-    old, new = images(rows["before"].combine_chunks(), at), images(rows["after"].combine_chunks(), at + 1)
-    keyed = {c.name for key in target.info.unique_keys() for c in key}
-    same = np.array([~differs(old.column(name), new.column(name)) for name in old.schema.names if name not in keyed])
-    # As ``row_life.is_move``.
-    moves = set(at[2 * same.sum(axis=0) >= len(same)].tolist()) if len(same) else set(at.tolist())
+def _partners(rows: pa.Table, codes: Ints, count: int, schema: PastSchema) -> Ints:
+    """For each of ``count`` rows, whose keys have these codes, the number of the one that it is at the other end of the span (``NetRows.partners``)."""
+    found = np.full(count, -1, np.int64)
+    moves = set(key_moves(rows, schema).tolist())
     origins: dict[int, int | None] = {}
-    for place in np.flatnonzero(gone | came).tolist():
+    for place in np.flatnonzero(pc.not_equal(rows["op"], "update").to_numpy()).tolist() if moves else ():
         code = int(codes[place])
         if place - 1 in moves:
             continue
         if place in moves:
             origins[int(codes[place + 1])] = origins.get(code, code)
         origins[code] = None
-    numbers = {code: number for number, code in enumerate(order.tolist())}
-    found = np.full(len(order), -1, np.int64)
     for code, origin in origins.items():
         if origin is not None and origin != code:
-            found[numbers[code]], found[numbers[origin]] = numbers[origin], numbers[code]
-    return found if (found >= 0).any() else None
+            found[code], found[origin] = origin, code
+    return found
 
 
-def images_under(variants: pa.StructArray, ids: Ints, commit_ts: Ints, schema: PastSchema, target: TableAt) -> pa.RecordBatch:
-    """Images of the ledger under the columns of ``target``; ``ids``, ``commit_ts``: of each row.
+def key_moves(rows: pa.Table, schema: PastSchema) -> Ints:
+    """The places of those deletes among ``rows`` (``NET_COLUMNS``, in order) that are an update of the key with the next row, an insert.
 
-    Raises:
-        ConfigError: rows cannot be given so.
+    The binlog has such an update so. Two rows of one transaction and table are taken for one if at least half of the columns that are in no key are the
+    same, or if there are none.
     """
-    versions = schema.version_of(commit_ts)
-    pieces, places = list[pa.RecordBatch](), list[Ints]()
-    for table_id, version in sorted(set(zip(ids.tolist(), versions.tolist(), strict=True))):
-        at, table = np.flatnonzero((ids == table_id) & (versions == version)), schema.table_of(table_id, version)
-        images = images_of(variants.take(pa.array(at)), table.info.target_columns())
-        pieces.append(carried(images, table, schema, int(target.version)))
-        places.append(at)
-    order = pa.array(np.argsort(np.concatenate(places), kind="stable"))
-    whole = pa.Table.from_batches(pieces, image_schema(target.info.target_columns())).take(order).combine_chunks()
-    return whole.to_batches()[0] if whole.num_rows else pieces[0]
+    ops, keys = (rows[name].combine_chunks() for name in ("op", "row_key"))
+    gone, came = (pc.equal(ops, op).to_numpy(zero_copy_only=False) for op in ("delete", "insert"))
+    pairs = gone[:-1] & came[1:] & pc.not_equal(keys[:-1], keys[1:]).to_numpy(zero_copy_only=False)
+    for name, step in (("commit_ts", 0), ("table_id", 0), ("seq", 1)):
+        pairs &= np.diff(rows[name].to_numpy()) == step
+    deletes, found = np.flatnonzero(pairs), [np.zeros(0, np.int64)]
+    for table, mine in schema.tables_of(*(rows[name].to_numpy()[deletes] for name in ("table_id", "commit_ts"))):
+        at, keyed = deletes[mine], {c.name for key in table.info.unique_keys() for c in key}
+        sides = (rows["before"].take(pa.array(at)), rows["after"].take(pa.array(at + 1)))
+        old, new = (images_of(side.combine_chunks(), table.info.target_columns()) for side in sides)
+        others = [name for name in old.schema.names if name not in keyed]
+        alike = np.zeros(len(at), np.int64)
+        for name in others:
+            alike += ~differs(old.column(name), new.column(name))
+        found.append(at[2 * alike >= len(others)])
+    return np.concatenate(found)

@@ -3,7 +3,7 @@
 Promises: nothing is written. Of the ledger only files are read whose statistics do not exclude the span and the tables.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,13 +14,16 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.lake.lake_moment import Published
-from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, of_ledger, scanned
+from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, scanned
 from pyspark_tidb_binlog.sinks.lake.ledger_ddls import ledger_ddls
 from pyspark_tidb_binlog.sinks.lake.moments import Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER
 from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, NetRows, PastSchema, in_words, net_rows
 
 _TAKE = (JobEffect.EMPTIES, JobEffect.DROPS_PARTITION, JobEffect.EMPTIES_PARTITION, JobEffect.EXCHANGES)
+Ids = set[int] | None
+"""Of tables; None: of all."""
+WITHOUT_DDL = "give a span on one side of it, or other tables"
 
 
 @dataclass(frozen=True)
@@ -89,48 +92,34 @@ class PastChanges:
         """The DDLs of a span."""
         return [job for ts, job in self._ddls if after_ts < ts <= upto_ts]
 
-    def ids_of(self, names: Sequence[str], ts: int) -> set[int] | None:
-        """The tables that have these names at ``ts``, under all ids that they had until then; None: all tables.
+    def ids_of(self, *names: str) -> set[int]:
+        """The tables that have these names, under all ids that they had before. ``ConfigError``: there is no such table."""
+        return {i for name in names for i in self.schema.former_ids(self.published.called(name, self.commit_ts).table_id)}
 
-        Raises:
-            ConfigError: there is no such table.
-        """
-        if not names:
-            return None
-        return {i for name in names for i in self.schema.former_ids(self.published.called(name, ts).table_id)}
-
-    def changes(self, after_ts: int, upto_ts: int, ids: set[int] | None, columns: Sequence[str] = NET_COLUMNS, where: str = "") -> pa.Table:
-        """The row changes of a span, in order, as far as they were kept at the moment.
-
-        Raises:
-            ConfigError: the ledger begins later by now.
-        """
+    def changes(self, after_ts: int, upto_ts: int, ids: Ids, columns: Sequence[str] = NET_COLUMNS, where: str = "true") -> pa.Table:
+        """The row changes of a span, in order, as far as they were kept at the moment. ``ConfigError``: the ledger begins later by now."""
         after_ts = max(after_ts, self.published.begin_ts)
-        chosen = f" AND table_id IN ({', '.join(map(str, sorted(ids)))})" if ids is not None else ""
-        span = f"op <> 'ddl' AND commit_ts > {after_ts} AND commit_ts <= {upto_ts}{chosen}{where}"
-        found = scanned(f"{self.directory}/changes", columns, span)
-        assert found is not None
-        rows = found.read_all().sort_by(ORDER)
+        chosen = among("table_id", ids) if ids is not None else "true"
+        rows = self._rows(columns, f"op <> 'ddl' AND commit_ts > {after_ts} AND commit_ts <= {upto_ts} AND {chosen} AND {where}")
         # Behind the reading: the retention may remove them meanwhile.
-        if (state := self._ledger.load()) is not None and state.begin_ts > after_ts:
-            raise ConfigError(
-                f"the lake {self.directory} does not keep row changes up to {as_time(state.begin_ts)} ({state.begin_ts}) any more: refresh the Lake"
-            )
+        self._ledger.require_kept(after_ts)
         return rows
 
-    def ddl_rows(self, jobs: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        """The ledger's rows of some DDLs."""
-        if not jobs:
-            return of_ledger(columns).empty_table()
-        found = scanned(f"{self.directory}/changes", columns, f"op = 'ddl' AND job_id IN ({', '.join(map(str, jobs))})")
-        assert found is not None
-        return found.read_all()
+    def ddl_rows(self, after_ts: int, upto_ts: int, ids: set[int], columns: Sequence[str]) -> pa.Table:
+        """The ledger's rows of the DDLs of these tables."""
+        jobs = [job.id for job in self.jobs(after_ts, upto_ts) if ids & {job.table_id, *self.schema.history.tables_of_job(job)}]
+        return self._rows(columns, f"op = 'ddl' AND {among('job_id', jobs)}")
 
-    def net(self, after_ts: int, upto_ts: int, ids: set[int] | None, version: int) -> Iterator[NetRows]:
+    def _rows(self, columns: Sequence[str], where: str) -> pa.Table:
+        found = scanned(f"{self.directory}/changes", columns, where)
+        assert found is not None
+        return found.read_all().sort_by(ORDER)
+
+    def net(self, after_ts: int, upto_ts: int, ids: Ids, version: int) -> Iterator[NetRows]:
         """The net changes of a span, table by table, under the columns of a schema version."""
         return net_rows(self.changes(after_ts, upto_ts, ids), self.schema, version)
 
-    def taking(self, after_ts: int, upto_ts: int, ids: set[int] | None) -> list[tuple[int, Job]]:
+    def taking(self, after_ts: int, upto_ts: int, ids: Ids) -> list[tuple[int, Job]]:
         """The DDLs of a span that took rows of these tables, which mirrors have that are kept, each with its commit_ts."""
         found = [(ts, job) for ts, job in self._ddls if after_ts < ts <= upto_ts and job.kind.effect in _TAKE]
         return [(ts, job) for ts, job in found if ids is None or ids & set(self.schema.history.tables_of_job(job))]
@@ -141,20 +130,19 @@ class PastChanges:
         # Each by the tables of its time: a former id is gone by now.
         return [job for job in jobs if self.schema.rowless([job], int(job.version) - 1, ids)]
 
-    def around(self, ts: int, job: Job, ids: set[int] | None, todo: str) -> list[tuple[TableAt, TableAt]]:
+    def around(self, ts: int, job: Job, ids: Ids) -> list[tuple[TableAt, TableAt]]:
         """The tables among ``ids`` whose rows a DDL at ``ts`` takes, as they were just before and as they are then.
 
-        Raises:
-            ConfigError: no moment is just before, or the tables are not known there. ``todo``: what a person can do.
+        ``ConfigError``: no moment is just before, or the tables are not known there.
         """
         pairs = [(t, heir) for t, heir in self.schema.around(job) if ids is None or ids & {t.table_id, heir.table_id}]
         if not pairs:
-            raise ConfigError(f"the lake has no definition of the table before {in_words(job, ts)}, and none of its rows; {todo}")
+            raise ConfigError(f"the lake has no definition of the table before {in_words(job, ts)}, and none of its rows; {WITHOUT_DDL}")
         if self.changes(ts - 1, ts, {t.table_id for t, _ in pairs}).num_rows:
-            raise ConfigError(f"the lake has no moment between {in_words(job, ts)} and the transaction before it; {todo}")
+            raise ConfigError(f"the lake has no moment between {in_words(job, ts)} and the transaction before it; {WITHOUT_DDL}")
         return pairs
 
-    def require_images(self, after_ts: int, upto_ts: int, ids: set[int] | None, todo: str, known: Collection[int] = ()) -> None:
+    def require_images(self, after_ts: int, upto_ts: int, ids: Ids, known: Collection[int] = (), todo: str = WITHOUT_DDL) -> None:
         """Raises ``ConfigError`` if a DDL of the span took or gave rows of these tables without row changes, but for jobs that are ``known``.
 
         ``todo``: what a person can do.
@@ -165,3 +153,9 @@ class PastChanges:
             raise ConfigError(
                 f"rows went or came without row changes, which the ledger does not have: {told}{', …' * (len(jobs) > 5)}; {todo}"
             )
+
+
+def among(column: str, values: Iterable[int | bytes]) -> str:
+    """A condition on the ledger."""
+    listed = ", ".join(f"X'{value.hex()}'" if isinstance(value, bytes) else str(value) for value in sorted(values))
+    return f"{column} IN ({listed})" if listed else "false"

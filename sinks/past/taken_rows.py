@@ -8,24 +8,23 @@ A mirror knows no handles. A row that the span changes, too, is found by its who
 Promises: with these rows among its changes, a span has the net changes that it had in the upstream. Of equal rows any one is taken.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
-from pyspark_tidb_binlog.schemas.changes.change_rows import columns_of
-from pyspark_tidb_binlog.schemas.changes.variant_values import VariantColumn, laid_out, rows_as_variants
+from pyspark_tidb_binlog.schemas.changes.change_rows import image_variants
+from pyspark_tidb_binlog.schemas.changes.variant_values import laid_out
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LAST_SEQ
 from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER
-from pyspark_tidb_binlog.sinks.past.net_rows import NetRows, PastSchema, carried, in_words, net_rows
-from pyspark_tidb_binlog.sinks.past.undo_sql import row_texts
+from pyspark_tidb_binlog.sinks.past.net_rows import Mask, NetRows, PastSchema, carried, in_words, net_rows
+from pyspark_tidb_binlog.sinks.past.undo_plan import places_of, row_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,86 +42,64 @@ class TableAround:
 
 
 def with_taken(changes: pa.Table, around: TableAround, schema: PastSchema, upto: int) -> pa.Table:
-    """``changes`` (``NET_COLUMNS``, in order) of a span, and what the DDL did to rows of the table.
+    """``changes`` (``NET_COLUMNS``, in order) of a span, with those of earlier DDLs, and what the DDL did to rows of the table.
 
-    Args:
-        changes: with those of earlier DDLs.
-        around: the DDL.
-        schema: passes it.
-        upto: the schema version of now.
-
-    Raises:
-        ConfigError: a row that was changed before is not among the rows, or as of ``net_rows``.
+    ``schema`` passes the DDL; ``upto``: the schema version of now. ``ConfigError``: a row that was changed before is not among the rows.
     """
-    table, job, commit_ts = around.table, around.job, changes["commit_ts"].to_numpy()
-    texts, texts_after = (row_texts(table.info.target_columns(), images) for images in (around.rows, around.rows_after))
-    stayed = _places(texts, texts_after)
+    table, heir, commit_ts = around.table, around.heir, changes["commit_ts"].to_numpy()
+    columns = table.info.target_columns()
+    texts, texts_after = row_texts(columns, around.rows), row_texts(columns, around.rows_after)
+    stayed = places_of(texts, texts_after)
     gone, came = np.ones(len(texts), np.bool_), stayed < 0
     gone[stayed[~came]] = False
-    earlier = _net(changes.filter(pa.array(commit_ts < around.commit_ts)), schema, int(job.version) - 1, table.table_id)
-    keys, known = dict[int, bytes](), set[bytes]()
-    if earlier is not None:
+    keys, keys_after = np.full(len(texts), None), np.full(len(texts_after), None)
+    for earlier in _net(changes.filter(pa.array(commit_ts < around.commit_ts)), schema, int(around.job.version) - 1, table.table_id):
         there = earlier.only(earlier.now_there)
-        places = _places(texts, row_texts(table.info.target_columns(), there.now))
+        places = places_of(texts, row_texts(columns, there.now))
         if (lost := int((places < 0).sum())) > 0:
             raise ConfigError(
-                f"{lost} changed rows of {table.schema}.{table.name} are not in the table just before {in_words(job, around.commit_ts)}: "
+                f"{lost} changed rows of {table.schema}.{table.name} are not in the table just before {in_words(around.job, around.commit_ts)}: "
                 "they have values that a mirror does not keep, as dates that no calendar has; give a span on one side of it"
             )
-        keys = dict(zip(places.tolist(), there.keys.to_pylist(), strict=True))
-        known = {key for place, key in keys.items() if not gone[place]}
-    pieces = [changes, _changes(changes.schema, around, around.rows, np.flatnonzero(gone).tolist(), keys)]
+        keys[places] = there.keys.to_pylist()
+    pieces = [changes, _changes(changes.schema, around, gone, keys)]
     if came.any():
-        images = carried(around.rows_after.filter(pa.array(came)), around.heir, schema, upto)
-        last_id = schema.end_of(around.heir.table_id, int(around.heir.version), upto)[0]
-        later = _net(changes.filter(pa.array(commit_ts > around.commit_ts)), schema, upto, last_id)
-        keys = {}
-        if later is not None:
-            there = later.only(later.was_there & ~pc.is_in(later.keys, pa.array(list(known), pa.binary())).to_numpy(zero_copy_only=False))
+        images, known = carried(around.rows_after.filter(pa.array(came)), heir, schema, upto), set(keys[~gone])
+        last_id = schema.end_of(heir.table_id, int(heir.version), upto)[0]
+        for later in _net(changes.filter(pa.array(commit_ts > around.commit_ts)), schema, upto, last_id):
+            there = later.only(later.was_there & np.array([key not in known for key in later.keys.to_pylist()], np.bool_))
             columns = later.table.info.target_columns()
-            places = _places(row_texts(columns, images), row_texts(columns, there.was))
-            keys = {int(np.flatnonzero(came)[place]): key for place, key in zip(places, there.keys.to_pylist(), strict=True) if place >= 0}
-        pieces.append(_changes(changes.schema, around, around.rows_after, np.flatnonzero(came).tolist(), keys, came=True))
+            places = places_of(row_texts(columns, images), row_texts(columns, there.was))
+            found = places >= 0
+            keys_after[np.flatnonzero(came)[places[found]]] = there.keys.filter(pa.array(found)).to_pylist()
+        pieces.append(_changes(changes.schema, around, came, keys_after, came=True))
     return pa.concat_tables(pieces).sort_by(ORDER)
 
 
-def _net(changes: pa.Table, schema: PastSchema, upto: int, table_id: int) -> NetRows | None:
+def _net(changes: pa.Table, schema: PastSchema, upto: int, table_id: int) -> Iterator[NetRows]:
     """The net changes of one table, which has this id at ``upto``."""
     ends, which = schema.ends_of(changes["table_id"].to_numpy(), changes["commit_ts"].to_numpy(), upto)
     mine = np.isin(which, [number for number, end in enumerate(ends) if end == (table_id, None)])
-    return next(net_rows(changes.filter(pa.array(mine)), schema, upto), None)
+    return net_rows(changes.filter(pa.array(mine)), schema, upto)
 
 
-def _places(texts: pa.BinaryArray, wanted: pa.BinaryArray) -> np.ndarray:
-    """Where each wanted text is, each place once; -1: nowhere."""
-    places: dict[bytes, list[int]] = {}
-    for place, text in enumerate(texts.to_pylist()):
-        places.setdefault(text, []).append(place)
-    return np.array([places[text].pop() if places.get(text) else -1 for text in wanted.to_pylist()], np.int64)
-
-
-def _changes(
-    schema: pa.Schema, around: TableAround, rows: pa.RecordBatch, at: Sequence[int], keys: dict[int, bytes], *, came: bool = False
-) -> pa.Table:
-    """Some of the rows as changes, behind all others of their commit_ts; the table that loses them comes first."""
-    table, rows = around.heir if came else around.table, rows.take(pa.array(at, pa.int64()))
+def _changes(schema: pa.Schema, around: TableAround, chosen: Mask, keys: np.ndarray, *, came: bool = False) -> pa.Table:
+    """Rows as changes, behind all others of their commit_ts; the table that loses them comes first. ``keys``: those that are known."""
+    table, rows = (around.heir, around.rows_after) if came else (around.table, around.rows)
+    rows, at, kind = rows.filter(pa.array(chosen)), np.flatnonzero(chosen).tolist(), schema.field("before").type
     _require_kept(around, table, rows)
-    columns = [VariantColumn(c.name, cells, kind_of(c) is CellKind.JSON) for c, cells in columns_of(table.info, rows)]
-    variants = laid_out(rows_as_variants(columns, len(at), json_nulls=True), schema.field("before").type) if at else None
-    nothing = pa.nulls(len(at), schema.field("before").type)
+    images = laid_out(image_variants(table.info, rows, len(at), json_nulls=True), kind), pa.nulls(len(at), kind)
     values = {
-        "commit_ts": [around.commit_ts] * len(at),
-        "seq": [LAST_SEQ] * len(at),
-        "schema_version": [int(around.job.version) - (not came)] * len(at),
-        "op": ["insert" if came else "delete"] * len(at),
-        "table_id": [table.table_id] * len(at),
-        "row_key": [keys.get(place, f"\0{around.job.id} {table.table_id} {came} {place}".encode()) for place in at],
-        "before": nothing if came or variants is None else variants,
-        "after": variants if came and variants is not None else nothing,
+        "commit_ts": around.commit_ts,
+        "seq": LAST_SEQ,
+        "schema_version": int(around.job.version) - (not came),
+        "op": "insert" if came else "delete",
+        "table_id": table.table_id,
     }
-    return pa.Table.from_arrays(
-        [values[f.name] if f.name in ("before", "after") else pa.array(values[f.name], f.type) for f in schema], schema=schema
-    )
+    cells = {name: pa.array([value] * len(at), schema.field(name).type) for name, value in values.items()}
+    cells["row_key"] = pa.array([keys[place] or f"\0{around.job.id} {table.table_id} {came} {place}".encode() for place in at], pa.binary())
+    cells["before"], cells["after"] = images[::-1] if came else images
+    return pa.table(cells, schema)
 
 
 def _require_kept(around: TableAround, table: TableAt, rows: pa.RecordBatch) -> None:

@@ -6,18 +6,14 @@ Promises: a state for each change: the row after it, or that there is none. A ro
 import numpy as np
 import pyarrow as pa
 
-from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.changes.change_rows import columns_of, commit_time
-from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells
-from pyspark_tidb_binlog.schemas.changes.variant_cells import cells_of
-from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, VariantColumn, laid_out, rows_as_variants
+from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, laid_out
 from pyspark_tidb_binlog.schemas.history import TableAt
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
-from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER
+from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER, mirror_cells
 from pyspark_tidb_binlog.sinks.past.net_rows import PastSchema, images_under
 
-HISTORY_MARKS = ("commit_ts", "seq", "row_key", "there", "chain", "ends")
-"""The columns before the table's own. ``chain``: the id under which the row ended, or is; ``ends``: when a DDL took it."""
+HISTORY_MARKS = {"commit_ts": "bigint", "seq": "int", "row_key": "binary", "there": "boolean", "chain": "bigint", "ends": "timestamp"}
+"""The columns before the table's own, and their types. ``chain``: the id under which the row ended, or is; ``ends``: when a DDL took it."""
 
 
 def typed_history(rows: pa.Table, schema: PastSchema, target: TableAt) -> pa.Table:
@@ -45,12 +41,5 @@ def typed_history(rows: pa.Table, schema: PastSchema, target: TableAt) -> pa.Tab
         pa.array(chains[at]),
         pa.array(times.to_pylist(), times.type, mask=ended == 0),
     ]
-    cells = [_typed(column, found) for column, found in columns_of(target.info, images)]
+    cells = [laid_out(mirror_cells(column, found), VARIANT) for column, found in columns_of(target.info, images)]
     return pa.Table.from_arrays([*marks, *cells], names=[*HISTORY_MARKS, *(c.name for c in target.info.target_columns())])
-
-
-def _typed(column: ColumnInfo, found: TypedCells) -> pa.Array:
-    if kind_of(column) is not CellKind.JSON:
-        return found.values
-    documents = rows_as_variants([VariantColumn(column.name, found, is_json=True)], len(found.values), json_nulls=True)
-    return laid_out(cells_of(documents, (column,))[0], VARIANT)

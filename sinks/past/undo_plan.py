@@ -1,67 +1,151 @@
-"""The inverse of what a span has changed, in all its tables: as rows, as SQL, and in numbers. Pure.
+"""What a span has changed, and its inverse: as rows, as SQL, and in numbers. Pure.
 
-    1. DELETE   of every table: what came, and what is to have another key
-    2. UPDATE   back
-    3. INSERT   what went, and what has another key now
+    DELETE FROM `shop`.`item` WHERE `id`=7 AND … every other column <=> its present value LIMIT 1
+    UPDATE `shop`.`item` SET `price`=10 WHERE `id`=8 AND … LIMIT 1
+    INSERT INTO `shop`.`item` (`id`,`price`) VALUES (9,11)
 
-Promises: each row is touched once, whatever the span did to it. The rows of a plan are under the columns that the tables have now.
+DELETE what came, UPDATE back, INSERT what went. An update that changes a column of a unique key is a DELETE and an INSERT. All DELETEs come first and all
+INSERTs last, so no two rows ever have one key, whatever they exchange.
+
+Promises: each row is touched once, whatever the span did to it. The rows of a plan are under the columns that the tables have now. Texts are made a whole
+column at a time. They are for a session in UTC without foreign key checks.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
-from pyspark_tidb_binlog.schemas.changes.change_rows import columns_of
-from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, VariantColumn, no_rows, rows_as_variants, spread
+from pyspark_tidb_binlog.conf.sql_mode import ALWAYS, ANY_DATE
+from pyspark_tidb_binlog.schemas.changes.change_rows import image_variants
+from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, no_rows, spread
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.past.net_rows import Mask, NetRows
-from pyspark_tidb_binlog.sinks.past.undo_sql import SETTINGS, TableUndo
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnInfo
+from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import whole as whole_literals
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, delete_head, key_condition, match_condition, table_name, write_head
+from pyspark_tidb_binlog.sinks.mysql.literals import Cells, form_of, join_cells, join_conditions, literals
+from pyspark_tidb_binlog.sinks.past.net_rows import Ints, Mask, NetRows, differs
 
+_TEXT = pa.string()
 UNDO = pa.schema(
-    [
-        pa.field("place", pa.int64()),
-        pa.field("database", pa.string()),
-        pa.field("table", pa.string()),
-        pa.field("op", pa.string()),
-        pa.field("expected", VARIANT),
-        pa.field("restored", VARIANT),
-        pa.field("sql", pa.string()),
-    ]
+    {"place": pa.int64(), "database": _TEXT, "table": _TEXT, "op": _TEXT, "expected": VARIANT, "restored": VARIANT, "sql": _TEXT}
 )
 """The rows of a plan: ``expected`` is the present row that is deleted or updated, ``restored`` what is there afterwards."""
-
-_DIFFERENCE = pa.schema(
-    [
-        pa.field("op", pa.string()),
-        pa.field("columns", pa.list_(pa.string())),
-        pa.field("before", VARIANT),
-        pa.field("after", VARIANT),
-    ]
-)
-
-
+DIFFERENCE = pa.schema({"op": _TEXT, "columns": pa.list_(_TEXT), "before": VARIANT, "after": VARIANT})
+"""Net changes as rows; ``columns``: those that changed."""
 _AT_ONCE = 50_000
 """Statements that are held together."""
-
-
-@dataclass(frozen=True, slots=True)
-class UndoCount:
-    """What is done to one table."""
-
-    table: str
-    deletes: int
-    updates: int
-    inserts: int
-    moves: int
-    """Rows among the deletes and the inserts that get a former key back."""
+SETTINGS = ("SET NAMES utf8mb4", f"SET time_zone = '+00:00', foreign_key_checks = 0, sql_mode = '{ALWAYS},{ANY_DATE}'")
+"""What the statements need of a session that a person opens."""
+NO_KEY = -1
 
 
 @dataclass(frozen=True)
+class TableUndo:
+    """The inverse of a table's net changes."""
+
+    net: NetRows
+    flavour: Flavour = Flavour.TIDB
+    """Whose SQL is written."""
+
+    @cached_property
+    def columns(self) -> tuple[ColumnInfo, ...]:
+        """Those that are compared and written."""
+        return self.net.table.info.target_columns()
+
+    @property
+    def name(self) -> str:
+        """Quoted."""
+        return table_name(self.net.table.schema, self.net.table.name)
+
+    @cached_property
+    def moved(self) -> Mask:
+        """The updates that are a DELETE and an INSERT."""
+        info = self.net.table.info
+        return self.net.updated if info.has_computed_key else self.net.changed(sorted({c.name for key in info.unique_keys() for c in key}))
+
+    def rows_of(self, op: str) -> Mask:
+        """The rows of which there is a statement: a 'delete', an 'update' or an 'insert'."""
+        net, moved = self.net, self.moved
+        return {"delete": net.inserted | moved, "update": net.updated & ~moved, "insert": net.deleted | moved}[op]
+
+    def statements(self, op: str) -> pa.BinaryArray:
+        """The statements of ``rows_of(op)``, in the order of the rows, each with all that its row is to be."""
+        found = self.net.only(self.rows_of(op))
+        if op == "delete":
+            return self.deletes(found.now, whole=True)
+        if op == "update":
+            return self.updates(found, whole=True)
+        return pc.binary_join_element_wise(self.insert_head, self.rows(found.was), b"")
+
+    @property
+    def insert_head(self) -> bytes:
+        """What comes before the rows of an INSERT."""
+        return write_head(self.net.table.schema, self.net.table.name, [c.name for c in self.columns])
+
+    def rows(self, images: pa.RecordBatch) -> pa.BinaryArray:
+        """Each row as one text, which is another one for every other row."""
+        return row_texts(self.columns, images)
+
+    def key_numbers(self, images: pa.RecordBatch) -> Ints:
+        """For each row which of the unique keys finds it: the first one without NULL; ``NO_KEY``: none does."""
+        found = np.full(len(images), NO_KEY, np.int64)
+        for number, key in enumerate(self.net.table.info.unique_keys()):
+            whole = np.ones(len(images), np.bool_)
+            for column in key:
+                whole &= images.column(column.name).is_valid().to_numpy(zero_copy_only=False)
+            found[(found == NO_KEY) & whole] = number
+        return found
+
+    @property
+    def finds_by_all(self) -> bool:
+        """Whether there are rows that no unique key finds."""
+        return any(bool((self.key_numbers(images) == NO_KEY).any()) for images in (self.net.was, self.net.now))
+
+    def conditions(self, images: pa.RecordBatch, *, whole: bool = False) -> pa.BinaryArray:
+        """What finds each row: its key, or all its columns. ``whole``: all its columns in any case, the key first."""
+
+        def of_key(number: int, at: Ints) -> pa.BinaryArray:
+            some = images.take(pa.array(at))
+            key = self.net.table.info.unique_keys()[number] if number != NO_KEY else ()
+            terms = [(c, key_condition(c, self.flavour)) for c in key]
+            if whole or not key:
+                matches = [(c, match_condition(c, self.flavour, False)) for c in self.columns]
+                terms += [(c, texts) for c, texts in matches if c not in key or not texts[0].endswith(b"` <=> ")]
+            found = ((b" AND " if n else b"", texts, _cells(c, some)) for n, (c, texts) in enumerate(terms))
+            return join_conditions(b"", found, b"")
+
+        return _by_kind(self.key_numbers(images), of_key)
+
+    def deletes(self, images: pa.RecordBatch, *, whole: bool = False) -> pa.BinaryArray:
+        """A DELETE of each row."""
+        head = delete_head(self.net.table.schema, self.net.table.name)
+        return pc.binary_join_element_wise(head, self.conditions(images, whole=whole), b" LIMIT 1", b"")
+
+    def updates(self, rows: NetRows, *, whole: bool = False) -> pa.BinaryArray:
+        """An UPDATE of each row, of the columns that change, and of those that the server would change by itself (ON UPDATE CURRENT_TIMESTAMP)."""
+        changes = np.array(
+            [differs(rows.was.column(c.name), rows.now.column(c.name)) | (c.flag & ColumnFlag.ON_UPDATE_NOW != 0) for c in self.columns]
+        )
+        conditions = self.conditions(rows.now, whole=whole)
+        kinds, numbers = np.unique(changes, axis=1, return_inverse=True) if len(rows) else (changes, np.zeros(0, np.int64))
+
+        def of_columns(number: int, at: Ints) -> pa.BinaryArray:
+            some, columns = rows.was.take(pa.array(at)), [c for c, change in zip(self.columns, kinds[:, number], strict=True) if change]
+            heads = [f"{quote_name(c.name)}=".encode() for c in columns]
+            between = [b"," + head for head in heads[1:]] + [b""]
+            opening = f"UPDATE {self.name} SET ".encode() + heads[0]
+            sets = join_cells(opening, [_cells(c, some) for c in columns], between, b" WHERE ")
+            return pc.binary_join_element_wise(sets, conditions.take(pa.array(at)), b" LIMIT 1", b"")
+
+        return _by_kind(numbers.reshape(-1), of_columns)
+
+
+@dataclass(frozen=True, slots=True)
 class UndoPlan:
     """The inverse of the changes of ``(after_ts, upto_ts]``."""
 
@@ -73,69 +157,114 @@ class UndoPlan:
         """Each table, for a server of a kind."""
         return [TableUndo(net, flavour) for net in self.nets]
 
-    @cached_property
-    def counts(self) -> list[UndoCount]:
-        """In numbers, table by table."""
-        return [UndoCount(t.name, *(int(m.sum()) for m in (t.removes, t.sets, t.writes, t.moved))) for t in self.tables()]
-
     def summary(self) -> str:
         """For people."""
         lines = [f"undo of ({self.after_ts}, {self.upto_ts}], from {as_time(self.after_ts)} to {as_time(self.upto_ts)} UTC"]
-        lines += [
-            f"{c.table}: {c.deletes - c.moves} deletes, {c.updates + c.moves} updates, {c.inserts - c.moves} inserts" for c in self.counts
-        ]
-        return "\n".join(lines if self.counts else [*lines, "nothing to undo"])
+        for table in self.tables():
+            inserted, deleted, updated = table.net.counts
+            lines.append(f"{table.name}: {inserted} deletes, {updated} updates, {deleted} inserts")
+        return "\n".join(lines if self.nets else [*lines, "nothing to undo"])
 
     def sql(self, flavour: Flavour = Flavour.TIDB) -> Iterator[str]:
         """The statements, each on its own: they are for a session of a person. Each change names the whole present row that it expects."""
         yield from (f"-- {line}" for line in self.summary().splitlines())
-        if self.counts:
+        if self.nets:
             yield from (*(f"{setting};" for setting in SETTINGS), "BEGIN;")
-            for _, statements in self._steps(flavour):
+            for _, _, statements in self._steps(flavour):
                 # Clients that read a file take \r\n for \n.
                 yield from (f"{sql.decode()};".replace("\r", "\\r") for sql in statements.to_pylist())
             yield "COMMIT;"
 
     def rows(self, flavour: Flavour = Flavour.TIDB) -> pa.Table:
         """The changes as rows (``UNDO``), in their order."""
-        pieces, place = list[pa.RecordBatch](), 0
-        for (op, table), statements in self._steps(flavour):
-            rows = table.net
-            absent = np.zeros(len(rows), np.bool_)
+        pieces, place = list[pa.Table](), 0
+        for op, rows, statements in self._steps(flavour):
+            count = len(rows)
+            there = np.ones(count, np.bool_)
             cells = {
-                "place": pa.array(np.arange(place, place + len(rows))),
-                "database": pa.array([rows.table.schema] * len(rows), pa.string()),
-                "table": pa.array([rows.table.name] * len(rows), pa.string()),
-                "op": pa.array([op] * len(rows), pa.string()),
-                "expected": _variants(rows, rows.now, absent if op == "insert" else ~absent),
-                "restored": _variants(rows, rows.was, absent if op == "delete" else ~absent),
-                "sql": pa.array([sql.decode() for sql in statements.to_pylist()], pa.string()),
+                "place": np.arange(place, place + count),
+                "database": [rows.table.schema] * count,
+                "table": [rows.table.name] * count,
+                "op": [op] * count,
+                "expected": _variants(rows, rows.now, there & (op != "insert")),
+                "restored": _variants(rows, rows.was, there & (op != "delete")),
+                "sql": statements.cast(pa.string()),
             }
-            pieces.append(pa.RecordBatch.from_arrays([cells[f.name] for f in UNDO], schema=UNDO))
-            place += len(rows)
-        return pa.Table.from_batches(pieces, UNDO)
+            pieces.append(pa.table(cells, UNDO))
+            place += count
+        return pa.concat_tables([UNDO.empty_table(), *pieces])
 
-    def differences(self, columns: Sequence[Sequence[str]]) -> pa.Table:
-        """The changes themselves: ``op``, ``columns`` (as given), ``before``, ``after``."""
-        (net,) = self.nets
-        ops = np.where(net.inserted, "insert", np.where(net.deleted, "delete", "update"))
-        cells = [pa.array(ops), pa.array(columns, pa.list_(pa.string()))]
-        return pa.Table.from_arrays(
-            [*cells, _variants(net, net.was, net.was_there), _variants(net, net.now, net.now_there)], schema=_DIFFERENCE
-        )
-
-    def _steps(self, flavour: Flavour) -> Iterator[tuple[tuple[str, TableUndo], pa.BinaryArray]]:
+    def _steps(self, flavour: Flavour) -> Iterator[tuple[str, NetRows, pa.BinaryArray]]:
         for op in ("delete", "update", "insert"):
             for table in self.tables(flavour):
                 at = np.flatnonzero(table.rows_of(op))
                 for begin in range(0, len(at), _AT_ONCE):
-                    some = TableUndo(table.net.only(at[begin : begin + _AT_ONCE]), flavour)
-                    yield (op, some), some.statements(op)
+                    some = table.net.only(at[begin : begin + _AT_ONCE])
+                    yield op, some, TableUndo(some, flavour).statements(op)
+
+
+def differences(nets: Iterable[NetRows]) -> pa.Table:
+    """Net changes as rows (``DIFFERENCE``)."""
+    pieces = [DIFFERENCE.empty_table()]
+    for net in nets:
+        names = np.array([c.name for c in net.table.info.target_columns()])
+        changes = np.array([net.changed([name]) for name in names])
+        cells = {
+            "op": np.where(net.inserted, "insert", np.where(net.deleted, "delete", "update")),
+            "columns": [names[changes[:, row]].tolist() for row in range(len(net))],
+            "before": _variants(net, net.was, net.was_there),
+            "after": _variants(net, net.now, net.now_there),
+        }
+        pieces.append(pa.table(cells, DIFFERENCE))
+    return pa.concat_tables(pieces)
 
 
 def _variants(rows: NetRows, images: pa.RecordBatch, there: Mask) -> pa.StructArray:
-    info = rows.table.info
     if not there.any():
         return no_rows(len(there))
-    columns = [VariantColumn(c.name, cells, kind_of(c) is CellKind.JSON) for c, cells in columns_of(info, images)]
-    return spread(rows_as_variants(columns, len(images), json_nulls=True), np.arange(len(images)), there)
+    return spread(image_variants(rows.table.info, images, len(images), json_nulls=True), np.arange(len(images)), there)
+
+
+def row_texts(columns: Sequence[ColumnInfo], images: pa.RecordBatch) -> pa.BinaryArray:
+    """Each row as one text, which is another one for every other row."""
+    return join_cells(b"(", [_cells(c, images) for c in columns], [b","] * len(columns), b")")
+
+
+def places_of(texts: pa.BinaryArray, wanted: pa.BinaryArray) -> Ints:
+    """Where each wanted text is, each place once; -1: nowhere."""
+    unique = pc.unique(texts)
+    codes = [pc.fill_null(pc.index_in(side, value_set=unique), -1).to_numpy() for side in (texts, wanted)]
+    orders = [np.argsort(side, kind="stable") for side in codes]
+    known, asked = (side[order] for side, order in zip(codes, orders, strict=True))
+    # Behind as many as are asked for before.
+    at = np.searchsorted(known, asked) + np.arange(len(asked)) - np.searchsorted(asked, asked)
+    there, found = at < np.searchsorted(known, asked, "right"), np.full(len(wanted), -1, np.int64)
+    found[orders[1][there]] = orders[0][at[there]]
+    return found
+
+
+def _cells(column: ColumnInfo, images: pa.RecordBatch) -> Cells:
+    found = images.column(column.name)
+    made = literals(found, form_of(column, found.type))
+    return _printable(found, made) if pa.types.is_binary(found.type) else made
+
+
+def _printable(values: pa.Array, cells: Cells) -> Cells:
+    """``cells``, those of them in hexadecimal that a person's terminal or file would not keep: bytes that are no UTF-8."""
+    try:
+        pc.cast(values, pa.string())
+    except pa.ArrowInvalid:
+        pairs = zip(values.to_pylist(), whole_literals(cells), strict=True)
+        texts = [
+            text if value is None or value.decode(errors="ignore").encode() == value else b"X'%b'" % value.hex().encode()
+            for value, text in pairs
+        ]
+        return Cells(pa.array(texts, pa.binary()))
+    return cells
+
+
+def _by_kind(kinds: Ints, texts: Callable[[int, Ints], pa.BinaryArray]) -> pa.BinaryArray:
+    """Texts that are made for the rows of a kind together, in the order of the rows."""
+    places = [np.flatnonzero(kinds == kind) for kind in np.unique(kinds)]
+    pieces = [texts(int(kinds[at[0]]), at) for at in places]
+    return pa.concat_arrays(pieces).take(pa.array(np.argsort(np.concatenate(places)))) if places else pa.array([], pa.binary())

@@ -4,16 +4,14 @@
 
 Promises:
 
-* Afterwards every row that has a unique key without NULL is as upstream at the consistent point. That is the end of our open span, or the last record of
-  a real Drainer's log. Rows without such a key cannot be told apart in a half applied span: their tables are named. Rows of any other span do not change.
+* Afterwards every row that has a unique key without NULL is as upstream at the consistent point: the end of our open span, or the last record of
+  a real Drainer's log. Tables without such a key in a half applied span are named. Rows of any other span do not change.
 * A kill at any moment, and a repetition, end in the same state. The first transaction replaces our marks of the open span by a mark of the replay, with the
-  number of operations that are done. Each later transaction moves that number. It counts only for the same records: if a record is
-  left out since, the replay begins again. When the upstream is back, the stream continues in safe mode up to the end of the log, which is kept until then.
-* Nothing is changed unless the log holds the span and all its records are readable. The lease is required, as for every other writer.
+  number of operations done; each later one moves it. The number counts only for the same records, otherwise the replay begins again. When the upstream is
+  back, the stream continues in safe mode up to the end of the log, which is kept until then.
+* Nothing is changed unless the log holds the span and all its records are readable.
 * A DDL that may have been executed, and must not be executed twice, is left to a person (``ddl_in_doubt``). If a real Drainer may have executed it, the replay
   stops before it changes anything; otherwise when the target has everything before the DDL.
-
-One connection applies everything in order, so conflicts between operations do not matter.
 """
 
 import hashlib

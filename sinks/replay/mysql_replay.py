@@ -4,16 +4,16 @@
 
 Promises:
 
-* DDLs keep their place: when a DDL begins, everything before it is committed and nothing after it is begun. Row operations that share a key keep their order.
+* When a DDL begins, everything before it is committed and nothing after it is begun. Row operations that share a key keep their order.
   Tables are as the target has them.
-* One replay writes at a time: it holds the lease of ``CLUSTER`` in ``tidb_binlog.spark_lease``, and every transaction checks it.
-* There is no checkpoint: a range is applied whenever a person asks for it. But ``spark_rows`` records, in the transactions of the rows, where a replay
-  stopped: what of the open chunk is done, which chunks of its span come before it, and which DDL was begun or executed last. If the next replay begins with
-  the same operations, it continues exactly there, rows without a unique key included. Any other beginning is refused without safe mode.
-* A DDL that an interrupted replay had begun is executed again, and the target then says that it was executed before. A DDL that would undo itself
-  (EXCHANGE PARTITION, names that change places) is left to a person.
-* In safe mode (REPLACE; deletes that may match no row) any part may have been applied before: afterwards every row that has a unique key without NULL
-  is as the files say. Rows without such a key cannot be told apart, and their tables are named.
+* One replay writes at a time: every transaction checks the lease of ``CLUSTER`` in ``tidb_binlog.spark_lease``.
+* There is no checkpoint, but ``spark_rows`` records, in the transactions of the rows, where a replay stopped: what of the open chunk is done, which
+  chunks of its span come before, and the last DDL. A replay that begins with the same operations continues exactly there, keyless rows included. Any
+  other beginning is refused without safe mode.
+* A DDL that an interrupted replay had begun is executed again. A DDL that would undo itself (EXCHANGE PARTITION, names that change places) is left to
+  a person.
+* In safe mode any part may have been applied before: afterwards every row that has a unique key without NULL is as the files say. Tables without such
+  a key are named.
 * A difference between the target and the files is a finding, and the row is then as the files say.
 """
 

@@ -306,3 +306,21 @@ def test_a_time_gets_the_day_on_which_the_upstream_converted_it(
     outcome = apply(session, step, h)
     assert outcome.how == "changes" and values(session) == [wanted]
     assert len(outcome.losses) == 1 and "--bootstrap d.t" in outcome.losses[0]  # this job's FinishedTS is 30
+
+
+@pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl"])
+def test_a_column_that_has_its_new_name_already_is_converted(session: Session, point: str) -> None:
+    """After a crash, the target may have no column of the old name whose times say which offset the zone had."""
+    before, after = (table(10, "t", [ID, column(*c)]) for c in ((2, "u", TIMESTAMP), (3, "v", DATETIME)))
+    text = "ALTER TABLE `t` CHANGE COLUMN `u` `v` DATETIME"
+    h = history(database(1), job(2, 3, before), job(3, 12, after, query=text, reorg_meta={"location": SHANGHAI}))
+    *made, change = steps_of(h, {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `u` TIMESTAMP NULL);"})
+    for step in made:
+        apply(session, step, h)
+    session.execute("INSERT INTO d.t VALUES (1, '2026-01-01 00:00:00')")
+    session.commit()
+    with dying(point):
+        apply(session, change, h)
+    session.rollback()
+    assert apply(session, change, h).how == ("found" if point == "after-ddl" else "changes")
+    assert values(session) == ["2026-01-01 08:00:00"]

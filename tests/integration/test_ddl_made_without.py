@@ -364,3 +364,18 @@ def test_half_of_a_ddl_that_a_person_has_executed_is_not_all_of_it(session: Sess
     session.execute(f"ALTER TABLE d.t {change}")
     assert apply(session, changed, h).state == "done"
     assert indexes(session) == (set() if drops else {"uk"})
+
+
+@pytest.mark.skipif(bool(MYSQLD), reason="a MySQL computes it")
+@pytest.mark.parametrize("point", ["after-ddl", "before-ddl-done"])
+def test_a_column_that_is_not_computed_is_told_after_a_crash_too(session: Session, point: str) -> None:
+    stored = column(3, "g", INT, generated_expr_string="length(`c`)", generated_stored=True)
+    info = table(10, "t", [ID, column(2, "c", {**VARCHAR, "Tp": 254}), stored])
+    h = history(database(1), job(2, 3, info, query="CREATE TABLE t (id INT PRIMARY KEY, c CHAR(20), g INT AS (LENGTH(c)) STORED)"))
+    first, made = steps_of(h, {})
+    apply(session, first, h)
+    with dying(point):
+        apply(session, made, h)
+    session.rollback()
+    outcome = apply(session, made, h)
+    assert outcome.how == "found" and "d.t: column g is not computed by the target" in outcome.losses[0]

@@ -171,9 +171,6 @@ def test_a_table_is_loaded_again_and_by_a_drainer_that_runs(run: BootstrappedStr
         TableLoader(spark, DrainerConfig(), NOTHING, run.stop).named("shop.item", stand)
     with pytest.raises(ConfigError, match="--bootstrap-restart: a lake loads each table from its beginning"):
         TableLoader(spark, run._config, BootstrapRequest(restart=True), run.stop)
-    without = replace(run._config, apply=replace(run._config.apply, sync_ddl=False))
-    with pytest.raises(ConfigError, match="--bootstrap-all: with syncer.sync-ddl = false"):
-        TableLoader(spark, without, ALL, run.stop)
 
 
 def test_gc_that_has_passed_is_waited_out_and_while_a_table_is_read_sets_it_aside(

@@ -186,7 +186,7 @@ def test_a_table_that_has_taken_anothers_name_is_not_emptied(exchanged: Path, sp
     for ask in (lambda: lake.undo((35, 45), ["d.item"]), lambda: lake.undo((35, 45)), lambda: lake.diff("d.item", 35, 45)):
         with pytest.raises(ConfigError, match=r"d.item was another table at .* \(35\): since rename table item to _item_del"):
             ask()
-    assert lake.undo((35, 45), ["d._item_del"]).plan.counts[0].updates == 1
+    assert lake.undo((35, 45), ["d._item_del"]).plan.nets[0].counts == (0, 0, 1)
     assert lake.diff("d.item", 41, 45).count() == 0
     for ask in (lambda: lake.undo((45, 55)), lambda: lake.diff("d.log", 45, 55)):
         with pytest.raises(ConfigError, match="without row changes, .*recover table log"):
@@ -236,7 +236,7 @@ def test_a_ledger_that_keeps_some_days_says_where_it_begins(
     ):
         with pytest.raises(ConfigError, match=rf"begins at .* \({lake.begin_ts}\), so changes since .* are not known"):
             ask()
-    assert lake.undo((times[2], times[3])).plan.counts[0].inserts == 1
+    assert lake.undo((times[2], times[3])).plan.nets[0].counts[1] == 1
     for argv in (["life", "d.item", "id=1"], ["history", "d.item"], ["rebuild", "d.item"]):
         assert command.main([*argv, "--dir", str(tmp_path)]) == 0
         assert f"; row changes are kept since {as_time(lake.begin_ts)} UTC ({lake.begin_ts})" in capsys.readouterr().out

@@ -61,7 +61,7 @@ def test_the_undo_of_each_span_brings_back_what_was_before(
     for begin, end in reversed(list(zip(ends, ends[1:], strict=False))):
         if not known[begin]:
             break
-        ids = past.ids_of([quoted(name) for name in known[begin] if name not in KEYLESS_JSON], past.commit_ts)
+        ids = past.ids_of(*(quoted(name) for name in known[begin] if name not in KEYLESS_JSON))
         plan = UndoPlan(begin, end, list(past.net(begin, end, ids, past.version)))
         done = undone(plan, server.target())
         now = {name: rows_of(server, quoted(name)) for name in known[begin]}
@@ -185,7 +185,7 @@ def test_rows_that_only_the_text_of_a_document_tells_apart_are_refused(server: P
     docs = scene.history.find("d", "docs", 2)
     assert docs is not None
     images = pa.table({"n": [1], "j": ['{"a": 1}']}).cast(image_schema(docs.info.target_columns())).to_batches()[0]
-    plan = UndoPlan(35, 50, [NetRows(docs, pa.array([b"key"]), images, images, np.array([True]), np.array([False]))])
+    plan = UndoPlan(35, 50, [NetRows(docs, pa.array([b"key"]), images, images, np.array([True]), np.array([False]), np.array([-1]))])
     run_sql(server, "CREATE OR REPLACE DATABASE d")
     run_sql(server, "CREATE TABLE d.docs (n INT, j JSON)")
     run_sql(server, """INSERT INTO d.docs VALUES (1, '{"a":1}')""")

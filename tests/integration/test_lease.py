@@ -425,3 +425,22 @@ def test_a_start_that_waits_for_a_predecessors_statement_hears_a_stop(mariadb: P
         sink = MySQLSink(DrainerConfig(target=mariadb.target(), apply=CONFIG), 1, stopped)
         with contextlib.closing(sink), pytest.raises(Stopped):
             sink.open(lambda target, commit_ts: 5, lambda: HISTORY)
+
+
+@pytest.mark.timeout(30)
+def test_a_ddl_that_waits_for_one_still_running_hears_a_stop(mariadb: PrivateMariaDB, session: Session) -> None:
+    """A person's open transaction holds a table longer than a statement may take: the server goes on with a DDL that its client has given up."""
+
+    def shut(seconds: float) -> None:
+        if waiting:
+            raise Stopped("told to stop")
+
+    waiting: list[bool] = []
+    session.commit()
+    sink = MySQLSink(DrainerConfig(target=mariadb.target(), apply=CONFIG), 1, shut)
+    with contextlib.closing(sink), contextlib.closing(mariadb.connect()) as predecessor, predecessor.cursor() as cursor:
+        sink.open(lambda target, commit_ts: 5, lambda: HISTORY)
+        cursor.execute("SELECT GET_LOCK(%s, 0)", [lease.lock_name(DDL, SCHEMA, 1)])
+        waiting.append(True)
+        with pytest.raises(Stopped):
+            sink.apply_ddl(steps()[0], HISTORY, {})

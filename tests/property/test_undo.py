@@ -14,8 +14,8 @@ from pyspark_tidb_binlog.schemas.changes.row_images import images_of, with_equal
 from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, VariantColumn, laid_out, rows_as_variants, spread
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
 from pyspark_tidb_binlog.sinks.past.net_rows import PastSchema, net_rows
-from pyspark_tidb_binlog.sinks.past.row_life import KeyMove, RowChange, is_move, life, moves_among
-from pyspark_tidb_binlog.sinks.past.undo_sql import TableUndo
+from pyspark_tidb_binlog.sinks.past.row_life import Move, RowChange, life
+from pyspark_tidb_binlog.sinks.past.undo_plan import TableUndo
 from tests.property.test_variant_cells import SLOW_DRAWS, Columns, drawn, stored
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
 from tests.support.examples import examples
@@ -138,7 +138,8 @@ def test_each_step_of_an_undo_leaves_unique_keys_unique(drawn_: Any) -> None:
         assert [c.name for c in net.table.info.columns] == ["id", "u", "w"]
         undo = TableUndo(net)
         was, present = as_rows(net.was), as_rows(net.now)
-        for mask, remove, add in ((undo.removes, True, False), (undo.sets, True, True), (undo.writes, False, True)):
+        deletes, updates, inserts = (undo.rows_of(op) for op in ("delete", "update", "insert"))
+        for mask, remove, add in ((deletes, True, False), (updates, True, True), (inserts, False, True)):
             for row in np.flatnonzero(mask).tolist():
                 if remove:
                     there.remove(present[row])
@@ -147,10 +148,10 @@ def test_each_step_of_an_undo_leaves_unique_keys_unique(drawn_: Any) -> None:
                 uniques = [u for _, u, _ in there if u is not None]
                 assert len({i for i, _, _ in there}) == len(there) and len(set(uniques)) == len(uniques)
         touched += len(net)
-        for row in np.flatnonzero(net.partners >= 0).tolist() if net.partners is not None else ():
+        for row in np.flatnonzero(net.partners >= 0).tolist():
             partner = net.partners[row]
             assert net.partners[partner] == row and net.inserted[row] == net.deleted[partner]
-        assert not (undo.removes & undo.sets).any() and ((undo.removes | undo.sets | undo.writes).all())
+        assert not (deletes & updates).any() and ((deletes | updates | inserts).all())
         texts = [t.decode() for op in ("delete", "update", "insert") for t in undo.statements(op).to_pylist()]
         assert len(texts) == touched + int(undo.moved.sum())
     assert there == wanted
@@ -164,6 +165,7 @@ def test_the_life_of_a_key_are_all_rows_that_were_ever_under_it(data: st.DataObj
     rows: dict[int, str] = {}
     of: dict[tuple[int, int], str] = {}
     changes: list[RowChange] = []
+    moves: list[Move] = []
     came = 0
     for ts in range(1, 1 + data.draw(st.integers(1, 12))):
         for _ in range(data.draw(st.integers(1, 2))):
@@ -188,20 +190,13 @@ def test_the_life_of_a_key_are_all_rows_that_were_ever_under_it(data: st.DataObj
                     del rows[one]
                 else:
                     rows[one] = row
-    moves = moves_among(changes, lambda one, two: of[one.place] == of[two.place])
+            if len(steps) == 2:
+                moves.append((changes[-2], changes[-1]))
 
-    def moves_of(times: Any) -> list[KeyMove]:
-        return [move for move in moves if move.before.place[0] in times]
+    def moves_of(times: Any) -> list[Move]:
+        return [move for move in moves if move[0].place[0] in times]
 
     for key in range(4):
         mine = {of[change.place] for change in changes if change.key == bytes([key])}
-        wanted = sorted(place for place, row in of.items() if row in mine)
+        wanted = {place for place, row in of.items() if row in mine}
         assert life([bytes([key])], lambda keys: [c for c in changes if c.key in keys], moves_of) == wanted
-
-
-def test_which_delete_and_insert_are_an_update_of_the_key() -> None:
-    row = {"id": 1, "name": "a", "price": 5, "day": None}
-    assert is_move(row, {**row, "id": 2}, {"id"})
-    assert is_move(row, {**row, "id": 2, "price": 6}, {"id"})
-    assert not is_move(row, {"id": 2, "name": "b", "price": 6, "day": "x"}, {"id"})
-    assert is_move({"id": 1}, {"id": 2}, {"id"})

@@ -10,6 +10,7 @@ import re
 import tomllib
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
@@ -23,11 +24,10 @@ OUT: dict[str, str] = _DATA["out"]
 _PREFACE = """\
 # Parity with the real Drainer and Pump
 
-Made by `make parity` from the marker `shows` of the tests, and from `tests/parity.toml`.
+Made by `make parity` from the marker `shows` of the tests, and `tests/parity.toml`.
 
-Each setting, endpoint, metric, command, type of DDL and gotcha of [the specification](spec/README.md), with the tests that show it: `unit/conf/test_load::NAME` is in
-`tests/unit/conf/test_load.py`. `out`: not built, and why. Gotchas have the numbers that end the pages [drainer](spec/drainer.md#gotchas), [ddl](spec/ddl.md#gotchas) and
-[wire](spec/wire.md#gotchas)."""
+What [the specification](spec/README.md) has, with the tests that show it: `unit/conf/test_load::NAME` is in `tests/unit/conf/test_load.py`. `out`: not built, and why.
+Gotchas have the numbers of the pages [drainer](spec/drainer.md#gotchas), [ddl](spec/ddl.md#gotchas) and [wire](spec/wire.md#gotchas)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,12 @@ def shown() -> dict[str, list[str]]:
 
 
 def page() -> str:
-    """``docs/parity.md``."""
+    """``docs/parity.md``; neighbours with the same tests are one line."""
     lines = [_PREFACE]
     for title, rows in sections().items():
         lines.append(f"\n## {title}\n")
-        for row in rows:
-            tests = ", ".join(f"`{test}`" for test in shown().get(row.name, ()))
-            why = f"out: {OUT[row.name]}" if row.name in OUT else ""
-            lines.append("- " + ": ".join(filter(None, (row.what, why, tests))))
+        for shows, alike in groupby(rows, _shows):
+            lines.append("- " + ": ".join((", ".join(row.what for row in alike), *shows)))
     return "\n".join(lines) + "\n"
 
 
@@ -78,6 +76,12 @@ def main() -> int:
     """Write the page."""
     PAGE.write_text(page())
     return 0
+
+
+def _shows(row: Row) -> list[str]:
+    """Why it is not built, and its tests."""
+    tests = ", ".join(f"`{test}`" for test in shown().get(row.name, ()))
+    return [*([f"out: {OUT[row.name]}"] if row.name in OUT else []), *([tests] if tests else [])]
 
 
 def _settings(model: type, job: str) -> list[Row]:

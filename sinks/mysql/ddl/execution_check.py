@@ -17,6 +17,7 @@ such a Drainer may have applied a part (``HandedOver``), this DDL and later ones
     all others                executed; an error that says "already so" is accepted
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -163,13 +164,14 @@ class ExecutionCheck:
             certain = earlier.refused or before.surely_of_the_server(now)
             if self._subject.job.kind.effect is JobEffect.EXCHANGES and certain and self._in_place(before, now):
                 return False
-        elif self._shows(before) and not lacks(self._session, self._subject, self._dialect):
+        elif self._shows(before) and all(_shape(now, to) == _shape(before, of) for of, to in self._moves()):
             return True
         raise self._undecided("the target changed, but not as this DDL changes it")
 
     def _shows(self, before: SchemaSnapshot) -> bool:
-        distinct = len({t.create for t in before.objects.values()}) == len(before.objects)
-        return distinct and self._subject.job.kind.effect is not JobEffect.EXCHANGES
+        """Whether the structure shows a RENAME: a name gets another structure by it, or its first one, or none."""
+        renames = self._subject.job.kind.effect is JobEffect.RENAMES
+        return renames and any(_shape(before, of) != _shape(before, to) for of, to in self._moves())
 
     def _moves(self) -> list[tuple[str, str]]:
         """(old name, new name) of each renamed table."""
@@ -210,6 +212,16 @@ def _has_partition(snapshot: SchemaSnapshot, table: str, name: str) -> bool:
     found = snapshot.objects.get(table)
     text = found.create.lower() if found else ""
     return any(f"partition {word.lower()} {how}" in text for word in (name, quote_name(name)) for how in ("values", "default"))
+
+
+_OWN_NAMES = re.compile(r"\b(?:TABLE|VIEW|SEQUENCE|CONSTRAINT|REFERENCES) `(?:[^`]|``)*`")
+"""What a server changes in a description when the table gets another name: the names of unnamed foreign keys, too, and references to itself."""
+
+
+def _shape(snapshot: SchemaSnapshot, name: str) -> str:
+    """The server's description without the table's name; empty if there is no such table."""
+    found = snapshot.objects.get(name)
+    return _OWN_NAMES.sub("", found.create) if found else ""
 
 
 def _which(snapshot: SchemaSnapshot, name: str) -> frozenset[int]:
@@ -255,6 +267,13 @@ def is_plain(session: Target, table: TableAt) -> bool:
     """Whether an existing table lacks all partitions, or a foreign key, of the upstream's: it was made without, because the server refuses them."""
     there, info = read_whole(session, table.schema, table.name), table.info
     return there is not None and (bool(info.partitions and not there.partitions) or len(there.foreign_keys) < len(info.foreign_keys))
+
+
+def computes(session: Target, table: TableAt) -> bool:
+    """Whether an existing table computes the upstream's STORED columns: it was made with plain ones, where the server refuses their expressions."""
+    stored = [c.name for c in table.info.columns if c.generated_stored]
+    there = read_whole(session, table.schema, table.name) if stored else None
+    return there is None or all((c := there.column(name)) is None or c.generated for name in stored)
 
 
 def _handle_key(info: TableInfo) -> tuple[IndexInfo, ...]:

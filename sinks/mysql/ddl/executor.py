@@ -63,6 +63,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
     EarlierTry,
     ExecutionCheck,
     HandedOver,
+    computes,
     is_plain,
     lacks,
     shows,
@@ -70,7 +71,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
     unlike,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, instead_of, scattered
-from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import Around, SentDdl, around, execute
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import Around, SentDdl, around, execute, with_plain_columns
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, joined, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, of_another_kind, other_values, way_out
@@ -121,6 +122,7 @@ def apply_ddl(
     frozen: FrozenTables = NONE_FROZEN,
     *,
     safe_from: int | None = None,
+    pause: Callable[[float], None] = lambda seconds: None,
 ) -> DdlOutcome:
     """Complete ``step`` on the target, however much of it a crashed predecessor has done.
 
@@ -134,6 +136,7 @@ def apply_ddl(
         frozen: the tables of which a DDL was not executed on the target.
         safe_from: where the span begins in which another Drainer may have executed this DDL, and later ones (``sinks.mysql.ddl.execution_check``);
             None: it cannot have.
+        pause: called every few seconds while a statement of a predecessor is still running; may raise to end the wait.
 
     Raises:
         DdlRefused: the target refused every form and the policy is ``stop``.
@@ -141,7 +144,7 @@ def apply_ddl(
         RetryableApplyError: the connection was lost; call again with a new session.
         ApplyError: after a crash it cannot be determined whether the statement ran.
     """
-    return _Run(session, step, history, config, lease, on_done, frozen, safe_from).run()
+    return _Run(session, step, history, config, lease, on_done, frozen, safe_from, pause).run()
 
 
 class _Run:
@@ -155,8 +158,10 @@ class _Run:
         on_done: Callable[[Target], None],
         frozen: FrozenTables,
         safe_from: int | None,
+        pause: Callable[[float], None],
     ) -> None:
         self._session = session
+        self._pause = pause
         self._step = step
         self._config = config
         self._lease = lease
@@ -214,7 +219,8 @@ class _Run:
         No other process can take the lease while the block runs. If this process is suspended in it, the server closes its connection, which releases
         the lock, before another process can continue. So the statement cannot be executed late.
         """
-        with alone(self._session, lock_name(DDL, self._lease.schema, self._lease.cluster_id)), with_autocommit(self._session):
+        name = lock_name(DDL, self._lease.schema, self._lease.cluster_id)
+        with alone(self._session, name, self._pause), with_autocommit(self._session):
             check(self._session, self._lease)
             yield
 
@@ -451,7 +457,9 @@ class _Run:
         tables = (made,) if made is not None else self._subject.after if self._subject.job.kind.makes_tables else ()
         if self._handed_over is not None or len(tables) != len(texts):
             return _losses(texts)  # later DDLs may have changed the tables
-        return _losses([text.plain if text.plain and is_plain(self._session, t) else text for text, t in zip(texts, tables, strict=True)])
+        done = [text.plain if text.plain and is_plain(self._session, t) else text for text, t in zip(texts, tables, strict=True)]
+        _, losses = with_plain_columns(replace(self._subject, after=tuple(t for t in tables if not computes(self._session, t))))
+        return (*_losses(done), *losses)
 
     def _instead(self, sql: str, error: ApplyError, instead: Instead) -> DdlOutcome:
         """What the DDL does to the rows of a table that lacks its partitions."""

@@ -139,21 +139,20 @@ def _unlike_tables(ddl: SentDdl) -> Around | None:
 
 
 def _not_computed(ddl: SentDdl) -> Around | None:
-    """A STORED column may not depend on this: in MariaDB 10.11 on a CHAR, whose blanks depend on the session. Or it may be in no primary key.
+    """A STORED column may not depend on this: in MariaDB 10.11 on a CHAR, whose blanks depend on the session. Or it may be in no primary key."""
+    plain, losses = with_plain_columns(ddl.subject)
+    return Around(subject=plain, losses=losses) if losses and ddl.subject.job.kind.makes_tables else None
 
-    It becomes a plain column, which rows write.
-    """
-    stored = [(t, c) for t in ddl.subject.after for c in t.info.columns if c.generated_stored]
-    if not stored or not ddl.subject.job.kind.makes_tables:
-        return None
+
+def with_plain_columns(subject: Subject) -> tuple[Subject, tuple[str, ...]]:
+    """``subject`` with its STORED generated columns as plain ones, which rows write, and what that loses."""
     why = "is not computed by the target, which refuses its expression; it gets the upstream's values"
+    losses = tuple(f"{t.schema}.{t.name}: column {c.name} {why}" for t in subject.after for c in t.info.columns if c.generated_stored)
     after = []
-    for t in ddl.subject.after:
+    for t in subject.after:
         columns = tuple(replace(c, generated_expr="", generated_stored=False) if c.generated_stored else c for c in t.info.columns)
         after.append(replace(t, info=replace(t.info, columns=columns)))
-    return Around(
-        subject=replace(ddl.subject, after=tuple(after)), losses=tuple(f"{t.schema}.{t.name}: column {c.name} {why}" for t, c in stored)
-    )
+    return replace(subject, after=tuple(after)), losses
 
 
 def _not_indexed(ddl: SentDdl) -> Around:

@@ -32,6 +32,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.text import (
     without_features,
 )
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
+from pyspark_tidb_binlog.sinks.routing.routes import TargetName
 
 
 class Judged(Enum):
@@ -123,36 +124,33 @@ def _exchange(subject: Subject, dialect: Dialect) -> Rewritten | None:
 
 def _rename(subject: Subject, dialect: Dialect) -> Rewritten | None:
     """All pairs qualified with their databases, in the order of the text, which matters for a swap through a third name; empty if no name changes."""
-    old = {t.table_id: t for t in subject.before}
-    new = {t.table_id: t for t in subject.after}
+    now = {t.table_id: TargetName(t.schema, t.name) for t in subject.before}
+    new = {t.table_id: TargetName(t.schema, t.name) for t in subject.after}
     if subject.job.type == JobType.RENAME_TABLE:
-        moved = [(old[i], new[i]) for i in old if i in new][:1]
-        return _renames([(table_name(a.schema, a.name), table_name(b.schema, b.name)) for a, b in moved], dialect) if moved else None
+        moved = [(now[i], new[i]) for i in now if i in new][:1]
+        return _renames(moved, dialect) if moved else None
     pairs = rename_pairs(subject.query)
     ids = [info.id for info in subject.job.multiple_table_infos]
     if not pairs or len(ids) != len(pairs):
         return None
-    here = [old[i].schema for i, (name, _) in zip(ids, pairs, strict=True) if i in old and not name.schema]
-    session = here[0] if here else subject.schema
 
-    def full(name: QualifiedName) -> str:
-        if subject.routes:
-            to = subject.routes.target(name.schema or subject.home, name.name)
-            return table_name(to.schema, to.name)
-        return table_name(name.schema or session, name.name)
+    def between(name: QualifiedName, here: TargetName) -> TargetName:
+        return subject.routes.target(name.schema, name.name) if name.schema else TargetName(here.schema, name.name)
 
-    spelled = {name.lower(): name for name in (table_name(t.schema, t.name) for t in subject.before)}
-    written: list[tuple[str, str]] = []
-    for i, (a, b) in zip(ids, pairs, strict=True):
-        if i in old or i in new:
-            written.append((spelled.pop(full(a).lower(), full(a)), full(b)))
-            spelled[full(b).lower()] = full(b)
+    # Only names in between are from the text, which does not say what the session's database was.
+    last, written = {i: place for place, i in enumerate(ids)}, []
+    for place, (i, (before, after)) in enumerate(zip(ids, pairs, strict=True)):
+        if i in new:
+            was = now.get(i) or between(before, new[i])
+            now[i] = new[i] if place == last[i] else between(after, was)
+            written.append((was, now[i]))
     return _renames(written, dialect)
 
 
-def _renames(pairs: Sequence[tuple[str, str]], dialect: Dialect) -> Rewritten:
+def _renames(pairs: Sequence[tuple[TargetName, TargetName]], dialect: Dialect) -> Rewritten:
     """Without the pairs that are one name at the target, which a server refuses: the table exists."""
-    changing = [(a, b) for a, b in pairs if not same_name(a, b, dialect)]
+    names = [(table_name(a.schema, a.name), table_name(b.schema, b.name)) for a, b in pairs]
+    changing = [(a, b) for a, b in names if not same_name(a, b, dialect)]
     return Rewritten("RENAME TABLE " + ", ".join(f"{a} TO {b}" for a, b in changing) if changing else "")
 
 

@@ -248,6 +248,7 @@ def _one_day(job: Job) -> bool:
 
 
 _log = logging.getLogger(__name__)
+_NO_COLUMN = 1054
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +315,8 @@ def _fixed_for(session: Target, tz: tzinfo, changed: Sequence[Converted], at: da
         except RetryableApplyError:
             raise
         except ApplyError as error:
+            if error.errno == _NO_COLUMN:
+                continue  # it has its new name: the statement ran before a crash
             _log.debug("cannot read %s: %s", column.table, error)
             return None
         found = [read_time(value) for value in row if value is not None]

@@ -2,20 +2,17 @@
 
     step -> RowBatch -> keys -> lanes and rounds -> transactions of at most ``txn-batch`` operations on ``worker-count`` connections
 
-Upstream transactions are kept together only with ``dispatch`` off: then each is one transaction with its checkpoint. A step of at most
-``txn-batch`` operations is also one transaction with its checkpoint. All other steps begin with ``consistent`` false at the step's beginning and
-a record of the lanes (``row_progress``), and end with ``consistent`` true and without that record. Promises, besides those of ``MySQLSink``:
+With ``dispatch`` off each upstream transaction is one transaction with its checkpoint, and so is a step of at most ``txn-batch`` operations. Other
+steps begin with ``consistent`` false at the step's beginning and a record of the lanes (``row_progress``), and end with ``consistent`` true and
+without that record. Promises, besides those of ``MySQLSink``:
 
-* Exactly once, keyless rows included: if the same operations come again, each lane of an open step continues where it was, whatever this life's
-  settings are.
-* If other operations come (other filters, another history, a span that the source cuts in another way), the open span is applied again in safe mode
-  from the checkpoint, in order. Afterwards every row that has a unique key without NULL is as upstream. Other rows may differ: an INSERT of
-  a keyless row may be applied twice, and a repeated DELETE may delete another row that is equal. The log names such tables. The same holds where another
-  Drainer, which has no record of lanes, finishes the span, and in safe mode (``SafeMode``).
+* Exactly once, keyless rows included: if the same operations come again, each lane of an open step continues where it was, whatever the settings.
+* If other operations come (other filters, another history, another cut of the span), the open span is applied again in safe mode from the
+  checkpoint. Afterwards every row that has a unique key without NULL is as upstream. Other tables are named: an INSERT may be applied twice,
+  a DELETE may delete another equal row. The same holds in safe mode, and where a Drainer without this record finishes the span.
 * With ``on-finding = stop`` the lanes without a finding may be ahead; the restart continues as after a crash.
 
-The driver fetches the rows of a step applied in parts in pieces of about ``atomic-rows``, each recorded by itself. An upstream
-transaction is one piece, however big it is.
+The driver fetches a step applied in parts in pieces of about ``atomic-rows``, each recorded by itself. An upstream transaction is one piece.
 """
 
 import logging

@@ -50,10 +50,12 @@ def undoes_itself(statement: str) -> bool:
     solid = _solid(statement)
     if solid[:1] and solid[0].word == "ALTER" and any(t.word == "EXCHANGE" for t in solid):
         return True
-    found = [_Renamed(old.name.lower(), new.name.lower()) for old, new in rename_pairs(statement)]
+    pairs = rename_pairs(statement)
+    placed = all(name.schema for pair in pairs for name in pair)  # else ``a`` and ``d.a`` may be one table
+    found = [_Renamed(*(f"{n.schema}.{n.name}".lower() if placed else n.name.lower() for n in pair)) for pair in pairs]
     if (alter := _alter(solid)) is not None:
         found = [r for clause in alter.clauses if (r := _renamed(clause)) is not None]
-    moved = [r for r in found if r.old != r.new]
+    moved = [r for r in found if r.old != r.new or (len(pairs) > 1 and not placed)]
     return bool({r.old for r in moved} & {r.new for r in moved})
 
 

@@ -262,7 +262,7 @@ def test_a_load_fails_as_a_merge_does(
     assert len(list((lake / "tables").iterdir())) == (1 if why else 2)
 
 
-@pytest.mark.parametrize("what", ["snapshots", "a mirror"])
+@pytest.mark.parametrize("what", ["snapshots", "a mirror", "a mirror for an older one"])
 def test_what_a_person_removes_under_a_writer_is_made_again(what: str, tmp_path: Path) -> None:
     """Mirrors from the ledger, or a mirror from the upstream."""
     lake, upstream = tmp_path / "lake", RecordedUpstream("bank", tmp_path / "upstream")
@@ -272,7 +272,12 @@ def test_what_a_person_removes_under_a_writer_is_made_again(what: str, tmp_path:
         for number, span in enumerate(spans_of("bank", 6)):
             if number == 3:
                 eventually(lambda: followed_ts(sink) == sink.commit_ts)
-                shutil.rmtree(lake / ("snapshots" if what == "snapshots" else published(lake)["g_bank.checking"].path))
+                path = lake / ("snapshots" if what == "snapshots" else published(lake)["g_bank.checking"].path)
+                newest = max((path / "_delta_log").glob("*.json"))
+                if what == "a mirror for an older one":
+                    newest.unlink()
+                else:
+                    shutil.rmtree(path)
             yield span
 
     replicate(sink, "bank", spans())  # type: ignore[arg-type]

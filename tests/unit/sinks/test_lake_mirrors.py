@@ -1,6 +1,7 @@
 """The mirrors of a lake without Spark: kills at every step, two writers, a suspended one that wakes, other programs in a mirror, and kinds of DDLs."""
 
 import datetime
+import os
 import signal
 import time
 from contextlib import nullcontext
@@ -15,18 +16,21 @@ from deltalake import DeltaTable
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
+from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake import mirror_round, mirrors
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed, rows_of_partitions
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
+from pyspark_tidb_binlog.sinks.lake.moments import MirrorState, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges, mirror_schema, read_rows
+from pyspark_tidb_binlog.sinks.lake.old_versions import OldVersions
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.bank_states import TOTAL
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, index, job, table
 from tests.support.eventually import eventually
 from tests.support.golden_case import load_case
-from tests.support.lake_lives import LOST, PAUSE, life, replicate, sink_of
+from tests.support.lake_lives import LOST, PAUSE, SHORT_PAST, life, replicate, sink_of
 from tests.support.lake_rows import image
 from tests.support.lake_scene import KEY, LakeScene, cells_of
 from tests.support.mirror_rows import assert_mirrored, moments, published, totals
@@ -176,7 +180,8 @@ def test_a_moment_that_was_put_off_comes_with_many_changes_and_at_the_end(tmp_pa
 
 
 def test_a_table_whose_beginning_the_ledger_lacks_is_stale(tmp_path: Path) -> None:
-    sink = LakeSink(LakeSettings(str(tmp_path), 1, sync_ddl=False, mirror_interval=0.0))
+    without_ddls = frozenset(ddl.commit_ts for ddl in load_case("bank").ddls)
+    sink = LakeSink(LakeSettings(str(tmp_path), 1, ignored_ts=without_ddls, mirror_interval=0.0))
     replicate(sink, case="bank")
     sink.close()
     found = published(tmp_path)
@@ -487,6 +492,59 @@ def test_a_table_that_filters_left_out_for_a_while_stays_aside(tmp_path: Path) -
     assert {n: (s.state, s.why) for n, s in published(tmp_path).items()} == {
         "d.t": ("stale", "filters leave out other.t, and its rows from here on")
     }
+
+
+def test_a_table_that_filters_of_another_start_leave_out_is_set_aside(tmp_path: Path) -> None:
+    """Its mirror would be taken for the newest rows, and later go on without what came meanwhile."""
+    for do_db, end in (("d", 35), ("other", 55), ("d", 80)):
+        scene = LakeScene(1, Selection.of(ApplyConfig(replicate_do_db=(do_db,))))
+        scene.ddl(10, database(1))
+        scene.ddl(20, job(2, 3, table(10, "t", [ID, A])))
+        scene.row(30, 10, 2, None, {"id": 1, "a": 1})
+        scene.row(50, 10, 2, {"id": 1, "a": 1}, {"id": 1, "a": 2})
+        scene.row(70, 10, 2, None, {"id": 3, "a": 3})
+        scene.run(tmp_path, end)
+    found = published(tmp_path)["d.t"]
+    assert (found.state, found.why) == ("stale", "filters leave out d.t, and its rows from here on")
+    assert published(tmp_path, 34)["d.t"].state == "mirrored"
+
+
+def test_a_mirror_with_vectors_is_written_again_for_a_name_that_spark_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not be read any more."""
+    scene = LakeScene()
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(10, "t", [ID])))
+    scene.row(30, 10, 2, None, {"id": 1})
+    scene.ddl(40, job(3, 5, table(10, "t", [ID, column(2, "_Metadata")]), query="alter table t add column _Metadata int"))
+    scene.run(tmp_path, 35)
+    large = str(tmp_path / published(tmp_path)["d.t"].path)
+    monkeypatch.setattr(MirrorTable, "_has_vectors", property(lambda self: self.uri == large))
+    monkeypatch.setattr(mirror_round, "_LONG", 0.0)
+    scene.run(tmp_path, 45)
+    assert published(tmp_path)["d.t"].why is None
+    assert cells_of(tmp_path, "d.t", "id", "_Metadata") == [(1, None)]
+
+
+def test_a_moment_from_before_the_clock_was_set_back_keeps_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its version seems to be younger than the removal of its files."""
+    for (module, name), value in SHORT_PAST.items():
+        monkeypatch.setattr(module, name, value)
+    schema, stamp, path = pa.schema([("id", pa.int64())]), Stamp(1, 1), "tables/7-m"
+    mirror, snapshots = MirrorTable.created(str(tmp_path / path), schema, stamp), Snapshots(str(tmp_path), 1000.0)
+    mirror.append(pa.table([[1, 2]], schema=schema), stamp)
+    snapshots.take(1)
+    first, past = mirror.version, OldVersions(str(tmp_path), snapshots)
+    for seconds in (10, 20):
+        state = MirrorState(7, "d", "t", path, mirror.version, 1)
+        snapshots.publish(tso(1000 * seconds), (), [(tso(1000 * seconds), state)])
+        if seconds == 10:
+            for commit in Path(mirror.uri, "_delta_log").glob("*.json"):
+                os.utime(commit, (time.time() + 3600,) * 2)
+            mirror.delete("id = 1", stamp)
+    for _ in range(3):
+        past.look()
+    then = MirrorTable(mirror.uri, DeltaTable(mirror.uri, version=first))
+    assert [row["id"] for batch in then.read() for row in batch.to_pylist()] == [1, 2]
 
 
 def test_nothing_is_left_of_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

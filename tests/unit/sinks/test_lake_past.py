@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.lake import ledger, mirror_round, mirror_table, mirrors, old_versions, row_pieces, upkeep
 from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published
+from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeAt
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSink
 from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger
@@ -284,8 +285,10 @@ def test_who_read_the_lake_before_is_told_that_changes_have_gone(tmp_path: Path,
     past = past_of(tmp_path)
     sink._upkeep.look()
     sink.close()
-    with pytest.raises(ConfigError, match="any more: refresh the Lake"):
-        past.changes(DAYS[0] - 1, DAYS[1], None)
+    lake = LakeAt(cast(Any, None), str(tmp_path), past.published, past.commit_ts)
+    for ask in (lambda: past.changes(DAYS[0] - 1, DAYS[1], None), lambda: lake.changes("d.t")):
+        with pytest.raises(ConfigError, match="any more: refresh the Lake"):
+            ask()
     assert past.changes(begin_of(tmp_path), DAYS[3], None)["commit_ts"].to_pylist() == DAYS[2:]
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, FileConfig, TableRoute
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, FileConfig, TableMigrateRule, TableRoute
 from pyspark_tidb_binlog.jobs.stream.targets import sink_of as sink_of_settings
 from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, LeaseLost, SchemaMismatch
@@ -31,6 +31,7 @@ from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.lake_state import LakeWriter
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, LiveFile
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER, Doubled, ledger_rows
+from pyspark_tidb_binlog.sinks.lake.moments import Snapshots
 from pyspark_tidb_binlog.sinks.lake.upkeep import due
 from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
 from tests.support.eventually import eventually
@@ -70,8 +71,8 @@ def closed() -> Iterator[None]:
         OPENED.pop().close()
 
 
-def opened(lake: Path, lease_timeout: float = 1.0) -> LakeSink:
-    sink = sink_of(lake, lease_timeout)
+def opened(lake: Path, lease_timeout: float = 1.0, mirrors: bool = False) -> LakeSink:
+    sink = sink_of(lake, lease_timeout, mirrors)
     OPENED.append(sink)
     sink.open(lambda _, commit_ts: 5 if commit_ts is None else commit_ts, lambda: history(job(7, 3, table(10, "t"), version=7)))
     return sink
@@ -371,6 +372,24 @@ def test_a_ledger_that_was_restored_is_not_written_to(tmp_path: Path) -> None:
     sink.close()
 
 
+@pytest.mark.parametrize("older", ["changes", "nothing", "snapshots"])
+def test_parts_of_different_backups_are_refused(older: str, tmp_path: Path) -> None:
+    """Mirrors ahead of their ledger would have rows twice, and behind its begin lose some."""
+    sink = sink_of(tmp_path, mirrors=True)
+    replicate(sink, steps=3)
+    sink.close()
+    ledger, snapshots = Ledger(str(tmp_path)), Snapshots(str(tmp_path))
+    state, moment = ledger.load(), snapshots.load()
+    assert state is not None and moment is not None and state.commit_ts == moment.resolved_ts
+    if older == "nothing":
+        shutil.rmtree(tmp_path / "changes")
+    else:
+        later = {"changes": {"commit_ts": moment.resolved_ts - 1}, "snapshots": {"begin_ts": moment.resolved_ts + 1, "commit_ts": 1 << 62}}
+        ledger.commit(replace(state, **later[older]))
+    with pytest.raises(ApplyError, match="has parts of different moments: its snapshots are of .* Restore all of it from one backup"):
+        opened(tmp_path, mirrors=True)
+
+
 def test_a_full_disk_is_named_and_the_next_start_goes_on(
     whole: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,6 +409,9 @@ def test_a_full_disk_is_named_and_the_next_start_goes_on(
         with pytest.raises(ApplyError, match=r"cannot commit version \d+ of .*changes: .*No space left"):
             replicate(sink)
         sink.close()
+        # So does a start that finds it full.
+        with pytest.raises(ApplyError, match=r"cannot commit version \d+ of .*changes: .*No space left"):
+            replicate(sink_of(tmp_path, 0.1))
     sink = sink_of(tmp_path, 0.1)
     replicate(sink)
     sink.close()
@@ -513,15 +535,19 @@ def test_an_early_ddl_comes_behind_the_transaction_whose_commit_ts_it_shares() -
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({}, "syncer.to.dir: with syncer.db-type"),
+        ({"dir": ""}, "syncer.to.dir: with syncer.db-type"),
         (
-            {"dir": "x", "routes": (TableRoute(db_name="a", tbl_name="t", to_tbl="u", where="id > 1"),)},
-            "from which where and columns leave nothing out",
+            {"routes": (TableRoute(db_name="a", tbl_name="t", to_tbl="u", where="id > 1"),)},
+            "where and columns of spark.route: a lake has every",
         ),
+        ({"table_migrate_rule": (TableMigrateRule(source_schema="a"),)}, "syncer.table-migrate-rule: a lake has every change"),
+        ({"sync_ddl": False}, "syncer.sync-ddl = false: a lake has every change"),
+        ({"loopback_control": True, "channel_id": 7}, "syncer.loopback-control: a lake has every change"),
     ],
 )
 def test_settings_that_a_lake_cannot_have(more: dict[str, Any], words: str) -> None:
-    config = DrainerConfig(apply=ApplyConfig(db_type="lake", routes=more.get("routes", ())), files=FileConfig(dir=more.get("dir", "")))
+    directory = more.pop("dir", "x")
+    config = DrainerConfig(apply=ApplyConfig(db_type="lake", **more), files=FileConfig(dir=directory))
     with pytest.raises(ConfigError, match=words):
         sink_of_settings(config, 1, lambda seconds: None)
 

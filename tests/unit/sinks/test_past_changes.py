@@ -7,8 +7,9 @@ import pytest
 
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.sinks.past.net_rows import key_moves
 from pyspark_tidb_binlog.sinks.past.typed_history import typed_history
-from tests.support.ddl_jobs import column, database, job, partitions, table
+from tests.support.ddl_jobs import VARCHAR, column, database, index, job, partitions, table
 from tests.support.lake_scene import KEY, LakeScene
 from tests.support.past_scene import past_of
 
@@ -30,9 +31,7 @@ def test_what_a_ddl_took_of_a_table_before_it_got_another_id_is_no_history(tmp_p
     scene.ddl(53, job(9, 11, table(47, "whole", partition=partitions((48, "p0"))), table_id=45, query="truncate table whole"))
     scene.run(tmp_path, 35, 60)
     past = past_of(tmp_path)
-    found = {
-        name: [j.query for j in past.unfollowed(past.ids_of([name], past.commit_ts) or set())] for name in ("d.parts", "d.loose", "d.whole")
-    }
+    found = {name: [j.query for j in past.unfollowed(past.ids_of(name))] for name in ("d.parts", "d.loose", "d.whole")}
     assert found == {
         "d.parts": ["alter table parts drop partition p0"],
         "d.loose": ["alter table loose partition by range (a) (…)"],
@@ -51,7 +50,7 @@ def test_rows_of_a_table_that_the_lake_does_not_know_do_not_come_back(tmp_path: 
     past = past_of(tmp_path)
     ((ts, truncate),) = past.taking(30, 60, None)
     with pytest.raises(ConfigError, match=r"no definition of the table before truncate table t"):
-        past.around(ts, truncate, None, "")
+        past.around(ts, truncate, None)
 
 
 def test_the_rows_that_a_truncate_took_end_before_those_that_came_behind_it(tmp_path: Path) -> None:
@@ -71,8 +70,8 @@ def test_the_rows_that_a_truncate_took_end_before_those_that_came_behind_it(tmp_
     states = typed_history(past.changes(0, past.commit_ts, {10, 11}), past.schema.only({10, 11}), past.schema.table_of(11, 4))
     # The same time is named, so that a span that ends before it is on one side of the DDL.
     with pytest.raises(ConfigError, match=rf"truncate table t at .* \({tso(2000)}\); todo"):
-        past.require_images(tso(1500), tso(2000), {10}, "todo")
-    past.require_images(tso(1500), tso(2000) - 1, {10}, "todo")
+        past.require_images(tso(1500), tso(2000), {10}, todo="todo")
+    past.require_images(tso(1500), tso(2000) - 1, {10})
     assert [end and end.timestamp() for end in states["ends"].to_pylist()] == [2.0, None]
     assert states.select(["id", "price"]).to_pylist() == [{"id": 1, "price": None}] * 2
 
@@ -110,6 +109,39 @@ def test_a_table_that_has_an_id_again_is_there(tmp_path: Path) -> None:
         assert states["ends"].to_pylist() == [None]
     # Those of before are of other tables, or gone.
     assert [net.now_there.any() for net in past.net(25, 35, None, past.version)] == [False, False]
+
+
+def test_which_delete_and_insert_are_an_update_of_the_key(tmp_path: Path) -> None:
+    """Half of the columns that are in no key are the same, or there are none; also under columns that the table does not have any more."""
+    scene = LakeScene()
+    former = [column(1, "id", KEY), column(2, "u"), column(3, "name", VARCHAR), column(4, "price"), column(5, "day")]
+    unique = {"index_info": [index(1, "u", ("u", 1), unique=True)]}
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(10, "t", former, **unique)))
+    scene.ddl(21, job(3, 3, table(11, "bare")))
+    row = {"id": 1, "u": 1, "name": b"a", "price": 5, "day": None}
+    pairs = [
+        (30, 10, row, {**row, "id": 2}),
+        (31, 10, row, {**row, "id": 2, "u": 3, "price": 6}),
+        (32, 10, row, {**row, "id": 2, "name": b"b", "price": 6}),
+        (33, 10, row, {"id": 2, "u": 2, "name": b"b", "price": 6, "day": 7}),
+        (34, 10, row, row),
+        (35, 11, {"id": 1}, {"id": 2}),
+    ]
+    for ts, table_id, old, new in pairs:
+        scene.row(ts, table_id, 3, old, None)
+        scene.row(ts, table_id, 3, None, new)
+    # Not of one table, nor next to each other.
+    scene.row(36, 11, 3, {"id": 1}, None)
+    scene.row(36, 10, 3, None, row)
+    scene.row(37, 11, 3, {"id": 2}, None)
+    scene.row(38, 11, 3, None, {"id": 3})
+    scene.ddl(40, job(4, 4, table(10, "t", former[:2] + former[4:], **unique), query="alter table t drop name, drop price"))
+    scene.run(tmp_path, 50)
+    past = past_of(tmp_path)
+    rows = past.changes(0, 50, None)
+    assert [rows["commit_ts"][at].as_py() for at in key_moves(rows, past.schema).tolist()] == [30, 31, 35]
+    assert key_moves(rows.slice(0, 0), past.schema).tolist() == key_moves(rows.slice(0, 1), past.schema).tolist() == []
 
 
 def test_a_value_that_needs_tidb_is_refused_with_the_ddl(tmp_path: Path) -> None:

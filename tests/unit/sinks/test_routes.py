@@ -160,6 +160,14 @@ def test_a_swap_keeps_its_order() -> None:
     assert sql_of(h, {5: "RENAME TABLE `t` TO `old`, `v` TO `t`"}) == wanted
 
 
+def test_a_name_without_a_database_is_of_the_session_s() -> None:
+    """The job is of the first pair's database; ``d`` has a table of the other one's name."""
+    text = "RENAME TABLE `d`.`t` TO `d`.`t2`, `s` TO `s2`"
+    both = job(6, 47, table(11, "s2"), many=[table(10, "t2"), table(11, "s2")], query=text)
+    h = history(*MADE, job(4, 3, table(11, "s"), schema_id=2000, schema_name="e"), job(5, 3, table(12, "s")), both)
+    assert sql_of(h, {}) == "RENAME TABLE `x`.`u` TO `d`.`t2`, `f`.`s` TO `f`.`s2`"
+
+
 def test_a_derived_table_has_the_targets_name() -> None:
     h = history(*MADE, job(4, 60, None, many=[table(11, "v"), table(12, "n")]))
     first, second = steps_of(h, {})[-2:]

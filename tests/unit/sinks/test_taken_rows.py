@@ -146,7 +146,7 @@ def test_values_that_a_mirror_shows_not_to_keep_are_refused(kind: dict[str, Any]
     scene.run(tmp_path, 35, 65, 80)
     past = past_of(tmp_path)
     for after_ts, (ts, truncate) in zip((35, 65), past.taking(15, 95, None), strict=True):
-        ((old, heir),) = past.around(ts, truncate, None, "")
+        ((old, heir),) = past.around(ts, truncate, None)
         before = images_at(past, old, ts - 1)
         around = TableAround(truncate, ts, old, before, heir, before.slice(0, 0))
         span = past.changes(after_ts, ts, None)
