@@ -310,7 +310,8 @@ def test_modify_of_a_timestamp_keeps_its_nulls(session: Session) -> None:
 
 
 @with_both_settings
-def test_a_null_that_may_not_be_is_filled_and_told(session: Session) -> None:
+@pytest.mark.parametrize("point", ["", "after-ddl"])
+def test_a_null_that_may_not_be_is_filled_and_told(session: Session, point: str) -> None:
     before, after = column(2, "c", TIMESTAMP, origin_default="2021-05-06 07:08:09"), column(2, "c", kind(7, 129, 19))
     kept = column(3, "k", kind(7, 129 | 8192, 19), default="CURRENT_TIMESTAMP")
     h = history(database(1), job(2, 3, table(10, "t", [ID, before, kept])), job(3, 12, table(10, "t", [ID, after, kept])))
@@ -321,6 +322,10 @@ def test_a_null_that_may_not_be_is_filled_and_told(session: Session) -> None:
         apply(session, step, h)
     session.execute("INSERT INTO d.t VALUES (1, NULL, '2001-01-01 00:00:00')")
     session.commit()
+    if point:
+        with dying(point):
+            apply(session, modify, h)
+        session.rollback()
     losses = apply(session, modify, h).losses
     assert cells(session) == {"2021-05-06 07:08:09"}
     assert cells(session, "k") == {"2001-01-01 00:00:00"}

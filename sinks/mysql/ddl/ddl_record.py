@@ -131,6 +131,8 @@ class DdlRecord:
         self._lease = lease
         self._tries: list[dict[str, str]] = []
         """Refusals of earlier calls and of this one."""
+        self.filled: tuple[str, ...] = ()
+        """What earlier calls and this one have updated in rows, in words."""
 
     def read(self) -> RecordedTry | None:
         """What earlier calls have left."""
@@ -140,6 +142,7 @@ class DdlRecord:
         )
         found = RecordedTry(*rows[0]) if rows else None
         self._tries = json.loads(found.tries or "[]") if found is not None and found.unfinished else []
+        self.filled = tuple(json.loads(found.losses or "[]")) if found is not None and found.unfinished else ()
         return found
 
     def ended(self, found: RecordedTry | None) -> DdlOutcome | None:
@@ -153,6 +156,15 @@ class DdlRecord:
         """Keep a refusal; written with the next state."""
         at = str(self._session.query("SELECT UTC_TIMESTAMP(3)")[0][0])
         self._tries = [*self._tries, {"at": at, "step": step, "sql": sql, "words": str(error)}][-_MOST_TRIES:]
+
+    def note_filled(self, words: str) -> None:
+        """Record an update of rows, in its transaction: a later call, which finds nothing to update, has these words, too."""
+        check(self._session, self._lease)
+        self.filled = (*self.filled, words)
+        self._session.execute(
+            f"UPDATE {table_of(self._config)} SET losses = %s WHERE cluster_id = %s AND job_id = %s",
+            [json.dumps(self.filled, ensure_ascii=False), self._lease.cluster_id, self._step.job.id],
+        )
 
     def write_refused(self) -> None:
         """Record the refusal; the next start takes a new snapshot."""
@@ -173,8 +185,8 @@ class DdlRecord:
         self._session.begin()
         check(self._session, self._lease)
         self._session.execute(
-            f"REPLACE INTO {table_of(self._config)} (cluster_id, job_id, commit_ts, version, early, state, query, executed, picture, tries, began) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, NOW(3))",
+            f"REPLACE INTO {table_of(self._config)} (cluster_id, job_id, commit_ts, version, early, state, query, executed, picture, losses, tries, began) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, NOW(3))",
             [
                 self._lease.cluster_id,
                 step.job.id,
@@ -185,6 +197,7 @@ class DdlRecord:
                 step.query,
                 sql,
                 picture,
+                json.dumps(self.filled, ensure_ascii=False),
                 self._tries_json(),
             ],
         )

@@ -71,7 +71,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
     unlike,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, instead_of, scattered
-from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import Around, SentDdl, around, execute, with_plain_columns
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import Around, SentDdl, around, execute, not_computed
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, joined, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, of_another_kind, other_values, way_out
@@ -285,7 +285,9 @@ class _Run:
             outcome = DdlOutcome(DONE, "nothing" if earlier is None else "found", step.query, self._declared(altered))
         self._point("after-ddl")
         return self._finish(
-            replace(outcome, losses=(*outcome.losses, *losses, *others, *self._converted())) if not outcome.freezes else outcome
+            replace(outcome, losses=(*self._row.filled, *outcome.losses, *losses, *others, *self._converted()))
+            if not outcome.freezes
+            else outcome
         )
 
     def _why_not(self) -> tuple[str, str] | None:
@@ -325,7 +327,7 @@ class _Run:
         return self._declare(declare(table_name(self._table.schema, self._table.name), altered.filled(), altered.new, self._dialect))
 
     def _make(self, altered: Alteration, sql: str) -> DdlOutcome:
-        filled = self._fill_nulls()
+        self._fill_nulls()
         try:
             self._send(sql)
         except RetryableApplyError:
@@ -333,18 +335,18 @@ class _Run:
         except ApplyError as error:
             self._row.note_try("changes", sql, error)
             if self._handed_over is not None and self._handed_over.already_so(error, None):
-                return DdlOutcome(DONE, "nothing", sql, filled)
+                return DdlOutcome(DONE, "nothing", sql)
             left, statement = self._lacking(altered)
             if not statement:
                 _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
-                return DdlOutcome(DONE, "nothing", sql, (*filled, *self._other_values()))
+                return DdlOutcome(DONE, "nothing", sql, self._other_values())
             quirk = around(self._sent(sql, error))
             other = self._another_way(altered, left, sql, quirk)
             if other is None:
                 return self._by_policy(self._step.query.rstrip("; "), str(error), way_out(self._subject.job, error) or quirk.todo)
-            return replace(other, losses=(*filled, *other.losses))
+            return other
         how = "text" if by_text(altered, self._subject) and sql == joined(self._statements()) else "changes"
-        return DdlOutcome(DONE, how, sql, (*filled, *self._declared(altered)))
+        return DdlOutcome(DONE, how, sql, self._declared(altered))
 
     def _another_way(self, altered: Alteration, left: tuple[TableChange, ...], sql: str, quirk: Around) -> DdlOutcome | None:
         """What is done where the server refuses the statement as it is; None: nothing can be done."""
@@ -458,8 +460,9 @@ class _Run:
         if self._handed_over is not None or len(tables) != len(texts):
             return _losses(texts)  # later DDLs may have changed the tables
         done = [text.plain if text.plain and is_plain(self._session, t) else text for text, t in zip(texts, tables, strict=True)]
-        _, losses = with_plain_columns(replace(self._subject, after=tuple(t for t in tables if not computes(self._session, t))))
-        return (*_losses(done), *losses)
+        plain = replace(self._subject, after=tuple(t for t in tables if not computes(self._session, t)))
+        uncomputed = not_computed(SentDdl(self._session, plain, self._dialect))
+        return (*_losses(done), *(uncomputed.losses if uncomputed else ()))
 
     def _instead(self, sql: str, error: ApplyError, instead: Instead) -> DdlOutcome:
         """What the DDL does to the rows of a table that lacks its partitions."""
@@ -479,22 +482,18 @@ class _Run:
                 return self._by_policy(sql, f"{error}; {refused}")
         return DdlOutcome(DONE, "derived", instead.delete)
 
-    def _fill_nulls(self) -> tuple[str, ...]:
-        losses = []
+    def _fill_nulls(self) -> None:
         for column, sql in null_fills(self._clock.subject, self._dialect):
             try:
                 with with_settings(self._session, zone_setting(self._clock.zone)), in_transaction(self._session):
-                    rows = self._session.execute(sql)
+                    if rows := self._session.execute(sql):
+                        self._row.note_filled(
+                            f"{self._subject.label}: {rows} rows held NULL in {column}, but the upstream has no NULL there. They were updated: {sql}"
+                        )
             except RetryableApplyError:
                 raise
             except ApplyError as error:
                 self._row.note_try("fill", sql, error)
-                continue
-            if rows:
-                losses.append(
-                    f"{self._subject.label}: {rows} rows held NULL in {column}, but the upstream has no NULL there. They were updated: {sql}"
-                )
-        return tuple(losses)
 
     def _declare(self, sql: str) -> tuple[str, ...]:
         """Set the declared defaults of added columns. The rows are correct without them, so a refusal is only a loss."""

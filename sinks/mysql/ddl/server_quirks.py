@@ -138,21 +138,22 @@ def _unlike_tables(ddl: SentDdl) -> Around | None:
     )
 
 
-def _not_computed(ddl: SentDdl) -> Around | None:
-    """A STORED column may not depend on this: in MariaDB 10.11 on a CHAR, whose blanks depend on the session. Or it may be in no primary key."""
-    plain, losses = with_plain_columns(ddl.subject)
-    return Around(subject=plain, losses=losses) if losses and ddl.subject.job.kind.makes_tables else None
+def not_computed(ddl: SentDdl) -> Around | None:
+    """A STORED column may not depend on this: in MariaDB 10.11 on a CHAR, whose blanks depend on the session. Or it may be in no primary key.
 
-
-def with_plain_columns(subject: Subject) -> tuple[Subject, tuple[str, ...]]:
-    """``subject`` with its STORED generated columns as plain ones, which rows write, and what that loses."""
+    It becomes a plain column, which rows write.
+    """
+    stored = [(t, c) for t in ddl.subject.after for c in t.info.columns if c.generated_stored]
+    if not stored or not ddl.subject.job.kind.makes_tables:
+        return None
     why = "is not computed by the target, which refuses its expression; it gets the upstream's values"
-    losses = tuple(f"{t.schema}.{t.name}: column {c.name} {why}" for t in subject.after for c in t.info.columns if c.generated_stored)
     after = []
-    for t in subject.after:
+    for t in ddl.subject.after:
         columns = tuple(replace(c, generated_expr="", generated_stored=False) if c.generated_stored else c for c in t.info.columns)
         after.append(replace(t, info=replace(t.info, columns=columns)))
-    return replace(subject, after=tuple(after)), losses
+    return Around(
+        subject=replace(ddl.subject, after=tuple(after)), losses=tuple(f"{t.schema}.{t.name}: column {c.name} {why}" for t, c in stored)
+    )
 
 
 def _not_indexed(ddl: SentDdl) -> Around:
@@ -209,7 +210,7 @@ QUIRKS = (
     Quirk(_unlike_tables, (1731,)),
     Quirk(_key_not_given, (1235, 4108, 4109), Flavour.MYSQL),
     Quirk(_key_given, (1068,), Flavour.MYSQL),
-    Quirk(_not_computed, (1901, 1903, 3102, 3763)),
+    Quirk(not_computed, (1901, 1903, 3102, 3763)),
     Quirk(_not_indexed, (1064, 1071, 1170, 1235, 1305, 3751, 3752, 3753, 3754, 3757, 3758, 3761, 3762, *range(3903, 3909))),
     Quirk(_short_rows, (1709,)),
 )
