@@ -288,7 +288,8 @@ def test_a_part_that_waits_while_the_lease_is_taken_writes_nothing(server: Priva
         taking.join()
         applying.join()
     assert "LeaseLost" in failures[0]
-    assert found(server) == [], "all deletes are committed, no write is"
+    # On a busy machine the lease is gone before the part begins that waits here: then its rows are as they were.
+    assert [row for row in found(server) if row[0] != row[1]] == [], "a row was written"
 
 
 def _marked(server: PrivateMariaDB) -> bool:
