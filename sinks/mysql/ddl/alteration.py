@@ -264,10 +264,19 @@ class Alteration:
 
     def _differs(self, was: ColumnInfo, column: ColumnInfo) -> bool:
         """Whether a column of the target that has the new name already needs another definition."""
+        if was == column and self._same_around:
+            return False
         was = replace(was, name=column.name)
         before = column_definition(was, self.old, self.dialect, explicit=True)
         # Where TiDB has a TEXT(50), the target may have chosen a smaller type.
         return before != column_definition(column, self.new, self.dialect, explicit=True) or differs(was, column)
+
+    @property
+    def _same_around(self) -> bool:
+        """Whether what a column's definition depends on beside the column is as before: the table's charset, its keys, and how long their columns are."""
+        old, new = self.old, self.new
+        same = (old.charset, old.collate, old.indexes, old.pk_is_handle) == (new.charset, new.collate, new.indexes, new.pk_is_handle)
+        return same and not any(isinstance(c, ModifyColumn) for c in self.changes)
 
     def _is_none_there(self, change: TableChange) -> bool:
         """Whether the target has nothing of the kind: the hidden column of an index over an expression, an option or an id of TiDB; or not made here."""

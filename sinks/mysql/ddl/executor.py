@@ -267,7 +267,8 @@ class _Run:
         """Make the changes that the target does not have, in one statement; after a crash the same again."""
         step, altered = self._step, altered_by(self._subject, self._dialect)
         self._clock = clock_of(self._session, self._subject, self._whole(altered) if altered else "")
-        altered = altered_by(self._clock.subject, self._dialect)
+        if self._clock.subject is not self._subject:
+            altered = altered_by(self._clock.subject, self._dialect)
         earlier = _earlier(record)
         why = self._why_not()
         if altered is None or why:
