@@ -24,14 +24,13 @@ from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import is_elsewhere, real_checkpoint, table_in_target
 from pyspark_tidb_binlog.sinks.mysql.session import connect
+from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT
 from pyspark_tidb_binlog.sinks.relay.target_replay import RelayReplay, Replayed
 from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack, process_zone
 
 _log = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 5.0
-_ABSENT = frozenset({1049, 1146})
-"""No such database; no such table."""
 
 
 def recover_without_upstream(config: DrainerConfig, stop: threading.Event) -> None:
@@ -130,7 +129,7 @@ def _cluster_left_open(config: DrainerConfig) -> int:
         if recorded is None and cluster_id and is_elsewhere(config):
             recorded = real_checkpoint(config, cluster_id).read()
     except ApplyError as error:
-        if error.errno in _ABSENT:
+        if error.errno in ABSENT:
             return 0
         raise
     finally:

@@ -15,9 +15,9 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, KeyRange, key_from_json, key_to_json
 from pyspark_tidb_binlog.sinks.mysql.own_tables import made_with, require_sound
 from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT
 
 TABLE = "spark_bootstrap"
-_ABSENT = frozenset({1049, 1146})
 _WHOLE = -1
 """``unit`` of the rows that are about a table, or everything."""
 _LOST = (
@@ -142,7 +142,7 @@ def load(session: Session, cluster_id: int, schema: str) -> CopyRecord | None:
             [cluster_id, _WHOLE],
         )
     except ApplyError as error:
-        if error.errno in _ABSENT:
+        if error.errno in ABSENT:
             return None
         raise
     heads = [CopyHead(CopyKind(kind), int(ts), CopyState(state)) for db, name, state, kind, ts, *_ in rows if not db and not name]

@@ -20,10 +20,8 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.own_tables import made_with, require_sound
+from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT
 from pyspark_tidb_binlog.sinks.mysql.target import Target
-
-_ABSENT = frozenset({1049, 1146})
-"""No such database; no such table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +114,7 @@ def check(session: Target, lease: Lease) -> None:
     try:
         found = session.query(f"SELECT life FROM {_table(lease.schema)} WHERE cluster_id = %s {lock}", [lease.cluster_id])
     except ApplyError as error:
-        if error.errno not in _ABSENT:
+        if error.errno not in ABSENT:
             raise
         found = []
     if found != [(lease.life,)]:
@@ -135,7 +133,7 @@ def look(session: Target, cluster_id: int, schema: str, lock: str = "") -> Lease
     try:
         rows = session.query(sql, [cluster_id])
     except ApplyError as error:
-        if error.errno not in _ABSENT:
+        if error.errno not in ABSENT:
             raise
         rows = []
     if not rows:

@@ -13,6 +13,7 @@ import secrets
 import threading
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.routing.own_schemas import MARK_SCHEMA, MARK_TABLE
 
@@ -25,8 +26,6 @@ CREATE = (
 SMALLEST_ID = 1 << 32
 _SLOT_BITS = 20
 _BASES = range(SMALLEST_ID >> _SLOT_BITS, 1 << 63 - _SLOT_BITS)
-_ABSENT = frozenset({1049, 1146})
-"""No such database; no such table."""
 
 
 class MarkIds:
@@ -119,7 +118,7 @@ class TransactionMark:
         try:
             session.execute(self._replace(mark_id))
         except ApplyError as error:
-            if error.errno not in _ABSENT:
+            if error.errno not in ABSENT:
                 raise
             for statement in CREATE:
                 session.execute(statement)

@@ -149,7 +149,9 @@ class Alteration:
         if any(after in names and after != before for before, after in renamed):
             return None  # after a crash nobody could tell whether they have changed their names; TiDB has no such job
         changed = {c.name: c for c in whole.changes if isinstance(c, ModifyColumn)}
-        modified = [changed.get(c.name, ModifyColumn(c.name, ())) for was, c in whole.kept() if whole._differs(was, c)]
+        same = whole._same_around() and not changed
+        differing = (c for was, c in whole.kept() if not (same and was == c) and whole._differs(was, c))
+        modified = [changed.get(c.name, ModifyColumn(c.name, ())) for c in differing]
         others = (c for c in whole.changes if not isinstance(c, ModifyColumn) and not whole._is_none_there(c))
         return replace(whole, changes=(*others, *modified))
 
@@ -188,7 +190,9 @@ class Alteration:
     def kept(self) -> list[tuple[ColumnInfo, ColumnInfo]]:
         """Each column that stays, before and after."""
         added = {c.column.name for c in self.changes if isinstance(c, AddColumn)}
-        return [(self.former(c), c) for c in visible(self.new) if c.name not in added]
+        renamed = {c.after: c.before for c in self.changes if isinstance(c, RenameColumn)}
+        old = {c.name: c for c in self.old.columns}
+        return [(old[renamed.get(c.name, c.name)], c) for c in visible(self.new) if c.name not in added]
 
     def changed_column(self, change: TableChange) -> str:
         """The former name of the column that ``change`` drops, renames, modifies or moves; empty: it does not."""
@@ -264,19 +268,15 @@ class Alteration:
 
     def _differs(self, was: ColumnInfo, column: ColumnInfo) -> bool:
         """Whether a column of the target that has the new name already needs another definition."""
-        if was == column and self._same_around:
-            return False
         was = replace(was, name=column.name)
         before = column_definition(was, self.old, self.dialect, explicit=True)
         # Where TiDB has a TEXT(50), the target may have chosen a smaller type.
         return before != column_definition(column, self.new, self.dialect, explicit=True) or differs(was, column)
 
-    @property
     def _same_around(self) -> bool:
-        """Whether what a column's definition depends on beside the column is as before: the table's charset, its keys, and how long their columns are."""
+        """Whether what a column's definition depends on beside its table's columns is as before: the table's charset, and its keys."""
         old, new = self.old, self.new
-        same = (old.charset, old.collate, old.indexes, old.pk_is_handle) == (new.charset, new.collate, new.indexes, new.pk_is_handle)
-        return same and not any(isinstance(c, ModifyColumn) for c in self.changes)
+        return (old.charset, old.collate, old.indexes, old.pk_is_handle) == (new.charset, new.collate, new.indexes, new.pk_is_handle)
 
     def _is_none_there(self, change: TableChange) -> bool:
         """Whether the target has nothing of the kind: the hidden column of an index over an expression, an option or an id of TiDB; or not made here."""

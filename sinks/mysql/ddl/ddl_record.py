@@ -19,6 +19,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Outcomes
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check
 from pyspark_tidb_binlog.sinks.mysql.own_tables import made_with, require_sound
 from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 INTENT, REFUSED, DONE, SKIPPED, QUARANTINED, NOT_SYNCED = "intent", "refused", "done", "skipped", "quarantined", "not synced"
@@ -237,8 +238,6 @@ def table_of(config: ApplyConfig) -> str:
     return f"{quote_name(config.checkpoint_schema)}.{quote_name(_TABLE)}"
 
 
-_NO_SUCH = frozenset({1049, 1146})
-"""No such database, no such table."""
 _NOT_AS_WRITTEN = ("derived", "ignored")
 
 
@@ -275,7 +274,7 @@ def remarkable(session: Session, schema: str, cluster_id: int = 0) -> list[Recor
             values,
         )
     except ApplyError as error:
-        if error.errno in _NO_SUCH:
+        if error.errno in ABSENT:
             return []
         raise
     return [_recorded(row) for row in rows]

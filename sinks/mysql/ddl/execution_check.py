@@ -33,6 +33,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, UNSEEN, Alte
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import gone_partitions, limit_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, take_names, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, same_name, sql_kind
+from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_whole
@@ -352,7 +353,6 @@ def _bound_lacks(label: str, added: Collection[str], info: TableInfo, bounds: Ma
             yield MissingChange(f"{label}: partition {name} ends at {found} instead of {wanted}", "partition")
 
 
-_EXISTS_TABLE = 1050
 _ALREADY_SO = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1493, 1507, 1517, 4091, 4092})
 """It exists, or does not exist any more: database, table, column, key, partition, sequence, view."""
 _TWICE = frozenset({JobType.ADD_INDEX, JobType.ADD_FOREIGN_KEY, JobType.MULTI_SCHEMA_CHANGE})
@@ -404,7 +404,7 @@ class HandedOver:
     def already_so(self, error: ApplyError, made: TableAt | None) -> bool:
         """Whether the target refuses the DDL, which makes the table ``made``, because it, or a later one, was executed."""
         kind = self._subject.job.kind
-        if kind.makes_tables and error.errno == _EXISTS_TABLE:
+        if kind.makes_tables and error.errno == EXISTS_TABLE:
             return made is not None and self._stands(made)
         return kind.effect is not JobEffect.RENAMES and error.errno in _ALREADY_SO
 

@@ -25,9 +25,9 @@ from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import JoinedOps, OpStatements
 from pyspark_tidb_binlog.sinks.mysql.sent_statements import DUPLICATE, NOT_COMPARABLE, StatementSender, stop_at_findings
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Statement
+from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT
 
 SKIPPING = "skip the transaction with syncer.ignore-txn-commit-ts = [{ts}]"
-_NO_TABLE = frozenset({1049, 1146})
 
 
 def as_expected(session: Session, statements: Iterable[JoinedOps]) -> bool:
@@ -110,7 +110,7 @@ class _Closely:
             words = f"the row to be {verb} cannot exist in the target: {error.words}"
             if one.form.updates:
                 self._mend(place, statement)
-        elif error.errno in _NO_TABLE:
+        elif error.errno in ABSENT:
             words = f"the target has no such table, so the row is not written: {error.words}"
         elif error.errno == DUPLICATE and op is not Op.DELETE and one.form.effect is not None:
             verb = "insert" if op is Op.INSERT else "change"
