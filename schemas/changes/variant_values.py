@@ -57,34 +57,44 @@ def rows_as_variants(columns: Sequence[VariantColumn], count: int, *, json_nulls
     """``count`` rows of these columns. ``json_nulls``: a NULL of a JSON column leaves the field out; else it reads as JSON's null."""
     if not count:
         return no_rows(0)
+    cells = [None if c.is_json else _cells(c.cells) for c in columns]
     sparse = [c for c in columns if json_nulls and c.is_json and c.cells.values.null_count]
-    if sparse:
-        return _by_fields(columns, sparse)
-    ids = {column.name: place for place, column in enumerate(columns)}
-    names: list[dict[str, int]] | None = None
-    if any(column.is_json for column in columns):
-        names = [dict(ids) for _ in range(count)]
-    cells = [_json_cells(c.cells.values, names) if c.is_json and names is not None else _cells(c.cells) for c in columns]
-    order = sorted(range(len(columns)), key=lambda place: _collated(columns[place].name))
-    values = _objects([cells[place] for place in order], order, count)
-    if names is None:
-        metadata = pa.array([_metadata(tuple(ids))], pa.binary()).take(pa.array(np.zeros(count, np.int64)))
-    else:
-        metadata = pa.array([_metadata(tuple(own)) for own in names], pa.binary())
-    return pa.StructArray.from_arrays([values, metadata], fields=list(VARIANT))
-
-
-def _by_fields(columns: Sequence[VariantColumn], sparse: Sequence[VariantColumn]) -> pa.StructArray:
-    """The rows that have the same fields together; ``sparse``: the columns whose NULLs are left out."""
+    if not sparse:
+        return _alike(columns, cells, count)
     there = np.stack([c.cells.values.is_valid().to_numpy(zero_copy_only=False) for c in sparse])
     kinds, kind = np.unique(there, axis=1, return_inverse=True)
     places, pieces = [], []
     for number, has in enumerate(kinds.T):
         at = np.flatnonzero(kind.reshape(-1) == number)
         absent = {c.name for c, is_there in zip(sparse, has, strict=True) if not is_there}
-        pieces.append(rows_as_variants([c.taken(pa.array(at)) for c in columns if c.name not in absent], len(at)))
+        chosen = [place for place, c in enumerate(columns) if c.name not in absent]
+        own = [columns[place].taken(pa.array(at)) if cells[place] is None else columns[place] for place in chosen]
+        pieces.append(_alike(own, [_taken(cells[place], at) for place in chosen], len(at)))
         places.append(at)
     return pa.concat_arrays(pieces).take(pa.array(np.argsort(np.concatenate(places), kind="stable")))
+
+
+_Encoded = Sequence[pa.BinaryArray | None]
+"""The values of each column; None for JSON, whose values depend on the names of their row."""
+
+
+def _taken(cells: pa.BinaryArray | None, at: npt.NDArray[np.int64]) -> pa.BinaryArray | None:
+    return None if cells is None else cells.take(pa.array(at))
+
+
+def _alike(columns: Sequence[VariantColumn], encoded: _Encoded, count: int) -> pa.StructArray:
+    """Rows that all have these fields."""
+    ids = tuple(column.name for column in columns)
+    if all(made is not None for made in encoded):
+        metadata = pa.array([_metadata(ids)], pa.binary()).take(pa.array(np.zeros(count, np.int64)))
+        cells = list(encoded)
+    else:
+        names = [ids] * count
+        cells = [_json_cells(c.cells.values, names) if made is None else made for c, made in zip(columns, encoded, strict=True)]
+        metadata = pa.array([_metadata(own) for own in names], pa.binary())
+    order = sorted(range(len(columns)), key=lambda place: _collated(columns[place].name))
+    values = _objects([cells[place] for place in order], order, count)
+    return pa.StructArray.from_arrays([values, metadata], fields=list(VARIANT))
 
 
 def spread(rows: pa.StructArray, places: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]) -> pa.StructArray:
@@ -223,9 +233,20 @@ def _sized(values: pa.Array, kind: int) -> pa.BinaryArray:
     return pc.binary_join_element_wise(_numbers(kind, sizes), content, pa.scalar(b"", pa.binary()))
 
 
-def _json_cells(texts: pa.Array, names: list[dict[str, int]]) -> pa.BinaryArray:
+def _json_cells(texts: pa.Array, names: list[tuple[str, ...]]) -> pa.BinaryArray:
     """JSON documents, whose keys are added to the ``names`` of their rows."""
-    return pa.array([NULL if t is None else _document(t, own) for t, own in zip(texts.to_pylist(), names, strict=True)], pa.binary())
+    known: dict[tuple[str, tuple[str, ...]], tuple[bytes, tuple[str, ...]]] = {}
+    cells = []
+    for row, text in enumerate(texts.to_pylist()):
+        if text is None:
+            cells.append(NULL)
+            continue
+        if (made := known.get((text, names[row]))) is None:
+            own = {name: place for place, name in enumerate(names[row])}
+            made = known[text, names[row]] = _document(text, own), tuple(own)
+        cells.append(made[0])
+        names[row] = made[1]
+    return pa.array(cells, pa.binary())
 
 
 def _document(text: str, names: dict[str, int]) -> bytes:
