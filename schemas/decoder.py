@@ -75,7 +75,7 @@ class Images:
 
 def images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, stats: DecodeStats | None = None) -> Images:
     """All images of the events, and their keys, of one walk."""
-    events, halves = _images_of(ops, tuple(Half))
+    events, halves = images_of(ops, tuple(Half))
     found = _images(table, ops, rows, versions, tuple(Half), stats, keyed=True)
     return Images(without_lacking(found.select(list(range(found.num_columns - 1)))), found.column(-1), events, halves)
 
@@ -164,7 +164,7 @@ for _op, _halves in HALVES.items():
     _HAS[_op, _halves] = True
 
 
-def _images_of(ops: Ops, halves: tuple[Half, ...]) -> tuple[Ints, npt.NDArray[np.int8]]:
+def images_of(ops: Ops, halves: tuple[Half, ...]) -> tuple[Ints, npt.NDArray[np.int8]]:
     """The event and the half of each image of the events, in order."""
     events, which = np.nonzero(_HAS[ops][:, halves])
     return events, np.array(halves, np.int8)[which]
@@ -194,7 +194,7 @@ def _decode(
     pieces: list[pa.RecordBatch] = []
     order: list[Ints] = []
     slow_rows = 0
-    for begin, chunk_rows in _chunks(rows if rows.type == pa.binary() else rows.cast(pa.binary())):
+    for begin, chunk_rows in _chunks(rows):
         chunk = _Chunk(begin, ops[begin : begin + len(chunk_rows)], chunk_rows, search)
         batch, events = fast(chunk)
         if chunk.odd.any():
@@ -217,13 +217,16 @@ def _decode(
 
 def _chunks(rows: pa.BinaryArray) -> Iterator[tuple[int, Rows]]:
     """At most ``CHUNK`` rows at a time, and the number of the first."""
-    if not len(rows):
-        return
+    for begin in range(0, len(rows), CHUNK):
+        yield begin, rows_of(rows.slice(begin, CHUNK))
+
+
+def rows_of(rows: pa.BinaryArray) -> Rows:
+    """All of ``rows``, of which there are some."""
+    rows = rows if rows.type == pa.binary() else rows.cast(pa.binary())
     _, offset_buffer, data_buffer = rows.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32)[rows.offset : rows.offset + len(rows) + 1].astype(np.int64)
-    data = np.frombuffer(data_buffer or b"", np.uint8)
-    for begin in range(0, len(rows), CHUNK):
-        yield begin, Rows.of(data, offsets[begin : begin + CHUNK + 1])
+    return Rows.of(np.frombuffer(data_buffer or b"", np.uint8), offsets)
 
 
 def _kinds(ops: Ops) -> list[Op]:
@@ -238,7 +241,7 @@ def _image_cells(
     table: "TableAt", layout: ImageLayout, chunk: _Chunk, halves: tuple[Half, ...], versions: Versions
 ) -> tuple[Ints, list[pa.Array]]:
     """The event of each image, and the images' cells; the last column is ``LACKING``."""
-    events, kinds = _images_of(chunk.ops, halves)
+    events, kinds = images_of(chunk.ops, halves)
     ops, versions, walk = chunk.ops[events], versions[events], chunk.walk
     second, any_updates = (ops == Op.UPDATE) & (kinds == Half.NEW), bool(chunk.updates.any())
     cells: list[pa.Array] = []
@@ -250,7 +253,7 @@ def _image_cells(
             other = walk.places(slot, 1)
             chunk.odd |= chunk.updates & (first.absent != other.absent)
             places = _either(places, other.only(events), second)
-        values, wrong = _cells(chunk.rows, places, cell)
+        values, wrong = cells_at(chunk.rows, places, cell)
         odd = chunk.odd[events] | wrong
         if (absent := places.absent & ~odd).any():
             lacking[slot] = absent
@@ -280,7 +283,8 @@ def _lacking_bits(lacking: Mapping[int, Mask], columns: int, rows: int) -> pa.Bi
     return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(packed[sizes > 0].tobytes())])
 
 
-def _cells(chunk: Rows, places: DatumPlaces, cell: CellType) -> vectors.Cells:
+def cells_at(chunk: Rows, places: DatumPlaces, cell: CellType) -> vectors.Cells:
+    """The cells at ``places``, and which are odd."""
     kind = cell.kind
     match kind:
         case CellKind.INT | CellKind.UINT | CellKind.NUMBER:
@@ -326,13 +330,18 @@ def _keys(layout: KeyLayout, chunk: _Chunk, slots: Mapping[int, int]) -> pa.Bina
         places = chunk.walk.places(slots[part.id], 0)
         if layout.by_handle:
             places = _either(places, chunk.walk.handle(slots[part.id]), chunk.inserts)
-        values, wrong = _key_cells(chunk.rows, places, part)
+        values, wrong = key_cells(chunk.rows, places, part)
         chunk.odd |= wrong | vectors.nulls_of(places)
         pieces.append(values)
-    return reduce(lambda a, b: pc.binary_join_element_wise(a, b, pa.scalar(b"", pa.binary())), pieces)
+    return reduce(joined, pieces)
 
 
-def _key_cells(chunk: Rows, places: DatumPlaces, part: KeyPart) -> vectors.Cells:
+def joined(keys: pa.BinaryArray, parts: pa.BinaryArray) -> pa.BinaryArray:
+    """Keys with one more part."""
+    return pc.binary_join_element_wise(keys, parts, pa.scalar(b"", pa.binary()))
+
+
+def key_cells(chunk: Rows, places: DatumPlaces, part: KeyPart) -> vectors.Cells:
     """One part of the key of each row, as ``reference_decoder`` encodes it."""
     match part.cell.kind:
         case CellKind.BYTES:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from pyspark_tidb_binlog.schemas import decoder
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
+from pyspark_tidb_binlog.schemas.changes.joint_images import TableImages, joint_images
 from pyspark_tidb_binlog.schemas.changes.row_choice import OP_NAMES, DdlBinlog, Ints, RowsOfTable
 from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells, typed
 from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, VariantColumn, no_rows, rows_as_variants, spread
@@ -86,22 +87,25 @@ def change_rows(
 
     ``json_nulls``: NULL in a JSON column leaves the field out of an image, so that JSON's null is told apart.
     """
-    pieces, orders = [], []
     commit_ts, seqs = events.column("commit_ts").to_numpy(), events.column("seq").to_numpy()
-    for group in tables:
-        at = commit_ts[group.places]
-        try:
-            pieces.append(_rows_of_table(commits, at, seqs[group.places], group, json_nulls))
-        except pa.ArrowInvalid as error:
-            raise unfit(f"{group.table.schema}.{group.table.name}", at, error) from error
-        orders.append((commit_ts[group.places], seqs[group.places]))
+    groups = list(tables)
+    pieces = []
+    if groups:
+        found = []
+        for group, images in zip(groups, joint_images(groups), strict=True):
+            try:
+                found.append(_variants_of(group.table.info, images or _images_of(group), json_nulls))
+            except pa.ArrowInvalid as error:
+                raise unfit(f"{group.table.schema}.{group.table.name}", commit_ts[group.places], error) from error
+        pieces.append(_row_changes(commits, commit_ts, seqs, groups, found))
     if ddls:
         pieces.append(_ddl_rows(commits, ddls))
-        orders.append((np.array([ddl.commit_ts for ddl in ddls], np.int64), np.full(len(ddls), -1, np.int32)))
     if not pieces:
         return None
     whole = pa.concat_batches(pieces)
-    order = np.lexsort((np.concatenate([seq for _, seq in orders]), np.concatenate([ts for ts, _ in orders])))
+    # a DDL comes before the rows of its ts
+    seq = np.concatenate([*(seqs[group.places] for group in groups), np.full(len(ddls), -1, np.int32)])
+    order = np.lexsort((seq, whole.column("commit_ts").to_numpy()))
     return whole if bool((np.diff(order) > 0).all()) else whole.take(pa.array(order))
 
 
@@ -136,35 +140,52 @@ def _typed(column: ColumnInfo, cells: pa.Array) -> TypedCells:
         raise pa.ArrowInvalid(f"column {column.name}: {error}") from error
 
 
-def _rows_of_table(commits: Commits, commit_ts: Ints, seqs: npt.NDArray[np.int32], group: RowsOfTable, json_nulls: bool) -> pa.RecordBatch:
-    count, table = len(group.places), group.table
-    images = decoder.images(table, group.ops, group.rows, group.versions)
-    fields = _fields(table.info, images.cells)
-    variants = rows_as_variants(fields, len(images.events), json_nulls=json_nulls)
-    firsts = np.searchsorted(images.events, np.arange(count))
-    row_key = images.keys.take(pa.array(firsts))
+def _images_of(group: RowsOfTable) -> TableImages:
+    """Those of one table, decoded alone."""
+    found = decoder.images(group.table, group.ops, group.rows, group.versions)
+    firsts = np.searchsorted(found.events, np.arange(len(group.places)))
+    return TableImages(_fields(group.table.info, found.cells), found.keys.take(pa.array(firsts)), found.events, found.halves)
+
+
+_VARIANTS = ("key", "before", "after", "row_key")
+
+
+def _variants_of(info: TableInfo, images: TableImages, json_nulls: bool) -> dict[str, pa.Array]:
+    """The columns ``_VARIANTS`` of the changes of one table."""
+    count = len(images.keys)
+    variants = rows_as_variants(images.fields, len(images.events), json_nulls=json_nulls)
+    return {
+        "key": _keys(info, images.fields, np.searchsorted(images.events, np.arange(count)), images.keys),
+        "before": _of_half(variants, images, Half.OLD),
+        "after": _of_half(variants, images, Half.NEW),
+        "row_key": images.keys,
+    }
+
+
+def _row_changes(
+    commits: Commits, commit_ts: Ints, seqs: npt.NDArray[np.int32], groups: Sequence[RowsOfTable], found: Sequence[dict[str, pa.Array]]
+) -> pa.RecordBatch:
+    """The changes of all tables, one table behind the other."""
+    places, ops = (np.concatenate([getattr(group, name) for group in groups]) for name in ("places", "ops"))
+    table = pa.array(np.repeat(np.arange(len(groups)), [len(group.places) for group in groups]))
     names = pa.array([OP_NAMES[op] for op in OP_NAMES])
-    kinds = np.searchsorted([int(op) for op in OP_NAMES], group.ops)
     return _batch(
-        count,
-        commits.columns(commit_ts)
+        len(places),
+        commits.columns(commit_ts[places])
         | {
-            "database": _repeated(table.schema, count),
-            "table": _repeated(table.name, count),
-            "op": names.take(pa.array(kinds)),
-            "seq": pa.array(seqs),
-            "schema_version": pa.array(group.versions),
-            "key": _keys(table.info, fields, firsts, row_key),
-            "before": _of_half(variants, images, Half.OLD, count),
-            "after": _of_half(variants, images, Half.NEW, count),
-            "row_key": row_key,
-        },
+            "database": pa.array([group.table.schema for group in groups], pa.string()).take(table),
+            "table": pa.array([group.table.name for group in groups], pa.string()).take(table),
+            "op": names.take(pa.array(np.searchsorted([int(op) for op in OP_NAMES], ops))),
+            "seq": pa.array(seqs[places]),
+            "schema_version": pa.array(np.concatenate([group.versions for group in groups])),
+        }
+        | {name: pa.concat_arrays([columns[name] for columns in found]) for name in _VARIANTS},
     )
 
 
-def _of_half(variants: pa.StructArray, images: decoder.Images, half: Half, count: int) -> pa.StructArray:
+def _of_half(variants: pa.StructArray, images: TableImages, half: Half) -> pa.StructArray:
     """The images of one half, null for events without it."""
-    places = np.flatnonzero(images.halves == half)
+    places, count = np.flatnonzero(images.halves == half), len(images.keys)
     if len(places) == count:
         return variants if len(variants) == count else variants.take(pa.array(places))
     of_event, there = np.zeros(count, np.int64), np.zeros(count, np.bool_)
@@ -177,8 +198,8 @@ def image_variants(info: TableInfo, images: pa.RecordBatch, count: int, *, json_
     return rows_as_variants(_fields(info, images), count, json_nulls=json_nulls)
 
 
-def _fields(info: TableInfo, images: pa.RecordBatch) -> list[VariantColumn]:
-    return [VariantColumn(column.name, cells, kind_of(column) is CellKind.JSON) for column, cells in columns_of(info, images)]
+def _fields(info: TableInfo, images: pa.RecordBatch) -> tuple[VariantColumn, ...]:
+    return tuple(VariantColumn(column.name, cells, kind_of(column) is CellKind.JSON) for column, cells in columns_of(info, images))
 
 
 def _keys(info: TableInfo, fields: Sequence[VariantColumn], firsts: Ints, row_key: pa.BinaryArray) -> pa.StructArray:

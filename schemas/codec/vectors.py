@@ -1,6 +1,6 @@
 """Converts places in rows to whole Arrow columns: one function per kind of datum. Only JSON needs a Python loop over rows.
 
-Every function takes the rows and ``DatumPlaces`` of one column, which are in order. It returns the cells, and a mask of the places whose datum is damaged or of
+Every function takes the rows and ``DatumPlaces`` of one column, or of several. It returns the cells, and a mask of the places whose datum is damaged or of
 another kind: the cells of those places are undefined. NULL and missing datums become null cells.
 
 Text is built in planes: an array per character position, with an element per row, all transposed at the end. Numbers are right-aligned,
@@ -111,15 +111,20 @@ def binaries(rows: Rows, places: DatumPlaces) -> Cells:
 
 
 def _slices(buffer: pa.Buffer, starts: Ints, ends: Ints, nulls: Mask) -> pa.BinaryArray:
-    """The slices [start, end) of a buffer, which must be in order and must not overlap.
+    """The slices [start, end) of a buffer, which must not overlap.
 
     Arrow copies them: in one binary array over the buffer, the elements are alternately a requested slice and a gap.
     """
     if not len(starts):
         return pa.array([], pa.binary())
+    wanted = np.arange(0, 2 * len(starts), 2, dtype=np.int64)
+    if (starts[1:] < ends[:-1]).any():
+        # of several columns, one behind the other
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], ends[order]
+        wanted[order] = wanted.copy()
     bounds = np.stack((starts, ends), axis=1).astype(np.int32).ravel()
     both = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), buffer])
-    wanted = np.arange(0, len(bounds), 2, dtype=np.int64)
     return both.take(_array(wanted, pa.int64(), nulls))
 
 
