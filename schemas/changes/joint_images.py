@@ -102,7 +102,8 @@ class _Pairs(Walk):
         self._parts = parts
         self.handles: list[tuple[Ints, DatumPlaces]] = []
         """For each part of a handle: the rows, and where it is."""
-        self._steps: list[tuple[Ints, Ints, DatumPlaces]] = []
+        none = np.zeros(0, np.int64)
+        self._steps: list[tuple[Ints, Ints, DatumPlaces]] = [(none, none, DatumPlaces.unknown(0))]
         nothing = np.zeros(len(rows), np.bool_)
         super().__init__(rows, ColumnSearch((), {}), nothing, nothing)
 
