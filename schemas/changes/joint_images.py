@@ -49,7 +49,7 @@ class TableImages:
 
 
 @dataclass(slots=True)
-class _Field:
+class _CellRun:
     """A column of images, or a part of keys, of one table, and where its cells begin among all."""
 
     table: int
@@ -62,10 +62,10 @@ class _Field:
 class _Layout:
     """Where the cells of all fields are; fields of one type are neighbours."""
 
-    types: dict[Hashable, list[_Field]] = field(default_factory=dict)
-    columns: list[list[_Field]] = field(default_factory=list)
+    types: dict[Hashable, list[_CellRun]] = field(default_factory=dict)
+    columns: list[list[_CellRun]] = field(default_factory=list)
     """Of each table."""
-    parts: list[list[_Field]] = field(default_factory=list)
+    parts: list[list[_CellRun]] = field(default_factory=list)
     """Of each table."""
     total: int = 0
 
@@ -75,14 +75,14 @@ class _Layout:
         made = cls()
         for number, group in enumerate(groups):
             info = group.table.info
-            made.columns.append([made._add(_type(c), _Field(number, c, int(images[number]))) for c in ImageLayout.of(info).columns])
-            made.parts.append([made._add(_type(p), _Field(number, p, int(rows[number]))) for p in KeyLayout.of(info).parts])
+            made.columns.append([made._add(_type(c), _CellRun(number, c, int(images[number]))) for c in ImageLayout.of(info).columns])
+            made.parts.append([made._add(_type(p), _CellRun(number, p, int(rows[number]))) for p in KeyLayout.of(info).parts])
         for fields in made.types.values():
             for one in fields:
                 one.begin, made.total = made.total, made.total + one.count
         return made
 
-    def _add(self, kind: Hashable, one: _Field) -> _Field:
+    def _add(self, kind: Hashable, one: _CellRun) -> _CellRun:
         self.types.setdefault(kind, []).append(one)
         return one
 
@@ -246,12 +246,12 @@ class _Joint:
             chosen &= whole.flags[to] == MISSING
         whole.put(to[chosen], places.only(chosen))
 
-    def _mark(self, fields: Sequence[_Field], odd: npt.NDArray[np.bool_]) -> None:
+    def _mark(self, fields: Sequence[_CellRun], odd: npt.NDArray[np.bool_]) -> None:
         if odd.any():
             ends = np.cumsum([one.count for one in fields])
             self._alone |= {fields[at].table for at in np.searchsorted(ends, np.flatnonzero(odd), side="right").tolist()}
 
-    def _columns(self, fields: Sequence[_Field], places: DatumPlaces) -> dict[int, VariantColumn]:
+    def _columns(self, fields: Sequence[_CellRun], places: DatumPlaces) -> dict[int, VariantColumn]:
         """The columns of one type, whose cells are at ``places``."""
         column, begin = fields[0].source, fields[0].begin
         assert isinstance(column, ColumnInfo)
@@ -275,7 +275,7 @@ class _Joint:
             if isinstance(one.source, ColumnInfo)
         }
 
-    def _completed(self, cells: pa.Array, one: _Field, absent: npt.NDArray[np.bool_], own: slice) -> pa.Array:
+    def _completed(self, cells: pa.Array, one: _CellRun, absent: npt.NDArray[np.bool_], own: slice) -> pa.Array:
         """``cells`` with those that rows of one column lack (rows.md 8)."""
         table, images = self._groups[one.table].table, slice(*self._first_image[one.table : one.table + 2])
         events = self._events[images][absent[own]]
