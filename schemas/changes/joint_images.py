@@ -30,8 +30,6 @@ from pyspark_tidb_binlog.schemas.row_layout import CellType, Half, ImageLayout, 
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
 
 _NOWHERE = -1
-_ID_BITS, _LEAST_ID = 33, -2
-"""Column ids from ``_LEAST_ID`` on are told apart; the rowid is -1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,28 +196,32 @@ class _Joint:
                 if not one.source.whole:
                     continue
                 here = found.only(of_table)
-                slot = np.searchsorted(self._codes, number << _ID_BITS | one.source.id - _LEAST_ID)
+                slot = self._slots[number, one.source.id]
                 self._put(whole, np.full(len(at), to_image[slot]), self._image(at), here, keep=True)
                 self._put(whole, np.full(len(at), one.begin), self._row(at), here, keep=not by_handle[number])
         return whole
 
     def _known(self, rows: Ints, ids: Ints, places: DatumPlaces) -> tuple[Ints, Ints, DatumPlaces]:
-        """The pairs of columns that are wanted, with the number of the column."""
-        begins: dict[int, list[int]] = {}
+        """The pairs of columns that are wanted, with the slot of each: the number of its table's column among those of all tables."""
+        begins: dict[tuple[int, int], list[int]] = {}
         for to, fields in enumerate((self._layout.columns, self._layout.parts)):
             for one in (one for of_table in fields for one in of_table):
-                code = one.table << _ID_BITS | one.source.id - _LEAST_ID
-                begins.setdefault(code, [_NOWHERE, _NOWHERE])[to] = one.begin
-        self._codes = np.array(sorted(begins))
-        self._begins = np.array([begins[code] for code in self._codes.tolist()]).T
-        codes = self._table[rows] << _ID_BITS | ids - _LEAST_ID
-        slots = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
-        wanted = np.flatnonzero((self._codes[slots] == codes) & (ids >= _LEAST_ID) & (ids < 1 << _ID_BITS - 1))
-        return rows[wanted], slots[wanted], places.only(wanted)
+                begins.setdefault((one.table, one.source.id), [_NOWHERE, _NOWHERE])[to] = one.begin
+        in_order = sorted(begins)
+        self._slots = {of: slot for slot, of in enumerate(in_order)}
+        self._begins = np.array([begins[of] for of in in_order]).T
+        tables, columns = np.array(in_order).T
+        known_ids, numbers = np.unique(columns, return_inverse=True)
+        codes = tables * len(known_ids) + numbers
+        at = np.minimum(np.searchsorted(known_ids, ids), len(known_ids) - 1)
+        asked = self._table[rows] * len(known_ids) + at
+        slots = np.minimum(np.searchsorted(codes, asked), len(codes) - 1)
+        known = np.flatnonzero((known_ids[at] == ids) & (codes[slots] == asked))
+        return rows[known], slots[known], places.only(known)
 
     def _occurrences(self, rows: Ints, slots: Ints) -> Ints:
         """0 for a column's first pair in its row, 1 for its second."""
-        codes = rows * len(self._codes) + slots
+        codes = rows * len(self._slots) + slots
         order = np.argsort(codes, kind="stable")
         again = np.concatenate([[False], np.diff(codes[order]) == 0])
         number = np.zeros(len(codes), np.int64)
@@ -240,11 +242,10 @@ class _Joint:
 
     def _put(self, whole: DatumPlaces, begins: Ints, numbers: Ints, places: DatumPlaces, *, keep: bool = False) -> None:
         """``keep``: places that are known stay."""
-        to = begins + numbers
-        chosen = begins != _NOWHERE
+        chosen = np.flatnonzero(begins != _NOWHERE)
         if keep:
-            chosen &= whole.flags[to] == MISSING
-        whole.put(to[chosen], places.only(chosen))
+            chosen = chosen[whole.flags[begins[chosen] + numbers[chosen]] == MISSING]
+        whole.put(begins[chosen] + numbers[chosen], places.only(chosen))
 
     def _mark(self, fields: Sequence[_CellRun], odd: npt.NDArray[np.bool_]) -> None:
         if odd.any():

@@ -1,6 +1,7 @@
 """Tables decoded together against the same tables decoded alone: any tables, any rows, any damage."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +13,10 @@ from pyspark_tidb_binlog.schemas import decoder
 from pyspark_tidb_binlog.schemas.changes import change_rows
 from pyspark_tidb_binlog.schemas.changes.joint_images import TableImages, joint_images
 from pyspark_tidb_binlog.schemas.changes.row_choice import RowsOfTable
+from pyspark_tidb_binlog.schemas.codec import rowwriter
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
 from tests.property.test_decoder_equivalence import damaged_events
 from tests.support.drawn_rows import Events, at, column, events, table
 from tests.support.examples import examples
@@ -85,3 +88,30 @@ def test_few_rows_are_decoded_together_and_many_alone(rows: int) -> None:
             assert_same(one, alone(group))
     else:
         assert found == [None, None]
+
+
+def of_table(columns: tuple[ColumnInfo, ...], ops: list[Op], rows: list[bytes]) -> RowsOfTable:
+    kinds = np.array(ops, np.int32)
+    return RowsOfTable(
+        at(table(columns, pk_is_handle=True)), np.arange(len(ops)), kinds, np.full(len(ops), 10), pa.array(rows, pa.binary())
+    )
+
+
+@pytest.mark.parametrize("number", [2, 1 << 31, 1 << 32, 1 << 34, (1 << 63) - 1])
+def test_a_column_is_told_apart_whatever_its_id(number: int) -> None:
+    columns = (column(1, 8, 3), replace(column(2, 8), id=number))
+    info, row = table(columns, pk_is_handle=True), {1: 4, number: 5}
+    group = of_table(columns, [Op.INSERT, Op.DELETE], [rowwriter.encode_insert(info, row, 0), rowwriter.encode_delete(info, row, 0)])
+    for found in joint_images([of_table(columns[:1], [Op.DELETE], [b"\x08\x02\x08\x02"]), group, group])[1:]:
+        assert found is not None
+        assert_same(found, alone(group))
+
+
+def test_a_table_may_have_nothing_but_a_key_that_images_lack() -> None:
+    """Then it has more images than cells."""
+    key = column(1, 8, 3, generated_expr="1", generated_stored=True)
+    pairs = b"\x08\x02\x08\x02"
+    group = of_table((key,), [*[Op.UPDATE] * 20, Op.INSERT], [*[pairs * 2] * 20, b"\x08\x02" + pairs])
+    for found in joint_images([group, of_table((column(1, 8, 3),), [Op.DELETE], [pairs])])[:1]:
+        assert found is not None
+        assert_same(found, alone(group))
