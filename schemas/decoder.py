@@ -266,6 +266,10 @@ def _image_cells(
 
 def _either(these: DatumPlaces, those: DatumPlaces, is_that: Mask) -> DatumPlaces:
     """``those`` places where ``is_that``, else ``these``."""
+    if is_that.all():
+        return those
+    if not is_that.any():
+        return these
     return DatumPlaces(
         np.where(is_that, those.flags, these.flags),
         np.where(is_that, those.bodies, these.bodies),
