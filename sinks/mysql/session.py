@@ -377,6 +377,18 @@ def begin_use(session: Session) -> None:
         session.rollback()
 
 
+def begin_ddl(schema: str, session: Session) -> None:
+    """The first statement of a DDL's use of a session: afterwards the current database is ``schema``, the DDL's own, or there is none.
+
+    A kept session has the database of the previous DDL. If the target has no ``schema``, that database would remain current, and names without a
+    database would belong to it. So the error then replaces the session.
+    """
+    if session.database:
+        session.use(schema)
+    else:
+        begin_use(session)
+
+
 def run_transaction(sessions: Sessions, work: Callable[[Session], T], retry_policy: RetryPolicy = FEW) -> T:
     """Run ``work`` in a transaction and commit; all of it is retried with another session after a transient error.
 

@@ -16,6 +16,7 @@ class Target(Protocol):
 
     flavour: Flavour
     version: str
+    database: str
 
     @property
     def autocommit(self) -> bool:
