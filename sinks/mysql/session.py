@@ -226,6 +226,15 @@ class Session:
         else:
             self.mark.begin(self)
 
+    def write(self, sql: str, args: Sequence[Any] | None = None) -> int:
+        """Run a statement that writes rows, as a transaction of its own, and marked where the target is in a ring; the number of affected rows."""
+        if self.mark is None and self.autocommit:
+            return self.execute(sql, args)
+        self.begin()
+        rows = self.execute(sql, args)
+        self.commit()
+        return rows
+
     def commit(self) -> None:
         """Commit the transaction. After a ``RetryableApplyError`` the outcome is unknown: check the marker."""
         self.execute("COMMIT")

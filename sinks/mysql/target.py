@@ -31,6 +31,9 @@ class Target(Protocol):
     def use(self, database: str) -> None:
         """Make ``database`` the current one."""
 
+    def write(self, sql: str, args: Sequence[Any] | None = None) -> int:
+        """Run a statement that writes rows, as a transaction of its own."""
+
     def begin(self) -> None:
         """Open a transaction."""
 
