@@ -153,7 +153,7 @@ class DdlRecord:
         frozen = from_json(found.frozen or "{}")
         return DdlOutcome(found.state, "found", found.executed or "", tuple(json.loads(found.losses or "[]")), frozen)
 
-    def made_since(self, ts: int, job_id: int) -> bool:
+    def made_since(self, job_id: int, ts: int) -> bool:
         """Whether this program executed the job after ``ts``."""
         sql = f"SELECT 1 FROM {table_of(self._config)} WHERE cluster_id = %s AND job_id = %s AND state = %s AND note IN ('text', 'changes', 'derived') AND commit_ts > %s"
         return bool(self._session.query(sql, [self._lease.cluster_id, job_id, DONE, ts]))

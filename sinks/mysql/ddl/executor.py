@@ -6,8 +6,7 @@ the target whether its effect is there and never applies it a second time. Nothi
 ``DdlOutcome.losses`` and in the row, and ``tries`` keeps every refusal: time, statement, and the server's message.
 
 * A job that alters columns, keys or options (``by_changes``): the changes that the target lacks, in one statement (``alteration``); at a TiDB that lacks
-  all of them, TiDB's text. After a crash the same call makes what is left. If a server refuses the changes where it has them (``_REFUSED_TWICE``), all are sent
-  first, and the table is read after a refusal.
+  all of them, TiDB's text. After a crash the same call makes what is left. The table is read before; for ``_REFUSED_TWICE`` only after a refusal.
 * Any other: TiDB's text adapted to the target, a statement derived from the table infos, the policy (``ddl-policy``). After a crash ``execution_check`` judges from
   the target.
 
@@ -24,7 +23,6 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
@@ -268,19 +266,14 @@ class _Run:
         if altered is None or why:
             self._write_intent(self._step.query, NOTHING_KEPT)
             return self._finish(self._pass_by(*(why or ("changes", UNCLEAR))))
-        left, by_itself = altered.changes, all(isinstance(c, _REFUSED_TWICE) for c in altered.changes)
-        # A server refuses these changes where it has them, so the table is read only then.
+        by_itself = all(isinstance(change, _REFUSED_TWICE) for change in altered.changes)
         unread = by_itself and earlier is None and self._handed_over is None and not by_text(altered, self._subject)
-        if not unread:
-            left, sql = self._lacking(altered)
+        left, sql = (altered.changes, sql) if unread else self._lacking(altered)
         if earlier is None or earlier.refused:
             self._write_intent(sql or step.query, NOTHING_KEPT)
         losses = tuple(f"{self._subject.label}: {loss}" for loss in altered.losses())
         self._point("after-ddl-intent")
-        if unread and sql:
-            outcome = self._make(altered, sql, unread=True)
-        else:
-            outcome = self._make_left(altered, left, sql, "nothing" if earlier is None else "found")
+        outcome = self._make_left(altered, left, sql, "nothing" if earlier is None else "found", unread=unread)
         self._point("after-ddl")
         if not outcome.freezes:
             converted = () if by_itself else converted_otherwise(self._subject, self._dialect.flavour)
@@ -325,10 +318,12 @@ class _Run:
     def _declared(self, altered: Alteration) -> tuple[str, ...]:
         return self._declare(declare(table_name(self._table.schema, self._table.name), altered.filled(), altered.new, self._dialect))
 
-    def _make_left(self, altered: Alteration, left: Collection[TableChange], sql: str, how: str = "nothing") -> DdlOutcome:
-        """Make the changes ``left`` by ``sql``; ``how``: the outcome where none is."""
+    def _make_left(
+        self, altered: Alteration, left: Collection[TableChange], sql: str, how: str = "nothing", *, unread: bool = False
+    ) -> DdlOutcome:
+        """Make the changes ``left`` by ``sql``; ``how``: the outcome where there are none."""
         others = self._other_values() if any(isinstance(c, AddColumn) and c not in left for c in altered.changes) else ()
-        outcome = self._make(altered, sql) if sql else DdlOutcome(DONE, how, self._step.query, self._declared(altered))
+        outcome = self._make(altered, sql, unread=unread) if sql else DdlOutcome(DONE, how, self._step.query, self._declared(altered))
         return outcome if outcome.freezes else replace(outcome, losses=(*outcome.losses, *others))
 
     def _make(self, altered: Alteration, sql: str, *, unread: bool = False) -> DdlOutcome:
@@ -375,7 +370,7 @@ class _Run:
     def _by_another(self, texts: Sequence[Rewritten]) -> DdlOutcome | None:
         """The outcome of the DDL if another Drainer has executed it; an error if nobody can tell; None: it is to be executed."""
         assert self._handed_over is not None
-        if self._handed_over.made_again(partial(self._row.made_since, self._safe_from)):
+        if self._handed_over.made_again(lambda job_id: self._row.made_since(job_id, self._safe_from)):
             for table in self._subject.before:
                 self._session.execute(f"DROP TABLE IF EXISTS {quote_name(table.schema)}.{quote_name(table.name)}")
         if why := self._handed_over.undecided():
