@@ -178,7 +178,7 @@ class Alteration:
         if self.dialect.flavour is Flavour.TIDB:
             return  # it is given its own text
         renamed = {c.before: c.after for c in self.changes if isinstance(c, RenameColumn)}
-        was = replace(self.old, columns=tuple(replace(c, name=renamed.get(c.name, c.name)) for c in self.old.columns))
+        was = replace(self.old, columns=tuple(replace(c, name=renamed[c.name]) if c.name in renamed else c for c in self.old.columns))
         before = set(left_out(was, self.dialect))
         yield from (loss for loss in left_out(self.new, self.dialect) if loss not in before)
 
@@ -232,17 +232,16 @@ class Alteration:
         position = "FIRST"
         for column in visible(self.new):
             name = column.name
-            own = there.get(renamed.get(name, name).lower(), AS_UPSTREAM) if there else AS_UPSTREAM
-            text = column_definition(column, self.new, self.dialect, explicit=True, type_=own.type, charset=own.charset)
             place = f" {position}" if name in placed else ""
             if name in added:
                 yield f"ADD COLUMN {self._added(column)}{place}"
-            elif name in renamed:
-                yield f"CHANGE COLUMN {quote_name(renamed[name])} {text}{place}"
-            elif name in modified and not place and self._only_default(modified[name]):
+            elif name in modified and name not in renamed and not place and self._only_default(modified[name]):
                 yield set_default(column)
-            elif place or name in modified:
-                yield f"MODIFY COLUMN {text}{place}"
+            elif place or name in renamed or name in modified:
+                own = there.get(renamed.get(name, name).lower(), AS_UPSTREAM) if there else AS_UPSTREAM
+                text = column_definition(column, self.new, self.dialect, explicit=True, type_=own.type, charset=own.charset)
+                verb = f"CHANGE COLUMN {quote_name(renamed[name])}" if name in renamed else "MODIFY COLUMN"
+                yield f"{verb} {text}{place}"
             if there is None or name in added or name in renamed or name.lower() in there:
                 position = f"AFTER {quote_name(name)}"
 

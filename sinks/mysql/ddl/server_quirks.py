@@ -205,7 +205,7 @@ def _question_marks(ddl: SentDdl) -> Around | None:
 
 QUIRKS = (
     Quirk(_compared_as_in_session),
-    Quirk(_question_marks),
+    Quirk(_question_marks, at=Flavour.MYSQL),
     Quirk(_instant_columns, at=Flavour.MYSQL),
     Quirk(_unlike_tables, (1731,)),
     Quirk(_key_not_given, (1235, 4108, 4109), Flavour.MYSQL),

@@ -11,6 +11,7 @@ it treats 'a' and 'a ' as equal; a loss names that.
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.column_pairs import visible
@@ -58,6 +59,7 @@ _NOPAD = {
 """What stands for a collation that may pad upstream."""
 
 
+@cache
 def target_charset(
     charset: str, collate: str, flavour: Flavour, default: Charset = UPSTREAM_DEFAULT, *, nopad: bool = True, binary: bool = False
 ) -> Charset:
