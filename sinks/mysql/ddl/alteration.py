@@ -109,7 +109,7 @@ def _sets_default(change: TableChange) -> bool:
 
 
 class OwnColumn(NamedTuple):
-    """In what a column of the target is a person's own: a change of something else leaves it so."""
+    """In what a column of the target is a person's own, or as under another ``spark.upstream-new-collations``: a change of something else leaves it so."""
 
     type: str = ""
     """The whole type; empty: it is the upstream's."""
@@ -137,7 +137,7 @@ class Alteration:
     def of(cls, old: TableInfo, new: TableInfo, query: str, dialect: Dialect, schema: str = "") -> "Alteration | None":
         """From the definitions before and after; ``query``: the job's text. None if it is not certain which column became which.
 
-        A column is modified if its definition at the target changes: by the job, or because a key over it needs another charset there.
+        A column is modified if its definition at the target changes: by the job, or because it counts, which needs a key there.
         """
         old, new = _public(old), _public(new)
         try:
@@ -400,8 +400,8 @@ class Presence:
             return OwnColumn(type_, Charset(found.charset, found.collation))
         if not found.collation or not is_text_or_words(was) or (was.charset, was.collate) != (now.charset, now.collate):
             return OwnColumn(type_)
-        known = {spelled(c.collate) for c in accepted_charsets(altered.dialect, was, altered.old, None)}
-        return OwnColumn(type_, None if spelled(found.collation) in known else Charset(found.charset, found.collation))
+        known = altered.dialect.charset(was.charset, was.collate)
+        return OwnColumn(type_, None if spelled(found.collation) == spelled(known.collate) else Charset(found.charset, found.collation))
 
     def lack(self, change: TableChange) -> MissingChange | None:
         """What of ``change`` the target lacks; None: it has it."""
@@ -472,7 +472,7 @@ class Presence:
         return None
 
     def _misfit(self, found: TargetColumn, column: ColumnInfo, was: ColumnInfo | None) -> str:
-        return misfit(found, column, was, *accepted_charsets(self._altered.dialect, column, self._altered.new, was))
+        return misfit(found, column, was, *accepted_charsets(self._altered.dialect, column, was))
 
 
 def _may_be_former(found: TargetColumn, was: ColumnInfo, column: ColumnInfo) -> bool:
@@ -494,14 +494,14 @@ def _before(order: Sequence[str]) -> dict[str, str]:
     return dict(zip(order[1:], order, strict=False))
 
 
-def accepted_charsets(dialect: Dialect, column: ColumnInfo, info: TableInfo, was: ColumnInfo | None) -> tuple[Charset, ...]:
+def accepted_charsets(dialect: Dialect, column: ColumnInfo, was: ColumnInfo | None) -> tuple[Charset, ...]:
     """The charsets that the target's column may have; the first is the charset that is written.
 
     A table that was created under another ``spark.upstream-new-collations`` is the same table, and a job that was executed under it is done. Only
     the job's own change shows that. So if the column had one of the two charsets before, or is MariaDB's JSON, which is ``utf8mb4_bin`` there, the name must
     be the one that is written.
     """
-    wanted = dialect.column_charset(column, info)
+    wanted = dialect.charset(column.charset, column.collate)
     others = tuple(other.charset(column.charset, column.collate) for other in dialect.others())
     if was is not None and (was.tp == ColumnType.JSON or dialect.charset(was.charset, was.collate) in (wanted, *others)):
         return (wanted,)

@@ -77,7 +77,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, joined, sql_ki
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, of_another_kind, other_values, way_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import declare
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names, keeping_padding
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
 from pyspark_tidb_binlog.sinks.mysql.ddl.zone import DdlClock, clock_of, converted_otherwise, zone_setting
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
@@ -170,7 +170,7 @@ class _Run:
         self._frozen = frozen
         outcomes = load_outcomes(session, config.checkpoint_schema, lease.cluster_id) if step.job.type == JobType.RECOVER_TABLE else {}
         self._subject = subject_of(step, history, frozen, Routes.of(config), outcomes)
-        self._dialect = keeping_padding(session, dialect_of(session, config), self._subject.before)
+        self._dialect = dialect_of(session, config)
         if self._subject.job.kind.effect is JobEffect.RENAMES:
             self._dialect = replace(self._dialect, folds_names=folds_names(session))
         self._never = why_not_restored(self._subject.job, self._dialect.flavour)
@@ -353,7 +353,7 @@ class _Run:
         """What is done where the server refuses the statement as it is; None: nothing can be done."""
         derived = alter_table(self._table, altered.clauses(left))
         if by_text(altered, self._subject) and derived not in ("", sql):
-            return self._make(replace(altered, dialect=self._dialect), derived)
+            return self._make(altered, derived)
         if quirk.sql:
             return self._make(altered, quirk.sql)
         if altered.expressions and not quirk.expressions and any(map(altered.new.over_expression, keys_of(left))):

@@ -20,6 +20,7 @@ from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.mysql.transactions import with_settings
 
 _GIVES_KEYS = "sql_generate_invisible_primary_key"
+_KEY_TOO_LONG = 1071
 _NOT_SO = frozenset({1227, 3750})
 """The account may not choose; the server requires a key."""
 
@@ -158,7 +159,12 @@ def not_computed(ddl: SentDdl) -> Around | None:
 
 def _not_indexed(ddl: SentDdl) -> Around:
     """A syntax or function in an index that the server does not have, a value that it does not index. Not a lack of rights or of space, nor a duplicate value."""
-    return Around(expressions=False)
+    long = ddl.error is not None and ddl.error.errno == _KEY_TOO_LONG
+    todo = (
+        "Texts of utf8, ascii and gbk are utf8mb4 at the target, where a key of them may be too long. Make the table, or change its columns, there by hand "
+        "with the upstream's charset, and start again"
+    )
+    return Around(expressions=False, todo=todo if long and ddl.dialect.binary else "")
 
 
 def _short_rows(ddl: SentDdl) -> Around:
@@ -188,29 +194,13 @@ def _compared_as_in_session(ddl: SentDdl) -> Around | None:
     return Around(settings={"collation_connection": quote_string((chosen if chosen.charset == plain.charset else plain).collate)})
 
 
-def _question_marks(ddl: SentDdl) -> Around | None:
-    """A text that does not fit gets them where its column has one charset upstream and gets another one of fewer characters. So it is an error."""
-    if ddl.subject.old is None or ddl.subject.new is None:
-        return None
-    old, new = ddl.subject.old.info, ddl.subject.new.info
-    was = {c.id: c for c in old.columns}
-    converts = any(
-        (before := was.get(column.id)) is not None
-        and (before.charset, before.collate) == (column.charset, column.collate)
-        and ddl.dialect.column_charset(before, old) != ddl.dialect.column_charset(column, new)
-        for column in new.columns
-    )
-    return Around(settings={"sql_mode": "CONCAT(@@SESSION.sql_mode, ',STRICT_TRANS_TABLES')"}) if converts else None
-
-
 QUIRKS = (
     Quirk(_compared_as_in_session),
-    Quirk(_question_marks),
     Quirk(_instant_columns, at=Flavour.MYSQL),
     Quirk(_unlike_tables, (1731,)),
     Quirk(_key_not_given, (1235, 4108, 4109), Flavour.MYSQL),
     Quirk(_key_given, (1068,), Flavour.MYSQL),
     Quirk(not_computed, (1901, 1903, 3102, 3763)),
-    Quirk(_not_indexed, (1064, 1071, 1170, 1235, 1305, 3751, 3752, 3753, 3754, 3757, 3758, 3761, 3762, *range(3903, 3909))),
+    Quirk(_not_indexed, (1064, _KEY_TOO_LONG, 1170, 1235, 1305, 3751, 3752, 3753, 3754, 3757, 3758, 3761, 3762, *range(3903, 3909))),
     Quirk(_short_rows, (1709,)),
 )

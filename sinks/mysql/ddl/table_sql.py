@@ -74,7 +74,7 @@ def column_definition(
     with its length instead of the declared one; ``charset``: instead of the upstream's; without a name: the type has none.
     """
     parts = [quote_name(column.name), type_ or column_type(column)]
-    own = charset or dialect.column_charset(column, info)
+    own = charset or dialect.charset(column.charset, column.collate)
     if own.charset and (
         charset is not None or (is_text_or_words(column) and (explicit or own != dialect.charset(info.charset, info.collate)))
     ):
