@@ -26,7 +26,6 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.text import (
     quote_reserved,
     routed_text,
     settle_boundaries,
-    spelled_text,
     tidb_tokens,
     without_end,
     without_features,
@@ -236,11 +235,8 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
 
 
 def with_routed_text(subject: Subject, *, restored: bool) -> Subject:
-    """``subject`` with the names of the target in its text. RENAME TABLES keeps it: its names are read in pairs."""
-    if subject.spelled:
-        query = spelled_text(subject.query, subject.spelled, subject.home or subject.schema, restored=restored)
-        subject = replace(subject, query=query, spelled={})
-    if not subject.routes or subject.job.type == JobType.RENAME_TABLES:
+    """``subject`` with the names of the target in its text. RENAME TABLES keeps it, its names are read in pairs, and so does a view, which has no route."""
+    if not subject.routes or subject.job.type in (JobType.RENAME_TABLES, JobType.CREATE_VIEW):
         return subject
     return replace(subject, query=routed_text(subject.query, subject.routes, subject.home, restored=restored))
 

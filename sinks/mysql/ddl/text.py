@@ -7,17 +7,15 @@ upstream's own, or is another value in another session (ddl.md 6):
     TTL                      kept but disabled: the deletes of the upstream's TTL jobs arrive as binlogs
     computed boundaries      ``UNIX_TIMESTAMP('2020-01-01 00:00:00')`` is the number that the upstream has computed, if the table info has it
 
-Names of tables become those of the target (``[[spark.route]]``), spelled as the tables were created, where a statement has them: after ALTER TABLE and its RENAME,
-CREATE TABLE, LIKE, REFERENCES, and ON of an index. Everything else stays as it is. TiDB accepts any case; to a server with lower_case_table_names = 0, ``Orders`` and
-``orders`` are two tables. In a view, the tables of FROM and JOIN get that spelling, and the view's own spelling as alias for its columns.
+Names of tables become those of the target (``[[spark.route]]``) where a statement has them: after ALTER TABLE and its RENAME, CREATE TABLE, LIKE, REFERENCES, and ON of
+an index. Everything else stays as it is. A view is refused where a table of it has a route. A server with lower_case_table_names = 0 refuses one that spells a table otherwise.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import (
-    QualifiedName,
     Token,
     TokenKind,
     Tokens,
@@ -33,7 +31,7 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import (
     words,
 )
 from pyspark_tidb_binlog.schemas.tableinfo import PartitionDef, TableInfo
-from pyspark_tidb_binlog.sinks.routing.routes import Routes, TargetName
+from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,121 +324,30 @@ def without_end(tokens: Tokens) -> Tokens:
 
 _SKIPPED = frozenset({"IF", "NOT", "EXISTS", "IGNORE", "("})
 _NO_TABLE = frozenset({"COLUMN", "INDEX", "KEY"})
-_MADE = frozenset({"VIEW", "TABLE", "INDEX", "SEQUENCE", "DATABASE", "SCHEMA"})
-_TAKE_FROM = frozenset({"EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "MID"})
-"""Functions with a FROM in their parentheses."""
-_BEHIND_TABLE = frozenset(
-    "ON USING WHERE GROUP HAVING ORDER LIMIT UNION EXCEPT INTERSECT WINDOW FOR LOCK WITH JOIN INNER CROSS LEFT RIGHT NATURAL STRAIGHT_JOIN".split()
-)
-"""Words that follow a table without an alias."""
 
 
 def routed_text(query: str, routes: Routes, home: str, *, restored: bool) -> str:
-    """``query`` for the target, each name with its database, so that no name depends on the current database.
+    """``query``, which makes no view, for the target: each name with its database, so that no name depends on the current database.
 
     Args:
         query: the text.
         routes: those of the settings.
         home: the upstream's database for names without one.
         restored: TiDB's parser wrote the text.
-
-    A view stays as it is: a view that names a table with a route is refused.
     """
-
-    def to(name: QualifiedName) -> str:
-        found = routes.target(name.schema or home, name.name)
-        return f"{quote_name(found.schema)}.{quote_name(found.name)}"
-
-    return query if _makes_view(_solid(query, restored=restored)) else _renamed(query, to, restored=restored)
-
-
-def spelled_text(query: str, spelled: Mapping[tuple[str, str], TargetName], home: str, *, restored: bool) -> str:
-    """``query`` with tables spelled as they were made. ``spelled``: by database and name in lower case; the others as for ``routed_text``."""
-
-    def to(name: QualifiedName) -> str:
-        found = spelled.get(((name.schema or home).lower(), name.name.lower()))
-        if found is None:
-            return ""
-        return f"{quote_name(found.schema)}.{quote_name(found.name)}" if name.schema else quote_name(found.name)
-
-    return _renamed(query, to, restored=restored) if spelled else query
-
-
-def table_names(query: str) -> tuple[QualifiedName, ...]:
-    """The names of tables in a text."""
-    found: list[QualifiedName] = []
-
-    def note(name: QualifiedName) -> str:
-        found.append(name)
-        return ""
-
-    _renamed(query, note, restored=False)
-    return tuple(found)
-
-
-def _renamed(query: str, to: Callable[[QualifiedName], str], *, restored: bool) -> str:
-    """``to`` writes a name; empty: it stays."""
     tokens = tokenize(query, backslash_escapes=not restored)
     solid = [place for place, token in enumerate(tokens) if not token.blank]
     words = [tokens[place] for place in solid]
-    view = _makes_view(words)
     out: list[Token] = []
     done = 0
-    for at in _of_view(words) if view else _places(words):
+    for at in _places(words):
         if at >= len(words) or solid[at] < done or not _is_name(words[at]):
             continue
         name, end = read_name(words, at)
-        if not (written := to(name)):
-            continue
-        out += tokens[done : solid[at]]
-        out.append(Token(TokenKind.NAME, f"{written} AS {quote_name(name.name)}" if view and not _has_alias(words, end) else written))
+        found = routes.target(name.schema or home, name.name)
+        out += [*tokens[done : solid[at]], Token(TokenKind.NAME, f"{quote_name(found.schema)}.{quote_name(found.name)}")]
         done = solid[end - 1] + 1
     return text_of([*out, *tokens[done:]])
-
-
-def _solid(query: str, *, restored: bool) -> list[Token]:
-    return [token for token in tokenize(query, backslash_escapes=not restored) if not token.blank]
-
-
-def _makes_view(words: Sequence[Token]) -> bool:
-    spoken = [t.word for t in words]
-    return spoken[:1] == ["CREATE"] and next((word for word in spoken if word in _MADE), "") == "VIEW"
-
-
-def _of_view(words: Sequence[Token]) -> Iterator[int]:
-    """Where the tables of a view begin, ascending; none if it names results of its own (WITH), or columns by database and table."""
-    spoken = [t.word for t in words]
-    own = any(word == "WITH" and spoken[at + 1] not in ("CHECK", "CASCADED", "LOCAL", "ROLLUP") for at, word in enumerate(spoken[:-1]))
-    if own or any(token.text == "." == after.text for token, after in zip(words, words[2:], strict=False)):
-        return
-    opened: list[str] = []
-    for at, word in enumerate(spoken):
-        if word == "(":
-            opened.append(spoken[at - 1])
-        elif word == ")" and opened:
-            opened.pop()
-        elif word in ("FROM", "JOIN", "STRAIGHT_JOIN") and not (word == "FROM" and opened and opened[-1] in _TAKE_FROM):
-            yield from _listed(words, at + 1)
-
-
-def _listed(words: Sequence[Token], at: int) -> Iterator[int]:
-    """A table, and those behind commas."""
-    while at < len(words):
-        while at < len(words) and words[at].word == "(":
-            at += 1
-        if at >= len(words) or not _is_name(words[at]) or words[at].word in ("SELECT", "DUAL"):
-            return
-        yield at
-        _, at = read_name(words, at)
-        if _has_alias(words, at):
-            at += 1 + (words[at].word == "AS")
-        if at >= len(words) or words[at].word != ",":
-            return
-        at += 1
-
-
-def _has_alias(words: Sequence[Token], at: int) -> bool:
-    return at < len(words) and (words[at].word == "AS" or (_is_name(words[at]) and words[at].word not in _BEHIND_TABLE))
 
 
 def _places(words: Sequence[Token]) -> Iterator[int]:

@@ -194,52 +194,6 @@ def test_names_that_only_the_target_reserves_are_quoted(text: str, wanted: str |
 ORDERS, ITEMS = table(10, "orders"), table(11, "Items")
 
 
-@pytest.mark.parametrize(
-    ("query", "kind", "info", "wanted"),
-    [
-        ("ALTER TABLE `ORDERS` ADD INDEX `i`(`id`);", 7, table(10, "orders"), "ALTER TABLE `orders` ADD INDEX `i`(`id`)"),
-        ("ALTER TABLE `D`.`Orders` COMMENT = 'a\\b';", 17, table(10, "orders"), "ALTER TABLE `d`.`orders` COMMENT = 'a\\\\b'"),
-        ("CREATE INDEX `i` ON `Orders` (`id`);", 7, table(10, "orders"), "CREATE INDEX `i` ON `orders` (`id`)"),
-        ("DROP INDEX `i` ON `Orders`;", 8, table(10, "orders"), "DROP INDEX `i` ON `orders`"),
-        ("CREATE TABLE `New` LIKE `ITEMS`;", 3, table(12, "New"), "CREATE TABLE `New` LIKE `Items`"),
-        (
-            "ALTER TABLE `orders` ADD FOREIGN KEY (`id`) REFERENCES `d`.`items`(`id`);",
-            9,
-            table(10, "orders"),
-            "ALTER TABLE `orders` ADD FOREIGN KEY (`id`) REFERENCES `d`.`Items`(`id`)",
-        ),
-        ("ALTER TABLE `orders` COMMENT = 'ITEMS ORDERS';", 17, table(10, "orders"), "ALTER TABLE `orders` COMMENT = 'ITEMS ORDERS'"),
-    ],
-)
-def test_tables_are_spelled_as_they_were_made(query: str, kind: int, info: dict[str, Any], wanted: str) -> None:
-    """TiDB takes a name in any letters; a target with lower_case_table_names = 0 has another table, or none, of that name."""
-    made = history(database(1), job(2, 3, ORDERS), job(3, 3, ITEMS), job(4, kind, info, query="raw"))
-    assert on(made, query, Flavour.TIDB).sql == wanted
-
-
-@pytest.mark.parametrize(
-    ("query", "wanted"),
-    [
-        ("SELECT `id` FROM `ORDERS`", "SELECT `id` FROM `orders` AS `ORDERS`"),
-        ("SELECT ORDERS.id FROM ORDERS, items x", "SELECT ORDERS.id FROM `orders` AS `ORDERS`, `Items` x"),
-        (
-            "SELECT o.id FROM (D.Orders o LEFT JOIN items ON items.id = o.id) WHERE EXISTS (SELECT 1 FROM Orders) WITH CHECK OPTION",
-            "SELECT o.id FROM (`d`.`orders` o LEFT JOIN `Items` AS `items` ON items.id = o.id) WHERE EXISTS "
-            "(SELECT 1 FROM `orders` AS `Orders`) WITH CHECK OPTION",
-        ),
-        ("SELECT EXTRACT(YEAR FROM items) AS y FROM orders", "SELECT EXTRACT(YEAR FROM items) AS y FROM orders"),
-        ("WITH Orders AS (SELECT 1) SELECT * FROM Orders", "WITH Orders AS (SELECT 1) SELECT * FROM Orders"),
-        ("SELECT D.Orders.id FROM D.Orders", "SELECT D.Orders.id FROM D.Orders"),
-        ("SELECT 1 FROM DUAL WHERE EXISTS (SELECT 1 FROM ITEMS)", "SELECT 1 FROM DUAL WHERE EXISTS (SELECT 1 FROM `Items` AS `ITEMS`)"),
-    ],
-)
-def test_tables_of_a_view_are_spelled_as_they_were_made(query: str, wanted: str) -> None:
-    """Its columns keep their spelling; with results of its own, or columns by database and table, it stays as it is."""
-    last = job(4, 21, table(12, "v", [ID], pk_is_handle=False), query="raw")
-    made = history(database(1), job(2, 3, ORDERS), job(3, 3, ITEMS), last)
-    assert on(made, f"CREATE VIEW v AS {query}").sql == f"CREATE VIEW v AS {wanted}"
-
-
 def test_names_in_pairs_are_spelled_as_they_were_made() -> None:
     made = history(
         database(1),
