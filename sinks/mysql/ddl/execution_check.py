@@ -1,7 +1,7 @@
 """Decides whether a DDL already ran, or was executed by an operator, from the record of an earlier attempt and the target's state. [db]
 
-Promises: reads only. A DROP has run if nothing is left. RENAME and EXCHANGE, whose effect may not be visible in the structure, are
-recognised by the server's table ids; if these are inconclusive, an operator must decide. For all others the target must have the job's changes (``compared``): columns,
+Promises: reads only. A DROP has run if nothing is left. A RENAME is recognised by the names that are there. Where tables change places, as in an EXCHANGE,
+the server's table ids show it; if these are inconclusive, an operator must decide. For all others the target must have the job's changes (``compared``): columns,
 keys and options as ``Presence`` says, partitions, names of tables. Any other difference from the earlier state is ignored.
 
 A real Drainer records no intent. After a crash it executes the DDLs behind its checkpoint again and ignores certain errors by number (drainer.md 5.6). In a span of which
@@ -17,7 +17,6 @@ such a Drainer may have applied a part (``HandedOver``), this DDL and later ones
     all others                executed; an error that says "already so" is accepted
 """
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -145,40 +144,32 @@ class ExecutionCheck:
         return bool(names) and all(_has_partition(before, where, n) and not _has_partition(now, where, n) for n in names)
 
     def _moved(self, earlier: EarlierTry, now: SchemaSnapshot) -> bool:
-        before = earlier.snapshot
-        if before.same_as(now):
-            if not earlier.refused and not self._shows(before) and not before.ids_comparable(now):
-                raise self._undecided(
-                    "the structure does not show its effect, and the target is no longer the server where it was begun, whose table ids would show it. Decide by hand"
-                    if before.of_another_server(now)
-                    else "the structure does not show its effect, and the server's table ids cannot be read. Grant PROCESS to the "
-                    "target's user if it lacks it"
-                )
+        """Of tables that got other names, or rows of each other."""
+        before, exchanges = earlier.snapshot, self._subject.job.kind.effect is JobEffect.EXCHANGES
+        if not exchanges:
+            named = renamed(self._subject, self._dialect, lambda table: bool(now.objects[_label(table)].create))
+            if named is not None:
+                return named
+        comparable = before.ids_comparable(now)
+        if before.same_as(now) and (earlier.refused or comparable):
             return False
-        if before.ids_comparable(now):
-            moves = self._moves()
-            if moves and all(_which(now, to) == _which(before, of) != frozenset() for of, to in moves):
-                return True
-            if self._subject.job.kind.effect is JobEffect.EXCHANGES and self._exchanged(before, now):
-                return True
-            # Only if it is the same server, or this one has refused it, an id that stays says that nothing was exchanged.
-            certain = earlier.refused or before.surely_of_the_server(now)
-            if self._subject.job.kind.effect is JobEffect.EXCHANGES and certain and self._in_place(before, now):
-                return False
-        elif self._shows(before) and all(_shape(now, to) == _shape(before, of) for of, to in self._moves()):
+        if comparable and (self._exchanged(before, now) if exchanges else self._swapped(before, now)):
             return True
-        raise self._undecided("the target changed, but not as this DDL changes it")
+        # Only if it is the same server, or this one has refused it, an id that stays says that nothing was exchanged.
+        if comparable and exchanges and (earlier.refused or before.surely_of_the_server(now)) and self._in_place(before, now):
+            return False
+        if comparable:
+            raise self._undecided("the target changed, but not as this DDL changes it")
+        raise self._undecided(
+            "only the server's table ids would show its effect, and the target is no longer the server where it was begun. Decide by hand"
+            if before.of_another_server(now)
+            else "only the server's table ids would show its effect, and they cannot be read. Grant PROCESS to the target's user if it lacks it"
+        )
 
-    def _shows(self, before: SchemaSnapshot) -> bool:
-        """Whether the structure shows a RENAME: a name gets another structure by it, or its first one, or none."""
-        renames = self._subject.job.kind.effect is JobEffect.RENAMES
-        return renames and any(_shape(before, of) != _shape(before, to) for of, to in self._moves())
-
-    def _moves(self) -> list[tuple[str, str]]:
-        """(old name, new name) of each renamed table."""
-        old = {t.table_id: f"{t.schema}.{t.name}" for t in self._subject.before}
-        named = [(old[t.table_id], f"{t.schema}.{t.name}") for t in self._subject.after if t.table_id in old]
-        return [(a, b) for a, b in named if not same_name(a, b, self._dialect)]
+    def _swapped(self, before: SchemaSnapshot, now: SchemaSnapshot) -> bool:
+        """Whether each renamed table has its id under its new name."""
+        moves = [(_label(old), _label(new)) for old, new in _renames(self._subject, self._dialect)]
+        return bool(moves) and all(_which(now, to) == _which(before, of) != frozenset() for of, to in moves)
 
     def _exchanged(self, before: SchemaSnapshot, now: SchemaSnapshot) -> bool:
         """Whether the unpartitioned table and one of the partitions have exchanged their ids."""
@@ -215,14 +206,24 @@ def _has_partition(snapshot: SchemaSnapshot, table: str, name: str) -> bool:
     return any(f"partition {word.lower()} {how}" in text for word in (name, quote_name(name)) for how in ("values", "default"))
 
 
-_OWN_NAMES = re.compile(r"\b(?:TABLE|VIEW|SEQUENCE|CONSTRAINT|REFERENCES) `(?:[^`]|``)*`")
-"""What a server changes in a description when the table gets another name: the names of unnamed foreign keys, too, and references to itself."""
+def _renames(subject: Subject, dialect: Dialect) -> list[tuple[TableAt, TableAt]]:
+    """The tables to which the job gives another name, before and after it."""
+    old = {t.table_id: t for t in subject.before}
+    pairs = [(old[t.table_id], t) for t in subject.after if t.table_id in old]
+    return [(a, b) for a, b in pairs if not same_name(_label(a), _label(b), dialect)]
 
 
-def _shape(snapshot: SchemaSnapshot, name: str) -> str:
-    """The server's description without the table's name; empty if there is no such table."""
-    found = snapshot.objects.get(name)
-    return _OWN_NAMES.sub("", found.create) if found else ""
+def renamed(subject: Subject, dialect: Dialect, there: Callable[[TableAt], bool]) -> bool | None:
+    """Whether a RENAME was executed, by the names that are there; None: they do not show it, as where two tables change places."""
+    pairs = _renames(subject, dialect)
+    old, new = ({_label(t): t for t in tables} for tables in ([a for a, _ in pairs], [b for _, b in pairs]))
+    gone, made = old.keys() - new.keys(), new.keys() - old.keys()
+    found = {name for name in gone | made if there((old | new)[name])}
+    return {frozenset(gone): False, frozenset(made): True}.get(frozenset(found)) if gone or made else None
+
+
+def _label(table: TableAt) -> str:
+    return f"{table.schema}.{table.name}"
 
 
 def _which(snapshot: SchemaSnapshot, name: str) -> frozenset[int]:
@@ -433,10 +434,4 @@ class HandedOver:
 
     def _renamed(self) -> bool | None:
         """Whether the tables have their new names; None: some have, or old and new names are the same ones."""
-        old = {(t.schema, t.name) for t in self._subject.before}
-        new = {(t.schema, t.name) for t in self._subject.after}
-        gone, made = old - new, new - old
-        if not gone and not made:
-            return None if len(old) > 1 else False
-        there = {name for name in gone | made if column_names(self._session, *name)}
-        return {frozenset(gone): False, frozenset(made): True}.get(frozenset(there))
+        return renamed(self._subject, self._dialect, lambda table: bool(column_names(self._session, table.schema, table.name)))
