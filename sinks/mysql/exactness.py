@@ -112,8 +112,7 @@ def mistaken(column: ColumnInfo, there: TargetColumn) -> str:
 
 
 _ROUNDS = "rounds off digits"
-OTHER_KIND = "holds values of another kind, and changes some"
-"""What ``changed`` says of a number for a text, and the like."""
+_OTHER_KIND = "holds values of another kind, and changes some"
 
 
 def _bits(column: ColumnInfo) -> int:
@@ -132,7 +131,7 @@ def _integer(column: ColumnInfo, there: TargetColumn) -> str:
     if there.kind == "bit" and column.tp != ColumnType.YEAR:
         # A negative number is one of the largest of BIT(64), and too large for every shorter one.
         return "" if column.unsigned or column.tp == ColumnType.BIT or _measures(there)[0] < _WHOLE else "makes negative numbers large ones"
-    return "" if text and column.tp != ColumnType.BIT else OTHER_KIND
+    return "" if text and column.tp != ColumnType.BIT else _OTHER_KIND
 
 
 def _fraction(column: ColumnInfo, there: TargetColumn) -> str:
@@ -146,7 +145,7 @@ def _fraction(column: ColumnInfo, there: TargetColumn) -> str:
         cut = precision >= 0 and (column.decimal < 0 or scale < column.decimal or not 0 <= column.flen <= precision)
         narrow = column.flen > _DIGITS[there.kind] if exact else column.tp == ColumnType.DOUBLE and there.kind == "float"
         return _ROUNDS if narrow or cut else ""
-    return "" if there.kind in _CHARACTERS or there.kind in _BYTES or there.kind == "char" else OTHER_KIND
+    return "" if there.kind in _CHARACTERS or there.kind in _BYTES or there.kind == "char" else _OTHER_KIND
 
 
 def _time(column: ColumnInfo, there: TargetColumn) -> str:
@@ -156,13 +155,13 @@ def _time(column: ColumnInfo, there: TargetColumn) -> str:
     if column.tp == ColumnType.TIME:
         here = there.kind == "time"
     elif column.tp in (ColumnType.DATE, ColumnType.NEWDATE):
-        return "" if there.kind in ("date", "datetime", "timestamp") else OTHER_KIND
+        return "" if there.kind in ("date", "datetime", "timestamp") else _OTHER_KIND
     else:
         here = there.kind in ("datetime", "timestamp")
         if there.kind == "date":
             return "cuts off the time of day"
     if not here:
-        return OTHER_KIND
+        return _OTHER_KIND
     return "cuts off fractions of a second" if digits < max(column.decimal, 0) else ""
 
 
@@ -176,7 +175,7 @@ def _characters(column: ColumnInfo, there: TargetColumn) -> str:
         return "" if same else "adds zeros at the end"
     if column.tp == ColumnType.JSON and there.kind == "json":
         return ""
-    return OTHER_KIND
+    return _OTHER_KIND
 
 
 def _measures(there: TargetColumn) -> tuple[int, int]:

@@ -74,7 +74,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, instea
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import Around, SentDdl, around, execute, not_computed
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, joined, sql_kind, statements_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, of_another_kind, other_values, way_out
+from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, other_values, way_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import declare
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names
@@ -202,9 +202,9 @@ class _Run:
         if self._subject.given.form is DdlForm.FROZEN:
             return DdlOutcome(SKIPPED, "ignored", self._step.query, (self._frozen_words(SKIPPED, self._step.query),))
         lacking = [lack for lack in lacks(self._session, self._subject, self._dialect) if lack.kind in FREEZES]
-        if not lacking and not of_another_kind(self._session, self._subject):
+        if not lacking:
             others = () if self._handed_over is not None else other_values(self._session, self._subject)
-            return DdlOutcome(DONE, "ignored", self._step.query, (*left_with_rows(self._session, self._subject), *others))
+            return DdlOutcome(DONE, "ignored", self._step.query, others)
         return DdlOutcome(SKIPPED, "ignored", self._step.query, (self._frozen_words(SKIPPED, self._step.query),))
 
     def _frozen_words(self, state: str, sql: str) -> str:
@@ -541,7 +541,7 @@ class _Run:
             return True
         if made is not None and error.errno == EXISTS_TABLE:
             return not self._in_the_way(made)
-        return shows(self._session, subject, self._dialect) and not of_another_kind(self._session, subject)
+        return shows(self._session, subject, self._dialect)
 
     def _other_values(self) -> tuple[str, ...]:
         """What is wrong in rows of columns that the job adds and somebody else has added. Frozen, the table would lack them: so it is a loss then.

@@ -1,13 +1,11 @@
-"""Rows and columns that stand at the target already where a job makes them. [db]
+"""Columns that stand at the target already where a job adds them, and what to do where a name is taken. [db] for ``other_values``, which reads only.
 
-Rows in a table that a job creates, or to whose name it renames one, are older than the table: a restore left them, or somebody put them there. The binlogs add their
-rows to them. Without a key nothing shows that a row is there twice. Of a column that a job adds and somebody added before:
+Of a column that a job adds and somebody added before:
 
     every row holds the upstream's value of rows older than the column    the column counts as the upstream's
     a row holds another value, because the column has another use         a text says so, with the UPDATE that mends it
-    the column is of another kind, as a number for a text                 not the upstream's column: skipping the DDL freezes the table
 
-Promises: reads only. Columns that cannot be compared count as equal. The UPDATE is right as long as no later row change is applied. Do not compare where
+Promises: columns that cannot be compared count as equal. The UPDATE is right as long as no later row change is applied. Do not compare where
 another Drainer may have applied later row changes.
 """
 
@@ -20,12 +18,9 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import Job, JobType, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import filling
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import origin_literal
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_text, match_condition, table_name
-from pyspark_tidb_binlog.sinks.mysql.exactness import OTHER_KIND, changed
-from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 EXISTS_TABLE = 1050
@@ -44,44 +39,13 @@ def way_out(job: Job, error: ApplyError) -> str:
             "that it had upstream at this commit_ts (dumpling --snapshot), and start again. For the next time, make the target's tidb_gc_life_time longer than "
             "the upstream's, by as much as the stream may lag"
         )
-    if not _gives_a_name(job) or error.errno != EXISTS_TABLE:
+    if error.errno != EXISTS_TABLE or not (job.kind.effect is JobEffect.RENAMES or job.kind.makes_tables):
         return ""
     emptying = "" if job.kind.effect is JobEffect.RENAMES else " (or, if it is equal, empty it)"
     return (
         f"Drop the table of that name at the target{emptying}, or rename it, and start again. If you skip the DDL instead, the rows of the binlogs "
         "are added to the rows that are there"
     )
-
-
-def left_with_rows(session: Target, subject: Subject) -> tuple[str, ...]:
-    """What is wrong where the job is left out as if somebody had executed it, in words, by table: it has rows, and no RENAME can have brought them."""
-    if not _gives_a_name(subject.job):
-        return ()
-    names = {_name(table) for table in subject.before}
-    renamed = {table.table_id: table for table in subject.before}
-    found = []
-    for table in subject.after:
-        old = renamed.get(table.table_id)
-        if _name(table) in names or (old is not None and not _stands(session, old)):
-            continue
-        if _stands(session, table) and not is_empty(session, table.schema, table.name):
-            found.append(
-                f"{table.schema}.{table.name}: has rows that do not come from the DDL, which was left out. The binlogs add their rows to "
-                f"them. Compare {quote_name(table.schema)}.{quote_name(table.name)} with the upstream: a restore may have left it"
-            )
-    return tuple(found)
-
-
-def _gives_a_name(job: Job) -> bool:
-    return job.kind.effect is JobEffect.RENAMES or job.kind.makes_tables
-
-
-def _name(table: TableAt) -> tuple[str, str]:
-    return table.schema.casefold(), table.name.casefold()
-
-
-def _stands(session: Target, table: TableAt) -> bool:
-    return bool(column_names(session, table.schema, table.name))
 
 
 _FLOAT_DIGITS = 1e-6
@@ -107,18 +71,6 @@ def other_values(session: Target, subject: Subject) -> tuple[str, ...]:
             f"{value}. If somebody made the column for another use, rename it and start again. Otherwise, before any later row is written, execute {update}"
         )
     return tuple(found)
-
-
-def of_another_kind(session: Target, subject: Subject) -> bool:
-    """Whether the target has a column that the job adds, as a column that holds values of another kind."""
-    added = list(_added(subject))
-    tables = read_tables(session, list({(table.schema, table.name) for table, _ in added})) if added else {}
-    for table, column in added:
-        there = tables.get((table.schema, table.name))
-        other = there.column(column.name) if there else None
-        if other is not None and (other.generated or changed(column, other) == OTHER_KIND):
-            return True
-    return False
 
 
 def _added(subject: Subject) -> Iterator[tuple[TableAt, ColumnInfo]]:
