@@ -531,19 +531,3 @@ def test_a_condition_in_a_text_that_is_all_that_is_known(session: Session, maria
         )
     assert column_names(session, "d", "t") == ("id", "n")
     assert "KEY `i`" not in shown(session)
-
-
-def test_a_view_of_a_table_that_it_spells_otherwise(session: Session) -> None:
-    h = history(
-        database(1),
-        job(2, 3, table(10, "Orders", PLAIN)),
-        job(3, 3, table(11, "t", PLAIN)),
-        job(4, 21, table(12, "v", PLAIN, pk_is_handle=False)),
-    )
-    made = "(`id` INT AUTO_INCREMENT PRIMARY KEY,`n` INT)"
-    query = "CREATE VIEW `v` AS SELECT ORDERS.id, x.n FROM ORDERS JOIN T x ON x.id = ORDERS.id"
-    for step in steps_of(h, {2: f"CREATE TABLE `Orders` {made}", 3: f"CREATE TABLE `t` {made}", 4: query}):
-        apply(session, step, h)
-    session.execute("INSERT INTO d.Orders VALUES (1, 1)")
-    session.execute("INSERT INTO d.t VALUES (1, 7)")
-    assert session.query("SELECT * FROM d.v") == [(1, 7)]
