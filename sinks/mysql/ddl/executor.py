@@ -248,7 +248,7 @@ class _Run:
         earlier = _earlier(record)
         judge = ExecutionCheck(self._session, self._step, self._subject, self._dialect, table_of(self._config))
         if earlier is not None and not elsewhere and judge.has_run(earlier, now):
-            losses = (*self._losses_of(texts), *self._other_values(), *(loss for text in texts for loss in self._declare(text.then)))
+            losses = (*self._losses_of(texts), *self._other_values(), *(loss for text in texts for loss in self._declare(*text.then)))
             return self._finish(DdlOutcome(DONE, "found", self._step.query, losses))
         if earlier is None and self._handed_over and not self._never and (found := self._by_another(texts)):
             return found
@@ -453,7 +453,7 @@ class _Run:
                 found = self._one(number, text.plain, now)
                 return found if found.freezes else replace(found, how="derived")
             return self._by_policy(text.sql, str(error), way_out(job, error) or quirk.todo)
-        return DdlOutcome(DONE, "text", text.sql, (*text.losses, *self._declare(text.then)))
+        return DdlOutcome(DONE, "text", text.sql, (*text.losses, *self._declare(*text.then)))
 
     def _losses_of(self, texts: Sequence[Rewritten], made: TableAt | None = None) -> tuple[str, ...]:
         """What is left out where the texts, or the one that makes ``made``, are executed already: a table may have been made plain."""
@@ -496,12 +496,12 @@ class _Run:
             except ApplyError as error:
                 self._row.note_try("fill", sql, error)
 
-    def _declare(self, sql: str) -> tuple[str, ...]:
-        """Set the declared defaults of added columns. The rows are correct without them, so a refusal is only a loss."""
-        if not sql:
-            return ()
-        failpoints.point("after-ddl-fill")
-        return () if self._tried("default", sql) else (f"{self._subject.label}: the declared default of a column was left out: {sql}",)
+    def _declare(self, *then: str) -> tuple[str, ...]:
+        """Declare what the statement itself could not, as defaults of added columns. The rows are correct without it, so a refusal is only a loss."""
+        then = tuple(filter(None, then))
+        if then:
+            failpoints.point("after-ddl-fill")
+        return tuple(f"{self._subject.label}: left out: {sql}" for sql in then if not self._tried("default", sql))
 
     def _tried(self, step: str, sql: str) -> bool:
         """Execute what the job can do without; False, and a note, where the target refuses it."""

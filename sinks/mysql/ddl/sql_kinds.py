@@ -5,7 +5,7 @@ A kind's statement is made of the job and the table infos where they say it. For
 Promises: an empty statement means that there is nothing to execute. ``losses`` lists what the target cannot hold.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -21,14 +21,13 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import (
     Losses,
     Rewritten,
-    is_tiflash_replica,
     plain_strings,
     quote_reserved,
+    reads_clock,
     routed_text,
-    settle_boundaries,
-    tidb_tokens,
     without_end,
     without_features,
+    without_if_not_exists,
 )
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.routing.routes import TargetName
@@ -218,20 +217,33 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
     """The statement of a job that has one."""
     kind, subject = sql_kind(subject.job), with_routed_text(subject, restored=restored)
     by_text = dialect.flavour is Flavour.TIDB and subject.given.form is DdlForm.TEXT
-    if kind.statement is not None and (kind.at_tidb or not by_text) and (made := kind.statement(subject, dialect)) is not None:
+    by_infos = kind.at_tidb or not by_text or reads_clock(subject.query)
+    if kind.statement is not None and by_infos and (made := kind.statement(subject, dialect)) is not None:
         return made
+    whole = tokenize(subject.query.strip().rstrip("; "), backslash_escapes=not restored)
     if by_text:
-        tokens = settle_boundaries(tidb_tokens(subject.query, restored=restored), subject.info)
-        new = subject.new if subject.job.type == JobType.CREATE_TABLE else None
-        then = timestamps_in_utc(table_name(new.schema, new.name), new.info) if new else ""
-        sql = text_of(plain_strings(tokens, restored=restored)).strip()
-        return Rewritten(sql, (), then, is_tiflash_replica(tokens), plain=_create(subject, dialect) if new else None)
+        sql = text_of(plain_strings(without_if_not_exists(whole), restored=restored))
+        plain = _create(subject, dialect) if subject.job.type == JobType.CREATE_TABLE else None
+        return Rewritten(sql, (), tuple(_afterwards(subject)), subject.job.type == JobType.SET_TIFLASH_REPLICA, plain=plain)
     losses = Losses(subject.label)
     if subject.job.kind.on is On.SEQUENCE and dialect.flavour is Flavour.MYSQL:
         losses.add("sequence left out, because MySQL has none")
         return Rewritten("", tuple(losses.texts))
-    tokens = without_end(without_features(tokenize(subject.query, backslash_escapes=not restored), losses))
+    tokens = without_end(without_features(whole, losses))
     return Rewritten(text_of(plain_strings(quote_reserved(tokens), restored=restored)), tuple(losses.texts))
+
+
+def _afterwards(subject: Subject) -> Iterator[str]:
+    """What a TiDB is given after the text: literals in UTC, and no TTL, because the deletes of the upstream's TTL jobs arrive as binlogs."""
+    new = subject.new
+    if (
+        new is not None
+        and subject.job.type == JobType.CREATE_TABLE
+        and (sql := timestamps_in_utc(table_name(new.schema, new.name), new.info))
+    ):
+        yield sql
+    if new is not None and new.info.ttl and (subject.old is None or subject.old.info.ttl != new.info.ttl):
+        yield f"ALTER TABLE {table_name(new.schema, new.name)} TTL_ENABLE = 'OFF'"
 
 
 def with_routed_text(subject: Subject, *, restored: bool) -> Subject:

@@ -1,17 +1,12 @@
-"""DDL text: its tokens, the target's names in it, names that MySQL or MariaDB reserve, and what a TiDB target is not given. Pure.
+"""DDL text: its tokens, the target's names in it, and names that MySQL or MariaDB reserve. Pure.
 
-Works on tokens (``schemas.ddl_tokens``), so quoted names and strings are never mistaken for keywords. A TiDB gets the upstream's text unchanged, except for what is the
-upstream's own, or is another value in another session (ddl.md 6):
-
-    placement policies       removed; a statement that only sets them becomes empty
-    TTL                      kept but disabled: the deletes of the upstream's TTL jobs arrive as binlogs
-    computed boundaries      ``UNIX_TIMESTAMP('2020-01-01 00:00:00')`` is the number that the upstream has computed, if the table info has it
+Works on tokens (``schemas.ddl_tokens``), so quoted names and strings are never mistaken for keywords. A TiDB gets the upstream's text, without IF NOT EXISTS. Its
+sessions ignore placement policies (``tidb_placement_mode``).
 
 Names of tables become those of the target (``[[spark.route]]``) where a statement has them: after ALTER TABLE and its RENAME, CREATE TABLE, LIKE, REFERENCES, and ON of
 an index. Everything else stays as it is. A view is refused where a table of it has a route. A server with lower_case_table_names = 0 refuses one that spells a table otherwise.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,18 +14,15 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import (
     Token,
     TokenKind,
     Tokens,
-    closing,
-    next_solid,
     quote_name,
     read_name,
-    split_commas,
+    significant,
     strip,
     text_of,
     tokenize,
     with_depth,
     words,
 )
-from pyspark_tidb_binlog.schemas.tableinfo import PartitionDef, TableInfo
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 
@@ -40,8 +32,8 @@ class Rewritten:
 
     sql: str
     losses: tuple[str, ...] = ()
-    then: str = ""
-    """A second, idempotent statement of the same DDL: the declared defaults of columns that ``sql`` adds."""
+    then: tuple[str, ...] = ()
+    """More, idempotent statements of the same DDL."""
     may_fail: bool = False
     """Errors of the target are ignored."""
     by_infos: bool = False
@@ -93,21 +85,6 @@ def plain_strings(tokens: Sequence[Token], *, restored: bool) -> Tokens:
     return out
 
 
-def _named(tokens: Tokens) -> tuple[int, int]:
-    """Begin and end of the name in ``ALTER TABLE name …``."""
-    at = next(i for i, t in enumerate(tokens) if t.word == "TABLE")
-    begin = next_solid(tokens, at + 1)
-    end = begin + 1
-    while end < len(tokens) and (tokens[end].text == "." or tokens[end - 1].text == "."):
-        end += 1
-    return begin, end
-
-
-def alter_specs(tokens: Tokens) -> list[Tokens]:
-    """What ``ALTER TABLE name …`` does, piece by piece, with the blanks between."""
-    return split_commas(tokens[_named(tokens)[1] :])
-
-
 _RESERVED = frozenset(
     "ACCESSIBLE ASENSITIVE BEFORE CONDITION CUBE DECLARE DELETE_DOMAIN_ID DETERMINISTIC DO_DOMAIN_IDS EACH EMPTY EXTERNAL FUNCTION GENERAL GET "
     "IGNORE_DOMAIN_IDS IGNORE_SERVER_IDS INSENSITIVE IO_AFTER_GTIDS IO_BEFORE_GTIDS LIBRARY LOOP MANUAL MASTER_BIND MASTER_DEMOTE_TO_REPLICA "
@@ -152,133 +129,13 @@ def _reserved_name(solid: Sequence[Token], at: int, *, among_options: bool) -> b
     return word == "SEPARATOR" and following.kind is not TokenKind.STRING  # of GROUP_CONCAT
 
 
-_OFF = tokenize("TTL_ENABLE = 'OFF'")
-_WHOLE = re.compile(r"-?\d+")
-
-
-def tidb_tokens(query: str, *, restored: bool) -> Tokens:
-    """The statement's tokens; empty if nothing is left to execute."""
-    tokens = _without_placement(tokenize(query.strip().rstrip(";").rstrip(), backslash_escapes=not restored))
-    return _without_empty_specs(_with_ttl_off(without_if_not_exists(tokens)))
-
-
-def is_tiflash_replica(tokens: Sequence[Token]) -> bool:
-    """Whether it is ``ALTER TABLE t SET TIFLASH REPLICA n`` without another spec, whose errors are ignored."""
-    specs = alter_specs(list(tokens)) if words(tokens)[:2] == ["ALTER", "TABLE"] else []
-    return len(specs) == 1 and words(specs[0])[:3] == ["SET", "TIFLASH", "REPLICA"]
-
-
-def _without_placement(tokens: Sequence[Token]) -> Tokens:
-    kept: Tokens = []
-    skipping = False
-    i = 0
-    while i < len(tokens):
-        token = tokens[i]
-        end = 0 if skipping else _placement_ends(tokens, i)
-        if token.kind is TokenKind.FEATURE_OPEN and "placement" in token.text:
-            skipping = True
-        elif skipping:
-            skipping = token.kind is not TokenKind.FEATURE_CLOSE
-        elif not end:
-            kept.append(token)
-        i = end or i + 1
-    return kept
-
-
-def _placement_ends(tokens: Sequence[Token], at: int) -> int:
-    """The index after a ``PLACEMENT POLICY [=] name`` outside a feature comment; 0 if there is none."""
-    policy = next_solid(tokens, at + 1)
-    if tokens[at].word != "PLACEMENT" or policy >= len(tokens) or tokens[policy].word != "POLICY":
-        return 0
-    name = next_solid(tokens, policy + 1)
-    if name < len(tokens) and tokens[name].text == "=":
-        name = next_solid(tokens, name + 1)
-    return name + 1
-
-
-def _with_ttl_off(tokens: Sequence[Token]) -> Tokens:
-    """Set every TTL_ENABLE to OFF, and add one to a TTL without it, which TiDB would enable."""
-    switched = any(d == 0 and t.word == "TTL_ENABLE" for d, t in with_depth(tokens))
-    out: Tokens = []
-    ends = 0
-    off = False
-    for i, (depth, token) in enumerate(with_depth(tokens)):
-        if depth == 0 and token.word == "TTL_ENABLE":
-            off = True
-        elif depth == 0 and token.word == "TTL" and not switched and not ends:
-            ends = _ttl_ends(tokens, i)
-        elif off and token.kind is TokenKind.STRING:
-            token, off = _OFF[-1], False
-        out.append(token)
-        if ends == i + 1:
-            out += [Token(TokenKind.SPACE, " "), *_OFF]
-    return out
-
-
-def _ttl_ends(tokens: Sequence[Token], at: int) -> int:
-    """The index after ``TTL [=] column + INTERVAL n unit``; 0 if it is not such an option."""
-    places = [i for i in range(at, len(tokens)) if not tokens[i].blank][1:8]
-    if places and tokens[places[0]].text == "=":
-        places = places[1:]
-    if len(places) < 5 or tokens[places[1]].text != "+" or tokens[places[2]].word != "INTERVAL":
-        return 0
-    return places[4] + 1
-
-
-def _without_empty_specs(tokens: Tokens) -> Tokens:
-    if words(tokens)[:2] != ["ALTER", "TABLE"]:
-        return tokens
-    _, end = _named(tokens)
-    specs = [s for s in alter_specs(tokens) if words(s)]
-    joined: Tokens = []
-    for n, spec in enumerate(specs):
-        joined += [Token(TokenKind.SIGN, ","), *spec] if n else spec
-    return [*tokens[:end], *joined] if specs else []
-
-
-def settle_boundaries(tokens: Sequence[Token], info: TableInfo | None) -> Tokens:
-    """The statement with every computed boundary replaced by its number from ``info``, if it is there."""
-    by_name = {p.name.lower(): p for p in info.partitions} if info else {}
-    out: Tokens = []
-    done = 0
-    for name, begin, end in _boundaries(tokens):
-        values = _numbers(by_name.get(name.lower()))
-        if values and _computed(tokens[begin:end]):
-            out += [*tokens[done:begin], *tokenize(values)]
-            done = end
-    return [*out, *tokens[done:]]
-
-
-def boundaries(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
-    """(begin, end) of the values of each ``PARTITION name VALUES``, without their parentheses."""
-    return ((begin, end) for _, begin, end in _boundaries(tokens))
-
-
-def _boundaries(tokens: Sequence[Token]) -> Iterator[tuple[str, int, int]]:
-    for i, token in enumerate(tokens):
-        if token.word != "PARTITION":
-            continue
-        name = next_solid(tokens, i + 1)
-        values = next_solid(tokens, name + 1)
-        if values >= len(tokens) or tokens[values].word != "VALUES":
-            continue
-        opening = next((k for k in range(values, len(tokens)) if tokens[k].text in ("(", ",")), len(tokens))
-        if opening < len(tokens) and tokens[opening].text == "(":
-            yield tokens[name].name, opening + 1, closing(tokens, opening)
-
-
-def _numbers(partition: PartitionDef | None) -> str:
-    """The partition's values as numbers; empty if they are not numbers or of several columns."""
-    if partition is None:
-        return ""
-    lists = partition.in_values or (partition.less_than,)
-    return ", ".join(v[0] for v in lists) if all(len(v) == 1 and _WHOLE.fullmatch(v[0]) for v in lists) else ""
-
-
-def _computed(values: Sequence[Token]) -> bool:
-    """Whether a boundary contains a function call."""
-    solid = [t for t in strip(values) if not t.blank]
-    return any(a.kind is TokenKind.WORD and b.text == "(" for a, b in zip(solid, solid[1:], strict=False))
+def reads_clock(sql: str) -> bool:
+    """Whether ``UNIX_TIMESTAMP('...')`` is in the text, as a boundary of a partition: its number depends on the time zone of the session."""
+    solid = [t for t in significant(sql) if t.word != "_UTF8MB4"]
+    return any(
+        a.word == "UNIX_TIMESTAMP" and b.text == "(" and c.kind is TokenKind.STRING
+        for a, b, c in zip(solid, solid[1:], solid[2:], strict=False)
+    )
 
 
 _FEATURE_LOSSES = {

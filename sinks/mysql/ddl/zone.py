@@ -23,13 +23,13 @@ from zoneinfo import ZoneInfo
 
 from pyspark_tidb_binlog.schemas.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import Location
-from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string, tokenize
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import UTC_SINCE
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import boundaries
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import reads_clock
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes, is_text, table_name
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.mysql.transactions import with_settings
@@ -80,12 +80,6 @@ def _kept(subject: Subject) -> Iterator[tuple[TableAt, ColumnInfo, ColumnInfo]]:
             was = pairs.get(column.name.lower())
             if was is not None and not was.generated:
                 yield old, was, column
-
-
-def reads_clock(sql: str) -> bool:
-    """Whether a partition boundary in the text contains UNIX_TIMESTAMP."""
-    tokens = tokenize(sql)
-    return any(tokens[i].word == "UNIX_TIMESTAMP" for begin, end in boundaries(tokens) for i in range(begin, end))
 
 
 def span_query(column: Converted) -> str:

@@ -104,7 +104,7 @@ def test_tidb_keeps_its_own_text() -> None:
     text = "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY /*T![auto_rand] AUTO_RANDOM(5) */) /*T![placement] PLACEMENT POLICY=`p` */ COMMENT='a\\b';"
     assert (
         rewritten(text, 3, table(10, "t"), Flavour.TIDB).sql
-        == "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY /*T![auto_rand] AUTO_RANDOM(5) */)  COMMENT='a\\\\b'"
+        == "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY /*T![auto_rand] AUTO_RANDOM(5) */) /*T![placement] PLACEMENT POLICY=`p` */ COMMENT='a\\\\b'"
     )
 
 
