@@ -17,7 +17,7 @@ such a Drainer may have applied a part (``HandedOver``), this DDL and later ones
     all others                executed; an error that says "already so" is accepted
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
@@ -30,7 +30,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, IndexCol
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, UNSEEN, Alteration, MissingChange, Presence, has_key
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import gone_partitions, limit_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, take_names, take_snapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, take_names, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, same_name, sql_kind
 from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
@@ -104,8 +104,6 @@ class ExecutionCheck:
                 return any(not before.holds(t.schema, t.name) and now.holds(t.schema, t.name) for t in self._subject.after)
         if before.same_as(now) or (judged is Judged.MADE and (earlier.was_refused_before or self._stood(before))):
             return False
-        if judged is Judged.EMPTIED:
-            return self._emptied()
         if judged is Judged.PARTITIONS_GONE:
             return self._dropped(before, now)
         found = [lack for lack in compared(self._session, self._subject, self._dialect) if lack is None or lack.kind != UNSEEN.kind]
@@ -126,16 +124,6 @@ class ExecutionCheck:
     def _stood(self, before: SchemaSnapshot) -> bool:
         """Whether a table of a name that the job creates existed before: it must be compared even if the target has changed otherwise."""
         return self._subject.job.kind.makes_tables and any(before.holds(t.schema, t.name) for t in self._subject.after)
-
-    def _emptied(self) -> bool:
-        old, after = self._subject.old, self._subject.info
-        if old is None or after is None:
-            return False
-        if self._subject.job.type == JobType.TRUNCATE_TABLE:
-            return is_empty(self._session, old.schema, old.name)
-        ids = {p.name: p.id for p in old.info.partitions}
-        emptied = [p.name for p in after.partitions if ids.get(p.name) != p.id]
-        return all(is_empty(self._session, old.schema, old.name, name) for name in emptied)
 
     def _dropped(self, before: SchemaSnapshot, now: SchemaSnapshot) -> bool:
         """Whether the partitions that the job drops were there and are gone. Of a table that never had them the rows may still be there."""
@@ -300,10 +288,7 @@ def _table_lacks(
     new = after.info if before else replace(after.info, foreign_keys=())
     old = before.info if before else replace(new, columns=(), indexes=())
     yield from _definition_lacks(subject, dialect, label, old, new, after.info, there)
-    was, now = [p.name for p in old.partitions], [p.name for p in after.info.partitions]
-    if set(was) != set(now):
-        yield from _name_lacks("partition", label, was, now, there.partitions)
-        yield from _bound_lacks(label, set(now) - set(was), after.info, there.partitions)
+    yield from _partition_lacks(label, old, after.info, there.partitions)
 
 
 def _definition_lacks(
@@ -336,22 +321,17 @@ def _key_names(change: TableChange) -> set[str]:
     return set()
 
 
-def _name_lacks(kind: str, label: str, was: Iterable[str], now: Iterable[str], there: Iterable[str]) -> Iterator[MissingChange | None]:
-    """Names that the job adds must exist, and those that it removes must not."""
-    before, after, found = ({n.lower() for n in names} for names in (was, now, there))
+def _partition_lacks(label: str, old: TableInfo, new: TableInfo, there: Mapping[str, str]) -> Iterator[MissingChange | None]:
+    """Partitions that the job adds must exist, with their bound, because somebody's own may have the name. Those that it removes must not."""
+    before, after = ({p.name.lower() for p in info.partitions} for info in (old, new))
+    bounds = {name.lower(): bound for name, bound in there.items()}
     for name in sorted(after - before):
-        yield None if name in found else MissingChange(f"{label}: {kind} {name} missing", kind)
+        wanted, found = limit_of(new, name), bounds.get(name)
+        other = f"ends at {found} instead of {wanted}" if wanted and found and wanted.upper() != found.upper() else ""
+        words = "missing" if found is None else other
+        yield MissingChange(f"{label}: partition {name} {words}", "partition") if words else None
     for name in sorted(before - after):
-        yield MissingChange(f"{label}: {kind} {name} still there", kind) if name in found else None
-
-
-def _bound_lacks(label: str, added: Collection[str], info: TableInfo, bounds: Mapping[str, str]) -> Iterator[MissingChange | None]:
-    """A partition of somebody's own may have the name of one that the job adds."""
-    there = {name.lower(): bound for name, bound in bounds.items()}
-    for name in sorted(added):
-        wanted, found = limit_of(info, name), there.get(name.lower(), "")
-        if wanted and found and wanted.upper() != found.upper():
-            yield MissingChange(f"{label}: partition {name} ends at {found} instead of {wanted}", "partition")
+        yield MissingChange(f"{label}: partition {name} still there", "partition") if name in bounds else None
 
 
 _ALREADY_SO = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1493, 1507, 1517, 4091, 4092})

@@ -22,7 +22,6 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.text import (
     Losses,
     Rewritten,
     plain_strings,
-    quote_reserved,
     reads_clock,
     routed_text,
     without_end,
@@ -36,13 +35,12 @@ from pyspark_tidb_binlog.sinks.routing.routes import TargetName
 class Judged(Enum):
     """How an earlier attempt of unknown outcome is judged (``execution_check``)."""
 
-    AGAIN = "a second time it does the same"
+    AGAIN = "a second time it does the same, because no rows were written since"
     CHANGES = "by its changes, all of which the definition shows"
     MADE = "a second time it reports what is there, which is compared then"
     GONE = "by whether anything of it is left"
     MOVED = "by the server's table ids: not idempotent, and the structure may look the same before and after"
     RESTORED = "by whether the table is there that was not"
-    EMPTIED = "by whether what it empties is empty, because no rows were written since"
     PARTITIONS_GONE = "by whether its partitions were there and are gone: of a table that never had them the rows may still be there"
     DIVIDED = "by the names of partitions; where they stay, a second time it does the same"
 
@@ -170,13 +168,13 @@ SQL_KINDS: Mapping[int, SqlKind] = {
     JobType.DROP_TABLE: SqlKind(Judged.GONE, partial(_on_table, "DROP TABLE"), already_so=_GONE),
     JobType.DROP_VIEW: SqlKind(Judged.GONE, partial(_on_table, "DROP VIEW"), already_so=_GONE),
     JobType.DROP_SEQUENCE: SqlKind(Judged.GONE, _drop_sequence, already_so=_GONE),
-    JobType.TRUNCATE_TABLE: SqlKind(Judged.EMPTIED, partial(_on_table, "TRUNCATE TABLE")),
+    JobType.TRUNCATE_TABLE: SqlKind(Judged.AGAIN, partial(_on_table, "TRUNCATE TABLE")),
     JobType.RENAME_TABLE: SqlKind(Judged.MOVED, _rename),
     JobType.RENAME_TABLES: SqlKind(Judged.MOVED, _rename),
     JobType.EXCHANGE_PARTITION: SqlKind(Judged.MOVED, _exchange, at_tidb=False),
     JobType.ADD_PARTITION: SqlKind(Judged.CHANGES, _partitions, at_tidb=False),
     JobType.DROP_PARTITION: SqlKind(Judged.PARTITIONS_GONE, _partitions, at_tidb=False),
-    JobType.TRUNCATE_PARTITION: SqlKind(Judged.EMPTIED, _partitions, at_tidb=False),
+    JobType.TRUNCATE_PARTITION: SqlKind(Judged.AGAIN, _partitions, at_tidb=False),
     JobType.REORGANIZE_PARTITION: SqlKind(Judged.DIVIDED, _partitions, at_tidb=False),
     JobType.ALTER_PARTITIONING: SqlKind(Judged.DIVIDED, _partitions, at_tidb=False),
     JobType.REMOVE_PARTITIONING: SqlKind(Judged.DIVIDED, _partitions, at_tidb=False),
@@ -230,7 +228,7 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
         losses.add("sequence left out, because MySQL has none")
         return Rewritten("", tuple(losses.texts))
     tokens = without_end(without_features(whole, losses))
-    return Rewritten(text_of(plain_strings(quote_reserved(tokens), restored=restored)), tuple(losses.texts))
+    return Rewritten(text_of(plain_strings(tokens, restored=restored)), tuple(losses.texts))
 
 
 def _afterwards(subject: Subject) -> Iterator[str]:
