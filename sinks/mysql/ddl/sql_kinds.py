@@ -12,14 +12,13 @@ from functools import partial
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import On
-from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, quote_name, rename_pairs, text_of, tokenize
+from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, TokenKind, quote_name, rename_pairs, text_of, tokenize
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, partition_change, timestamps_in_utc
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import (
-    Losses,
     Rewritten,
     plain_strings,
     reads_clock,
@@ -223,12 +222,11 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
         sql = text_of(plain_strings(without_if_not_exists(whole), restored=restored))
         plain = _create(subject, dialect) if subject.job.type == JobType.CREATE_TABLE else None
         return Rewritten(sql, (), tuple(_afterwards(subject)), subject.job.type == JobType.SET_TIFLASH_REPLICA, plain=plain)
-    losses = Losses(subject.label)
     if subject.job.kind.on is On.SEQUENCE and dialect.flavour is Flavour.MYSQL:
-        losses.add("sequence left out, because MySQL has none")
-        return Rewritten("", tuple(losses.texts))
-    tokens = without_end(without_features(whole, losses))
-    return Rewritten(text_of(plain_strings(tokens, restored=restored)), tuple(losses.texts))
+        return Rewritten("", (f"{subject.label}: sequence left out, because MySQL has none",))
+    only_tidb = any(t.kind is TokenKind.FEATURE_OPEN and t.text.startswith("/*T!") for t in whole)
+    losses = (f"{subject.label}: what only TiDB has was left out",) if only_tidb else ()
+    return Rewritten(text_of(plain_strings(without_end(without_features(whole)), restored=restored)), losses)
 
 
 def _afterwards(subject: Subject) -> Iterator[str]:

@@ -32,7 +32,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import (
     TableInfo,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect, charset_text, is_text_or_words
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Losses, Rewritten, plain_strings
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, plain_strings
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes, table_name
 
 _ZEROFILL = 1 << 6
@@ -193,27 +193,30 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
 
 
 def _created(schema: str, info: TableInfo, dialect: Dialect, *, plain: bool) -> Rewritten:
-    losses = Losses(f"{schema}.{info.name}")
+    losses = list[str]()
     parts = [column_definition(c, info, dialect, explicit=False) for c in visible(info)]
     if info.handle_columns() and info.pk_is_handle:
         parts.append("PRIMARY KEY (" + ", ".join(quote_name(c.name) for c in info.handle_columns()) + ")")
     for index in info.indexes:
         if index.state == PUBLIC and info.over_expression(index) and (plain or dialect.flavour is Flavour.MARIADB):
-            losses.add(f"expression index {index.name} left out")
+            losses.append(f"expression index {index.name} left out")
         elif index.state == PUBLIC:
             parts.append(index_definition(index, dialect, info))
     for key in info.foreign_keys:
         if plain:
-            losses.add(f"foreign key {key.name} left out")
+            losses.append(f"foreign key {key.name} left out")
         else:
             parts.append(foreign_key_definition(key, schema))
     partitions = "" if plain else partition_by(info, dialect)
     if info.partitions and not partitions:
-        losses.add("partitions left out")
-    for loss in left_out(info, dialect):
-        losses.add(loss)
+        losses.append("partitions left out")
+    losses += left_out(info, dialect)
     options = " ".join(filter(None, [*_options(info, dialect), partitions]))
-    return Rewritten(f"CREATE TABLE {table_name(schema, info.name)} ({', '.join(parts)}) {options}", tuple(losses.texts), by_infos=True)
+    return Rewritten(
+        f"CREATE TABLE {table_name(schema, info.name)} ({', '.join(parts)}) {options}",
+        tuple(f"{schema}.{info.name}: {loss}" for loss in losses),
+        by_infos=True,
+    )
 
 
 def left_out(info: TableInfo, dialect: Dialect) -> Iterator[str]:

@@ -10,18 +10,7 @@ an index. Everything else stays as it is. A view is refused where a table of it 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pyspark_tidb_binlog.schemas.ddl_tokens import (
-    Token,
-    TokenKind,
-    Tokens,
-    quote_name,
-    read_name,
-    significant,
-    strip,
-    text_of,
-    tokenize,
-    words,
-)
+from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, Tokens, quote_name, read_name, significant, strip, text_of, tokenize
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 
@@ -39,21 +28,6 @@ class Rewritten:
     """It is made of the table infos, which have the target's names: nothing of a user's text is in it."""
     plain: "Rewritten | None" = None
     """What is executed where the target refuses it."""
-
-
-class Losses:
-    """Collects what had to be left out of one statement, each text once."""
-
-    def __init__(self, subject: str) -> None:
-        """``subject``: the ``schema.table`` with which every text begins."""
-        self._subject = subject
-        self.texts: list[str] = []
-
-    def add(self, what: str) -> None:
-        """Note one loss."""
-        text = f"{self._subject}: {what}"
-        if text not in self.texts:
-            self.texts.append(text)
 
 
 def without_if_not_exists(tokens: Sequence[Token]) -> Tokens:
@@ -93,37 +67,16 @@ def reads_clock(sql: str) -> bool:
     )
 
 
-_FEATURE_LOSSES = {
-    "AUTO_RANDOM": "AUTO_RANDOM left out",
-    "TTL": "TTL left out",
-    "PLACEMENT": "placement policy left out",
-}
-
-
-def without_features(tokens: Sequence[Token], losses: Losses) -> Tokens:
-    """The tokens without TiDB's feature comments; MySQL's version comments are kept."""
+def without_features(tokens: Sequence[Token]) -> Tokens:
+    """The tokens without comments and without what only TiDB reads (``/*T! ... */``); MySQL's version comments are kept."""
     out: Tokens = []
-    inside: Tokens | None = None
+    inside = False
     for token in tokens:
-        if inside is None and token.kind is TokenKind.FEATURE_OPEN and token.text.startswith("/*T!"):
-            inside = []
-        elif inside is None:
+        opens = token.kind is TokenKind.FEATURE_OPEN and token.text.startswith("/*T!")
+        if not inside and not opens and token.kind is not TokenKind.COMMENT:
             out.append(token)
-        elif token.kind is TokenKind.FEATURE_CLOSE:
-            _note_feature(inside, losses)
-            inside = None
-        else:
-            inside.append(token)
-    return [t for t in out if t.kind is not TokenKind.COMMENT]
-
-
-def _note_feature(inside: Tokens, losses: Losses) -> None:
-    spoken = words(inside)
-    for word, loss in _FEATURE_LOSSES.items():
-        if word in spoken and "REMOVE" not in spoken:
-            losses.add(loss)
-    if "SHARD_ROW_ID_BITS" in spoken and next((t.text for t in inside if t.kind is TokenKind.NUMBER), "0") != "0":
-        losses.add("SHARD_ROW_ID_BITS left out")
+        inside = opens or (inside and token.kind is not TokenKind.FEATURE_CLOSE)
+    return out
 
 
 def without_end(tokens: Tokens) -> Tokens:
