@@ -445,8 +445,8 @@ class Presence:
                 gone = there.key(name) is None or any(has_key(k, there, altered.new, exactly=True) for k in again)
                 return None if gone else MissingChange(f"key {name} still there", "key")
             case AddForeignKey(foreign):
-                has = self._there_as(altered.new, foreign.name)
-                return None if has else MissingChange(f"foreign key {foreign.name} missing", "foreign key")
+                named = self._there_as(altered.new, foreign.name)
+                return None if named else MissingChange(f"foreign key {foreign.name} missing", "foreign key")
             case DropForeignKey(name):
                 return MissingChange(f"foreign key {name} still there", "foreign key") if self._there_as(altered.old, name) else None
             case RenameKey(before, after):

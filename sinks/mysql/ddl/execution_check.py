@@ -4,6 +4,9 @@ Promises: reads only. A DROP has run if nothing is left. A RENAME is recognised 
 the server's table ids show it; if these are inconclusive, an operator must decide. For all others the target must have the job's changes (``compared``): columns,
 keys and options as ``Presence`` says, partitions, names of tables. Any other difference from the earlier state is ignored.
 
+A column that a job adds, and that somebody added before, counts as the upstream's if every row holds the upstream's value of rows older than the column, or cannot be
+compared. ``other_values`` names the others, with an UPDATE, which is right as long as no later row change is applied.
+
 A real Drainer records no intent. After a crash it executes the DDLs behind its checkpoint again and ignores certain errors by number (drainer.md 5.6). In a span of which
 such a Drainer may have applied a part (``HandedOver``), this DDL and later ones may have been executed, and these numbers are accepted:
 
@@ -20,21 +23,32 @@ such a Drainer may have applied a part (``HandedOver``), this DDL and later ones
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from pyspark_tidb_binlog.schemas.column_pairs import visible
+from pyspark_tidb_binlog.schemas.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.table_changes import AddKey, DropKey, ModifyKey, RenameKey, TableChange
-from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, IndexColumn, IndexInfo, TableInfo
+from pyspark_tidb_binlog.schemas.tableinfo import (
+    PUBLIC,
+    WHOLE_COLUMN,
+    ColumnFlag,
+    ColumnInfo,
+    ColumnType,
+    IndexColumn,
+    IndexInfo,
+    TableInfo,
+)
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, UNSEEN, Alteration, MissingChange, Presence, has_key
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, UNSEEN, Alteration, MissingChange, Presence, filling, has_key
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import gone_partitions, limit_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, take_names, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, same_name, sql_kind
-from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import origin_literal
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_text, match_condition, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_whole
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
@@ -332,6 +346,63 @@ def _partition_lacks(label: str, old: TableInfo, new: TableInfo, there: Mapping[
         yield MissingChange(f"{label}: partition {name} {words}", "partition") if words else None
     for name in sorted(before - after):
         yield MissingChange(f"{label}: partition {name} still there", "partition") if name in bounds else None
+
+
+_FLOAT_DIGITS = 1e-6
+"""A FLOAT is compared with this relative difference: it is not the number that its literal is."""
+
+
+def other_values(session: Target, subject: Subject) -> tuple[str, ...]:
+    """For each column that the job adds, and for which the target has rows with another value than upstream: the difference, and what to do."""
+    found = []
+    for table, column in _added(subject):
+        name, value = table_name(table.schema, table.name), origin_literal(column, session.flavour)
+        same = _holds(column, _stored(column, value), session.flavour)
+        try:
+            if not session.query(f"SELECT 1 FROM {name} WHERE NOT ({same}) LIMIT 1"):
+                continue
+        except RetryableApplyError:
+            raise
+        except ApplyError:
+            continue
+        update = filling(table, column, value, f"NOT ({same})")
+        found.append(
+            f"{table.schema}.{table.name} already has the column {column.name}, and rows that are there hold another value than upstream, where it is "
+            f"{value}. If somebody made the column for another use, rename it and start again. Otherwise, before any later row is written, execute {update}"
+        )
+    return tuple(found)
+
+
+def _added(subject: Subject) -> Iterator[tuple[TableAt, ColumnInfo]]:
+    before = {t.table_id: t for t in subject.before}
+    for after in subject.after:
+        old = before.get(after.table_id)
+        pairs = pair_columns(subject.job, subject.query, old.info, after.info) if old else None
+        if pairs is not None:
+            fresh = (c for c in visible(after.info) if c.name.lower() not in pairs)
+            yield from ((after, c) for c in fresh if not c.generated and not c.flag & ColumnFlag.AUTO_INCREMENT)
+
+
+def _stored(column: ColumnInfo, literal: str) -> str:
+    """``literal`` as a row of the target shows it: a CHAR has no blanks at its end."""
+    if column.tp != ColumnType.STRING or not is_text(column) or not literal.endswith(" '"):
+        return literal
+    return f"{literal[:-1].rstrip(' ')}'"
+
+
+def _holds(column: ColumnInfo, literal: str, flavour: Flavour) -> str:
+    """The condition that the column is ``literal``."""
+    shown = quote_name(column.name)
+    if literal == "NULL":
+        return f"{shown} IS NULL"
+    if column.tp in (ColumnType.FLOAT, ColumnType.DOUBLE) and column.decimal >= 0:
+        return f"{shown} IS NOT NULL AND ABS({shown} - {literal}) <= {0.5 * 10.0**-column.decimal!r} + ABS({literal}) * {_FLOAT_DIGITS}"
+    if column.tp == ColumnType.FLOAT:
+        return f"{shown} IS NOT NULL AND ABS({shown} - {literal}) <= ABS({literal}) * {_FLOAT_DIGITS}"
+    if column.tp == ColumnType.SET:
+        return f"{shown} <=> {literal}"  # a text
+    first, *others = (text.decode() for text in match_condition(column, flavour, indexed=False))
+    return f"{first}{literal}{literal.join(others)}"
 
 
 _ALREADY_SO = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1493, 1507, 1517, 4091, 4092})

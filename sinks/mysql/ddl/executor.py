@@ -66,15 +66,15 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
     computes,
     is_plain,
     lacks,
+    other_values,
     shows,
     snapshot_of,
     unlike,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, instead_of, scattered
-from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import Around, SentDdl, around, execute, not_computed
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE, Around, SentDdl, around, execute, not_computed
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, joined, sql_kind, statements_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, other_values, way_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import declare
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names
@@ -344,7 +344,7 @@ class _Run:
             quirk = around(self._sent(sql, error))
             other = self._another_way(altered, left, sql, quirk)
             if other is None:
-                return self._by_policy(self._step.query.rstrip("; "), str(error), way_out(self._subject.job, error) or quirk.todo)
+                return self._by_policy(self._step.query.rstrip("; "), str(error), quirk.todo)
             return other
         how = "text" if by_text(altered, self._subject) and sql == joined(self._statements()) else "changes"
         return DdlOutcome(DONE, how, sql, self._declared(altered))
@@ -441,7 +441,7 @@ class _Run:
                 _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
                 return DdlOutcome(DONE, "nothing", text.sql, (*self._losses_of([text], made), *self._other_values()))
             if made is not None and error.errno == EXISTS_TABLE:
-                return self._by_policy(text.sql, f"{error}; {self._in_the_way(made)}", way_out(job, error))
+                return self._by_policy(text.sql, f"{error}; {self._in_the_way(made)}", around(self._sent(text.sql, error)).todo)
             if not self._snapshot(made).same_as(now if made is None else now.only(made.schema, made.name)):
                 raise
             quirk = around(self._sent(text.sql, error))
@@ -452,7 +452,7 @@ class _Run:
             if text.plain is not None:
                 found = self._one(number, text.plain, now)
                 return found if found.freezes else replace(found, how="derived")
-            return self._by_policy(text.sql, str(error), way_out(job, error) or quirk.todo)
+            return self._by_policy(text.sql, str(error), quirk.todo)
         return DdlOutcome(DONE, "text", text.sql, (*text.losses, *self._declare(*text.then)))
 
     def _losses_of(self, texts: Sequence[Rewritten], made: TableAt | None = None) -> tuple[str, ...]:

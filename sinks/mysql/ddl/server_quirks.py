@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_string
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import JobType
@@ -20,7 +21,9 @@ from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.mysql.transactions import with_settings
 
 _GIVES_KEYS = "sql_generate_invisible_primary_key"
+EXISTS_TABLE = 1050
 _KEY_TOO_LONG = 1071
+_SNAPSHOT_TOO_OLD = 8055
 _NOT_SO = frozenset({1227, 3750})
 """The account may not choose; the server requires a key."""
 
@@ -125,6 +128,35 @@ def _instant_columns(ddl: SentDdl) -> Around | None:
     return Around(first=tuple(f"ALTER TABLE {name} FORCE" for name, ids in found if ids & instant))
 
 
+def _name_taken(ddl: SentDdl) -> Around | None:
+    """The job makes, restores or renames a table to the name of another one."""
+    job = ddl.subject.job
+    if job.type == JobType.RECOVER_TABLE:
+        return Around(
+            todo="Drop the table of that name at the target, or rename it, and start again. If its DROP was left out, so that it is this very table, skip the DDL"
+        )
+    renames = job.kind.effect is JobEffect.RENAMES
+    if not renames and not job.kind.makes_tables:
+        return None
+    return Around(
+        todo=f"Drop the table of that name at the target{'' if renames else ' (or, if it is equal, empty it)'}, or rename it, and start again. If you skip the DDL "
+        "instead, the rows of the binlogs are added to the rows that are there"
+    )
+
+
+def _not_restored(ddl: SentDdl) -> Around | None:
+    """TiDB's GC has passed the DROP. Of a table by name it says so in words only."""
+    if ddl.subject.job.type != JobType.RECOVER_TABLE or ddl.error is None:
+        return None
+    if ddl.error.errno != _SNAPSHOT_TOO_OLD and "dropped/truncated" not in ddl.error.words:
+        return None
+    return Around(
+        todo="The target cannot restore the table: its GC has passed the DROP or TRUNCATE, or it never had the table. Create the table there by hand with the rows "
+        "that it had upstream at this commit_ts (dumpling --snapshot), and start again. For the next time, make the target's tidb_gc_life_time longer than "
+        "the upstream's, by as much as the stream may lag"
+    )
+
+
 def _unlike_tables(ddl: SentDdl) -> Around | None:
     """Its error names ``Non matching attribute 'INSTANT COLUMN(s)' between partition and table``, where the account may not read this before, or another one."""
     if ddl.subject.job.type != JobType.EXCHANGE_PARTITION or ddl.error is None:
@@ -197,6 +229,8 @@ def _compared_as_in_session(ddl: SentDdl) -> Around | None:
 QUIRKS = (
     Quirk(_compared_as_in_session),
     Quirk(_instant_columns, at=Flavour.MYSQL),
+    Quirk(_name_taken, (EXISTS_TABLE,)),
+    Quirk(_not_restored, (_SNAPSHOT_TOO_OLD, 1105)),
     Quirk(_unlike_tables, (1731,)),
     Quirk(_key_not_given, (1235, 4108, 4109), Flavour.MYSQL),
     Quirk(_key_given, (1068,), Flavour.MYSQL),

@@ -120,11 +120,7 @@ def subject_of(
     ids = [i for i in history.tables_of_job(job) if i not in step.decision.strangers]
     before = tuple(t for i in ids if (t := step.before.table(i, history)) is not None)
 
-    def place(schema: str, name: str) -> TargetName:
-        other = history.find(schema, name, job.version)
-        return routes.target(other.schema, other.name) if other is not None else routes.target(schema, name)
-
-    after = tuple(referring(t, place) for i in ids if (t := history.table_at(i, job.version)) is not None)
+    after = tuple(referring(t, routes.target) for i in ids if (t := history.table_at(i, job.version)) is not None)
     restored = history.restored_by(job)
     delivery = _delivery(step, given(job, step.query, history, frozen, routes, outcomes))
     schema = schema_of(step, history)

@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import Location
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import TableAt
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import UTC_SINCE
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import reads_clock
@@ -142,24 +142,13 @@ def certain(subject: Subject, tz: tzinfo) -> bool:
 
 
 def moved(subject: Subject, tz: tzinfo) -> Subject:
-    """The subject with every TIMESTAMP literal of its infos converted to that zone."""
-    job = subject.job
-    info = _moved_info(job.table_info, tz) if job.table_info else None
-    many = tuple(_moved_info(t, tz) for t in job.multiple_table_infos)
-    return replace(
-        subject,
-        job=replace(job, table_info=info, multiple_table_infos=many),
-        before=tuple(_moved_table(t, tz) for t in subject.before),
-        after=tuple(_moved_table(t, tz) for t in subject.after),
-    )
+    """The subject with every TIMESTAMP literal of its tables converted to that zone."""
+    before, after = (tuple(_moved_table(t, tz) for t in tables) for tables in (subject.before, subject.after))
+    return replace(subject, before=before, after=after)
 
 
 def _moved_table(table: TableAt, tz: tzinfo) -> TableAt:
-    return replace(table, info=_moved_info(table.info, tz))
-
-
-def _moved_info(info: TableInfo, tz: tzinfo) -> TableInfo:
-    return replace(info, columns=tuple(_moved_column(c, tz) for c in info.columns))
+    return replace(table, info=replace(table.info, columns=tuple(_moved_column(c, tz) for c in table.info.columns)))
 
 
 def _moved_column(column: ColumnInfo, tz: tzinfo) -> ColumnInfo:

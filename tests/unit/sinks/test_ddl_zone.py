@@ -78,14 +78,13 @@ def test_a_zone_that_is_not_known(name: str) -> None:
 )
 def test_literals_move_with_the_zone(default: str | None, digits: int, there: str | None) -> None:
     found = moved(subject(default=default, origin_default=default, digits=digits), ZoneInfo("Asia/Shanghai"))
-    assert found.info is not None
-    for info in (found.info, found.after[0].info):
-        assert (info.columns[1].default, info.columns[1].origin_default) == (there, there)
+    made = found.after[0].info.columns[1]
+    assert (made.default, made.origin_default) == (there, there)
 
 
 def test_a_default_of_an_older_tidb_is_not_in_utc() -> None:
     found = moved(subject(default="2020-01-01 00:00:00", version=0), ZoneInfo("Asia/Shanghai"))
-    assert found.info and found.info.columns[1].default == "2020-01-01 00:00:00"
+    assert found.after[0].info.columns[1].default == "2020-01-01 00:00:00"
 
 
 def test_an_hour_that_the_zone_has_twice_is_not_certain() -> None:
