@@ -199,7 +199,7 @@ _CHARACTER_BYTES = {"ascii": 1, "binary": 1, "gbk": 2, "utf8": 3}
 _HOLDS_ALL = "utf8mb4"
 
 
-def misfit(there: TargetColumn, column: ColumnInfo, was: ColumnInfo | None, wanted: Charset, *others: Charset) -> str:
+def misfit(there: TargetColumn, column: ColumnInfo, was: ColumnInfo | None, wanted: Charset, own: str) -> str:
     """Why the target's column cannot hold the values of ``column``; empty if it can.
 
     Args:
@@ -207,7 +207,7 @@ def misfit(there: TargetColumn, column: ColumnInfo, was: ColumnInfo | None, want
         column: the column after the job.
         was: the column before the job; None if the job adds it.
         wanted: the column's charset translated for the target.
-        others: charsets that are also accepted.
+        own: the charset with the upstream's name, in which a table may have been made by hand.
     """
     if not same_type(there.type, column, was):
         return f"{there.type} instead of {column_type(column)}"
@@ -217,9 +217,7 @@ def misfit(there: TargetColumn, column: ColumnInfo, was: ColumnInfo | None, want
         return ""
     charset, collate = spelled(there.charset), spelled(there.collation)
     recoded = was is not None and (was.tp, was.charset, was.collate) != (column.tp, column.charset, column.collate)
-    if charset not in {_HOLDS_ALL, wanted.charset, *(one.charset for one in others)} or (
-        recoded and collate not in {spelled(one.collate) for one in (wanted, *others)}
-    ):
+    if charset not in {_HOLDS_ALL, wanted.charset, own} or (recoded and collate != spelled(wanted.collate)):
         return f"{charset} {collate} instead of {wanted.charset} {wanted.collate}"
     return ""
 

@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.sinks.mysql.upstream_collations import new_collations, 
 from tests.integration import test_findings
 from tests.support import plan_samples
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, steps_of, table
-from tests.support.ddl_target import apply, ddl_session, dying
+from tests.support.ddl_target import apply, ddl_session
 from tests.support.plan_samples import NOT_NULL, Events
 from tests.support.private_mysql import MYSQLD, NO_PAD_BIN
 
@@ -170,29 +170,6 @@ def test_a_table_from_before_the_setting_stays_as_it_is(session: Session) -> Non
     assert [apply(session, step, h, NEW).how for step in steps[2:]] == ["changes", "changes", "text"]
     assert collations(session) == {"k": NO_PAD_BIN, "n": "utf8mb4_bin", "c": "utf8mb4_bin"}
     assert "`k` varchar(40)" in shown(session) and session.query("SELECT k FROM d.t ORDER BY id") == [("a",), ("a ",)]
-
-
-@pytest.mark.parametrize(("before", "after"), [(UNKNOWN, NEW), (NEW, UNKNOWN)], ids=["unknown then true", "true then unknown"])
-def test_a_ddl_that_was_executed_before_the_setting_changed_is_not_executed_again(
-    session: Session, before: ApplyConfig, after: ApplyConfig
-) -> None:
-    recoded = table(11, "t", [column(1, "id", {**INT, "Flag": 4099}), column(2, "c", VARCHAR)])
-    general = table(11, "t", [column(1, "id", {**INT, "Flag": 4099}), column(2, "c", GENERAL)])
-    h = history(database(1), job(2, 3, general), job(3, 12, recoded))
-    texts = {
-        2: "CREATE TABLE `t` (`id` INT PRIMARY KEY,`c` VARCHAR(20) COLLATE utf8mb4_general_ci);",
-        3: "ALTER TABLE `t` MODIFY COLUMN `c` VARCHAR(20) CHARACTER SET UTF8MB4 COLLATE utf8mb4_bin;",
-    }
-    first, second, third = steps_of(h, texts)
-    apply(session, first, h, before)
-    apply(session, second, h, before)
-    with dying("after-ddl"):
-        apply(session, third, h, before)
-    session.rollback()
-    left = collations(session)
-    assert left["c"] in ("utf8mb4_bin", NO_PAD_BIN)
-    assert apply(session, third, h, after).how == "found"
-    assert collations(session) == left
 
 
 def test_an_empty_table_that_is_there_under_the_other_name_is_taken(session: Session) -> None:

@@ -473,7 +473,9 @@ class Presence:
         return None
 
     def _misfit(self, found: TargetColumn, column: ColumnInfo, was: ColumnInfo | None) -> str:
-        return misfit(found, column, was, *accepted_charsets(self._altered.dialect, column, was))
+        dialect = self._altered.dialect
+        wanted, own = (d.charset(column.charset, column.collate) for d in (dialect, replace(dialect, nopad=False)))
+        return misfit(found, column, was, wanted, own.charset)
 
 
 def _may_be_former(found: TargetColumn, was: ColumnInfo, column: ColumnInfo) -> bool:
@@ -493,20 +495,6 @@ def _has_default(found: TargetColumn, column: ColumnInfo) -> bool:
 def _before(order: Sequence[str]) -> dict[str, str]:
     """By column, the one before it."""
     return dict(zip(order[1:], order, strict=False))
-
-
-def accepted_charsets(dialect: Dialect, column: ColumnInfo, was: ColumnInfo | None) -> tuple[Charset, ...]:
-    """The charsets that the target's column may have; the first is the charset that is written.
-
-    A table that was created under another ``spark.upstream-new-collations`` is the same table, and a job that was executed under it is done. Only
-    the job's own change shows that. So if the column had one of the two charsets before, or is MariaDB's JSON, which is ``utf8mb4_bin`` there, the name must
-    be the one that is written.
-    """
-    wanted = dialect.charset(column.charset, column.collate)
-    others = tuple(other.charset(column.charset, column.collate) for other in dialect.others())
-    if was is not None and (was.tp == ColumnType.JSON or dialect.charset(was.charset, was.collate) in (wanted, *others)):
-        return (wanted,)
-    return wanted, *others
 
 
 def has_key(index: IndexInfo, there: TargetTable, info: TableInfo, *, exactly: bool = False) -> bool:

@@ -7,7 +7,7 @@ With old collations upstream, texts of utf8, ascii and gbk become utf8mb4 at a M
 """
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
@@ -52,32 +52,6 @@ _NOPAD = {
 """What stands for a collation that may pad upstream."""
 
 
-def target_charset(
-    charset: str, collate: str, flavour: Flavour, default: Charset = UPSTREAM_DEFAULT, *, nopad: bool = True, binary: bool = False
-) -> Charset:
-    """The target's charset and collation for those of the upstream; ``default`` if the upstream names none.
-
-    Whether TiDB's ``*_bin`` pads depends on how the cluster was first set up, which binlogs do not show. A NO PAD collation (``nopad``) is
-    safe: it distinguishes 'a' and 'a ', and an upstream that pads never has both as keys. Without ``nopad`` the collation keeps its name,
-    and pads at the target, which is right only for an upstream that pads. With ``binary`` every collation first becomes the ``*_bin`` of its charset, because
-    an upstream with old collations compares all texts as bytes, whatever their collation is called.
-    """
-    charset, collate = charset.lower(), collate.lower()
-    if not charset:
-        charset = collate.partition("_")[0] or default.charset
-    wanted = Charset(charset, collate or (default.collate if charset == default.charset else f"{charset}_bin"))
-    if flavour is Flavour.TIDB:
-        return wanted
-    if charset in _AS_UTF8MB4:
-        wanted = UPSTREAM_DEFAULT
-    if binary and wanted.charset != "binary":
-        wanted = Charset(wanted.charset, f"{wanted.charset}_bin")
-        if flavour is Flavour.MYSQL and nopad and wanted.collate in _PAD_IN_MYSQL:
-            wanted = UPSTREAM_DEFAULT
-    mapped = (_MARIADB if flavour is Flavour.MARIADB else {}) | (_NOPAD[flavour] if nopad else {})
-    return Charset(_SPELLED.get(wanted.charset, wanted.charset), mapped.get(wanted.collate, wanted.collate))
-
-
 def spelled(name: str) -> str:
     """The charset or collation with ``utf8mb3`` for ``utf8``, as older servers call it."""
     return re.sub(r"^utf8(?=_|$)", "utf8mb3", name)
@@ -97,13 +71,27 @@ class Dialect:
     """Names of tables and databases are stored in lower case (``lower_case_table_names = 1``)."""
 
     def charset(self, charset: str, collate: str) -> Charset:
-        """The target's charset for one of the upstream."""
-        return target_charset(charset, collate, self.flavour, self.default, nopad=self.nopad, binary=self.binary)
+        """The target's charset and collation for those of the upstream; ``default`` if the upstream names none.
 
-    def others(self) -> "tuple[Dialect, ...]":
-        """The same under another ``spark.upstream-new-collations``, under which a table may have been created."""
-        ways = ((True, True), (False, True), (True, False), (False, False))
-        return tuple(replace(self, nopad=nopad, binary=binary) for nopad, binary in ways if (nopad, binary) != (self.nopad, self.binary))
+        Whether TiDB's ``*_bin`` pads depends on how the cluster was first set up, which binlogs do not show. A NO PAD collation (``nopad``) is
+        safe: it distinguishes 'a' and 'a ', and an upstream that pads never has both as keys. Without ``nopad`` the collation keeps its name,
+        and pads at the target, which is right only for an upstream that pads. With ``binary`` every collation first becomes the ``*_bin`` of its charset, because
+        an upstream with old collations compares all texts as bytes, whatever their collation is called.
+        """
+        charset, collate = charset.lower(), collate.lower()
+        if not charset:
+            charset = collate.partition("_")[0] or self.default.charset
+        wanted = Charset(charset, collate or (self.default.collate if charset == self.default.charset else f"{charset}_bin"))
+        if self.flavour is Flavour.TIDB:
+            return wanted
+        if charset in _AS_UTF8MB4:
+            wanted = UPSTREAM_DEFAULT
+        if self.binary and wanted.charset != "binary":
+            wanted = Charset(wanted.charset, f"{wanted.charset}_bin")
+            if self.flavour is Flavour.MYSQL and self.nopad and wanted.collate in _PAD_IN_MYSQL:
+                wanted = UPSTREAM_DEFAULT
+        mapped = (_MARIADB if self.flavour is Flavour.MARIADB else {}) | (_NOPAD[self.flavour] if self.nopad else {})
+        return Charset(_SPELLED.get(wanted.charset, wanted.charset), mapped.get(wanted.collate, wanted.collate))
 
 
 def dialect_of(session: Target, config: ApplyConfig) -> Dialect:

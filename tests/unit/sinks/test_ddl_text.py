@@ -8,7 +8,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite, silent_losses
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect, target_charset
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import VARCHAR, column, database, history, job, partitions, table
@@ -128,7 +128,7 @@ def test_what_jobs_without_statement_ask_for_is_named() -> None:
     ],
 )
 def test_charsets(upstream: tuple[str, str], flavour: Flavour, wanted: tuple[str, str]) -> None:
-    assert target_charset(*upstream, flavour) == Charset(*wanted)
+    assert Dialect(flavour).charset(*upstream) == Charset(*wanted)
 
 
 @pytest.mark.parametrize(
@@ -149,11 +149,11 @@ def test_charsets(upstream: tuple[str, str], flavour: Flavour, wanted: tuple[str
     ],
 )
 def test_old_collations_are_bytes(upstream: tuple[str, str], flavour: Flavour, wanted: tuple[str, str]) -> None:
-    assert target_charset(*upstream, flavour, binary=True) == Charset(*wanted)
+    assert Dialect(flavour, binary=True).charset(*upstream) == Charset(*wanted)
 
 
 def test_an_old_mysql_pads() -> None:
-    assert target_charset("utf8mb4", "utf8mb4_bin", Flavour.MYSQL, nopad=False).collate == "utf8mb4_bin"
+    assert Dialect(Flavour.MYSQL, nopad=False).charset("utf8mb4", "utf8mb4_bin").collate == "utf8mb4_bin"
 
 
 @pytest.mark.parametrize(
