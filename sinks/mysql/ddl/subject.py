@@ -119,7 +119,6 @@ def subject_of(
     job = step.job
     ids = [i for i in history.tables_of_job(job) if i not in step.decision.strangers]
     before = tuple(t for i in ids if (t := step.before.table(i, history)) is not None)
-
     after = tuple(referring(t, routes.target) for i in ids if (t := history.table_at(i, job.version)) is not None)
     restored = history.restored_by(job)
     delivery = _delivery(step, given(job, step.query, history, frozen, routes, outcomes))
@@ -140,16 +139,13 @@ def referring(table: TableAt, place: Callable[[str, str], TargetName]) -> TableA
 
 
 def _routed(subject: Subject, routes: Routes) -> Subject:
-    """``subject`` under the names of the target; a rename between two names that are one there needs no statement."""
+    """``subject`` under the names of the target."""
     schema, delivery = routes.database(subject.schema), subject.given
     name = subject.name
     if subject.before or subject.after:
         own = routes.target(subject.schema, subject.name)
         schema, name = own.schema, own.name
     before, after = (tuple(map(routes.moved, tables)) for tables in (subject.before, subject.after))
-    names = [[(t.table_id, t.schema, t.name) for t in tables] for tables in (before, after)]
-    if subject.job.type == JobType.RENAME_TABLE and delivery.form is DdlForm.TEXT and names[0] == names[1]:
-        delivery = DdlDelivery(DdlForm.NOTHING, "both names are the same table at the target")
     if delivery.form is DdlForm.TEXT and any(map(routes.columns_of, (*subject.before, *subject.after))):
         delivery = _narrowed_delivery(subject.job, before, after)
     found = replace(

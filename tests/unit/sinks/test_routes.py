@@ -146,9 +146,9 @@ def test_a_rename_between_names_that_are_one_at_the_target_needs_nothing() -> No
     same = routes(TableRoute("d", "t", "x", "u"), TableRoute("d", "n", "x", "u2"))
     h = history(*MADE, job(4, 14, table(10, "n")))
     step = steps_of(h, {})[-1]
-    assert subject_of(step, h, routes=same).given.form is DdlForm.TEXT
+    assert rewrite(subject_of(step, h, routes=same), DIALECT, restored=True).sql
     merged = replace(same, tables=(same.tables[0], ("d", "n", TargetName("x", "u"))))
-    assert subject_of(step, h, routes=merged).given.form is DdlForm.NOTHING
+    assert not rewrite(subject_of(step, h, routes=merged), DIALECT, restored=True).sql
 
 
 def test_a_swap_keeps_its_order() -> None:
