@@ -17,12 +17,12 @@ import pyarrow as pa
 from benchmarks.one_core import SLICE, Decodable, begun, medians, parse
 from pyspark_tidb_binlog.binlog_source.changes.change_decoder import ChangeDecoder, DecodedAs
 from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions, SchemaEvolution
-from pyspark_tidb_binlog.schemas.changes.change_rows import before_and_after
 from pyspark_tidb_binlog.schemas.changes.row_choice import chosen_rows
 from pyspark_tidb_binlog.schemas.changes.table_names import NamedTable
 from pyspark_tidb_binlog.schemas.changes.table_shape import shape_of
 from pyspark_tidb_binlog.schemas.changes.typed_cells import InvalidDates
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
+from pyspark_tidb_binlog.schemas.decoder import images
 from pyspark_tidb_binlog.schemas.explode import explode
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.stages import TRANSACTION
@@ -82,7 +82,7 @@ def decoded(case: Case) -> None:
         rows = explode(case.transactions.slice(begin, SLICE).select(TRANSACTION.names)).rows
         newest = np.full(len(rows), int(case.known.history.newest_version))
         for group in chosen_rows(rows, newest, case.known.history, lambda table: True, ("insert", "update", "delete")):
-            before_and_after(group)
+            images(group.table, group.ops, group.rows, group.versions)
 
 
 def main() -> int:

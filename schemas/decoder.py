@@ -14,6 +14,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -58,24 +59,30 @@ class DecodeStats:
         return self.fallback / self.rows if self.rows else 0.0
 
 
-def row_keys(table: "TableAt", ops: Ops, rows: pa.BinaryArray, stats: DecodeStats | None = None) -> pa.BinaryArray:
-    """The identity of each event's row as canonical bytes, the same for its insert, its updates and its delete."""
-    layout = KeyLayout.of(table.info)
+@dataclass(frozen=True, slots=True)
+class Images:
+    """The row images of some events, in the events' order; of an UPDATE the row before it, then the row after it."""
 
-    def fast(op: Op, chunk: Rows, index: Ints) -> tuple[pa.RecordBatch, Mask]:
-        keys, odd = _keys(layout, op, chunk)
-        return pa.RecordBatch.from_arrays([keys], names=["key"]), odd
+    cells: pa.RecordBatch
+    """One column per target column."""
+    keys: pa.BinaryArray
+    """The identity of each image's row: ``row_keys`` of its event."""
+    events: Ints
+    """The event of each image."""
+    halves: npt.NDArray[np.int8]
+    """The ``Half`` of each image."""
 
-    def slow(index: Ints) -> pa.RecordBatch:
-        keys = reference_decoder.row_keys(table, ops[index], rows.take(pa.array(index)))
-        return pa.RecordBatch.from_arrays([keys], names=["key"])
 
-    return _decode(ops, rows, fast, slow, pa.schema([pa.field("key", pa.binary())]), stats).column(0)
+def images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, stats: DecodeStats | None = None) -> Images:
+    """All images of the events, and their keys, of one walk."""
+    events, halves = images_of(ops, tuple(Half))
+    found = _images(table, ops, rows, versions, tuple(Half), stats, keyed=True)
+    return Images(without_lacking(found.select(list(range(found.num_columns - 1)))), found.column(-1), events, halves)
 
 
 def new_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, stats: DecodeStats | None = None) -> pa.RecordBatch:
     """The rows after INSERT and UPDATE events, one column per target column."""
-    return _images(table, ops, rows, versions, Half.NEW, stats)
+    return without_lacking(_images(table, ops, rows, versions, (Half.NEW,), stats))
 
 
 def old_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, stats: DecodeStats | None = None) -> pa.RecordBatch:
@@ -85,77 +92,141 @@ def old_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versi
 
 def old_rows(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, stats: DecodeStats | None = None) -> pa.RecordBatch:
     """``old_images`` with one more column: which of their cells the events do not contain (``row_layout.LACKING``)."""
-    return _images(table, ops, rows, versions, Half.OLD, stats)
+    return _images(table, ops, rows, versions, (Half.OLD,), stats)
 
 
-def _images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, half: Half, stats: DecodeStats | None) -> pa.RecordBatch:
-    layout = ImageLayout.of(table.info)
-    schema, reference = layout.schema, reference_decoder.new_images
-    if half is Half.OLD:
-        schema, reference = schema.append(LACKING), reference_decoder.old_rows
+def row_keys(table: "TableAt", ops: Ops, rows: pa.BinaryArray, stats: DecodeStats | None = None) -> pa.BinaryArray:
+    """The identity of each event's row as canonical bytes, the same for its insert, its updates and its delete."""
+    layout = KeyLayout.of(table.info)
+    slots = {p.id: i for i, p in enumerate(layout.parts)}
+    handle = tuple(slots[p.id] if p.whole else None for p in layout.parts)
+    search = ColumnSearch(handle, slots, until_found=True, handle_is_enough=layout.by_handle)
 
-    def fast(op: Op, chunk: Rows, index: Ints) -> tuple[pa.RecordBatch, Mask]:
-        cells, lacking, odd = _image(table, layout, op, half, chunk, versions[index])
-        more = [_lacking_bits(lacking, len(cells), len(chunk))] if half is Half.OLD else []
-        return pa.RecordBatch.from_arrays([*cells, *more], schema=schema), odd
+    def fast(chunk: "_Chunk") -> tuple[pa.RecordBatch, Ints]:
+        return pa.RecordBatch.from_arrays([_keys(layout, chunk, slots)], schema=_KEYS), np.arange(len(chunk.ops))
 
-    def slow(index: Ints) -> pa.RecordBatch:
-        return reference(table, ops[index], rows.take(pa.array(index)), versions[index])
+    def slow(index: Ints) -> tuple[pa.RecordBatch, Ints]:
+        keys = reference_decoder.row_keys(table, ops[index], rows.take(pa.array(index)))
+        return pa.RecordBatch.from_arrays([keys], schema=_KEYS), index
 
-    for op in _kinds(ops):
-        place_of(op, half)
-    return _decode(ops, rows, fast, slow, schema, stats)
+    return _decode(ops, rows, search, fast, slow, _KEYS, stats).column(0)
 
 
-_Fast = Callable[[Op, Rows, Ints], tuple[pa.RecordBatch, Mask]]
-_Slow = Callable[[Ints], pa.RecordBatch]
+_KEY = pa.field("key", pa.binary())
+_KEYS = pa.schema([_KEY])
 
 
-def _decode(ops: Ops, rows: pa.BinaryArray, fast: _Fast, slow: _Slow, schema: pa.Schema, stats: DecodeStats | None) -> pa.RecordBatch:
-    """Decode chunk by chunk, odd rows on the slow path, and return all in the order of the events."""
-    rows = rows if rows.type == pa.binary() else rows.cast(pa.binary())
+def _images(
+    table: "TableAt",
+    ops: Ops,
+    rows: pa.BinaryArray,
+    versions: Versions,
+    halves: tuple[Half, ...],
+    stats: DecodeStats | None,
+    *,
+    keyed: bool = False,
+) -> pa.RecordBatch:
+    """The images of these halves, with ``LACKING``; ``keyed``: and the key of each one's event."""
+    if len(halves) == 1:
+        for op in _kinds(ops):
+            place_of(op, halves[0])
+    layout, keys = ImageLayout.of(table.info), KeyLayout.of(table.info)
+    schema, slots = layout.schema.append(LACKING), dict(layout.slots)
+    if keyed:
+        # the rowid, and generated columns of a key
+        schema = schema.append(_KEY)
+        for part in keys.parts:
+            slots.setdefault(part.id, len(slots))
+    search = ColumnSearch(tuple(slots.get(p.id) if p.whole else None for p in layout.handle), slots)
+
+    def fast(chunk: "_Chunk") -> tuple[pa.RecordBatch, Ints]:
+        events, cells = _image_cells(table, layout, chunk, halves, versions[chunk.begin : chunk.begin + len(chunk.ops)])
+        key = [_keys(keys, chunk, slots).take(pa.array(events))] if keyed else []
+        return pa.RecordBatch.from_arrays([*cells, *key], schema=schema), events
+
+    def slow(index: Ints) -> tuple[pa.RecordBatch, Ints]:
+        pieces, events = [], []
+        for half in halves:
+            at = index[_HAS[ops[index], half]]
+            event = table, ops[at], rows.take(pa.array(at))
+            found = reference_decoder.half_images(*event, versions[at], half)
+            key = [reference_decoder.row_keys(*event)] if keyed else []
+            pieces.append(pa.RecordBatch.from_arrays([*found.columns, *key], schema=schema))
+            events.append(at)
+        return pa.concat_batches(pieces), np.concatenate(events)
+
+    return _decode(ops, rows, search, fast, slow, schema, stats)
+
+
+_HAS = np.zeros((max(HALVES) + 1, len(Half)), np.bool_)
+"""By kind of event: which halves it has."""
+for _op, _halves in HALVES.items():
+    _HAS[_op, _halves] = True
+
+
+def images_of(ops: Ops, halves: tuple[Half, ...]) -> tuple[Ints, npt.NDArray[np.int8]]:
+    """The event and the half of each image of the events, in order."""
+    events, which = np.nonzero(_HAS[ops][:, halves])
+    return events, np.array(halves, np.int8)[which]
+
+
+class _Chunk:
+    """Some of the events, with a walk over their rows."""
+
+    def __init__(self, begin: int, ops: Ops, rows: Rows, search: ColumnSearch) -> None:
+        self.begin, self.ops, self.rows = begin, ops, rows
+        self.inserts, self.updates = ops == Op.INSERT, ops == Op.UPDATE
+        self.walk = Walk(rows, search, self.inserts, self.updates)
+        self.odd = self.walk.odd.copy()
+
+
+_Fast = Callable[[_Chunk], tuple[pa.RecordBatch, Ints]]
+"""Rows, and the event within the chunk that each belongs to. Odd events get marked, and their rows are undefined."""
+_Slow = Callable[[Ints], tuple[pa.RecordBatch, Ints]]
+"""The rows of some events, and the event that each belongs to."""
+
+
+def _decode(
+    ops: Ops, rows: pa.BinaryArray, search: ColumnSearch, fast: _Fast, slow: _Slow, schema: pa.Schema, stats: DecodeStats | None
+) -> pa.RecordBatch:
+    """Decode chunk by chunk, odd events on the slow path, and return all in the order of the events."""
+    _kinds(ops)
     pieces: list[pa.RecordBatch] = []
     order: list[Ints] = []
     slow_rows = 0
-    for op, chunk, index in _chunks(ops, rows):
-        batch, odd = fast(op, chunk, index)
-        if odd.any():
-            batch = batch.filter(pa.array(~odd))
-            pieces.append(slow(index[odd]))
-            order.append(index[odd])
-            slow_rows += len(order[-1])
-            index = index[~odd]
-        pieces.append(batch)
-        order.append(index)
+    for begin, chunk_rows in _chunks(rows):
+        chunk = _Chunk(begin, ops[begin : begin + len(chunk_rows)], chunk_rows, search)
+        batch, events = fast(chunk)
+        if chunk.odd.any():
+            good = ~chunk.odd[events]
+            found, of_odd = slow(begin + np.flatnonzero(chunk.odd))
+            pieces += [batch.filter(pa.array(good)), found]
+            order += [begin + events[good], of_odd]
+            slow_rows += int(chunk.odd.sum())
+        else:
+            pieces.append(batch)
+            order.append(begin + events)
     if stats is not None:
         stats.rows += len(rows)
         stats.fallback += slow_rows
     if not pieces:
         return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
-    return _in_order(pieces, np.concatenate(order))
+    whole, places = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces), np.concatenate(order)
+    return whole if (np.diff(places) >= 0).all() else whole.take(pa.array(np.argsort(places, kind="stable")))
 
 
-def _in_order(pieces: list[pa.RecordBatch], order: Ints) -> pa.RecordBatch:
-    whole = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
-    if (np.diff(order) > 0).all():
-        return whole
-    back = np.empty(len(order), np.int64)
-    back[order] = np.arange(len(order))
-    return whole.take(pa.array(back))
+def _chunks(rows: pa.BinaryArray) -> Iterator[tuple[int, Rows]]:
+    """At most ``CHUNK`` rows at a time, and the number of the first."""
+    for begin in range(0, len(rows), CHUNK):
+        yield begin, rows_of(rows.slice(begin, CHUNK))
 
 
-def _chunks(ops: Ops, rows: pa.BinaryArray) -> Iterator[tuple[Op, Rows, Ints]]:
-    """The rows of each kind of event, at most ``CHUNK`` at a time, with their positions."""
+def rows_of(rows: pa.BinaryArray) -> Rows:
+    """All of ``rows``, of which there are some."""
+    rows = rows if rows.type == pa.binary() else rows.cast(pa.binary())
     _, offset_buffer, data_buffer = rows.buffers()
-    if not len(rows):
-        return
     offsets = np.frombuffer(offset_buffer, np.int32)[rows.offset : rows.offset + len(rows) + 1].astype(np.int64)
-    data = np.frombuffer(data_buffer or b"", np.uint8)
-    for op in _kinds(ops):
-        all_of_op = np.flatnonzero(ops == op)
-        for begin in range(0, len(all_of_op), CHUNK):
-            index = all_of_op[begin : begin + CHUNK]
-            yield op, Rows(data, offsets[index], offsets[index + 1]), index
+    return Rows.of(np.frombuffer(data_buffer or b"", np.uint8), offsets)
 
 
 def _kinds(ops: Ops) -> list[Op]:
@@ -166,27 +237,40 @@ def _kinds(ops: Ops) -> list[Op]:
     return [op for op, count in counts.items() if count]
 
 
-def _image(
-    table: "TableAt", layout: ImageLayout, op: Op, half: Half, chunk: Rows, versions: Versions
-) -> tuple[list[pa.Array], dict[int, Mask], Mask]:
-    """The cells of each column, the rows that lack a column (by slot), and the odd rows."""
-    handle = tuple(layout.slots.get(p.id) if p.whole else None for p in layout.handle) if op == Op.INSERT else ()
-    walk = Walk(chunk, ColumnSearch(handle, layout.slots, len(HALVES[op])))
-    odd = walk.odd.copy()
+def _image_cells(
+    table: "TableAt", layout: ImageLayout, chunk: _Chunk, halves: tuple[Half, ...], versions: Versions
+) -> tuple[Ints, list[pa.Array]]:
+    """The event of each image, and the images' cells; the last column is ``LACKING``."""
+    events, kinds = images_of(chunk.ops, halves)
+    ops, versions, walk = chunk.ops[events], versions[events], chunk.walk
+    second, any_updates = (ops == Op.UPDATE) & (kinds == Half.NEW), bool(chunk.updates.any())
     cells: list[pa.Array] = []
     lacking: dict[int, Mask] = {}
     for slot, cell in enumerate(layout.cells):
-        places = walk.places(slot, place_of(op, half))
-        if op == Op.UPDATE:
-            odd |= places.absent != walk.places(slot, place_of(op, Half(1 - half))).absent
-        values, wrong = _cells(chunk, places, cell)
-        odd |= wrong
+        first = walk.places(slot, 0)
+        places = first if len(events) == len(chunk.ops) else first.only(events)
+        if any_updates:
+            other = walk.places(slot, 1)
+            chunk.odd |= chunk.updates & (first.absent != other.absent)
+            places = _either(places, other.only(events), second)
+        values, wrong = cells_at(chunk.rows, places, cell)
+        odd = chunk.odd[events] | wrong
         if (absent := places.absent & ~odd).any():
             lacking[slot] = absent
-            values, wrong = _completed(values, table, layout.columns[slot], op, versions, absent)
+            values, wrong = _completed(values, table, layout.columns[slot], ops, versions, absent)
             odd |= wrong
+        chunk.odd[events[odd]] = True
         cells.append(values)
-    return cells, lacking, odd
+    return events, [*cells, _lacking_bits(lacking, len(cells), len(events))]
+
+
+def _either(these: DatumPlaces, those: DatumPlaces, is_that: Mask) -> DatumPlaces:
+    """``those`` places where ``is_that``, else ``these``."""
+    return DatumPlaces(
+        np.where(is_that, those.flags, these.flags),
+        np.where(is_that, those.bodies, these.bodies),
+        np.where(is_that, those.sizes, these.sizes),
+    )
 
 
 def _lacking_bits(lacking: Mapping[int, Mask], columns: int, rows: int) -> pa.BinaryArray:
@@ -199,7 +283,8 @@ def _lacking_bits(lacking: Mapping[int, Mask], columns: int, rows: int) -> pa.Bi
     return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(packed[sizes > 0].tobytes())])
 
 
-def _cells(chunk: Rows, places: DatumPlaces, cell: CellType) -> vectors.Cells:
+def cells_at(chunk: Rows, places: DatumPlaces, cell: CellType) -> vectors.Cells:
+    """The cells at ``places``, and which are odd."""
     kind = cell.kind
     match kind:
         case CellKind.INT | CellKind.UINT | CellKind.NUMBER:
@@ -218,14 +303,16 @@ def _cells(chunk: Rows, places: DatumPlaces, cell: CellType) -> vectors.Cells:
             return vectors.jsons(chunk, places)
 
 
-def _completed(values: pa.Array, table: "TableAt", column: ColumnInfo, op: Op, versions: Versions, absent: Mask) -> vectors.Cells:
-    """Fill in missing cells (rows.md 8), per schema version; rows in which the column must not be missing become odd."""
+def _completed(values: pa.Array, table: "TableAt", column: ColumnInfo, ops: Ops, versions: Versions, absent: Mask) -> vectors.Cells:
+    """Fill in missing cells (rows.md 8), per schema version; images in which the column must not be missing become odd."""
     odd = np.zeros(len(versions), np.bool_)
     for version in np.unique(versions[absent]).tolist():
         these = absent & (versions == version)
-        if op == Op.UPDATE and not table.can_append_default(version):
-            odd |= these
-            continue
+        if not table.can_append_default(version):
+            odd |= these & (ops == Op.UPDATE)
+            these &= ops != Op.UPDATE
+            if not these.any():
+                continue
         try:
             value = missing_value(column, table.default_info(version))
         except Corruption:
@@ -236,22 +323,25 @@ def _completed(values: pa.Array, table: "TableAt", column: ColumnInfo, op: Op, v
     return values, odd
 
 
-def _keys(layout: KeyLayout, op: Op, chunk: Rows) -> tuple[pa.BinaryArray, Mask]:
-    slots = {p.id: i for i, p in enumerate(layout.parts)}
-    handle = tuple(slots[p.id] if p.whole else None for p in layout.parts) if op == Op.INSERT else ()
-    by_handle = op == Op.INSERT and layout.by_handle
-    walk = Walk(chunk, ColumnSearch(handle, {} if by_handle else slots, len(HALVES[op]), until_found=True))
-    odd = walk.odd.copy()
+def _keys(layout: KeyLayout, chunk: _Chunk, slots: Mapping[int, int]) -> pa.BinaryArray:
+    """The key of each event of a chunk."""
     pieces: list[pa.Array] = []
-    for slot, part in enumerate(layout.parts):
-        places = walk.places(slot, 0)
-        values, wrong = _key_cells(chunk, places, part)
-        odd |= wrong | vectors.nulls_of(places)
+    for part in layout.parts:
+        places = chunk.walk.places(slots[part.id], 0)
+        if layout.by_handle:
+            places = _either(places, chunk.walk.handle(slots[part.id]), chunk.inserts)
+        values, wrong = key_cells(chunk.rows, places, part)
+        chunk.odd |= wrong | vectors.nulls_of(places)
         pieces.append(values)
-    return reduce(lambda a, b: pc.binary_join_element_wise(a, b, pa.scalar(b"", pa.binary())), pieces), odd
+    return reduce(joined, pieces)
 
 
-def _key_cells(chunk: Rows, places: DatumPlaces, part: KeyPart) -> vectors.Cells:
+def joined(keys: pa.BinaryArray, parts: pa.BinaryArray) -> pa.BinaryArray:
+    """Keys with one more part."""
+    return pc.binary_join_element_wise(keys, parts, pa.scalar(b"", pa.binary()))
+
+
+def key_cells(chunk: Rows, places: DatumPlaces, part: KeyPart) -> vectors.Cells:
     """One part of the key of each row, as ``reference_decoder`` encodes it."""
     match part.cell.kind:
         case CellKind.BYTES:

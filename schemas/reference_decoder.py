@@ -56,7 +56,7 @@ def row_keys(table: "TableAt", ops: Ops, rows: pa.BinaryArray) -> pa.BinaryArray
 
 def new_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions) -> pa.RecordBatch:
     """The rows after INSERT and UPDATE events, one column per target column."""
-    return without_lacking(_images(table, ops, rows, versions, Half.NEW))
+    return without_lacking(half_images(table, ops, rows, versions, Half.NEW))
 
 
 def old_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions) -> pa.RecordBatch:
@@ -66,7 +66,7 @@ def old_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versi
 
 def old_rows(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions) -> pa.RecordBatch:
     """``old_images`` with one more column: which of their cells the events do not contain (``LACKING``)."""
-    return _images(table, ops, rows, versions, Half.OLD)
+    return half_images(table, ops, rows, versions, Half.OLD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,8 @@ class _Event:
         return found[at] if at < len(found) else self.handle.get(column_id)
 
 
-def _images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, half: Half) -> pa.RecordBatch:
+def half_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, half: Half) -> pa.RecordBatch:
+    """The rows before, or those after, events that have such, with ``LACKING``."""
     layout = ImageLayout.of(table.info)
     schema = layout.schema.append(LACKING)
     cells: list[list[Value]] = []

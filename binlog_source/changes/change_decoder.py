@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions, SchemaEvolution
-from pyspark_tidb_binlog.schemas.changes.change_rows import Commits, change_rows, database_of, heartbeat_row
+from pyspark_tidb_binlog.schemas.changes.change_rows import CHANGE, Commits, change_rows, database_of, heartbeat_row
 from pyspark_tidb_binlog.schemas.changes.row_choice import DdlBinlog, chosen_rows, effective_versions, output_bounds, version_after, within
 from pyspark_tidb_binlog.schemas.changes.table_rows import table_heartbeat, table_rows
 from pyspark_tidb_binlog.schemas.changes.table_shape import TableShape
@@ -90,7 +90,8 @@ class ChangeDecoder:
         at = np.searchsorted(rows.column("commit_ts").to_numpy()[bounds[1:-1]], [ddl.commit_ts for ddl in told])
         parts = [[ddl for ddl, place in zip(told, at.tolist(), strict=True) if place == number] for number in range(len(bounds) - 1)]
         commits = Commits.of(transactions)
-        return _given(change_rows(commits, rows, within(found, *span), of) for span, of in zip(pairwise(bounds), parts, strict=True))
+        keyed = _given(change_rows(commits, rows, within(found, *span), of) for span, of in zip(pairwise(bounds), parts, strict=True))
+        return (rows.select(CHANGE.names) for rows in keyed)
 
     def _ddls(self, frame: pa.RecordBatch) -> list[DdlBinlog]:
         """The DDL binlogs (``DDL_EVENT``) that have an effect, in order."""

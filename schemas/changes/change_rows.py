@@ -16,12 +16,14 @@ import pyarrow as pa
 
 from pyspark_tidb_binlog.schemas import decoder
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
+from pyspark_tidb_binlog.schemas.changes.joint_images import TableImages, joint_images
 from pyspark_tidb_binlog.schemas.changes.row_choice import OP_NAMES, DdlBinlog, Ints, RowsOfTable
 from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells, typed
 from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, VariantColumn, no_rows, rows_as_variants, spread
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
-from pyspark_tidb_binlog.schemas.events import TSO_LOGICAL_BITS, Op
+from pyspark_tidb_binlog.schemas.events import TSO_LOGICAL_BITS
+from pyspark_tidb_binlog.schemas.row_layout import Half
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -42,6 +44,8 @@ CHANGE = pa.schema(
         pa.field("pump", pa.string()),
     ]
 )
+KEYED_CHANGE = CHANGE.append(pa.field("row_key", pa.binary()))
+"""With the identity of a row change's row: ``schemas.decoder.row_keys``."""
 ROWID = "_tidb_rowid"
 HANDLE = "_tidb_handle"
 HEARTBEAT = "heartbeat"
@@ -79,26 +83,29 @@ def commit_time(commit_ts: Ints) -> pa.Array:
 def change_rows(
     commits: Commits, events: pa.RecordBatch, tables: Iterable[RowsOfTable], ddls: Sequence[DdlBinlog], *, json_nulls: bool = False
 ) -> pa.RecordBatch | None:
-    """The changes of some transactions: row changes (``events`` is the ``ROW_EVENT`` that ``tables`` were chosen of) and DDLs.
+    """The changes of some transactions, as ``KEYED_CHANGE``: row changes (``events`` is the ``ROW_EVENT`` that ``tables`` were chosen of) and DDLs.
 
     ``json_nulls``: NULL in a JSON column leaves the field out of an image, so that JSON's null is told apart.
     """
-    pieces, orders = [], []
     commit_ts, seqs = events.column("commit_ts").to_numpy(), events.column("seq").to_numpy()
-    for group in tables:
-        at = commit_ts[group.places]
-        try:
-            pieces.append(_rows_of_table(commits, at, seqs[group.places], group, json_nulls))
-        except pa.ArrowInvalid as error:
-            raise unfit(f"{group.table.schema}.{group.table.name}", at, error) from error
-        orders.append((commit_ts[group.places], seqs[group.places]))
+    groups = list(tables)
+    pieces = []
+    if groups:
+        found = []
+        for group, images in zip(groups, joint_images(groups), strict=True):
+            try:
+                found.append(_variants_of(group.table.info, images or _images_of(group), json_nulls))
+            except pa.ArrowInvalid as error:
+                raise unfit(f"{group.table.schema}.{group.table.name}", commit_ts[group.places], error) from error
+        pieces.append(_row_changes(commits, commit_ts, seqs, groups, found))
     if ddls:
         pieces.append(_ddl_rows(commits, ddls))
-        orders.append((np.array([ddl.commit_ts for ddl in ddls], np.int64), np.full(len(ddls), -1, np.int32)))
     if not pieces:
         return None
     whole = pa.concat_batches(pieces)
-    order = np.lexsort((np.concatenate([seq for _, seq in orders]), np.concatenate([ts for ts, _ in orders])))
+    # a DDL comes before the rows of its ts
+    seq = np.concatenate([*(seqs[group.places] for group in groups), np.full(len(ddls), -1, np.int32)])
+    order = np.lexsort((seq, whole.column("commit_ts").to_numpy()))
     return whole if bool((np.diff(order) > 0).all()) else whole.take(pa.array(order))
 
 
@@ -113,7 +120,8 @@ def unfit(table: str, commit_ts: Ints, error: object) -> SchemaMismatch:
 def heartbeat_row(upto_ts: int) -> pa.RecordBatch:
     """The row that says that everything up to ``upto_ts`` was given."""
     at = np.array([upto_ts], np.int64)
-    return _batch(1, {"op": pa.array([HEARTBEAT]), "commit_ts": pa.array(at), "commit_time": commit_time(at)})
+    row = _batch(1, {"op": pa.array([HEARTBEAT]), "commit_ts": pa.array(at), "commit_time": commit_time(at)})
+    return row.select(CHANGE.names)
 
 
 def columns_of(info: TableInfo, images: pa.RecordBatch) -> list[tuple[ColumnInfo, TypedCells]]:
@@ -132,72 +140,78 @@ def _typed(column: ColumnInfo, cells: pa.Array) -> TypedCells:
         raise pa.ArrowInvalid(f"column {column.name}: {error}") from error
 
 
-def before_and_after(group: RowsOfTable) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """The images before updates and deletes, and those after inserts and updates."""
-    has_old, has_new = group.ops != Op.INSERT, group.ops != Op.DELETE
-    old, new = (
-        decode(group.table, group.ops[rows], group.rows.filter(pa.array(rows)), group.versions[rows])
-        for decode, rows in ((decoder.old_images, has_old), (decoder.new_images, has_new))
-    )
-    return old, new
+def _images_of(group: RowsOfTable) -> TableImages:
+    """Those of one table, decoded alone."""
+    found = decoder.images(group.table, group.ops, group.rows, group.versions)
+    firsts = np.searchsorted(found.events, np.arange(len(group.places)))
+    return TableImages(_fields(group.table.info, found.cells), found.keys.take(pa.array(firsts)), found.events, found.halves)
 
 
-def _rows_of_table(commits: Commits, commit_ts: Ints, seqs: npt.NDArray[np.int32], group: RowsOfTable, json_nulls: bool) -> pa.RecordBatch:
-    count, table = len(group.places), group.table
-    has_old, has_new = group.ops != Op.INSERT, group.ops != Op.DELETE
-    old, new = before_and_after(group)
+_VARIANTS = ("key", "before", "after", "row_key")
+
+
+def _variants_of(info: TableInfo, images: TableImages, json_nulls: bool) -> dict[str, pa.Array]:
+    """The columns ``_VARIANTS`` of the changes of one table."""
+    count = len(images.keys)
+    variants = rows_as_variants(images.fields, len(images.events), json_nulls=json_nulls)
+    return {
+        "key": _keys(info, images.fields, np.searchsorted(images.events, np.arange(count)), images.keys),
+        "before": _of_half(variants, images, Half.OLD),
+        "after": _of_half(variants, images, Half.NEW),
+        "row_key": images.keys,
+    }
+
+
+def _row_changes(
+    commits: Commits, commit_ts: Ints, seqs: npt.NDArray[np.int32], groups: Sequence[RowsOfTable], found: Sequence[dict[str, pa.Array]]
+) -> pa.RecordBatch:
+    """The changes of all tables, one table behind the other."""
+    places, ops = (np.concatenate([getattr(group, name) for group in groups]) for name in ("places", "ops"))
+    table = pa.array(np.repeat(np.arange(len(groups)), [len(group.places) for group in groups]))
     names = pa.array([OP_NAMES[op] for op in OP_NAMES])
-    kinds = np.searchsorted([int(op) for op in OP_NAMES], group.ops)
     return _batch(
-        count,
-        commits.columns(commit_ts)
+        len(places),
+        commits.columns(commit_ts[places])
         | {
-            "database": _repeated(table.schema, count),
-            "table": _repeated(table.name, count),
-            "op": names.take(pa.array(kinds)),
-            "seq": pa.array(seqs),
-            "schema_version": pa.array(group.versions),
-            "key": _keys(group, old, new),
-            "before": _spread(image_variants(table.info, old, int(has_old.sum()), json_nulls=json_nulls), has_old),
-            "after": _spread(image_variants(table.info, new, int(has_new.sum()), json_nulls=json_nulls), has_new),
-        },
+            "database": pa.array([group.table.schema for group in groups], pa.string()).take(table),
+            "table": pa.array([group.table.name for group in groups], pa.string()).take(table),
+            "op": names.take(pa.array(np.searchsorted([int(op) for op in OP_NAMES], ops))),
+            "seq": pa.array(seqs[places]),
+            "schema_version": pa.array(np.concatenate([group.versions for group in groups])),
+        }
+        | {name: pa.concat_arrays([columns[name] for columns in found]) for name in _VARIANTS},
     )
+
+
+def _of_half(variants: pa.StructArray, images: TableImages, half: Half) -> pa.StructArray:
+    """The images of one half, null for events without it."""
+    places, count = np.flatnonzero(images.halves == half), len(images.keys)
+    if len(places) == count:
+        return variants if len(variants) == count else variants.take(pa.array(places))
+    of_event, there = np.zeros(count, np.int64), np.zeros(count, np.bool_)
+    of_event[images.events[places]], there[images.events[places]] = places, True
+    return spread(variants, of_event, there)
 
 
 def image_variants(info: TableInfo, images: pa.RecordBatch, count: int, *, json_nulls: bool) -> pa.StructArray:
     """``count`` decoded images as VARIANT; ``json_nulls``: as in ``change_rows``."""
-    return rows_as_variants([_field(column, cells) for column, cells in columns_of(info, images)], count, json_nulls=json_nulls)
+    return rows_as_variants(_fields(info, images), count, json_nulls=json_nulls)
 
 
-def _field(column: ColumnInfo, cells: TypedCells) -> VariantColumn:
-    return VariantColumn(column.name, cells, kind_of(column) is CellKind.JSON)
+def _fields(info: TableInfo, images: pa.RecordBatch) -> tuple[VariantColumn, ...]:
+    return tuple(VariantColumn(column.name, cells, kind_of(column) is CellKind.JSON) for column, cells in columns_of(info, images))
 
 
-def _spread(rows: pa.StructArray, there: npt.NDArray[np.bool_]) -> pa.StructArray:
-    return rows if there.all() else spread(rows, np.cumsum(there) - 1, there)
-
-
-def _keys(group: RowsOfTable, old: pa.RecordBatch, new: pa.RecordBatch) -> pa.StructArray:
-    """The key of each row, from the image before, or of an insert after."""
-    info, count = group.table.info, len(group.places)
-    columns = _key_columns(info)
-    if not columns:
-        numbers = decoder.row_keys(group.table, group.ops, group.rows)
-        if info.handle_columns():
-            return rows_as_variants([VariantColumn(HANDLE, TypedCells(numbers))], count)
-        # without a primary key the identity is the rowid alone, as 8 bytes
-        cells = pa.array(np.frombuffer(b"".join(numbers.to_pylist()), ">i8").astype(np.int64))
-        return rows_as_variants([VariantColumn(ROWID, TypedCells(cells))], count)
-    inserted = group.ops == Op.INSERT
-    ups = np.flatnonzero(group.ops != Op.DELETE)
-    at = np.where(inserted, np.searchsorted(ups, np.arange(count)), 0)
-    at[~inserted] = len(new) + np.arange(int((~inserted).sum()))
-    slots = {column.id: place for place, column in enumerate(info.target_columns())}
-    fields = []
-    for column in columns:
-        both = pa.concat_arrays([new.column(slots[column.id]), old.column(slots[column.id])])
-        fields.append(_field(column, _typed(column, both.take(pa.array(at)))))
-    return rows_as_variants(fields, count)
+def _keys(info: TableInfo, fields: Sequence[VariantColumn], firsts: Ints, row_key: pa.BinaryArray) -> pa.StructArray:
+    """The key of each row, from its first image: that before, or of an insert that after."""
+    if columns := _key_columns(info):
+        slots, at = {column.id: place for place, column in enumerate(info.target_columns())}, pa.array(firsts)
+        return rows_as_variants([fields[slots[column.id]].taken(at) for column in columns], len(firsts))
+    if info.handle_columns():
+        return rows_as_variants([VariantColumn(HANDLE, TypedCells(row_key))], len(firsts))
+    # without a primary key the identity is the rowid alone, as 8 bytes
+    cells = pa.array(np.frombuffer(b"".join(row_key.to_pylist()), ">i8").astype(np.int64))
+    return rows_as_variants([VariantColumn(ROWID, TypedCells(cells))], len(firsts))
 
 
 def _key_columns(info: TableInfo) -> tuple[ColumnInfo, ...]:
@@ -237,5 +251,7 @@ def _repeated(text: str, count: int) -> pa.Array:
 
 
 def _batch(count: int, columns: dict[str, Any]) -> pa.RecordBatch:
-    arrays = [columns[f.name] if f.name in columns else no_rows(count) if f.type == VARIANT else pa.nulls(count, f.type) for f in CHANGE]
-    return pa.RecordBatch.from_arrays(arrays, schema=CHANGE)
+    arrays = [
+        columns[f.name] if f.name in columns else no_rows(count) if f.type == VARIANT else pa.nulls(count, f.type) for f in KEYED_CHANGE
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=KEYED_CHANGE)

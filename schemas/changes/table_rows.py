@@ -10,8 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pyspark_tidb_binlog.conf.entry import document
+from pyspark_tidb_binlog.schemas import decoder
 from pyspark_tidb_binlog.schemas.arrowtypes import digits_of
-from pyspark_tidb_binlog.schemas.changes.change_rows import HEARTBEAT, before_and_after, commit_time, unfit
+from pyspark_tidb_binlog.schemas.changes.change_rows import HEARTBEAT, commit_time, unfit
 from pyspark_tidb_binlog.schemas.changes.former_types import as_former
 from pyspark_tidb_binlog.schemas.changes.row_choice import Ints, RowsOfTable
 from pyspark_tidb_binlog.schemas.changes.table_shape import TableShape
@@ -19,11 +20,14 @@ from pyspark_tidb_binlog.schemas.changes.typed_cells import InvalidDates, is_dat
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.schemas.row_layout import Half
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 
 _TYPES = ("insert", "update_preimage", "update_postimage", "delete")
-_OLD_TYPE = {int(Op.UPDATE): 1, int(Op.DELETE): 3}
-_NEW_TYPE = {int(Op.INSERT): 0, int(Op.UPDATE): 2}
+_TYPE_OF = np.zeros((max(Op) + 1, len(Half)), np.int64)
+"""Of an event's kind and half: the place among ``_TYPES``."""
+_TYPE_OF[Op.UPDATE] = (1, 2)
+_TYPE_OF[Op.DELETE] = 3
 
 
 def table_rows(shape: TableShape, history: SchemaHistory, events: pa.RecordBatch, tables: Iterable[RowsOfTable]) -> pa.RecordBatch | None:
@@ -36,18 +40,15 @@ def table_rows(shape: TableShape, history: SchemaHistory, events: pa.RecordBatch
     commit_ts, seqs = events.column("commit_ts").to_numpy(), events.column("seq").to_numpy()
     for group in tables:
         sources = shape.sources(group.table, history)
-        for images, kinds in zip(before_and_after(group), (_OLD_TYPE, _NEW_TYPE), strict=True):
-            there = np.isin(group.ops, list(kinds))
-            if not there.any():
-                continue
-            at = group.places[there]
-            types = np.array([kinds[op] for op in group.ops[there].tolist()], np.int64)
-            pieces.append(_rows(shape, group.table.info, sources, images, types, commit_ts[at], seqs[at]))
-            places.append((at, types))
+        images = decoder.images(group.table, group.ops, group.rows, group.versions)
+        at = group.places[images.events]
+        types = _TYPE_OF[group.ops[images.events], images.halves]
+        pieces.append(_rows(shape, group.table.info, sources, images.cells, types, commit_ts[at], seqs[at]))
+        places.append(at)
     if not pieces:
         return None
     whole = pa.concat_batches(pieces)
-    order = np.lexsort((np.concatenate([t for _, t in places]), np.concatenate([at for at, _ in places])))
+    order = np.argsort(np.concatenate(places), kind="stable")
     return whole if bool((np.diff(order) > 0).all()) else whole.take(pa.array(order))
 
 

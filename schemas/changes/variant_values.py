@@ -44,47 +44,68 @@ class VariantColumn:
     """One field of the rows."""
 
     name: str
-    cells: TypedCells
+    cells: TypedCells | None
+    """None: they are encoded."""
     is_json: bool = False
+    encoded: pa.BinaryArray | None = None
+    """Values of VARIANT. Those of JSON depend on the names of their row, so they are not encoded before."""
+
+    def values(self) -> pa.BinaryArray | None:
+        """The cells as values of VARIANT; None for JSON."""
+        if self.encoded is None and self.cells is not None and not self.is_json:
+            return encoded(self.cells)
+        return self.encoded
+
+    def texts(self) -> pa.StringArray:
+        """The cells of JSON."""
+        assert self.cells is not None
+        return self.cells.values
 
     def taken(self, at: pa.Array) -> "VariantColumn":
         """The cells at some places."""
-        odd = self.cells.odd.take(at) if self.cells.odd is not None else None
-        return VariantColumn(self.name, TypedCells(self.cells.values.take(at), odd), self.is_json)
+        made = self.values()
+        return VariantColumn(
+            self.name, TypedCells(self.texts().take(at)) if made is None else None, self.is_json, None if made is None else made.take(at)
+        )
+
+    def sliced(self, begin: int, count: int) -> "VariantColumn":
+        """The cells from ``begin`` on."""
+        made = self.values()
+        cells = TypedCells(self.texts().slice(begin, count)) if made is None else None
+        return VariantColumn(self.name, cells, self.is_json, None if made is None else made.slice(begin, count))
 
 
 def rows_as_variants(columns: Sequence[VariantColumn], count: int, *, json_nulls: bool = False) -> pa.StructArray:
     """``count`` rows of these columns. ``json_nulls``: a NULL of a JSON column leaves the field out; else it reads as JSON's null."""
     if not count:
         return no_rows(0)
-    sparse = [c for c in columns if json_nulls and c.is_json and c.cells.values.null_count]
-    if sparse:
-        return _by_fields(columns, sparse)
-    ids = {column.name: place for place, column in enumerate(columns)}
-    names: list[dict[str, int]] | None = None
-    if any(column.is_json for column in columns):
-        names = [dict(ids) for _ in range(count)]
-    cells = [_json_cells(c.cells.values, names) if c.is_json and names is not None else _cells(c.cells) for c in columns]
-    order = sorted(range(len(columns)), key=lambda place: _collated(columns[place].name))
-    values = _objects([cells[place] for place in order], order, count)
-    if names is None:
-        metadata = pa.array([_metadata(tuple(ids))], pa.binary()).take(pa.array(np.zeros(count, np.int64)))
-    else:
-        metadata = pa.array([_metadata(tuple(own)) for own in names], pa.binary())
-    return pa.StructArray.from_arrays([values, metadata], fields=list(VARIANT))
-
-
-def _by_fields(columns: Sequence[VariantColumn], sparse: Sequence[VariantColumn]) -> pa.StructArray:
-    """The rows that have the same fields together; ``sparse``: the columns whose NULLs are left out."""
-    there = np.stack([c.cells.values.is_valid().to_numpy(zero_copy_only=False) for c in sparse])
+    columns = [c if c.is_json else VariantColumn(c.name, None, encoded=c.values()) for c in columns]
+    sparse = [c.texts() for c in columns if json_nulls and c.is_json and c.texts().null_count]
+    if not sparse:
+        return _alike(columns, count)
+    there = np.stack([texts.is_valid().to_numpy(zero_copy_only=False) for texts in sparse])
     kinds, kind = np.unique(there, axis=1, return_inverse=True)
     places, pieces = [], []
-    for number, has in enumerate(kinds.T):
+    for number in range(kinds.shape[1]):
         at = np.flatnonzero(kind.reshape(-1) == number)
-        absent = {c.name for c, is_there in zip(sparse, has, strict=True) if not is_there}
-        pieces.append(rows_as_variants([c.taken(pa.array(at)) for c in columns if c.name not in absent], len(at)))
+        own = [c.taken(pa.array(at)) for c in columns]
+        pieces.append(_alike([c for c in own if not c.is_json or not c.texts().null_count], len(at)))
         places.append(at)
     return pa.concat_arrays(pieces).take(pa.array(np.argsort(np.concatenate(places), kind="stable")))
+
+
+def _alike(columns: Sequence[VariantColumn], count: int) -> pa.StructArray:
+    """Rows that all have these fields."""
+    ids = tuple(column.name for column in columns)
+    names = [ids] * count
+    cells = [_json_cells(c.texts(), names) if c.encoded is None else c.encoded for c in columns]
+    if any(c.encoded is None for c in columns):
+        metadata = pa.array([_metadata(own) for own in names], pa.binary())
+    else:
+        metadata = _repeated(_metadata(ids), count)
+    order = sorted(range(len(columns)), key=lambda place: _collated(columns[place].name))
+    values = _objects([cells[place] for place in order], order, count)
+    return pa.StructArray.from_arrays([values, metadata], fields=list(VARIANT))
 
 
 def spread(rows: pa.StructArray, places: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]) -> pa.StructArray:
@@ -96,7 +117,7 @@ def spread(rows: pa.StructArray, places: npt.NDArray[np.int64], there: npt.NDArr
 
 def no_rows(count: int, kind: pa.StructType = VARIANT) -> pa.StructArray:
     """As many nulls."""
-    empty = pa.array([b""], pa.binary()).take(pa.array(np.zeros(count, np.int64)))
+    empty = _repeated(b"", count)
     return pa.StructArray.from_arrays([empty, empty], fields=list(kind), mask=pa.array(np.ones(count, np.bool_)))
 
 
@@ -117,13 +138,22 @@ def _collated(name: str) -> bytes:
 def _objects(cells: Sequence[pa.BinaryArray], ids: Sequence[int], count: int) -> pa.BinaryArray:
     """Objects with these fields, in the order of their names."""
     prefix = header_of_object(tuple(ids))
-    sizes = [pc.binary_length(column).to_numpy(zero_copy_only=False) for column in cells]
     ends = np.zeros((count, len(cells) + 1), np.uint32)
-    for place, size in enumerate(sizes):
-        ends[:, place + 1] = ends[:, place] + size.astype(np.uint32)
+    for place, column in enumerate(cells):
+        ends[:, place + 1] = ends[:, place] + _sizes(column)
     offsets = _fixed(ends.view(np.uint8).reshape(count, -1))
-    head = pa.array([prefix], pa.binary()).take(pa.array(np.zeros(count, np.int64)))
-    return pc.binary_join_element_wise(head, offsets, *cells, pa.scalar(b"", pa.binary()))
+    return pc.binary_join_element_wise(_repeated(prefix, count), offsets, *cells, pa.scalar(b"", pa.binary()))
+
+
+def _sizes(values: pa.Array) -> npt.NDArray[np.uint32]:
+    """Of binary values or texts; that of a null is undefined."""
+    offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
+    return np.diff(offsets).astype(np.uint32)
+
+
+def _repeated(value: bytes, count: int) -> pa.BinaryArray:
+    """As many times the same."""
+    return _fixed(np.broadcast_to(np.frombuffer(value, np.uint8), (count, len(value))))
 
 
 @lru_cache(_SETS_KEPT)
@@ -155,13 +185,15 @@ def _fixed(bytes_of_rows: npt.NDArray[np.uint8]) -> pa.BinaryArray:
     """Values of one length."""
     count, width = bytes_of_rows.shape
     offsets = np.arange(count + 1, dtype=np.int64) * width
-    return pa.Array.from_buffers(
-        pa.binary(), count, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(np.ascontiguousarray(bytes_of_rows))]
-    )
+    return _binary(offsets, np.ascontiguousarray(bytes_of_rows))
 
 
-def _cells(column: TypedCells) -> pa.BinaryArray:
-    """A column as encoded values."""
+def _binary(offsets: npt.NDArray[np.int64], content: npt.NDArray[np.uint8]) -> pa.BinaryArray:
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(content)])
+
+
+def encoded(column: TypedCells) -> pa.BinaryArray:
+    """A column as values of VARIANT."""
     found = _primitives(column.values)
     if column.odd is not None:
         found = pc.if_else(column.odd.is_valid(), _sized(column.odd, STRING), found)
@@ -171,61 +203,84 @@ def _cells(column: TypedCells) -> pa.BinaryArray:
 def _primitives(values: pa.Array) -> pa.BinaryArray:
     kind = values.type
     if pa.types.is_boolean(kind):
-        made = pc.if_else(values, pa.scalar(TRUE), pa.scalar(FALSE))
+        made = np.where(values.cast(pa.uint8()).fill_null(0).to_numpy(), np.uint8(TRUE[0]), np.uint8(FALSE[0])).reshape(-1, 1)
     elif pa.types.is_integer(kind):
-        made = _numbers(INT8, values.fill_null(0).cast(pa.int64()).to_numpy(zero_copy_only=False).astype("<i8"))
+        made = _numbers(INT8, _raw(values, kind.to_pandas_dtype()).astype("<i8"))
     elif pa.types.is_decimal(kind):
-        made = _decimals(values)
-    elif kind == pa.float32():
-        made = _numbers(FLOAT, values.fill_null(0).to_numpy(zero_copy_only=False).astype("<f4"))
-    elif kind == pa.float64():
-        made = _numbers(DOUBLE, values.fill_null(0).to_numpy(zero_copy_only=False).astype("<f8"))
+        return _decimals(values)
+    elif pa.types.is_floating(kind):
+        made = _numbers(FLOAT if kind == pa.float32() else DOUBLE, _raw(values, kind.to_pandas_dtype()))
     elif pa.types.is_date(kind):
-        made = _numbers(DATE, values.view(pa.int32()).fill_null(0).to_numpy(zero_copy_only=False).astype("<i4"))
+        made = _numbers(DATE, _raw(values, "<i4"))
     elif pa.types.is_timestamp(kind):
-        made = _numbers(
-            TIMESTAMP if kind.tz else DATETIME, values.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False).astype("<i8")
-        )
+        made = _numbers(TIMESTAMP if kind.tz else DATETIME, _raw(values, "<i8"))
     else:
-        made = _sized(values, BINARY if pa.types.is_binary(kind) else STRING)
-    return pc.if_else(values.is_null(), pa.scalar(NULL), made) if values.null_count else made
+        return _sized(values, BINARY if pa.types.is_binary(kind) else STRING)
+    return _with_nulls(made, values)
 
 
-def _numbers(kind: int, values: npt.NDArray[Any]) -> pa.BinaryArray:
-    """Primitives of a fixed width, little-endian."""
+def _raw(values: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """The numbers of an array; that of a null is undefined."""
+    return np.frombuffer(values.buffers()[1], dtype)[values.offset : values.offset + len(values)]
+
+
+def _numbers(kind: int, values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Primitives of a fixed width, little-endian, a row each."""
     width = values.dtype.itemsize
     made = np.empty((len(values), 1 + width), np.uint8)
     made[:, 0] = kind << 2
     made[:, 1:] = np.ascontiguousarray(values).view(np.uint8).reshape(-1, width)
-    return _fixed(made)
+    return made
+
+
+def _with_nulls(made: npt.NDArray[np.uint8], values: pa.Array) -> pa.BinaryArray:
+    """Encoded rows, of one length but for those where ``values`` are null."""
+    if not values.null_count:
+        return _fixed(made)
+    there = values.is_valid().to_numpy(zero_copy_only=False)
+    made[~there, 0] = NULL[0]
+    kept = np.broadcast_to(there[:, None], made.shape).copy()
+    kept[:, 0] = True
+    return _binary(np.concatenate([[0], np.cumsum(np.where(there, made.shape[1], len(NULL)))]), made[kept])
 
 
 def _decimals(values: pa.Array) -> pa.BinaryArray:
     """Decimals of 16 bytes; those without a scale that fit are integers, as Spark itself writes them."""
     kind, count = values.type, len(values)
-    filled = values.fill_null(0) if values.null_count else values
-    halves = np.frombuffer(filled.buffers()[1], np.int64)[2 * filled.offset : 2 * (filled.offset + count)].reshape(-1, 2)
+    halves = np.frombuffer(values.buffers()[1], np.int64)[2 * values.offset : 2 * (values.offset + count)].reshape(-1, 2)
     made = np.empty((count, 18), np.uint8)
     made[:, 0], made[:, 1] = DECIMAL16 << 2, kind.scale
     made[:, 2:] = halves.view(np.uint8).reshape(-1, 16)
-    found = _fixed(made)
+    found = _with_nulls(made, values)
     if kind.scale == 0:
-        small = halves[:, 1] == halves[:, 0] >> 63
+        small = (halves[:, 1] == halves[:, 0] >> 63) & values.is_valid().to_numpy(zero_copy_only=False)
         if small.any():
-            found = pc.if_else(pa.array(small), _numbers(INT8, halves[:, 0].astype("<i8")), found)
+            found = pc.if_else(pa.array(small), _fixed(_numbers(INT8, halves[:, 0].astype("<i8"))), found)
     return found
 
 
 def _sized(values: pa.Array, kind: int) -> pa.BinaryArray:
     """Strings: header, length, content."""
-    content = values.cast(pa.binary()).fill_null(b"")
-    sizes = pc.binary_length(content).to_numpy(zero_copy_only=False).astype("<u4")
-    return pc.binary_join_element_wise(_numbers(kind, sizes), content, pa.scalar(b"", pa.binary()))
+    content = values.cast(pa.binary()) if pa.types.is_string(values.type) else values
+    heads = _fixed(_numbers(kind, _sizes(content).astype("<u4")))
+    made = pc.binary_join_element_wise(heads, content, pa.scalar(b"", pa.binary()))
+    return made.fill_null(NULL) if values.null_count else made
 
 
-def _json_cells(texts: pa.Array, names: list[dict[str, int]]) -> pa.BinaryArray:
+def _json_cells(texts: pa.Array, names: list[tuple[str, ...]]) -> pa.BinaryArray:
     """JSON documents, whose keys are added to the ``names`` of their rows."""
-    return pa.array([NULL if t is None else _document(t, own) for t, own in zip(texts.to_pylist(), names, strict=True)], pa.binary())
+    known: dict[tuple[str, tuple[str, ...]], tuple[bytes, tuple[str, ...]]] = {}
+    cells = []
+    for row, text in enumerate(texts.to_pylist()):
+        if text is None:
+            cells.append(NULL)
+            continue
+        if (made := known.get((text, names[row]))) is None:
+            own = {name: place for place, name in enumerate(names[row])}
+            made = known[text, names[row]] = _document(text, own), tuple(own)
+        cells.append(made[0])
+        names[row] = made[1]
+    return pa.array(cells, pa.binary())
 
 
 def _document(text: str, names: dict[str, int]) -> bytes:

@@ -10,7 +10,7 @@ decoder decides about odd rows.
 Promises: pure. The walk never reads beyond a row: a row that would need that is odd.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
@@ -38,6 +38,7 @@ _PAD = 32
 _MSB = np.uint64(0x8080808080808080)
 _ONE = np.uint64(1)
 _UNKNOWN = -1
+_NULL, _VARINT = int(Flag.NULL), int(Flag.VARINT)
 
 
 class Rows:
@@ -46,15 +47,22 @@ class Rows:
     __slots__ = ("buffer", "data", "ends", "starts", "words")
 
     def __init__(self, data: U8, starts: Ints, ends: Ints) -> None:
-        low = int(starts[0]) if len(starts) else 0
-        high = int(ends[-1]) if len(ends) else 0
-        self.data: U8 = np.zeros(high - low + _PAD, dtype=np.uint8)
-        self.data[: high - low] = data[low:high]
-        self.buffer = pa.py_buffer(self.data)
-        self.words: U64 = np.ndarray((len(self.data) - FIXED_SIZE + 1,), "<u8", self.data, strides=(1,))
+        self.data, self.starts, self.ends = data, starts, ends
+        self.buffer = pa.py_buffer(data)
+        self.words: U64 = np.ndarray((len(data) - FIXED_SIZE + 1,), "<u8", data, strides=(1,))
         """The 8 bytes starting at each position, as little-endian numbers."""
-        self.starts = starts - low
-        self.ends = ends - low
+
+    @classmethod
+    def of(cls, data: U8, bounds: Ints) -> Self:
+        """Rows without gaps: each begins where the one before ends."""
+        low, high = int(bounds[0]), int(bounds[-1])
+        padded = np.zeros(high - low + _PAD, dtype=np.uint8)
+        padded[: high - low] = data[low:high]
+        return cls(padded, bounds[:-1] - low, bounds[1:] - low)
+
+    def only(self, index: Ints) -> "Rows":
+        """Some of the rows, in the same buffer."""
+        return Rows(self.data, self.starts[index], self.ends[index])
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -69,10 +77,18 @@ class DatumPlaces:
     sizes: Ints
 
     @classmethod
-    def missing(cls, rows: Rows) -> Self:
-        """The places of a column that no row has."""
+    def unknown(cls, count: int) -> Self:
+        """As many places, which are to be put."""
+        return cls(np.empty(count, np.uint8), np.empty(count, np.int64), np.empty(count, np.int64))
+
+    @classmethod
+    def missing(cls, rows: Rows, half: int) -> Self:
+        """The places of a column that no row has in its ``half``: an end of the row, so that places are in order whatever is missing."""
         count = len(rows)
-        return cls(np.full(count, MISSING, np.uint8), rows.starts.copy(), np.zeros(count, np.int64))
+        return cls(np.full(count, MISSING, np.uint8), (rows.ends if half else rows.starts).copy(), np.zeros(count, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.flags)
 
     @property
     def absent(self) -> Mask:
@@ -96,68 +112,85 @@ class ColumnSearch:
     """Which columns to find. A slot is the number under which a column's places are stored."""
 
     handle: tuple[int | None, ...]
-    """Slot of each datum before the pairs; None: skip it."""
+    """Slot of each datum before the pairs, in the rows that have a handle; None: skip it."""
     slots: Mapping[int, int]
     """Slot by column id; other columns are skipped."""
-    halves: int
-    """How often a column may occur in a row."""
     until_found: bool = False
     """Stop in each row as soon as all columns of ``slots`` have been seen."""
+    handle_is_enough: bool = False
+    """Read only the handle of the rows that have one."""
 
 
 class Walk:
-    """The result: places by half and slot, and the odd rows."""
+    """The result: places by half and slot, and the odd rows. A column's second pair in a row is its second half."""
 
-    def __init__(self, rows: Rows, route: ColumnSearch) -> None:
+    def __init__(self, rows: Rows, search: ColumnSearch, handled: Mask, twice: Mask) -> None:
+        """``handled``: the rows that begin with a handle; ``twice``: those in which a column may occur twice."""
         self._rows = rows
-        self._route = route
+        self._search = search
+        self._handled, self._twice = handled, twice
         self._pos = rows.starts.copy()
         self.odd: Mask = np.zeros(len(rows), np.bool_)
         self._handle: dict[int, DatumPlaces] = {}
-        self._found: list[dict[int, DatumPlaces]] = [{} for _ in range(route.halves)]
+        self._found: tuple[dict[int, DatumPlaces], dict[int, DatumPlaces]] = ({}, {})
         if len(rows):
             self._read_handle()
             self._read_pairs()
 
     def places(self, slot: int, half: int) -> DatumPlaces:
         """Where a column's datum lies; a row's own pair takes precedence over its handle. In odd rows it is missing."""
-        nowhere = DatumPlaces.missing(self._rows)
-        found, handle = self._found[half].get(slot), self._handle.get(slot)
+        found, handle = self._found[half].get(slot), None if half else self._handle.get(slot)
         if found is None:
-            found = handle or nowhere
+            found = DatumPlaces.missing(self._rows, half) if handle is None else handle
         elif handle is not None and (absent := found.absent).any():
             found.put(absent, handle.only(absent))
+        return self._without_odd(found, half)
+
+    def handle(self, slot: int) -> DatumPlaces:
+        """Where a column's datum lies in the handle. In odd rows, and those without a handle, it is missing."""
+        found = self._handle.get(slot)
+        return DatumPlaces.missing(self._rows, 0) if found is None else self._without_odd(found, 0)
+
+    def _without_odd(self, found: DatumPlaces, half: int) -> DatumPlaces:
         if self.odd.any():
-            found.put(self.odd, nowhere.only(self.odd))
+            found.put(self.odd, DatumPlaces.missing(self._rows, half).only(self.odd))
         return found
 
     def _read_handle(self) -> None:
-        for slot in self._route.handle:
-            places = self._read_datums(None)
+        index = np.flatnonzero(self._handled)
+        for slot in self._search.handle if len(index) else ():
+            places = self._read_datums(None if len(index) == len(self._rows) else index)
             if slot is not None:
-                self._handle[slot] = places
+                self._handle[slot] = whole = DatumPlaces.missing(self._rows, 0)
+                whole.put(index, places)
         left = self._rows.ends - self._pos
         self.odd |= left <= 0
         self._pos[(left == 1) & (self._rows.data[self._pos] == Flag.NULL)] += 1
 
     def _read_pairs(self) -> None:
         data, ends = self._rows.data, self._rows.ends
-        for _ in range(MAX_STEPS):
+        for step in range(MAX_STEPS):
             live = (self._pos < ends) & ~self.odd
-            if self._route.until_found:
+            if self._search.until_found:
                 live &= ~self._complete()
+            # a handle's columns are pairs in rows without a handle: afterwards most rows are at the same column
+            later = live & self._handled if step < len(self._search.handle) or self._search.handle_is_enough else None
+            if later is not None:
+                live &= ~later
             if live.all():
                 live_rows = None
             else:
                 live_rows = np.flatnonzero(live)
                 if not len(live_rows):
+                    if later is not None and later.any() and not self._search.handle_is_enough:
+                        continue
                     return
             ids = self._read_ids(live_rows, data)
             self._keep(ids, live_rows, self._read_datums(live_rows))
         self.odd |= (self._pos < ends) & ~self.odd
 
     def _complete(self) -> Mask:
-        first = [self._found[0].get(slot) for slot in self._route.slots.values()]
+        first = [self._found[0].get(slot) for slot in self._search.slots.values()]
         complete = np.full(len(self._rows), all(p is not None for p in first), np.bool_)
         for places in first:
             if places is not None:
@@ -168,7 +201,7 @@ class Walk:
         at = self._pos if index is None else self._pos[index]
         raw: Ints = data[at + 1].astype(np.int64)
         sizes: Ints | int = 1
-        odd = data[at] != Flag.VARINT
+        odd = data[at] != _VARINT
         if (raw >= 0x80).any():
             sizes, too_long = varint_sizes(self._rows, at + 1)
             raw = varint_values(self._rows, at + 1, sizes).view(np.int64)
@@ -183,9 +216,9 @@ class Walk:
         flags: U8 = self._rows.data[at]
         bodies, sizes = at + 1, np.zeros(len(at), np.int64)
         for flag, rows in _each(flags):
-            if flag == Flag.NULL:
+            if flag == _NULL:
                 continue
-            found, size, wrong = _extent(self._rows, flag, bodies if rows is None else bodies[rows])
+            found, size, wrong = _EXTENTS.get(flag, _no_extent)(self._rows, bodies if rows is None else bodies[rows])
             if rows is None:
                 bodies, sizes, odd = found, size, odd | wrong
             else:
@@ -210,10 +243,10 @@ class Walk:
 
     def _keep(self, ids: Ints, index: Ints | None, places: DatumPlaces) -> None:
         if ids.min() == ids.max():
-            self._keep_slot(self._route.slots.get(int(ids[0]), _UNKNOWN), index, places)
+            self._keep_slot(self._search.slots.get(int(ids[0]), _UNKNOWN), index, places)
             return
         for column_id in np.unique(ids).tolist():
-            slot = self._route.slots.get(column_id, _UNKNOWN)
+            slot = self._search.slots.get(column_id, _UNKNOWN)
             if slot != _UNKNOWN:
                 rows = np.flatnonzero(ids == column_id)
                 self._keep_slot(slot, rows if index is None else index[rows], places.only(rows))
@@ -221,12 +254,17 @@ class Walk:
     def _keep_slot(self, slot: int, index: Ints | None, places: DatumPlaces) -> None:
         if slot == _UNKNOWN:
             return
-        for half in self._found:
+        for number, half in enumerate(self._found):
+            if number and not self._twice.all():
+                index = np.arange(len(self._rows)) if index is None else index
+                allowed = self._twice[index]
+                self.odd[index[~allowed]] = True
+                index, places = index[allowed], places.only(allowed)
             if slot not in half:
                 if index is None:
                     half[slot] = places
                     return
-                half[slot] = DatumPlaces.missing(self._rows)
+                half[slot] = DatumPlaces.missing(self._rows, number)
             free = half[slot].absent if index is None else half[slot].absent[index]
             if not free.any():
                 continue
@@ -250,26 +288,28 @@ def _each(flags: U8) -> Iterator[tuple[int, Ints | None]]:
         yield flag, np.flatnonzero(flags == flag)
 
 
-def _extent(rows: Rows, flag: int, at: Ints) -> tuple[Ints, Ints, Mask]:
-    """Position and size of the bodies that begin at ``at``, all with the same flag, and which are odd."""
-    match flag:
-        case Flag.VARINT | Flag.UVARINT:
-            sizes, odd = varint_sizes(rows, at)
-            return at, sizes, odd
-        case Flag.BYTES:
-            return _bytes_extent(rows, at)
-        case Flag.FLOAT | Flag.COMPARABLE_INT | Flag.COMPARABLE_UINT | Flag.DURATION:
-            return at, np.full(len(at), FIXED_SIZE, np.int64), np.zeros(len(at), np.bool_)
-        case Flag.DECIMAL:
-            sizes = _DECIMAL_SIZES[rows.data[at], rows.data[at + 1]]
-            return at, sizes, sizes == 0
-        case Flag.JSON:
-            return _json_extent(rows, at)
-        case _:
-            return at, np.zeros(len(at), np.int64), np.ones(len(at), np.bool_)
+_Extent: TypeAlias = tuple[Ints, Ints, Mask]
+"""Position and size of bodies, and which are odd."""
 
 
-def _bytes_extent(rows: Rows, at: Ints) -> tuple[Ints, Ints, Mask]:
+def _varint_extent(rows: Rows, at: Ints) -> _Extent:
+    return at, *varint_sizes(rows, at)
+
+
+def _fixed_extent(rows: Rows, at: Ints) -> _Extent:
+    return at, np.full(len(at), FIXED_SIZE, np.int64), np.zeros(len(at), np.bool_)
+
+
+def _decimal_extent(rows: Rows, at: Ints) -> _Extent:
+    sizes = _DECIMAL_SIZES[rows.data[at], rows.data[at + 1]]
+    return at, sizes, sizes == 0
+
+
+def _no_extent(rows: Rows, at: Ints) -> _Extent:
+    return at, np.zeros(len(at), np.int64), np.ones(len(at), np.bool_)
+
+
+def _bytes_extent(rows: Rows, at: Ints) -> _Extent:
     first: Ints = rows.data[at].astype(np.int64)
     if not (first >= 0x80).any():
         return at + 1, first >> 1, (first & 1) == 1
@@ -279,7 +319,7 @@ def _bytes_extent(rows: Rows, at: Ints) -> tuple[Ints, Ints, Mask]:
     return at + widths, _capped(coded >> _ONE, rows), odd
 
 
-def _json_extent(rows: Rows, at: Ints) -> tuple[Ints, Ints, Mask]:
+def _json_extent(rows: Rows, at: Ints) -> _Extent:
     types = rows.data[at]
     sizes = _JSON_SIZES[types]
     odd = sizes == 0
@@ -297,6 +337,20 @@ def _json_extent(rows: Rows, at: Ints) -> tuple[Ints, Ints, Mask]:
         sizes[slice(None) if index is None else index] = size + 1
         odd[slice(None) if index is None else index] = wrong
     return at, sizes, odd
+
+
+_EXTENTS: dict[int, Callable[[Rows, Ints], _Extent]] = {
+    Flag.VARINT: _varint_extent,
+    Flag.UVARINT: _varint_extent,
+    Flag.BYTES: _bytes_extent,
+    Flag.FLOAT: _fixed_extent,
+    Flag.COMPARABLE_INT: _fixed_extent,
+    Flag.COMPARABLE_UINT: _fixed_extent,
+    Flag.DURATION: _fixed_extent,
+    Flag.DECIMAL: _decimal_extent,
+    Flag.JSON: _json_extent,
+}
+"""By flag: where the bodies that begin at some positions lie."""
 
 
 def _capped(sizes: U64, rows: Rows) -> Ints:

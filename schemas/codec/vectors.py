@@ -1,7 +1,7 @@
 """Converts places in rows to whole Arrow columns: one function per kind of datum. Only JSON needs a Python loop over rows.
 
-Every function takes the rows and one column's ``DatumPlaces``. It returns the cells, and a mask of the rows whose datum is damaged or of
-another kind: the cells of those rows are undefined. NULL and missing datums become null cells.
+Every function takes the rows and ``DatumPlaces`` of one column, or of several. It returns the cells, and a mask of the places whose datum is damaged or of
+another kind: the cells of those places are undefined. NULL and missing datums become null cells.
 
 Text is built in planes: an array per character position, with an element per row, all transposed at the end. Numbers are right-aligned,
 and the offsets skip the unused leading part.
@@ -111,26 +111,33 @@ def binaries(rows: Rows, places: DatumPlaces) -> Cells:
 
 
 def _slices(buffer: pa.Buffer, starts: Ints, ends: Ints, nulls: Mask) -> pa.BinaryArray:
-    """The slices [start, end) of a buffer, which must be in order and must not overlap.
+    """The slices [start, end) of a buffer, which must not overlap.
 
     Arrow copies them: in one binary array over the buffer, the elements are alternately a requested slice and a gap.
     """
     if not len(starts):
         return pa.array([], pa.binary())
+    wanted = np.arange(0, 2 * len(starts), 2, dtype=np.int64)
+    if (starts[1:] < ends[:-1]).any():
+        # of several columns, one behind the other
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], ends[order]
+        wanted[order] = wanted.copy()
     bounds = np.stack((starts, ends), axis=1).astype(np.int32).ravel()
     both = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), buffer])
-    wanted = np.arange(0, len(bounds), 2, dtype=np.int64)
     return both.take(_array(wanted, pa.int64(), nulls))
 
 
 def jsons(rows: Rows, places: DatumPlaces) -> Cells:
     """JSON cells as text."""
     odd = (places.flags != Flag.JSON) & ~nulls_of(places)
-    texts: list[str | None] = [None] * len(rows)
+    texts: list[str | None] = [None] * len(places)
+    known: dict[bytes, str] = {}  # an update mostly has the same document before and after it
     for i in np.flatnonzero(places.flags == Flag.JSON).tolist():
         begin = int(places.bodies[i])
+        document = rows.data[begin : begin + int(places.sizes[i])].tobytes()
         try:
-            texts[i] = json_text(rows.data[begin : begin + int(places.sizes[i])].tobytes())
+            texts[i] = known[document] if document in known else known.setdefault(document, json_text(document))
         except Corruption:
             odd[i] = True  # the scalar decoder finds it again and reports where it is
     return pa.array(texts, pa.string()), odd
@@ -141,7 +148,7 @@ def decimals(rows: Rows, places: DatumPlaces, scale: int) -> Cells:
     is_decimal = places.flags == Flag.DECIMAL
     sizes = np.where(is_decimal, rows.data[places.bodies].astype(np.uint16) << 8 | rows.data[places.bodies + 1], 0)
     kinds = [divmod(k, 256) for k in np.flatnonzero(np.bincount(sizes)).tolist() if k]
-    page = _DecimalPage(len(rows), max((p - s for p, s in kinds), default=1), max([scale, *(s for _, s in kinds)]))
+    page = _DecimalPage(len(places), max((p - s for p, s in kinds), default=1), max([scale, *(s for _, s in kinds)]))
     for precision, frac in kinds:
         index = np.flatnonzero(sizes == (precision << 8 | frac))
         page.write(index, rows, places.bodies[index], precision, frac, scale)
@@ -265,7 +272,7 @@ def times(rows: Rows, places: DatumPlaces, fsp: int) -> Cells:
     part = (units % 10**fsp).astype(np.uint32)
     hours = seconds // np.uint32(3600)
     fields = [(hours, 3, "-"), (seconds // np.uint32(60) % np.uint32(60), 2, ":"), (seconds % np.uint32(60), 2, ":")]
-    planes = _planes(fields + ([(part, fsp, ".")] if fsp else []), len(rows))
+    planes = _planes(fields + ([(part, fsp, ".")] if fsp else []), len(places))
     long = hours > 99
     planes[1, ~long] = ord("-")
     width, count = planes.shape

@@ -32,9 +32,7 @@ class BlockKind(enum.IntEnum):
     DDLS = 1
     CONTROLS = 2
     SUMMARIES = 3
-    CUT = 4
-    """Not events: the Spark partition has more than were asked for."""
-    MARKS = 5
+    MARKS = 4
     """Row changes of the mark table (``sinks.engine.loopback``)."""
 
 
@@ -49,17 +47,6 @@ FRAMES: Mapping[BlockKind, pa.Schema] = {
 
 _SLICE = 2000
 """Transactions exploded into blocks at a time: a few megabytes."""
-
-
-def cut() -> pa.RecordBatch:
-    """The block that says that events were left out."""
-    values = [[int(BlockKind.CUT)], [0], [None], [None], [b""]]
-    return pa.RecordBatch.from_arrays([pa.array(v, f.type) for v, f in zip(values, BLOCK, strict=True)], schema=BLOCK)
-
-
-def is_cut(blocks: pa.Table) -> bool:
-    """Whether events were left out of ``blocks``."""
-    return bool(pc.any(pc.equal(blocks.column("kind"), int(BlockKind.CUT)), min_count=0).as_py())
 
 
 def slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

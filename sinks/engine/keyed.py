@@ -6,7 +6,7 @@ part, because the table may have no key in the target, and two connections delet
 integer are distributed by blocks of neighbours (``fold.part_numbers``).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.packed import packed
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, TRANSACTION, ddl_of
 from pyspark_tidb_binlog.sinks.engine.batch import PARTIAL, rows_between, summarise
-from pyspark_tidb_binlog.sinks.engine.blocks import BLOCK, BlockKind, cut, is_cut, pack, slices, unpack, unpack_each
+from pyspark_tidb_binlog.sinks.engine.blocks import BLOCK, FRAMES, BlockKind, pack, slices, unpack, unpack_each
 from pyspark_tidb_binlog.sinks.engine.choice import ALL_KEPT, NeverKept
 from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
@@ -154,38 +154,31 @@ def collected_upto(
     """The events of ``transactions`` but those ``never_kept``, on the driver if they are at most ``events`` and ``size`` bytes, else None; runs
     one Spark job.
     """
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from exploded_upto(batches, events, size, never_kept)
-        # The rest must be consumed, because the JVM blocks until it is read.
-        for _ in batches:
-            pass
-
-    return within(transactions.mapInArrow(run, ddl_of(BLOCK)).toArrow(), events, size)
+    # No Python function runs: pickling and planning one would take most of a small batch's time. A batch has no more bytes than the source admits,
+    # apart from one big transaction, whose value is left out here.
+    value = F.col("transactions")
+    return exploded_upto(
+        transactions.select(F.when(F.octet_length(value) <= size, value).alias("transactions")).toArrow(), events, size, never_kept
+    )
 
 
-def within(blocks: pa.Table, events: int, size: int) -> Mapping[BlockKind, pa.Table] | None:
-    """The events of ``blocks`` if none was left out and they are at most ``events`` and ``size`` bytes, else None. Pure."""
-    if is_cut(blocks):
+def exploded_upto(values: pa.Table, events: int, size: int, never_kept: NeverKept = ALL_KEPT) -> Mapping[BlockKind, pa.Table] | None:
+    """The row changes, DDLs and controls of ``values`` (``TRANSACTIONS``); None if a value is null, or they are more than one of the limits. Pure."""
+    if values.column("transactions").null_count:
         return None
-    found = unpack_each(blocks.to_batches())
-    count, held = (sum(getattr(frame, name) for frame in found.values()) for name in ("num_rows", "nbytes"))
-    return None if count > events or held > size else found
-
-
-def exploded_upto(batches: Iterable[pa.RecordBatch], events: int, size: int, never_kept: NeverKept = ALL_KEPT) -> Iterator[pa.RecordBatch]:
-    """Blocks of all events of one Spark partition; or of the first ones and a last block that says so, soon after one of the limits. Pure."""
+    found: dict[BlockKind, list[pa.Table]] = {
+        kind: [FRAMES[kind].empty_table()] for kind in (BlockKind.ROWS, BlockKind.DDLS, BlockKind.CONTROLS)
+    }
     count = held = 0
-    for piece in slices(batches):
-        found = explode(piece)
-        rows = never_kept.dropped(pa.Table.from_batches([found.rows]))
-        count += found.num_rows - found.rows.num_rows + rows.num_rows
-        held += found.nbytes - found.rows.nbytes + rows.nbytes
-        yield from _pack_except_rows(found)
-        yield from pack(BlockKind.ROWS, 0, rows)
+    for piece in slices(values.to_batches()):
+        exploded = explode(piece)
+        rows = never_kept.dropped(pa.Table.from_batches([exploded.rows]))
+        for kind, frame in zip(found, (rows, exploded.ddls, exploded.controls), strict=True):
+            found[kind].append(frame if isinstance(frame, pa.Table) else pa.Table.from_batches([frame]))
+            count, held = count + frame.num_rows, held + frame.nbytes
         if count > events or held > size:
-            yield cut()
-            return
+            return None
+    return {kind: pa.concat_tables(frames) for kind, frames in found.items()}
 
 
 def _pack_except_rows(events: Exploded) -> Iterator[pa.RecordBatch]:

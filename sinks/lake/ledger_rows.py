@@ -28,7 +28,6 @@ from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, V
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.job_json import job_json
-from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 
 _PARQUET_VARIANT = {b"ARROW:extension:name": b"arrow.parquet.variant", b"ARROW:extension:metadata": b""}
@@ -105,12 +104,10 @@ def ledger_rows(rows: pa.Table, tables: Mapping[int, TableAt], resolved_ts: int,
         images = events.column("row").take(pa.array(places))
         groups.append(RowsOfTable(tables[table_id], places, ops[places], versions[places], images))
     commits = _commits(events)
-    keys = row_identities(rows, tables)
     for begin, end in pairwise(output_bounds(len(events), groups, _MOST_BYTES).tolist()):
         changes = change_rows(commits, events, within(groups, begin, end), (), json_nulls=True)
         assert changes is not None and len(changes) == end - begin
-        own = {"table_id": events.column("table_id")[begin:end], "row_key": keys[begin:end]}
-        yield _batch(changes, own, resolved_ts)
+        yield _batch(changes, {"table_id": events.column("table_id")[begin:end]}, resolved_ts)
 
 
 def ddl_row(step: DdlStep, name: tuple[str, str]) -> pa.RecordBatch:

@@ -12,8 +12,8 @@ from pyspark_tidb_binlog.schemas.packed import packed
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT, ROW_SUMMARY, TRANSACTION, TRANSACTIONS
 from pyspark_tidb_binlog.sinks.engine.batch import summarise
-from pyspark_tidb_binlog.sinks.engine.blocks import BLOCK, FRAMES, BlockKind, is_cut, pack, slices, unpack, unpack_each
-from pyspark_tidb_binlog.sinks.engine.keyed import KEYED, by_part, exploded_upto, with_keys, within
+from pyspark_tidb_binlog.sinks.engine.blocks import BLOCK, FRAMES, BlockKind, pack, slices, unpack, unpack_each
+from pyspark_tidb_binlog.sinks.engine.keyed import KEYED, by_part, exploded_upto, with_keys
 from pyspark_tidb_binlog.sinks.mysql.parallel import _ends_without, _subset_numbers, _subsets
 
 
@@ -97,15 +97,21 @@ def stream_of(transactions: int, controls: int) -> Iterator[pa.RecordBatch]:
 
 
 @pytest.mark.parametrize("controls", [0, 1, 20])
-def test_events_that_are_left_out_are_told(controls: int) -> None:
-    """Sizes differ before and after packing, so the driver must not conclude from them that it has everything."""
-    stream = list(stream_of(30, controls))
+def test_a_batch_comes_to_the_driver_whole_or_not_at_all(controls: int) -> None:
+    values = pa.Table.from_batches(stream_of(30, controls))
+    whole = exploded_upto(values, 1 << 30, 1 << 30)
+    assert whole is not None
+    assert (whole[BlockKind.ROWS].num_rows, whole[BlockKind.CONTROLS].num_rows) == (30, controls)
     for events_limit, size in [*((1 << 30, size) for size in range(0, 3000, 93)), *((count, 1 << 30) for count in range(0, 60, 3))]:
-        blocks = pa.Table.from_batches(exploded_upto(iter(stream), events_limit, size), BLOCK)
-        found = within(blocks, events_limit, size)
-        assert found is None if is_cut(blocks) else found is None or found[BlockKind.ROWS].num_rows == 30
-    assert not is_cut(pa.Table.from_batches(exploded_upto(iter(stream), 1 << 30, 1 << 30), BLOCK))
-    assert is_cut(pa.Table.from_batches(exploded_upto(iter(stream), 10, 1 << 30), BLOCK))
+        found = exploded_upto(values, events_limit, size)
+        fits = 30 + controls <= events_limit and sum(frame.nbytes for frame in whole.values()) <= size
+        assert found == (whole if fits else None)
+
+
+def test_a_value_too_big_to_come_to_the_driver_is_not_passed_over() -> None:
+    values = pa.Table.from_batches(stream_of(3, 1))
+    left_out = pa.array([None, *values.column("transactions").to_pylist()[1:]], pa.binary())
+    assert exploded_upto(pa.table([left_out], names=["transactions"]), 1 << 30, 1 << 30) is None
 
 
 def test_rows_of_an_unknown_table_have_no_key() -> None:

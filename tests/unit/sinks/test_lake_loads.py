@@ -142,7 +142,7 @@ def test_a_lake_that_began_without_its_tables_gets_them_later(tmp_path: Path) ->
     lake, upstream = tmp_path / "lake", RecordedUpstream("keys", tmp_path / "upstream")
     sink = sink_of(lake, mirrors=True, loads=TableLoads(lambda history, version: (), upstream.at))
     replicate_loaded(sink, "keys", lake)
-    assert {s.state for s in published(lake).values()} == {"stale"}
+    eventually(lambda: {s.state for s in published(lake).values()} == {"stale"}, pause=PAUSE)
     history = load_case("keys").history
     sink.load(upstream.tables(history, history.newest_version), absent=True)
     eventually(lambda: {s.state for s in published(lake).values()} == {"mirrored"}, seconds=60, pause=PAUSE)

@@ -1,0 +1,297 @@
+"""The images of the row changes of many tables, decoded together: one walk over all rows, then all columns of one type at a time. Pure.
+
+A batch of a live stream has a few rows of each of many tables, so that a decoder's time would be that of its calls, table by table and column by
+column. Here the calls are as many as there are types of columns. Cells of all columns lie one column behind the other, those of one type together:
+
+    rows -> (row, column id, datum) -> places of all cells -> cells of all columns of a type -> a slice of them per column
+
+Promises: what ``schemas.decoder`` gives for each table. A table with a row that is damaged, or of an update that lacks a column, is left to that.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_tidb_binlog.schemas import decoder
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of, missing_value
+from pyspark_tidb_binlog.schemas.changes.row_choice import Ints, RowsOfTable
+from pyspark_tidb_binlog.schemas.changes.typed_cells import type_of, typed
+from pyspark_tidb_binlog.schemas.changes.variant_values import VariantColumn, encoded
+from pyspark_tidb_binlog.schemas.codec import vectors
+from pyspark_tidb_binlog.schemas.codec.lockstep import MISSING, ColumnSearch, DatumPlaces, Rows, Walk
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.row_layout import CellType, Half, ImageLayout, KeyLayout, KeyPart
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
+
+_NOWHERE = -1
+_ID_BITS, _LEAST_ID = 33, -2
+"""Column ids from ``_LEAST_ID`` on are told apart; the rowid is -1."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableImages:
+    """The images of one table's row changes; of an UPDATE the row before it, then the row after it."""
+
+    fields: tuple[VariantColumn, ...]
+    """The target columns."""
+    keys: pa.BinaryArray
+    """Of each event: ``decoder.row_keys``."""
+    events: Ints
+    """The event of each image."""
+    halves: npt.NDArray[np.int8]
+    """The ``Half`` of each image."""
+
+
+@dataclass(slots=True)
+class _Field:
+    """A column of images, or a part of keys, of one table, and where its cells begin among all."""
+
+    table: int
+    source: ColumnInfo | KeyPart
+    count: int
+    begin: int = 0
+
+
+@dataclass(slots=True)
+class _Layout:
+    """Where the cells of all fields are; fields of one type are neighbours."""
+
+    types: dict[Hashable, list[_Field]] = field(default_factory=dict)
+    columns: list[list[_Field]] = field(default_factory=list)
+    """Of each table."""
+    parts: list[list[_Field]] = field(default_factory=list)
+    """Of each table."""
+    total: int = 0
+
+    @classmethod
+    def of(cls, groups: Sequence[RowsOfTable], rows: Ints, images: Ints) -> "_Layout":
+        """``rows``, ``images``: how many each table has."""
+        made = cls()
+        for number, group in enumerate(groups):
+            info = group.table.info
+            made.columns.append([made._add(_type(c), _Field(number, c, int(images[number]))) for c in ImageLayout.of(info).columns])
+            made.parts.append([made._add(_type(p), _Field(number, p, int(rows[number]))) for p in KeyLayout.of(info).parts])
+        for fields in made.types.values():
+            for one in fields:
+                one.begin, made.total = made.total, made.total + one.count
+        return made
+
+    def _add(self, kind: Hashable, one: _Field) -> _Field:
+        self.types.setdefault(kind, []).append(one)
+        return one
+
+
+def _type(source: ColumnInfo | KeyPart) -> Hashable:
+    """Fields of one type are decoded alike."""
+    if isinstance(source, KeyPart):
+        return source.cell, source.length, source.binary
+    return CellType.of(source), type_of(source), source.tp, source.elems, source.is_binary
+
+
+class _Pairs(Walk):
+    """All datums of rows of several tables."""
+
+    def __init__(self, rows: Rows, parts: Ints) -> None:
+        """``parts``: how many datums of a handle each row begins with."""
+        self._parts = parts
+        self.handles: list[tuple[Ints, DatumPlaces]] = []
+        """For each part of a handle: the rows, and where it is."""
+        none = np.zeros(0, np.int64)
+        self._steps: list[tuple[Ints, Ints, DatumPlaces]] = [(none, none, DatumPlaces.unknown(0))]
+        nothing = np.zeros(len(rows), np.bool_)
+        super().__init__(rows, ColumnSearch((), {}), nothing, nothing)
+
+    def pairs(self) -> tuple[Ints, Ints, DatumPlaces]:
+        """Row, column id and place of each pair; those of a row in order."""
+        places = [one for _, _, one in self._steps]
+        return (
+            np.concatenate([row for row, _, _ in self._steps]),
+            np.concatenate([ids for _, ids, _ in self._steps]),
+            DatumPlaces(*(np.concatenate([getattr(one, name) for one in places]) for name in ("flags", "bodies", "sizes"))),
+        )
+
+    def _read_handle(self) -> None:
+        for part in range(int(self._parts.max())):
+            index = np.flatnonzero(self._parts > part)
+            self.handles.append((index, self._read_datums(index)))
+        super()._read_handle()
+
+    def _keep(self, ids: Ints, index: Ints | None, places: DatumPlaces) -> None:
+        self._steps.append((np.arange(len(self._rows)) if index is None else index, ids, places))
+
+
+def joint_images(groups: Sequence[RowsOfTable]) -> list[TableImages | None]:
+    """The images of each of ``groups``; None: they are to be decoded alone."""
+    if len(groups) < 2 or sum(len(group.places) for group in groups) > decoder.CHUNK:
+        return [None] * len(groups)
+    return _Joint(groups).images()
+
+
+class _Joint:
+    """Some tables' rows, one table behind the other."""
+
+    def __init__(self, groups: Sequence[RowsOfTable]) -> None:
+        self._groups = groups
+        counts = np.array([len(group.places) for group in groups])
+        self._table = np.repeat(np.arange(len(groups)), counts)
+        self._ops = np.concatenate([group.ops for group in groups])
+        self._events, self._halves = decoder.images_of(self._ops, tuple(Half))
+        self._first_row, self._first_image = (
+            np.searchsorted(self._table[of], np.arange(len(groups) + 1)) for of in (slice(None), self._events)
+        )
+        self._rows = decoder.rows_of(pa.concat_arrays([group.rows for group in groups]))
+        self._layout = _Layout.of(groups, counts, np.diff(self._first_image))
+        self._alone: set[int] = set()
+        """The tables that have something odd."""
+
+    def images(self) -> list[TableImages | None]:
+        """Those of each table."""
+        places = self._places()
+        columns: dict[int, VariantColumn] = {}
+        parts: dict[int, pa.BinaryArray] = {}
+        for fields in self._layout.types.values():
+            begin, end = fields[0].begin, fields[-1].begin + fields[-1].count
+            of_type = DatumPlaces(places.flags[begin:end], places.bodies[begin:end], places.sizes[begin:end])
+            if isinstance(fields[0].source, KeyPart):
+                cells, odd = decoder.key_cells(self._rows, of_type, fields[0].source)
+                self._mark(fields, odd | vectors.nulls_of(of_type))
+                parts |= {id(one): cells.slice(one.begin - begin, one.count) for one in fields}
+            else:
+                columns |= self._columns(fields, of_type)
+        return [None if number in self._alone else self._table_images(number, columns, parts) for number in range(len(self._groups))]
+
+    def _table_images(self, number: int, columns: dict[int, VariantColumn], parts: dict[int, pa.BinaryArray]) -> TableImages:
+        own = slice(*self._first_image[number : number + 2])
+        return TableImages(
+            tuple(columns[id(one)] for one in self._layout.columns[number]),
+            reduce(decoder.joined, [parts[id(one)] for one in self._layout.parts[number]]),
+            self._events[own] - self._first_row[number],
+            self._halves[own],
+        )
+
+    def _places(self) -> DatumPlaces:
+        """Of all cells."""
+        layouts = [KeyLayout.of(group.table.info) for group in self._groups]
+        sizes = np.array([len(layout.parts) for layout in layouts])
+        walk = _Pairs(self._rows, np.where(self._ops == Op.INSERT, sizes[self._table], 0))
+        self._alone |= set(self._table[walk.odd].tolist())
+        total = self._layout.total
+        whole = DatumPlaces(np.full(total, MISSING, np.uint8), np.zeros(total, np.int64), np.zeros(total, np.int64))
+        rows, slots, places = self._known(*walk.pairs())
+        second = self._occurrences(rows, slots)
+        to_image, to_key = self._begins
+        self._put(whole, to_image[slots], self._image(rows) + second, places)
+        first = np.flatnonzero(second == 0)
+        self._put(whole, to_key[slots[first]], self._row(rows[first]), places.only(first))
+        by_handle = np.array([layout.by_handle for layout in layouts])
+        for part, (index, found) in enumerate(walk.handles):
+            for number in np.unique(self._table[index]).tolist():
+                of_table = np.flatnonzero(self._table[index] == number)
+                one, at = self._layout.parts[number][part], index[of_table]
+                assert isinstance(one.source, KeyPart)
+                if not one.source.whole:
+                    continue
+                here = found.only(of_table)
+                slot = np.searchsorted(self._codes, number << _ID_BITS | one.source.id - _LEAST_ID)
+                self._put(whole, np.full(len(at), to_image[slot]), self._image(at), here, keep=True)
+                self._put(whole, np.full(len(at), one.begin), self._row(at), here, keep=not by_handle[number])
+        return whole
+
+    def _known(self, rows: Ints, ids: Ints, places: DatumPlaces) -> tuple[Ints, Ints, DatumPlaces]:
+        """The pairs of columns that are wanted, with the number of the column."""
+        begins: dict[int, list[int]] = {}
+        for to, fields in enumerate((self._layout.columns, self._layout.parts)):
+            for one in (one for of_table in fields for one in of_table):
+                code = one.table << _ID_BITS | one.source.id - _LEAST_ID
+                begins.setdefault(code, [_NOWHERE, _NOWHERE])[to] = one.begin
+        self._codes = np.array(sorted(begins))
+        self._begins = np.array([begins[code] for code in self._codes.tolist()]).T
+        codes = self._table[rows] << _ID_BITS | ids - _LEAST_ID
+        slots = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
+        wanted = np.flatnonzero((self._codes[slots] == codes) & (ids >= _LEAST_ID) & (ids < 1 << _ID_BITS - 1))
+        return rows[wanted], slots[wanted], places.only(wanted)
+
+    def _occurrences(self, rows: Ints, slots: Ints) -> Ints:
+        """0 for a column's first pair in its row, 1 for its second."""
+        codes = rows * len(self._codes) + slots
+        order = np.argsort(codes, kind="stable")
+        again = np.concatenate([[False], np.diff(codes[order]) == 0])
+        number = np.zeros(len(codes), np.int64)
+        number[order] = again
+        third = np.concatenate([[False], again[1:] & again[:-1]])
+        odd = np.flatnonzero(again & (third | (self._ops[rows[order]] != Op.UPDATE)))
+        self._alone |= set(self._table[rows[order[odd]]].tolist())
+        number[order[odd]] = 0
+        return number
+
+    def _image(self, rows: Ints) -> Ints:
+        """The first image of rows, among those of their table."""
+        return np.searchsorted(self._events, rows) - self._first_image[self._table[rows]]
+
+    def _row(self, rows: Ints) -> Ints:
+        """The number of rows, among those of their table."""
+        return rows - self._first_row[self._table[rows]]
+
+    def _put(self, whole: DatumPlaces, begins: Ints, numbers: Ints, places: DatumPlaces, *, keep: bool = False) -> None:
+        """``keep``: places that are known stay."""
+        to = begins + numbers
+        chosen = begins != _NOWHERE
+        if keep:
+            chosen &= whole.flags[to] == MISSING
+        whole.put(to[chosen], places.only(chosen))
+
+    def _mark(self, fields: Sequence[_Field], odd: npt.NDArray[np.bool_]) -> None:
+        if odd.any():
+            ends = np.cumsum([one.count for one in fields])
+            self._alone |= {fields[at].table for at in np.searchsorted(ends, np.flatnonzero(odd), side="right").tolist()}
+
+    def _columns(self, fields: Sequence[_Field], places: DatumPlaces) -> dict[int, VariantColumn]:
+        """The columns of one type, whose cells are at ``places``."""
+        column, begin = fields[0].source, fields[0].begin
+        assert isinstance(column, ColumnInfo)
+        cells, odd = decoder.cells_at(self._rows, places, CellType.of(column))
+        self._mark(fields, odd)
+        if (absent := places.absent).any():
+            for one in fields:
+                own = slice(one.begin - begin, one.begin - begin + one.count)
+                if absent[own].any():
+                    cells = self._completed(cells, one, absent, own)
+        is_json = kind_of(column) is CellKind.JSON
+        try:
+            found = typed(column, cells)
+        except pa.ArrowInvalid:
+            self._alone |= {one.table for one in fields}
+            return {id(one): VariantColumn(one.source.name, None) for one in fields if isinstance(one.source, ColumnInfo)}
+        made = None if is_json else encoded(found)
+        return {
+            id(one): VariantColumn(one.source.name, found if is_json else None, is_json, made).sliced(one.begin - begin, one.count)
+            for one in fields
+            if isinstance(one.source, ColumnInfo)
+        }
+
+    def _completed(self, cells: pa.Array, one: _Field, absent: npt.NDArray[np.bool_], own: slice) -> pa.Array:
+        """``cells`` with those that rows of one column lack (rows.md 8)."""
+        table, images = self._groups[one.table].table, slice(*self._first_image[one.table : one.table + 2])
+        events = self._events[images][absent[own]]
+        assert isinstance(one.source, ColumnInfo)
+        if (self._ops[events] == Op.UPDATE).any():
+            self._alone.add(one.table)
+            return cells
+        versions = self._groups[one.table].versions[events - self._first_row[one.table]]
+        for version in np.unique(versions).tolist():
+            try:
+                value = missing_value(one.source, table.default_info(version))
+            except Corruption:
+                self._alone.add(one.table)
+                return cells
+            if value is not None:
+                these = np.zeros(len(absent), np.bool_)
+                these[own.start + np.flatnonzero(absent[own])[versions == version]] = True
+                cells = pc.if_else(pa.array(these), pa.scalar(value, cells.type), cells)
+        return cells

@@ -1,0 +1,87 @@
+"""Tables decoded together against the same tables decoded alone: any tables, any rows, any damage."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+
+from pyspark_tidb_binlog.schemas import decoder
+from pyspark_tidb_binlog.schemas.changes import change_rows
+from pyspark_tidb_binlog.schemas.changes.joint_images import TableImages, joint_images
+from pyspark_tidb_binlog.schemas.changes.row_choice import RowsOfTable
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.events import Op
+from tests.property.test_decoder_equivalence import damaged_events
+from tests.support.drawn_rows import Events, at, column, events, table
+from tests.support.examples import examples
+
+SLOW_DRAWS = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+def groups_of(drawn: list[Events]) -> list[RowsOfTable]:
+    return [RowsOfTable(one.table, np.arange(len(one.ops)), one.ops, one.versions, one.rows) for one in drawn if len(one.ops)]
+
+
+def alone(group: RowsOfTable) -> TableImages:
+    return change_rows._images_of(group)
+
+
+def outcome(what: Callable[[], TableImages]) -> TableImages | str:
+    try:
+        return what()
+    except (Corruption, pa.ArrowInvalid) as error:
+        return str(error)
+
+
+def assert_same(found: TableImages, wanted: TableImages) -> None:
+    assert found.keys.equals(wanted.keys)
+    assert found.events.tolist() == wanted.events.tolist()
+    assert found.halves.tolist() == wanted.halves.tolist()
+    assert [field.name for field in found.fields] == [field.name for field in wanted.fields]
+    for one, other in zip(found.fields, wanted.fields, strict=True):
+        assert one.is_json == other.is_json
+        if one.is_json:
+            assert one.texts().equals(other.texts())
+        else:
+            values = one.values()
+            assert values is not None
+            values.validate(full=True)
+            assert values.equals(other.values())
+
+
+@examples(150, suppress_health_check=SLOW_DRAWS)
+@given(st.lists(events(max_rows=4), min_size=2, max_size=4))
+def test_good_rows_of_many_tables_are_decoded_together(drawn: list[Events]) -> None:
+    groups = groups_of(drawn)
+    for group, found in zip(groups, joint_images(groups), strict=True):
+        if found is not None:
+            assert_same(found, alone(group))
+
+
+@examples(200, suppress_health_check=SLOW_DRAWS)
+@given(st.lists(damaged_events() | events(max_rows=3), min_size=2, max_size=3))
+def test_damage_in_one_table_changes_nothing_in_the_others(drawn: list[Events]) -> None:
+    groups = groups_of(drawn)
+    for group, found in zip(groups, joint_images(groups), strict=True):
+        wanted = outcome(lambda group=group: alone(group))
+        if isinstance(wanted, str):
+            assert found is None
+        elif found is not None:
+            assert_same(found, wanted)
+
+
+@pytest.mark.parametrize("rows", [1, decoder.CHUNK])
+def test_few_rows_are_decoded_together_and_many_alone(rows: int) -> None:
+    info = at(table((column(1, 8, 3),), pk_is_handle=True))
+    row = pa.array([b"\x08\x02\x08\x02"] * rows, pa.binary())
+    group = RowsOfTable(info, np.arange(rows), np.full(rows, int(Op.DELETE), np.int32), np.full(rows, 10), row)
+    found = joint_images([group, group])
+    if rows == 1:
+        for one in found:
+            assert one is not None
+            assert_same(one, alone(group))
+    else:
+        assert found == [None, None]
