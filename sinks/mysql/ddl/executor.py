@@ -66,18 +66,18 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
     computes,
     is_plain,
     lacks,
+    other_values,
     shows,
     snapshot_of,
     unlike,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, instead_of, scattered
-from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import Around, SentDdl, around, execute, not_computed
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE, Around, SentDdl, around, execute, not_computed
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, joined, sql_kind, statements_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, of_another_kind, other_values, way_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import declare
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names, keeping_padding
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
 from pyspark_tidb_binlog.sinks.mysql.ddl.zone import DdlClock, clock_of, converted_otherwise, zone_setting
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
@@ -160,7 +160,7 @@ class _Run:
         self._frozen = frozen
         outcomes = load_outcomes(session, config.checkpoint_schema, lease.cluster_id) if step.job.type == JobType.RECOVER_TABLE else {}
         self._subject = subject_of(step, history, frozen, Routes.of(config), outcomes)
-        self._dialect = keeping_padding(session, dialect_of(session, config), self._subject.before)
+        self._dialect = dialect_of(session, config)
         if self._subject.job.kind.effect is JobEffect.RENAMES:
             self._dialect = replace(self._dialect, folds_names=folds_names(session))
         self._never = why_not_restored(self._subject.job, self._dialect.flavour)
@@ -192,9 +192,9 @@ class _Run:
         if self._subject.given.form is DdlForm.FROZEN:
             return DdlOutcome(SKIPPED, "ignored", self._step.query, (self._frozen_words(SKIPPED, self._step.query),))
         lacking = [lack for lack in lacks(self._session, self._subject, self._dialect) if lack.kind in FREEZES]
-        if not lacking and not of_another_kind(self._session, self._subject):
+        if not lacking:
             others = () if self._handed_over is not None else other_values(self._session, self._subject)
-            return DdlOutcome(DONE, "ignored", self._step.query, (*left_with_rows(self._session, self._subject), *others))
+            return DdlOutcome(DONE, "ignored", self._step.query, others)
         return DdlOutcome(SKIPPED, "ignored", self._step.query, (self._frozen_words(SKIPPED, self._step.query),))
 
     def _frozen_words(self, state: str, sql: str) -> str:
@@ -238,7 +238,7 @@ class _Run:
         earlier = _earlier(record)
         judge = ExecutionCheck(self._session, self._step, self._subject, self._dialect, table_of(self._config))
         if earlier is not None and not elsewhere and judge.has_run(earlier, now):
-            losses = (*self._losses_of(texts), *self._other_values(), *(loss for text in texts for loss in self._declare(text.then)))
+            losses = (*self._losses_of(texts), *self._other_values(), *(loss for text in texts for loss in self._declare(*text.then)))
             return self._finish(DdlOutcome(DONE, "found", self._step.query, losses))
         if earlier is None and self._handed_over and not self._never and (found := self._by_another(texts)):
             return found
@@ -347,7 +347,7 @@ class _Run:
             quirk = around(self._sent(sql, error))
             other = self._another_way(altered, left, sql, quirk)
             if other is None:
-                return self._by_policy(self._step.query.rstrip("; "), str(error), way_out(self._subject.job, error) or quirk.todo)
+                return self._by_policy(self._step.query.rstrip("; "), str(error), quirk.todo)
             return other
         how = "text" if by_text(altered, self._subject) and sql == joined(self._statements()) else "changes"
         return DdlOutcome(DONE, how, sql, self._declared(altered))
@@ -356,7 +356,7 @@ class _Run:
         """What is done where the server refuses the statement as it is; None: nothing can be done."""
         derived = alter_table(self._table, altered.clauses(left))
         if by_text(altered, self._subject) and derived not in ("", sql):
-            return self._make(replace(altered, dialect=self._dialect), derived)
+            return self._make(altered, derived)
         if quirk.sql:
             return self._make(altered, quirk.sql)
         if altered.expressions and not quirk.expressions and any(map(altered.new.over_expression, keys_of(left))):
@@ -436,7 +436,7 @@ class _Run:
                 _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
                 return DdlOutcome(DONE, "nothing", text.sql, (*self._losses_of([text], made), *self._other_values()))
             if made is not None and error.errno == EXISTS_TABLE:
-                return self._by_policy(text.sql, f"{error}; {self._in_the_way(made)}", way_out(job, error))
+                return self._by_policy(text.sql, f"{error}; {self._in_the_way(made)}", around(self._sent(text.sql, error)).todo)
             if not self._snapshot(made).same_as(now if made is None else now.only(made.schema, made.name)):
                 raise
             quirk = around(self._sent(text.sql, error))
@@ -447,8 +447,8 @@ class _Run:
             if text.plain is not None:
                 found = self._one(number, text.plain, now)
                 return found if found.freezes else replace(found, how="derived")
-            return self._by_policy(text.sql, str(error), way_out(job, error) or quirk.todo)
-        return DdlOutcome(DONE, "text", text.sql, (*text.losses, *self._declare(text.then)))
+            return self._by_policy(text.sql, str(error), quirk.todo)
+        return DdlOutcome(DONE, "text", text.sql, (*text.losses, *self._declare(*text.then)))
 
     def _losses_of(self, texts: Sequence[Rewritten], made: TableAt | None = None) -> tuple[str, ...]:
         """What is left out where the texts, or the one that makes ``made``, are executed already: a table may have been made plain."""
@@ -491,12 +491,12 @@ class _Run:
             except ApplyError as error:
                 self._row.note_try("fill", sql, error)
 
-    def _declare(self, sql: str) -> tuple[str, ...]:
-        """Set the declared defaults of added columns. The rows are correct without them, so a refusal is only a loss."""
-        if not sql:
-            return ()
-        failpoints.point("after-ddl-fill")
-        return () if self._tried("default", sql) else (f"{self._subject.label}: the declared default of a column was left out: {sql}",)
+    def _declare(self, *then: str) -> tuple[str, ...]:
+        """Declare what the statement itself could not, as defaults of added columns. The rows are correct without it, so a refusal is only a loss."""
+        then = tuple(filter(None, then))
+        if then:
+            failpoints.point("after-ddl-fill")
+        return tuple(f"{self._subject.label}: left out: {sql}" for sql in then if not self._tried("default", sql))
 
     def _tried(self, step: str, sql: str) -> bool:
         """Execute what the job can do without; False, and a note, where the target refuses it."""
@@ -538,7 +538,7 @@ class _Run:
             return True
         if made is not None and error.errno == EXISTS_TABLE:
             return not self._in_the_way(made)
-        return shows(self._session, subject, self._dialect) and not of_another_kind(self._session, subject)
+        return shows(self._session, subject, self._dialect)
 
     def _other_values(self) -> tuple[str, ...]:
         """What is wrong in rows of columns that the job adds and somebody else has added. Frozen, the table would lack them: so it is a loss then.
