@@ -377,9 +377,9 @@ class Listening:
         (("ADD COLUMN a INT",), "changes", 2),
         (("ADD KEY k (m)",), "changes", 2),
         (("DROP COLUMN z",), "changes", 2),
-        (("DROP KEY z", "ADD COLUMN b INT"), "changes", 2),
-        (("DROP COLUMN n, DROP KEY z",), "changes", 2),
-        (("ADD COLUMN a INT, ADD COLUMN b INT, ADD KEY k (m), DROP COLUMN z, DROP KEY z",), "nothing", 1),
+        (("ADD COLUMN b INT",), "changes", 2),
+        (("DROP COLUMN n",), "changes", 2),
+        (("ADD COLUMN a INT, ADD COLUMN b INT, ADD KEY k (m), DROP COLUMN z",), "nothing", 1),
     ],
 )
 @pytest.mark.parametrize("point", ["", "after-ddl-intent", "after-ddl", "before-ddl-done"])
@@ -388,10 +388,12 @@ def test_a_table_is_read_only_where_the_server_refuses_what_it_has(
 ) -> None:
     """Or where an earlier call may have made it."""
     kept, gone = (column(2, "n"), column(3, "m")), column(4, "z")
-    before = of(*kept, gone, index_info=[index(1, "z", ("m", 2))])
-    after = of(column(2, "n"), column(5, "a"), column(3, "m"), column(6, "b"), index_info=[index(2, "k", ("m", 3))])
-    change = (61, after, "ALTER TABLE t ADD COLUMN a INT AFTER n, ADD COLUMN b INT, DROP COLUMN z, DROP INDEX z, ADD INDEX k (m)")
-    create = "CREATE TABLE t (id INT PRIMARY KEY, n INT, m INT, z INT, KEY z (m))"
+    before = of(*kept, gone, index_info=[index(1, "y", ("m", 2))])
+    after = of(
+        column(2, "n"), column(5, "a"), column(3, "m"), column(6, "b"), index_info=[index(1, "y", ("m", 3)), index(2, "k", ("m", 3))]
+    )
+    change = (61, after, "ALTER TABLE t ADD COLUMN a INT AFTER n, ADD COLUMN b INT, DROP COLUMN z, ADD INDEX k (m)")
+    create = "CREATE TABLE t (id INT PRIMARY KEY, n INT, m INT, z INT, KEY y (m))"
     by_hand = ("INSERT INTO d.t VALUES (1, 2, 3, 4)", *(f"ALTER TABLE d.t {sql}" for sql in own))
     h, (step,) = made(session, before, create, change, by_hand=by_hand)
     target: Any = Listening(session)

@@ -31,7 +31,7 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
-from pyspark_tidb_binlog.schemas.table_changes import AddColumn, AddKey, DropColumn, DropKey, TableChange
+from pyspark_tidb_binlog.schemas.table_changes import AddColumn, AddKey, DropColumn, TableChange
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, frozen_by, unwritten
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import (
@@ -91,8 +91,9 @@ from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 _log = logging.getLogger(__name__)
 
-_REFUSED_TWICE = (AddColumn, DropColumn, AddKey, DropKey)
-"""Changes that a server refuses where it has them. Their clauses need nothing of the target's columns, but that they are there."""
+_REFUSED_TWICE = (AddColumn, DropColumn, AddKey)
+"""Changes that a server refuses where it has them. Their clauses need nothing of the target's columns, but that they are there. A DROP INDEX is none: an
+index that was left out may have left its name to a person's."""
 
 
 def why_not_restored(job: Job, flavour: Flavour) -> str:
