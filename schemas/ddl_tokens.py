@@ -124,14 +124,6 @@ def with_depth(tokens: Iterable[Token]) -> Iterator[tuple[int, Token]]:
             depth -= 1
 
 
-def closing(tokens: Sequence[Token], opening: int) -> int:
-    """Index of the parenthesis that closes the one at ``opening``; the length if there is none."""
-    for i, (depth, token) in enumerate(with_depth(tokens[opening:])):
-        if depth == 1 and token.text == ")" and token.kind is TokenKind.SIGN:
-            return opening + i
-    return len(tokens)
-
-
 def strip(tokens: Sequence[Token]) -> Tokens:
     """The tokens without blanks at both ends."""
     left, right = 0, len(tokens)
@@ -140,13 +132,6 @@ def strip(tokens: Sequence[Token]) -> Tokens:
     while right > left and tokens[right - 1].blank:
         right -= 1
     return list(tokens[left:right])
-
-
-def next_solid(tokens: Sequence[Token], at: int) -> int:
-    """Index of the first non-blank token from ``at`` on; the length if there is none."""
-    while at < len(tokens) and tokens[at].blank:
-        at += 1
-    return at
 
 
 def is_setval(query: str) -> bool:

@@ -60,7 +60,7 @@ class DecodeStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Images:
+class EventImages:
     """The row images of some events, in the events' order; of an UPDATE the row before it, then the row after it."""
 
     cells: pa.RecordBatch
@@ -73,11 +73,11 @@ class Images:
     """The ``Half`` of each image."""
 
 
-def images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, stats: DecodeStats | None = None) -> Images:
+def images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, stats: DecodeStats | None = None) -> EventImages:
     """All images of the events, and their keys, of one walk."""
     events, halves = images_of(ops, tuple(Half))
     found = _images(table, ops, rows, versions, tuple(Half), stats, keyed=True)
-    return Images(without_lacking(found.select(list(range(found.num_columns - 1)))), found.column(-1), events, halves)
+    return EventImages(without_lacking(found.select(list(range(found.num_columns - 1)))), found.column(-1), events, halves)
 
 
 def new_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, stats: DecodeStats | None = None) -> pa.RecordBatch:
@@ -102,7 +102,7 @@ def row_keys(table: "TableAt", ops: Ops, rows: pa.BinaryArray, stats: DecodeStat
     handle = tuple(slots[p.id] if p.whole else None for p in layout.parts)
     search = ColumnSearch(handle, slots, until_found=True, handle_is_enough=layout.by_handle)
 
-    def fast(chunk: "_Chunk") -> tuple[pa.RecordBatch, Ints]:
+    def fast(chunk: "_WalkedRows") -> tuple[pa.RecordBatch, Ints]:
         return pa.RecordBatch.from_arrays([_keys(layout, chunk, slots)], schema=_KEYS), np.arange(len(chunk.ops))
 
     def slow(index: Ints) -> tuple[pa.RecordBatch, Ints]:
@@ -139,7 +139,7 @@ def _images(
             slots.setdefault(part.id, len(slots))
     search = ColumnSearch(tuple(slots.get(p.id) if p.whole else None for p in layout.handle), slots)
 
-    def fast(chunk: "_Chunk") -> tuple[pa.RecordBatch, Ints]:
+    def fast(chunk: "_WalkedRows") -> tuple[pa.RecordBatch, Ints]:
         events, cells = _image_cells(table, layout, chunk, halves, versions[chunk.begin : chunk.begin + len(chunk.ops)])
         key = [_keys(keys, chunk, slots).take(pa.array(events))] if keyed else []
         return pa.RecordBatch.from_arrays([*cells, *key], schema=schema), events
@@ -170,7 +170,7 @@ def images_of(ops: Ops, halves: tuple[Half, ...]) -> tuple[Ints, npt.NDArray[np.
     return events, np.array(halves, np.int8)[which]
 
 
-class _Chunk:
+class _WalkedRows:
     """Some of the events, with a walk over their rows."""
 
     def __init__(self, begin: int, ops: Ops, rows: Rows, search: ColumnSearch) -> None:
@@ -180,7 +180,7 @@ class _Chunk:
         self.odd = self.walk.odd.copy()
 
 
-_Fast = Callable[[_Chunk], tuple[pa.RecordBatch, Ints]]
+_Fast = Callable[[_WalkedRows], tuple[pa.RecordBatch, Ints]]
 """Rows, and the event within the chunk that each belongs to. Odd events get marked, and their rows are undefined."""
 _Slow = Callable[[Ints], tuple[pa.RecordBatch, Ints]]
 """The rows of some events, and the event that each belongs to."""
@@ -195,7 +195,7 @@ def _decode(
     order: list[Ints] = []
     slow_rows = 0
     for begin, chunk_rows in _chunks(rows):
-        chunk = _Chunk(begin, ops[begin : begin + len(chunk_rows)], chunk_rows, search)
+        chunk = _WalkedRows(begin, ops[begin : begin + len(chunk_rows)], chunk_rows, search)
         batch, events = fast(chunk)
         if chunk.odd.any():
             good = ~chunk.odd[events]
@@ -238,7 +238,7 @@ def _kinds(ops: Ops) -> list[Op]:
 
 
 def _image_cells(
-    table: "TableAt", layout: ImageLayout, chunk: _Chunk, halves: tuple[Half, ...], versions: Versions
+    table: "TableAt", layout: ImageLayout, chunk: _WalkedRows, halves: tuple[Half, ...], versions: Versions
 ) -> tuple[Ints, list[pa.Array]]:
     """The event of each image, and the images' cells; the last column is ``LACKING``."""
     events, kinds = images_of(chunk.ops, halves)
@@ -266,6 +266,10 @@ def _image_cells(
 
 def _either(these: DatumPlaces, those: DatumPlaces, is_that: Mask) -> DatumPlaces:
     """``those`` places where ``is_that``, else ``these``."""
+    if is_that.all():
+        return those
+    if not is_that.any():
+        return these
     return DatumPlaces(
         np.where(is_that, those.flags, these.flags),
         np.where(is_that, those.bodies, these.bodies),
@@ -323,7 +327,7 @@ def _completed(values: pa.Array, table: "TableAt", column: ColumnInfo, ops: Ops,
     return values, odd
 
 
-def _keys(layout: KeyLayout, chunk: _Chunk, slots: Mapping[int, int]) -> pa.BinaryArray:
+def _keys(layout: KeyLayout, chunk: _WalkedRows, slots: Mapping[int, int]) -> pa.BinaryArray:
     """The key of each event of a chunk."""
     pieces: list[pa.Array] = []
     for part in layout.parts:

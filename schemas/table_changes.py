@@ -325,5 +325,7 @@ def _common(parts: Iterable[PartitionDef], others: Iterable[PartitionDef]) -> li
 
 def _changed(before: Any, after: Any, apart: Iterable[str]) -> Changed:
     """The fields of two values of one class that differ, without those ``apart``."""
+    if before == after:
+        return ()
     both = ((f.name, getattr(before, f.name), getattr(after, f.name)) for f in fields(after) if f.name not in set(apart))
     return tuple((name, new) for name, old, new in both if old != new)

@@ -112,8 +112,7 @@ def mistaken(column: ColumnInfo, there: TargetColumn) -> str:
 
 
 _ROUNDS = "rounds off digits"
-OTHER_KIND = "holds values of another kind, and changes some"
-"""What ``changed`` says of a number for a text, and the like."""
+_OTHER_KIND = "holds values of another kind, and changes some"
 
 
 def _bits(column: ColumnInfo) -> int:
@@ -132,7 +131,7 @@ def _integer(column: ColumnInfo, there: TargetColumn) -> str:
     if there.kind == "bit" and column.tp != ColumnType.YEAR:
         # A negative number is one of the largest of BIT(64), and too large for every shorter one.
         return "" if column.unsigned or column.tp == ColumnType.BIT or _measures(there)[0] < _WHOLE else "makes negative numbers large ones"
-    return "" if text and column.tp != ColumnType.BIT else OTHER_KIND
+    return "" if text and column.tp != ColumnType.BIT else _OTHER_KIND
 
 
 def _fraction(column: ColumnInfo, there: TargetColumn) -> str:
@@ -146,7 +145,7 @@ def _fraction(column: ColumnInfo, there: TargetColumn) -> str:
         cut = precision >= 0 and (column.decimal < 0 or scale < column.decimal or not 0 <= column.flen <= precision)
         narrow = column.flen > _DIGITS[there.kind] if exact else column.tp == ColumnType.DOUBLE and there.kind == "float"
         return _ROUNDS if narrow or cut else ""
-    return "" if there.kind in _CHARACTERS or there.kind in _BYTES or there.kind == "char" else OTHER_KIND
+    return "" if there.kind in _CHARACTERS or there.kind in _BYTES or there.kind == "char" else _OTHER_KIND
 
 
 def _time(column: ColumnInfo, there: TargetColumn) -> str:
@@ -156,13 +155,13 @@ def _time(column: ColumnInfo, there: TargetColumn) -> str:
     if column.tp == ColumnType.TIME:
         here = there.kind == "time"
     elif column.tp in (ColumnType.DATE, ColumnType.NEWDATE):
-        return "" if there.kind in ("date", "datetime", "timestamp") else OTHER_KIND
+        return "" if there.kind in ("date", "datetime", "timestamp") else _OTHER_KIND
     else:
         here = there.kind in ("datetime", "timestamp")
         if there.kind == "date":
             return "cuts off the time of day"
     if not here:
-        return OTHER_KIND
+        return _OTHER_KIND
     return "cuts off fractions of a second" if digits < max(column.decimal, 0) else ""
 
 
@@ -176,7 +175,7 @@ def _characters(column: ColumnInfo, there: TargetColumn) -> str:
         return "" if same else "adds zeros at the end"
     if column.tp == ColumnType.JSON and there.kind == "json":
         return ""
-    return OTHER_KIND
+    return _OTHER_KIND
 
 
 def _measures(there: TargetColumn) -> tuple[int, int]:
@@ -200,7 +199,7 @@ _CHARACTER_BYTES = {"ascii": 1, "binary": 1, "gbk": 2, "utf8": 3}
 _HOLDS_ALL = "utf8mb4"
 
 
-def misfit(there: TargetColumn, column: ColumnInfo, was: ColumnInfo | None, wanted: Charset, *others: Charset) -> str:
+def misfit(there: TargetColumn, column: ColumnInfo, was: ColumnInfo | None, wanted: Charset, own: str) -> str:
     """Why the target's column cannot hold the values of ``column``; empty if it can.
 
     Args:
@@ -208,7 +207,7 @@ def misfit(there: TargetColumn, column: ColumnInfo, was: ColumnInfo | None, want
         column: the column after the job.
         was: the column before the job; None if the job adds it.
         wanted: the column's charset translated for the target.
-        others: charsets that are also accepted.
+        own: the charset with the upstream's name, in which a table may have been made by hand.
     """
     if not same_type(there.type, column, was):
         return f"{there.type} instead of {column_type(column)}"
@@ -218,9 +217,7 @@ def misfit(there: TargetColumn, column: ColumnInfo, was: ColumnInfo | None, want
         return ""
     charset, collate = spelled(there.charset), spelled(there.collation)
     recoded = was is not None and (was.tp, was.charset, was.collate) != (column.tp, column.charset, column.collate)
-    if charset not in {_HOLDS_ALL, wanted.charset, *(one.charset for one in others)} or (
-        recoded and collate not in {spelled(one.collate) for one in (wanted, *others)}
-    ):
+    if charset not in {_HOLDS_ALL, wanted.charset, own} or (recoded and collate != spelled(wanted.collate)):
         return f"{charset} {collate} instead of {wanted.charset} {wanted.collate}"
     return ""
 

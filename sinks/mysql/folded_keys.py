@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.history import FoldedKeys
 from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN, ColumnInfo, ColumnType, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_definition
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect, target_charset
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes, is_text, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
 
@@ -105,7 +105,7 @@ def _collation(column: ColumnInfo, apply: ApplyConfig) -> str:
     if apply.upstream_new_collations == "false":
         return _BYTES
     default = Charset(apply.upstream_collation.partition("_")[0], apply.upstream_collation)
-    return target_charset(column.charset, column.collate, Flavour.TIDB, default).collate
+    return Dialect(Flavour.TIDB, default).charset(column.charset, column.collate).collate
 
 
 def _shown(column: ColumnInfo, apply: ApplyConfig) -> str:
@@ -120,7 +120,7 @@ def _folded(column: ColumnInfo, there: str, apply: ApplyConfig) -> frozenset[str
 def _mended(
     info: TableInfo, there: TargetTable, columns: list[tuple[ColumnInfo, TargetColumn]], apply: ApplyConfig, dialect: Dialect
 ) -> str:
-    if any(_folded(own, dialect.column_charset(own, info).collate, apply) for own, _ in columns):
+    if any(_folded(own, dialect.charset(own.charset, own.collate).collate, apply) for own, _ in columns):
         return "this server has no collation that keeps the texts of such a key apart (docs/charset-mapping.md)"
     # The target's own length: MODIFY to a shorter one fails, or cuts values.
     changes = ", ".join(

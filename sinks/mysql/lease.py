@@ -14,7 +14,9 @@ import os
 import socket
 import uuid
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
@@ -119,6 +121,20 @@ def check(session: Target, lease: Lease) -> None:
         found = []
     if found != [(lease.life,)]:
         _compare(look(session, lease.cluster_id, lease.schema, lock), lease)
+
+
+def write(session: Target, lease: Lease, sql: str, values: Sequence[Any]) -> None:
+    """Execute ``sql``, an ``INSERT`` or ``REPLACE ... SELECT`` without FROM, as a transaction of its own. The statement checks the lease itself.
+
+    At a TiDB the check locks nothing: what is to be fenced there to the end of the statement needs the DDL lock (``lease_guard.alone``), too.
+
+    Raises:
+        LeaseLost: another life has the lease; nothing was written.
+    """
+    lock = "" if session.flavour is Flavour.TIDB else " LOCK IN SHARE MODE"
+    ours = f" FROM {_table(lease.schema)} WHERE cluster_id = %s AND life = %s{lock}"
+    while not session.write(sql + ours, [*values, lease.cluster_id, lease.life]):
+        check(session, lease)
 
 
 def check_unlocked(session: Target, lease: Lease) -> None:

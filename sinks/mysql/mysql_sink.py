@@ -32,7 +32,7 @@ from pyspark_tidb_binlog.sinks.mysql import lease, parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.checked import Effects, checked
 from pyspark_tidb_binlog.sinks.mysql.ddl import sql_kinds
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, ensure_ddl_table, forget_later, load_frozen
-from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl, begin_ddl
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_columns import ensure_kept_table, forget_kept
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
@@ -46,7 +46,7 @@ from pyspark_tidb_binlog.sinks.mysql.recorded_jobs import applied_at
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError, patient
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode, SafeStep
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_ddl, connect, run_retried, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.structure import PartsOutdated
 from pyspark_tidb_binlog.sinks.mysql.tables_there import TablesThere
 from pyspark_tidb_binlog.sinks.mysql.target_record import TargetRecord

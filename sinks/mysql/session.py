@@ -226,6 +226,15 @@ class Session:
         else:
             self.mark.begin(self)
 
+    def write(self, sql: str, args: Sequence[Any] | None = None) -> int:
+        """Run a statement that writes rows, as a transaction of its own, and marked where the target is in a ring; the number of affected rows."""
+        if self.mark is None and self.autocommit:
+            return self.execute(sql, args)
+        self.begin()
+        rows = self.execute(sql, args)
+        self.commit()
+        return rows
+
     def commit(self) -> None:
         """Commit the transaction. After a ``RetryableApplyError`` the outcome is unknown: check the marker."""
         self.execute("COMMIT")
@@ -375,6 +384,18 @@ def begin_use(session: Session) -> None:
     """The first statement of a use that does not begin with a transaction: needed only to notice that a kept session was closed."""
     if session.kept:
         session.rollback()
+
+
+def begin_ddl(schema: str, session: Session) -> None:
+    """The first statement of a DDL's use of a session: afterwards the current database is ``schema``, the DDL's own, or there is none.
+
+    A kept session has the database of the previous DDL. If the target has no ``schema``, that database would remain current, and names without a
+    database would belong to it. So the error then replaces the session.
+    """
+    if session.database:
+        session.use(schema)
+    else:
+        begin_use(session)
 
 
 def run_transaction(sessions: Sessions, work: Callable[[Session], T], retry_policy: RetryPolicy = FEW) -> T:

@@ -16,6 +16,7 @@ class Target(Protocol):
 
     flavour: Flavour
     version: str
+    database: str
 
     @property
     def autocommit(self) -> bool:
@@ -29,6 +30,9 @@ class Target(Protocol):
 
     def use(self, database: str) -> None:
         """Make ``database`` the current one."""
+
+    def write(self, sql: str, args: Sequence[Any] | None = None) -> int:
+        """Run a statement that writes rows, as a transaction of its own."""
 
     def begin(self) -> None:
         """Open a transaction."""

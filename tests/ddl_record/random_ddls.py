@@ -34,7 +34,7 @@ MODIFIED = {
     "int": ("bigint", "+varchar(20)", "+decimal(20,3)", "+smallint"), "bigint": ("+decimal(30,2)", "+int unsigned"), "tinyint(1)": ("int",),
     "smallint": ("int",), "mediumint unsigned": ("int unsigned",), "decimal(10,2)": ("+decimal(14,4)", "+double"), "double": ("+varchar(40)",),
     "date": ("+datetime", "+varchar(20)"), "datetime": ("+date", "+timestamp", "+datetime(3)"), "timestamp(3)": ("+datetime",),
-    "time(2)": ("+datetime", "+varchar(20)"), "char(10)": ("char(20)", "+varchar(10)"), "varchar(20)": ("varchar(40)", "+char(20)", "+varchar(5)"),
+    "time(2)": ("+char(20)", "+varchar(20)"), "char(10)": ("char(20)", "+varchar(10)"), "varchar(20)": ("varchar(40)", "+char(20)", "+varchar(5)"),
     "text": ("mediumtext",), "blob": ("longblob",), "varbinary(8)": ("varbinary(20)", "+blob"), "set('x','y')": ("set('x','y','z')",),
     "enum('a','it''s')": ("enum('a','it''s','c')", "+varchar(20)"), "bit(8)": ("+bit(16)",), "bigint unsigned": ("+varchar(20)",),
 }  # fmt: skip

@@ -35,8 +35,8 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.engine.choice import decided, schema_of
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table
-from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl, begin_ddl
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
+from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_ddl, connect
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 from tests.ddl_record.cases import SETS, Case, cases_of

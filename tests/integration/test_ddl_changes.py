@@ -348,6 +348,76 @@ def test_a_zone_that_nobody_knows_is_foreseen(session: Session) -> None:
         apply(session, step, h)
 
 
+class Listening:
+    """A session that remembers what it was asked."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self.sent = session, list[str]()
+
+    def execute(self, sql: Any, args: Any = None) -> int:
+        self.sent.append(str(sql))
+        return self._session.execute(sql, args)
+
+    def query(self, sql: Any, args: Any = None) -> list[tuple[Any, ...]]:
+        self.sent.append(str(sql))
+        return self._session.query(sql, args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def number(self, words: str) -> int:
+        return sum(words in sql for sql in self.sent)
+
+
+@pytest.mark.parametrize(
+    ("own", "how", "alters"),
+    [
+        ((), "changes", 1),
+        (("ADD COLUMN mine INT FIRST",), "changes", 1),
+        (("ADD COLUMN a INT",), "changes", 2),
+        (("ADD KEY k (m)",), "changes", 2),
+        (("DROP COLUMN z",), "changes", 2),
+        (("ADD COLUMN b INT",), "changes", 2),
+        (("DROP COLUMN n",), "changes", 2),
+        (("ADD COLUMN a INT, ADD COLUMN b INT, ADD KEY k (m), DROP COLUMN z",), "nothing", 1),
+    ],
+)
+@pytest.mark.parametrize("point", ["", "after-ddl-intent", "after-ddl", "before-ddl-done"])
+def test_a_table_is_read_only_where_the_server_refuses_what_it_has(
+    session: Session, own: tuple[str, ...], how: str, alters: int, point: str
+) -> None:
+    """Or where an earlier call may have made it."""
+    kept, gone = (column(2, "n"), column(3, "m")), column(4, "z")
+    before = of(*kept, gone, index_info=[index(1, "y", ("m", 2))])
+    after = of(
+        column(2, "n"), column(5, "a"), column(3, "m"), column(6, "b"), index_info=[index(1, "y", ("m", 3)), index(2, "k", ("m", 3))]
+    )
+    change = (61, after, "ALTER TABLE t ADD COLUMN a INT AFTER n, ADD COLUMN b INT, DROP COLUMN z, ADD INDEX k (m)")
+    create = "CREATE TABLE t (id INT PRIMARY KEY, n INT, m INT, z INT, KEY y (m))"
+    by_hand = ("INSERT INTO d.t VALUES (1, 2, 3, 4)", *(f"ALTER TABLE d.t {sql}" for sql in own))
+    h, (step,) = made(session, before, create, change, by_hand=by_hand)
+    target: Any = Listening(session)
+    if point:
+        with dying(point):
+            apply(target, step, h)
+        session.rollback()
+    else:
+        assert apply(target, step, h).how == how
+        assert target.number("ALTER TABLE `d`.`t`") == alters
+        assert target.number("information_schema") == alters - (how == "changes")
+    outcome = apply(target, step, h)
+    assert outcome.state == "done" and not outcome.losses
+    assert not session.query("SELECT tries FROM ddl_marks.spark_ddl WHERE job_id = 3 AND tries IS NOT NULL")
+    text = shown(session)
+    assert "KEY `k` (`m`)" in text and "`z`" not in text
+    wanted = [c for c in "id n a m b".split() if c != "n" or "DROP COLUMN n" not in str(own)]
+    found = [
+        c for (c,) in session.query("SELECT column_name FROM information_schema.columns WHERE table_schema = 'd' ORDER BY ordinal_position")
+    ]
+    assert [c for c in found if c != "mine"] == wanted or "ADD COLUMN" in str(own)
+    assert session.query("SELECT a, m, b FROM d.t") == [(None, 3, None)]
+
+
 class PlayedTidb:
     """A MariaDB's session that says it is a TiDB, and takes the statements that both know."""
 

@@ -1,7 +1,6 @@
 """A DDL whose effect on rows depends on the time zone of the session that gave it, and digits that a MODIFY takes from times."""
 
 import subprocess
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +40,13 @@ def modify(
     now: tuple[str, dict[str, Any]],
     location: dict[str, Any] | None,
     *values: str,
-    real_start_ts: int = 0,
     **more: Any,
 ) -> tuple[SchemaHistory, DdlStep]:
     """A table with these values, and the step that modifies it in a session of that zone."""
     before = table(10, "t", [ID, column(2, "v", was[1])])
     after = table(10, "t", [ID, column(3, "v", now[1], version=2, **more)])
     meta = {"reorg_meta": {"location": location}} if location else {}
-    h = history(database(1), job(2, 3, before), job(3, 12, after, **meta, real_start_ts=real_start_ts))
+    h = history(database(1), job(2, 3, before), job(3, 12, after, **meta))
     steps = steps_of(h, {2: f"CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` {was[0]});", 3: f"ALTER TABLE `t` MODIFY COLUMN `v` {now[0]};"})
     for step in steps[:2]:
         apply(session, step, h)
@@ -279,33 +277,12 @@ def test_a_column_that_is_added_with_it_is_filled_in_utc(session: Session) -> No
     assert (declared(session, "w")[0], default(session, "x")) == ("current_timestamp()", "2022-01-01 00:00:00")
 
 
-def ts_of(*time: int) -> int:
-    return int(datetime(*time, tzinfo=UTC).timestamp() * 1000) << 18
-
-
-TIME = ("TIME", {**INT, "Tp": 11, "Flen": 10, "Flag": 128})
-
-
-@pytest.mark.parametrize(
-    ("to", "location", "wanted"),
-    [
-        (TO_TIMESTAMP[0], SHANGHAI, "2021-12-25 10:00:00"),
-        (TO_TIMESTAMP[0], None, "2021-12-24 10:00:00"),
-        (("DATE", {**INT, "Tp": 10, "Flen": 10}), EAST, "2021-12-25"),
-        (TO_DATETIME[0], SHANGHAI, "2021-12-25 02:00:00"),  # which is shown in UTC
-        (TO_DATETIME[0], NEW_YORK, "2021-12-24 15:00:00"),
-    ],
-    ids=lambda p: p[0] if isinstance(p, tuple) else str(p and p.get("name")) if isinstance(p, dict) else "",
-)
-def test_a_time_gets_the_day_on_which_the_upstream_converted_it(
-    session: Session, to: tuple[str, dict[str, Any]], location: dict[str, Any] | None, wanted: str
-) -> None:
-    """Not the one on which the stream executes the DDL. Where that day is not certain, it is told."""
-    start = ts_of(2021, 12, 24, 18)
-    h, step = modify(session, TIME, to, location, "10:00:00", real_start_ts=start)
-    outcome = apply(session, step, h)
-    assert outcome.how == "changes" and values(session) == [wanted]
-    assert len(outcome.losses) == 1 and "--bootstrap d.t" in outcome.losses[0]  # this job's FinishedTS is 30
+def test_a_time_that_gets_a_day_is_refused(session: Session) -> None:
+    """The day is that on which the upstream converted it, not the one on which the stream executes the DDL."""
+    h, step = modify(session, ("TIME", {**INT, "Tp": 11, "Flen": 10, "Flag": 128}), TO_TIMESTAMP[0], None, "10:00:00")
+    with pytest.raises(DdlRefused, match="Convert it by hand after SET timestamp"):
+        apply(session, step, h)
+    assert values(session) == ["10:00:00"]
 
 
 @pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl"])

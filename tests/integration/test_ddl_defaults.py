@@ -411,17 +411,6 @@ def test_what_a_person_means_so_is_left(session: Session) -> None:
     assert cells(session) == {None}
 
 
-@pytest.mark.parametrize(("by_hand", "state"), [("TINYINT", "skipped"), ("INT AS (id + 1)", "skipped"), ("VARCHAR(5)", "done")])
-def test_a_column_that_cannot_be_the_one_that_is_skipped(session: Session, by_hand: str, state: str) -> None:
-    """Of another kind, it is somebody's own: skipping the DDL, as the refusal says, leaves it alone, and no row is squeezed into it."""
-    more = column(2, "note", VARCHAR)
-    h, step = to_alter(session, [more], "ALTER TABLE `t` ADD COLUMN `note` VARCHAR(20)")
-    session.execute(f"ALTER TABLE d.t ADD COLUMN mine INT, ADD COLUMN note {by_hand}")
-    with pytest.raises(DdlRefused, match="ignore-txn-commit-ts"):
-        apply(session, step, h)
-    assert apply(session, step, h, dataclasses.replace(CONFIG, ignore_txn_commit_ts=(30,))).state == state
-
-
 def test_a_float_is_what_its_literal_means(session: Session) -> None:
     h, step = to_alter(
         session,

@@ -484,7 +484,7 @@ def unnamed(*keys: tuple[str, str]) -> dict[str, Any]:
 
 
 def test_a_foreign_key_without_a_name_is_dropped_under_the_targets_name(session: Session) -> None:
-    """TiDB calls it fk_1, MariaDB t_ibfk_1; another one, which the target's DBA has made, stays."""
+    """TiDB calls it fk_1, MariaDB t_ibfk_1; one that the target's DBA has made over the same column counts as the upstream's."""
     wide = [*PLAIN, column(3, "m")]
     both, one = unnamed(("fk_1", "n"), ("fk_2", "m")), unnamed(("fk_2", "m"))
     h = history(
@@ -511,8 +511,8 @@ def test_a_foreign_key_without_a_name_is_dropped_under_the_targets_name(session:
             apply(session, step, h)
         session.rollback()
         assert apply(session, step, h).how == how
-    assert "`n`" not in shown(session) and "t_ibfk_2` FOREIGN KEY (`m`)" in shown(session) and "`own` FOREIGN KEY (`m`)" in shown(session)
-    assert shown(session).count("FOREIGN KEY") == 2
+    assert "`n`" not in shown(session) and "`own` FOREIGN KEY (`m`)" in shown(session)
+    assert shown(session).count("FOREIGN KEY") == 1
 
 
 def test_a_condition_in_a_text_that_is_all_that_is_known(session: Session, mariadb: PrivateMariaDB) -> None:
@@ -531,19 +531,3 @@ def test_a_condition_in_a_text_that_is_all_that_is_known(session: Session, maria
         )
     assert column_names(session, "d", "t") == ("id", "n")
     assert "KEY `i`" not in shown(session)
-
-
-def test_a_view_of_a_table_that_it_spells_otherwise(session: Session) -> None:
-    h = history(
-        database(1),
-        job(2, 3, table(10, "Orders", PLAIN)),
-        job(3, 3, table(11, "t", PLAIN)),
-        job(4, 21, table(12, "v", PLAIN, pk_is_handle=False)),
-    )
-    made = "(`id` INT AUTO_INCREMENT PRIMARY KEY,`n` INT)"
-    query = "CREATE VIEW `v` AS SELECT ORDERS.id, x.n FROM ORDERS JOIN T x ON x.id = ORDERS.id"
-    for step in steps_of(h, {2: f"CREATE TABLE `Orders` {made}", 3: f"CREATE TABLE `t` {made}", 4: query}):
-        apply(session, step, h)
-    session.execute("INSERT INTO d.Orders VALUES (1, 1)")
-    session.execute("INSERT INTO d.t VALUES (1, 7)")
-    assert session.query("SELECT * FROM d.v") == [(1, 7)]

@@ -11,8 +11,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
-from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, partitioned, steps_of, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, steps_of, table
 from tests.support.ddl_target import apply, ddl_session, dying
 from tests.support.private_mysql import MYSQLD
 
@@ -204,63 +203,6 @@ def test_a_plain_index_of_somebody_with_the_name_of_one_that_was_left_out_stays(
         apply(session, step, h)
     session.execute("CREATE UNIQUE INDEX uk ON d.t (b)")
     assert apply(session, last, h).state == "done" and indexes(session) == {"uk", "kb"}
-
-
-RESERVED = table(
-    10,
-    "t",
-    [
-        ID,
-        column(2, "system", {**INT, "Flag": 4099}),
-        column(3, "Empty", comment="system it's"),
-        column(4, "separator"),
-        column(5, "offset"),
-    ],
-    pk_is_handle=False,
-    is_common_handle=True,
-    index_info=[index(1, "PRIMARY", ("id", 0), ("system", 1), unique=True, primary=True)],
-    partition=partitioned(1, (21, "p0", "5"), (22, "library", "MAXVALUE"), expr="`system`"),
-)
-
-
-def test_names_that_only_the_target_reserves(session: Session) -> None:
-    """They are bare in a text that a user wrote: in columns, partitions, views, aliases; not in strings and comments."""
-    view = {
-        **table(12, "v", [column(1, "id"), column(2, "qualify")], pk_is_handle=False),
-        "view": {
-            "view_select": "x",
-            "view_cols": [],
-            "view_algorithm": 0,
-            "view_security": 0,
-            "view_checkoption": 1,
-            "view_definer": {"Username": "root", "Hostname": "%"},
-        },
-    }
-    text = (
-        "CREATE TABLE t (id INT, system INT, Empty INT COMMENT 'system it''s', separator INT, offset INT, /* empty */ PRIMARY KEY (id, system)) "
-        "PARTITION BY RANGE (system) (PARTITION p0 VALUES LESS THAN (5), PARTITION library VALUES LESS THAN (MAXVALUE))"
-    )
-    made, added, viewed = run(
-        session,
-        (3, RESERVED, text),
-        (
-            7,
-            {**RESERVED, "index_info": [*RESERVED["index_info"], index(2, "external", ("Empty", 2))]},
-            "CREATE INDEX external ON t (Empty)",
-        ),
-        (
-            21,
-            view,
-            "CREATE VIEW v AS SELECT system AS qualify, t.empty, GROUP_CONCAT(separator SEPARATOR ',') g, 'system', MAX(offset) portion FROM t GROUP BY 1, 2 "
-            "LIMIT 5 OFFSET 0",
-        ),
-    )
-    assert [one.how for one in (made, added, viewed)] == ["text", "changes", "text"] and not made.losses
-    there = read_whole(session, "d", "t")
-    assert there and list(there.partitions) == ["p0", "library"] and indexes(session) == {"external"}
-    assert column_names(session, "d", "v") == ("qualify", "empty", "g", "system", "portion")
-    shown = session.query("SHOW CREATE TABLE d.t")[0][1]
-    assert "'system it''s'" in shown
 
 
 def test_a_double_counts_up_only_where_the_target_lets_it(session: Session) -> None:

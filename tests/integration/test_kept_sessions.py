@@ -20,14 +20,13 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TargetCon
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError, LeaseLost, RetryableApplyError
 from pyspark_tidb_binlog.sinks.mysql import kept_sessions, lease, parallel
-from pyspark_tidb_binlog.sinks.mysql.ddl.executor import begin_ddl
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import PartTarget
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_ddl, connect, run_retried, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Phase
 from tests.support.ddl_jobs import database, history, job, steps_of, table
 from tests.support.eventually import eventually

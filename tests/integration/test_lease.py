@@ -128,6 +128,32 @@ def test_a_target_that_went_back_does_not_know_this_life(session: Session) -> No
         lease.check(session, after)
 
 
+def test_a_statement_that_checks_the_lease_itself(mariadb: PrivateMariaDB, session: Session) -> None:
+    """It waits for whoever is taking the lease, and then writes nothing."""
+    session.execute("CREATE TABLE leased.n (n INT PRIMARY KEY)")
+    first = take_lease(session, schema=SCHEMA)
+    errors: list[BaseException] = []
+
+    def write(n: int) -> None:
+        with connect(mariadb.target(), CONFIG) as other:
+            other.execute("SET SESSION autocommit = 1")
+            try:
+                lease.write(other, first, "REPLACE INTO leased.n (n) SELECT %s", [n])
+            except ApplyError as error:
+                errors.append(error)
+
+    write(1)
+    assert session.query("SELECT n FROM leased.n") == [(1,)] and not errors
+    session.begin()
+    lease.take(session, 1, SCHEMA, LeaseHolder("two"))
+    thread = beside(lambda: write(2))
+    assert thread.is_alive()
+    session.commit()
+    thread.join(30)
+    assert session.query("SELECT n FROM leased.n") == [(1,)] and [type(error) for error in errors] == [LeaseLost]
+    session.commit()
+
+
 def test_taking_waits_for_a_transaction_under_way_and_parts_do_not(mariadb: PrivateMariaDB, session: Session) -> None:
     held = take_lease(session, schema=SCHEMA)
     taken: list[Lease] = []

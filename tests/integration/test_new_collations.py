@@ -9,15 +9,12 @@ import pytest
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TargetConfig, UpstreamConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
-from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded_keys
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import new_collations, with_collations
 from tests.integration import test_findings
 from tests.support import plan_samples
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, steps_of, table
-from tests.support.ddl_target import apply, ddl_session, dying
+from tests.support.ddl_target import apply, ddl_session
 from tests.support.plan_samples import NOT_NULL, Events
 from tests.support.private_mysql import MYSQLD, NO_PAD_BIN
 
@@ -114,94 +111,18 @@ def test_keys_of_old_collations_are_bytes_whatever_their_name(session: Session, 
         session.commit()
 
 
-def test_a_key_that_is_too_long_in_utf8mb4_keeps_its_charset(session: Session) -> None:
-    """At a MySQL, where it pads then, and is named."""
-    utf8 = VARCHAR | {"Charset": "utf8", "Collate": "utf8_bin"}
-    key, long = utf8 | {"Flen": 1000, "Flag": 4099}, utf8 | {"Flen": 900}
+@pytest.mark.skipif(not MYSQLD, reason="only at a MySQL such texts become utf8mb4")
+def test_a_key_that_is_too_long_in_utf8mb4_says_what_to_do(session: Session) -> None:
+    key = VARCHAR | {"Charset": "utf8", "Collate": "utf8_bin", "Flen": 1000, "Flag": 4099}
     primary = index(1, "PRIMARY", ("k", 0), unique=True, primary=True)
-
-    def info(*more: dict[str, object], **words: object) -> dict[str, object]:
-        columns = [column(1, "k", key, **words), column(2, "l", long), column(3, "s", utf8)]
-        keyed = {"pk_is_handle": False, "is_common_handle": True, "charset": "utf8", "collate": "utf8_bin"}
-        return table(10, "t", columns, index_info=[primary, *more], **keyed)
-
-    both = index(2, "ls", ("l", 1), ("s", 2), unique=True)
-    h = history(database(1), job(2, 3, info()), job(3, 12, info(comment="x")), job(4, 7, info(both, comment="x")))
-    texts = {
-        2: "CREATE TABLE `t` (`k` VARCHAR(1000) PRIMARY KEY,`l` VARCHAR(900),`s` VARCHAR(20)) CHARSET=utf8;",
-        3: "ALTER TABLE `t` MODIFY COLUMN `k` VARCHAR(1000) NOT NULL COMMENT 'x';",
-        4: "ALTER TABLE `t` ADD UNIQUE INDEX `ls`(`l`,`s`);",
-    }
-    *first, last = steps_of(h, texts)
-    for step in first:
-        with dying("after-ddl"):
-            apply(session, step, h, OLD)
-        session.rollback()
-        # That a comment is there is not seen: it is said again.
-        assert apply(session, step, h, OLD).how == ("changes" if step.job.id == 3 else "found")
-    own, apart = ("utf8mb3_bin", NO_PAD_BIN) if MYSQLD else ("utf8mb3_nopad_bin", "utf8mb3_nopad_bin")
-    assert collations(session) == {"k": own, "l": apart, "s": apart}
-    session.execute("INSERT INTO d.t VALUES ('k', 'l', 's')")
-    session.commit()
-    assert apply(session, last, h, OLD).how == "changes"
-    assert collations(session) == {"k": own, "l": own, "s": own}
-    there, at = read_tables(session, [("d", "t")])["d", "t"], h.table_at(10, 4)
-    assert at is not None
-    folded = folded_keys(at.info, there, OLD, dialect_of(session, OLD))
-    assert (folded is not None) == bool(MYSQLD)
-    assert not folded or all(f"{name} (utf8mb3_bin there, bytes upstream)" in folded.what for name in "kls")
-
-
-@pytest.mark.skipif(not MYSQLD, reason="only at a MySQL long keys change charsets")
-def test_a_long_key_changes_no_character(session: Session) -> None:
-    """TiDB has taken a character that the column's charset does not have (tidb_skip_ascii_check)."""
-    ascii_text = VARCHAR | {"Charset": "ascii", "Collate": "ascii_bin", "Flen": 1000}
-    columns = [column(1, "id", {**INT, "Flag": 4099}), column(2, "w", ascii_text)]
-    h = history(
-        database(1), job(2, 3, table(10, "t", columns)), job(3, 7, table(10, "t", columns, index_info=[index(1, "k", ("w", 1), ("id", 0))]))
-    )
-    texts = {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY,`w` VARCHAR(1000));", 3: "CREATE INDEX `k` ON `t` (`w`,`id`);"}
-    *first, added = steps_of(h, texts)
-    for step in first:
-        apply(session, step, h, OLD)
-    session.execute("INSERT INTO d.t VALUES (1, 'é')")
-    session.commit()
-    with pytest.raises(DdlRefused, match="Incorrect string value"):
-        apply(session, added, h, OLD)
-    session.rollback()
-    assert session.query("SELECT w FROM d.t") == [("é",)]
-    session.execute("UPDATE d.t SET w = 'e'")
-    session.commit()
-    assert apply(session, added, h, OLD).how == "derived" and collations(session) == {"w": "ascii_bin"}
-
-
-@pytest.mark.skipif(not MYSQLD, reason="only at a MySQL long keys change charsets")
-@pytest.mark.parametrize("order", ["unique last", "unique first", "instead of the long one"])
-def test_a_unique_key_beside_a_long_one_that_is_not_unique_does_not_pad(session: Session, order: str) -> None:
-    """A column's charset is that of the keys that the table has, whichever of them was made first."""
-    text = VARCHAR | {"Charset": "utf8", "Collate": "utf8_bin"}
-    columns = [column(1, "id", {**INT, "Flag": 4099}), column(2, "l", text | {"Flen": 900}), column(3, "s", text | {"Flen": 20})]
-    long, unique = index(2, "ls", ("l", 1), ("s", 2)), index(4, "us", ("s", 2), unique=True)
-
-    def info(*keys: dict[str, object]) -> dict[str, object]:
-        return table(10, "t", columns, index_info=list(keys), charset="utf8", collate="utf8_bin")
-
-    create = "CREATE TABLE `t` (`id` INT PRIMARY KEY,`l` VARCHAR(900),`s` VARCHAR(20),{}) CHARSET=utf8;"
-    add_unique = "ALTER TABLE `t` ADD UNIQUE INDEX `us`(`s`);"
-    with_long, with_unique = (info(long), create.format("KEY `ls`(`l`,`s`)")), (info(unique), create.format("UNIQUE KEY `us`(`s`)"))
-    ddls = {
-        "unique last": [(3, *with_long), (7, info(long, unique), add_unique)],
-        "unique first": [(3, *with_unique), (7, info(unique, long), "ALTER TABLE `t` ADD INDEX `ls`(`l`,`s`);")],
-        "instead of the long one": [(3, *with_long), (8, info(), "ALTER TABLE `t` DROP INDEX `ls`;"), (7, info(unique), add_unique)],
-    }[order]
-    h = history(database(1), *(job(n, kind, after) for n, (kind, after, _) in enumerate(ddls, 2)))
-    for step in steps_of(h, {n: query for n, (*_, query) in enumerate(ddls, 2)}):
-        with dying("after-ddl-intent"):
-            apply(session, step, h, OLD)
-        session.rollback()
-        apply(session, step, h, OLD)
-    session.execute("INSERT INTO d.t (id, s) VALUES (1, 'x'), (2, 'x ')")
-    assert collations(session)["s"] == NO_PAD_BIN
+    keyed = {"pk_is_handle": False, "is_common_handle": True, "charset": "utf8", "collate": "utf8_bin"}
+    h = history(database(1), job(2, 3, table(10, "t", [column(1, "k", key)], index_info=[primary], **keyed)))
+    first, create = steps_of(h, {2: "CREATE TABLE `t` (`k` VARCHAR(1000) PRIMARY KEY) CHARSET=utf8;"})
+    apply(session, first, h, OLD)
+    with pytest.raises(DdlRefused, match="by hand with the upstream's charset"):
+        apply(session, create, h, OLD)
+    session.execute("CREATE TABLE d.t (k VARCHAR(1000) PRIMARY KEY) CHARACTER SET utf8mb3 COLLATE utf8mb3_bin")
+    assert apply(session, create, h, OLD).state == "done"
 
 
 @pytest.mark.skipif(not MYSQLD, reason="only a MySQL has an index that needs more than rows of 767 bytes in such a charset")
@@ -247,31 +168,8 @@ def test_a_table_from_before_the_setting_stays_as_it_is(session: Session) -> Non
     session.execute("INSERT INTO d.t VALUES (1, 'a'), (2, 'a ')")
     session.commit()
     assert [apply(session, step, h, NEW).how for step in steps[2:]] == ["changes", "changes", "text"]
-    assert collations(session) == {"k": NO_PAD_BIN, "n": NO_PAD_BIN, "c": "utf8mb4_bin"}
+    assert collations(session) == {"k": NO_PAD_BIN, "n": "utf8mb4_bin", "c": "utf8mb4_bin"}
     assert "`k` varchar(40)" in shown(session) and session.query("SELECT k FROM d.t ORDER BY id") == [("a",), ("a ",)]
-
-
-@pytest.mark.parametrize(("before", "after"), [(UNKNOWN, NEW), (NEW, UNKNOWN)], ids=["unknown then true", "true then unknown"])
-def test_a_ddl_that_was_executed_before_the_setting_changed_is_not_executed_again(
-    session: Session, before: ApplyConfig, after: ApplyConfig
-) -> None:
-    recoded = table(11, "t", [column(1, "id", {**INT, "Flag": 4099}), column(2, "c", VARCHAR)])
-    general = table(11, "t", [column(1, "id", {**INT, "Flag": 4099}), column(2, "c", GENERAL)])
-    h = history(database(1), job(2, 3, general), job(3, 12, recoded))
-    texts = {
-        2: "CREATE TABLE `t` (`id` INT PRIMARY KEY,`c` VARCHAR(20) COLLATE utf8mb4_general_ci);",
-        3: "ALTER TABLE `t` MODIFY COLUMN `c` VARCHAR(20) CHARACTER SET UTF8MB4 COLLATE utf8mb4_bin;",
-    }
-    first, second, third = steps_of(h, texts)
-    apply(session, first, h, before)
-    apply(session, second, h, before)
-    with dying("after-ddl"):
-        apply(session, third, h, before)
-    session.rollback()
-    left = collations(session)
-    assert left["c"] in ("utf8mb4_bin", NO_PAD_BIN)
-    assert apply(session, third, h, after).how == "found"
-    assert collations(session) == left
 
 
 def test_an_empty_table_that_is_there_under_the_other_name_is_taken(session: Session) -> None:

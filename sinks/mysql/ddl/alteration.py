@@ -9,11 +9,9 @@
 Promises: nothing is guessed. If a column that is gone may be one that came (``SchemaMismatch``), there is no statement. A change that is there is not made again: it was
 made before a crash, by another Drainer, or by a person. A change that the definition does not show is made again, which is harmless.
 
-A server names a foreign key that has no name: TiDB ``fk_1``, InnoDB ``t_ibfk_1``. At the target the name must be unique in the database. So if the target lacks TiDB's
-name, the key is found by its columns: it is a key over the same columns with a name that a server has made (``ForeignKeys``).
+A server names a foreign key that has no name: TiDB ``fk_1``, InnoDB ``t_ibfk_1``. So if the target lacks TiDB's name, the key is found by its columns.
 """
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -109,7 +107,7 @@ def _sets_default(change: TableChange) -> bool:
 
 
 class OwnColumn(NamedTuple):
-    """In what a column of the target is a person's own: a change of something else leaves it so."""
+    """In what a column of the target is a person's own, or as under another ``spark.upstream-new-collations``: a change of something else leaves it so."""
 
     type: str = ""
     """The whole type; empty: it is the upstream's."""
@@ -137,7 +135,7 @@ class Alteration:
     def of(cls, old: TableInfo, new: TableInfo, query: str, dialect: Dialect, schema: str = "") -> "Alteration | None":
         """From the definitions before and after; ``query``: the job's text. None if it is not certain which column became which.
 
-        A column is modified if its definition at the target changes: by the job, or because a key over it needs another charset there.
+        A column is modified if its definition at the target changes: by the job, or because it counts, which needs a key there.
         """
         old, new = _public(old), _public(new)
         try:
@@ -178,7 +176,7 @@ class Alteration:
         if self.dialect.flavour is Flavour.TIDB:
             return  # it is given its own text
         renamed = {c.before: c.after for c in self.changes if isinstance(c, RenameColumn)}
-        was = replace(self.old, columns=tuple(replace(c, name=renamed.get(c.name, c.name)) for c in self.old.columns))
+        was = replace(self.old, columns=tuple(replace(c, name=renamed[c.name]) if c.name in renamed else c for c in self.old.columns))
         before = set(left_out(was, self.dialect))
         yield from (loss for loss in left_out(self.new, self.dialect) if loss not in before)
 
@@ -232,17 +230,16 @@ class Alteration:
         position = "FIRST"
         for column in visible(self.new):
             name = column.name
-            own = there.get(renamed.get(name, name).lower(), AS_UPSTREAM) if there else AS_UPSTREAM
-            text = column_definition(column, self.new, self.dialect, explicit=True, type_=own.type, charset=own.charset)
             place = f" {position}" if name in placed else ""
             if name in added:
                 yield f"ADD COLUMN {self._added(column)}{place}"
-            elif name in renamed:
-                yield f"CHANGE COLUMN {quote_name(renamed[name])} {text}{place}"
-            elif name in modified and not place and self._only_default(modified[name]):
+            elif name in modified and name not in renamed and not place and self._only_default(modified[name]):
                 yield set_default(column)
-            elif place or name in modified:
-                yield f"MODIFY COLUMN {text}{place}"
+            elif place or name in renamed or name in modified:
+                own = there.get(renamed.get(name, name).lower(), AS_UPSTREAM) if there else AS_UPSTREAM
+                text = column_definition(column, self.new, self.dialect, explicit=True, type_=own.type, charset=own.charset)
+                verb = f"CHANGE COLUMN {quote_name(renamed[name])}" if name in renamed else "MODIFY COLUMN"
+                yield f"{verb} {text}{place}"
             if there is None or name in added or name in renamed or name.lower() in there:
                 position = f"AFTER {quote_name(name)}"
 
@@ -369,7 +366,6 @@ class Presence:
         named = [renamed.get(name, name) for name in self._columns]
         wanted = [name for c in visible(altered.new) if (name := c.name.lower()) in set(named)]
         self._places = _before(wanted), _before([name for name in named if name in set(wanted)])
-        self._foreign = ForeignKeys(there.foreign_keys)
         self._had = {c.name.lower() for c in visible(altered.old)}
         # The target cannot make an index over an expression, or somebody has dropped it. A plain one of that name is somebody's own.
         computed = {
@@ -380,11 +376,15 @@ class Presence:
     def missing(self) -> tuple[TableChange, ...]:
         """The changes that the target does not have, or that cannot be seen; a foreign key that goes has its name there."""
         left = (change for change in self._altered.changes if self.lack(change) is not None)
-        return tuple(DropForeignKey(self._there_as(c.name)) if isinstance(c, DropForeignKey) else c for c in left)
+        return tuple(DropForeignKey(self._there_as(self._altered.old, c.name)) if isinstance(c, DropForeignKey) else c for c in left)
 
-    def _there_as(self, name: str) -> str:
-        """The target's name of a foreign key that goes; empty if it is gone."""
-        return self._foreign.left(self._altered.old, self._altered.new, name)
+    def _there_as(self, info: TableInfo, name: str) -> str:
+        """The target's name of a foreign key of ``info``: its own, or that of a key over the same columns which is no other key's; empty if it is not there."""
+        there = self._there.foreign_keys
+        own = next((n for n in there if n.lower() == name.lower()), "")
+        columns = next(tuple(c.lower() for c in key.columns) for key in info.foreign_keys if key.name == name)
+        known = {n.lower() for info in (self._altered.old, self._altered.new) for n in info.foreign_key_names}
+        return own or next((n for n in sorted(there) if there[n] == columns and n.lower() not in known), "")
 
     def own_columns(self) -> dict[str, OwnColumn]:
         """The target's columns by lower-case name, in what they are not as the upstream's were before the job."""
@@ -400,8 +400,8 @@ class Presence:
             return OwnColumn(type_, Charset(found.charset, found.collation))
         if not found.collation or not is_text_or_words(was) or (was.charset, was.collate) != (now.charset, now.collate):
             return OwnColumn(type_)
-        known = {spelled(c.collate) for c in accepted_charsets(altered.dialect, was, altered.old, None)}
-        return OwnColumn(type_, None if spelled(found.collation) in known else Charset(found.charset, found.collation))
+        known = altered.dialect.charset(was.charset, was.collate)
+        return OwnColumn(type_, None if spelled(found.collation) == spelled(known.collate) else Charset(found.charset, found.collation))
 
     def lack(self, change: TableChange) -> MissingChange | None:
         """What of ``change`` the target lacks; None: it has it."""
@@ -444,10 +444,10 @@ class Presence:
                 gone = there.key(name) is None or any(has_key(k, there, altered.new, exactly=True) for k in again)
                 return None if gone else MissingChange(f"key {name} still there", "key")
             case AddForeignKey(foreign):
-                lacks = self._foreign.lacks(altered.new, foreign.name)
-                return MissingChange(f"foreign key {foreign.name} missing", "foreign key") if lacks else None
+                named = self._there_as(altered.new, foreign.name)
+                return None if named else MissingChange(f"foreign key {foreign.name} missing", "foreign key")
             case DropForeignKey(name):
-                return MissingChange(f"foreign key {name} still there", "foreign key") if self._there_as(name) else None
+                return MissingChange(f"foreign key {name} still there", "foreign key") if self._there_as(altered.old, name) else None
             case RenameKey(before, after):
                 done = there.key(before) is None and there.key(after) is not None
                 return None if done else MissingChange(f"key {before} is not {after}", "key")
@@ -472,7 +472,9 @@ class Presence:
         return None
 
     def _misfit(self, found: TargetColumn, column: ColumnInfo, was: ColumnInfo | None) -> str:
-        return misfit(found, column, was, *accepted_charsets(self._altered.dialect, column, self._altered.new, was))
+        dialect = self._altered.dialect
+        wanted, own = (d.charset(column.charset, column.collate) for d in (dialect, replace(dialect, nopad=False)))
+        return misfit(found, column, was, wanted, own.charset)
 
 
 def _may_be_former(found: TargetColumn, was: ColumnInfo, column: ColumnInfo) -> bool:
@@ -494,20 +496,6 @@ def _before(order: Sequence[str]) -> dict[str, str]:
     return dict(zip(order[1:], order, strict=False))
 
 
-def accepted_charsets(dialect: Dialect, column: ColumnInfo, info: TableInfo, was: ColumnInfo | None) -> tuple[Charset, ...]:
-    """The charsets that the target's column may have; the first is the charset that is written.
-
-    A table that was created under another ``spark.upstream-new-collations`` is the same table, and a job that was executed under it is done. Only
-    the job's own change shows that. So if the column had one of the two charsets before, or is MariaDB's JSON, which is ``utf8mb4_bin`` there, the name must
-    be the one that is written.
-    """
-    wanted = dialect.column_charset(column, info)
-    others = tuple(other.charset(column.charset, column.collate) for other in dialect.others())
-    if was is not None and (was.tp == ColumnType.JSON or dialect.charset(was.charset, was.collate) in (wanted, *others)):
-        return (wanted,)
-    return wanted, *others
-
-
 def has_key(index: IndexInfo, there: TargetTable, info: TableInfo, *, exactly: bool = False) -> bool:
     """Whether the target has this key of ``info``; ``exactly``: with its prefixes, also if it is not unique."""
     found: TargetKey | None = there.key(index.name)
@@ -521,47 +509,3 @@ def has_key(index: IndexInfo, there: TargetTable, info: TableInfo, *, exactly: b
         for parts in ([(p.name, p.length) for p in index.columns], found.columns)
     )
     return not (found.unique or exactly) or whole == mine
-
-
-_Columns = tuple[str, ...]
-_MADE = re.compile(r"(.*_ibfk_|fk_)?\d+")
-"""What servers call a foreign key without a name."""
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignKeys:
-    """The foreign keys of one table at the target."""
-
-    there: Mapping[str, _Columns]
-    """The columns, in lower case, by the key's name."""
-
-    def lacks(self, info: TableInfo, name: str) -> bool:
-        """Whether the key ``name`` of ``info`` is missing."""
-        if self._has(name):
-            return False
-        columns = _upstream(info)[name]
-        return not columns or len(self._unnamed(info, columns)) < len(self._sought(info, columns))
-
-    def left(self, old: TableInfo, new: TableInfo, name: str) -> str:
-        """The target's name of the key ``name`` of ``old``, which ``new`` does not have; empty if it is gone."""
-        if self._has(name):
-            return next(n for n in self.there if n.lower() == name.lower())
-        columns = _upstream(old)[name]
-        unnamed = self._unnamed(old, columns) if columns else []
-        return unnamed[0] if len(unnamed) > len(self._sought(new, columns)) else ""
-
-    def _has(self, name: str) -> bool:
-        return name.lower() in {n.lower() for n in self.there}
-
-    def _unnamed(self, info: TableInfo, columns: _Columns) -> list[str]:
-        """Those over these columns that a server has named, and otherwise than any of ``info``."""
-        known = {n.lower() for n in info.foreign_key_names}
-        return sorted(n for n, found in self.there.items() if found == columns and _MADE.fullmatch(n) and n.lower() not in known)
-
-    def _sought(self, info: TableInfo, columns: _Columns) -> list[str]:
-        """Those of ``info`` over these columns that are not there by name."""
-        return [n for n, own in _upstream(info).items() if own == columns and not self._has(n)]
-
-
-def _upstream(info: TableInfo) -> dict[str, _Columns]:
-    return {key.name: tuple(c.lower() for c in key.columns) for key in info.foreign_keys}

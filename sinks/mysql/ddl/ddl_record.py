@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables, from_json, to_
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Outcomes
-from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, write
 from pyspark_tidb_binlog.sinks.mysql.own_tables import made_with, require_sound
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT
@@ -153,6 +153,11 @@ class DdlRecord:
         frozen = from_json(found.frozen or "{}")
         return DdlOutcome(found.state, "found", found.executed or "", tuple(json.loads(found.losses or "[]")), frozen)
 
+    def made_since(self, job_id: int, ts: int) -> bool:
+        """Whether this program executed the job after ``ts``."""
+        sql = f"SELECT 1 FROM {table_of(self._config)} WHERE cluster_id = %s AND job_id = %s AND state = %s AND note IN ('text', 'changes', 'derived') AND commit_ts > %s"
+        return bool(self._session.query(sql, [self._lease.cluster_id, job_id, DONE, ts]))
+
     def note_try(self, step: str, sql: str, error: ApplyError) -> None:
         """Keep a refusal; written with the next state."""
         at = str(self._session.query("SELECT UTC_TIMESTAMP(3)")[0][0])
@@ -183,11 +188,11 @@ class DdlRecord:
     def write_intent(self, sql: str, picture: str) -> None:
         """Record what is about to be executed; ``picture``: the target before it, as JSON."""
         step = self._step
-        self._session.begin()
-        check(self._session, self._lease)
-        self._session.execute(
-            f"REPLACE INTO {table_of(self._config)} (cluster_id, job_id, commit_ts, version, early, state, query, executed, picture, losses, tries, began) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, NOW(3))",
+        columns = "cluster_id, job_id, commit_ts, version, early, state, query, executed, picture, losses, tries, began"
+        write(
+            self._session,
+            self._lease,
+            f"REPLACE INTO {table_of(self._config)} ({columns}) SELECT {'%s, ' * 11}NOW(3)",
             [
                 self._lease.cluster_id,
                 step.job.id,
@@ -202,7 +207,6 @@ class DdlRecord:
                 self._tries_json(),
             ],
         )
-        self._session.commit()
 
     def write_done(self, outcome: DdlOutcome, on_done: Callable[[Target], None]) -> None:
         """Record the outcome, and what ``on_done`` writes, in one transaction."""

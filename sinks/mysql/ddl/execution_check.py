@@ -1,8 +1,11 @@
 """Decides whether a DDL already ran, or was executed by an operator, from the record of an earlier attempt and the target's state. [db]
 
-Promises: reads only. A DROP has run if nothing is left. RENAME and EXCHANGE, whose effect may not be visible in the structure, are
-recognised by the server's table ids; if these are inconclusive, an operator must decide. For all others the target must have the job's changes (``compared``): columns,
+Promises: reads only. A DROP has run if nothing is left. A RENAME is recognised by the names that are there. Where tables change places, as in an EXCHANGE,
+the server's table ids show it; if these are inconclusive, an operator must decide. For all others the target must have the job's changes (``compared``): columns,
 keys and options as ``Presence`` says, partitions, names of tables. Any other difference from the earlier state is ignored.
+
+A column that a job adds, and that somebody added before, counts as the upstream's if every row holds the upstream's value of rows older than the column, or cannot be
+compared. ``other_values`` names the others, with an UPDATE, which is right as long as no later row change is applied.
 
 A real Drainer records no intent. After a crash it executes the DDLs behind its checkpoint again and ignores certain errors by number (drainer.md 5.6). In a span of which
 such a Drainer may have applied a part (``HandedOver``), this DDL and later ones may have been executed, and these numbers are accepted:
@@ -17,25 +20,35 @@ such a Drainer may have applied a part (``HandedOver``), this DDL and later ones
     all others                executed; an error that says "already so" is accepted
 """
 
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from pyspark_tidb_binlog.schemas.column_pairs import visible
+from pyspark_tidb_binlog.schemas.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.table_changes import AddKey, DropKey, ModifyKey, RenameKey, TableChange
-from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, IndexColumn, IndexInfo, TableInfo
+from pyspark_tidb_binlog.schemas.tableinfo import (
+    PUBLIC,
+    WHOLE_COLUMN,
+    ColumnFlag,
+    ColumnInfo,
+    ColumnType,
+    IndexColumn,
+    IndexInfo,
+    TableInfo,
+)
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, UNSEEN, Alteration, MissingChange, Presence, has_key
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, UNSEEN, Alteration, MissingChange, Presence, filling, has_key
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import gone_partitions, limit_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, take_names, take_snapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, take_names, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, same_name, sql_kind
-from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import origin_literal
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_text, match_condition, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_whole
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
@@ -105,8 +118,6 @@ class ExecutionCheck:
                 return any(not before.holds(t.schema, t.name) and now.holds(t.schema, t.name) for t in self._subject.after)
         if before.same_as(now) or (judged is Judged.MADE and (earlier.was_refused_before or self._stood(before))):
             return False
-        if judged is Judged.EMPTIED:
-            return self._emptied()
         if judged is Judged.PARTITIONS_GONE:
             return self._dropped(before, now)
         found = [lack for lack in compared(self._session, self._subject, self._dialect) if lack is None or lack.kind != UNSEEN.kind]
@@ -128,16 +139,6 @@ class ExecutionCheck:
         """Whether a table of a name that the job creates existed before: it must be compared even if the target has changed otherwise."""
         return self._subject.job.kind.makes_tables and any(before.holds(t.schema, t.name) for t in self._subject.after)
 
-    def _emptied(self) -> bool:
-        old, after = self._subject.old, self._subject.info
-        if old is None or after is None:
-            return False
-        if self._subject.job.type == JobType.TRUNCATE_TABLE:
-            return is_empty(self._session, old.schema, old.name)
-        ids = {p.name: p.id for p in old.info.partitions}
-        emptied = [p.name for p in after.partitions if ids.get(p.name) != p.id]
-        return all(is_empty(self._session, old.schema, old.name, name) for name in emptied)
-
     def _dropped(self, before: SchemaSnapshot, now: SchemaSnapshot) -> bool:
         """Whether the partitions that the job drops were there and are gone. Of a table that never had them the rows may still be there."""
         names, old = gone_partitions(self._subject), self._subject.old
@@ -145,40 +146,32 @@ class ExecutionCheck:
         return bool(names) and all(_has_partition(before, where, n) and not _has_partition(now, where, n) for n in names)
 
     def _moved(self, earlier: EarlierTry, now: SchemaSnapshot) -> bool:
-        before = earlier.snapshot
-        if before.same_as(now):
-            if not earlier.refused and not self._shows(before) and not before.ids_comparable(now):
-                raise self._undecided(
-                    "the structure does not show its effect, and the target is no longer the server where it was begun, whose table ids would show it. Decide by hand"
-                    if before.of_another_server(now)
-                    else "the structure does not show its effect, and the server's table ids cannot be read. Grant PROCESS to the "
-                    "target's user if it lacks it"
-                )
+        """Of tables that got other names, or rows of each other."""
+        before, exchanges = earlier.snapshot, self._subject.job.kind.effect is JobEffect.EXCHANGES
+        if not exchanges:
+            named = renamed(self._subject, self._dialect, lambda table: bool(now.objects[_label(table)].create))
+            if named is not None:
+                return named
+        comparable = before.ids_comparable(now)
+        if before.same_as(now) and (earlier.refused or comparable):
             return False
-        if before.ids_comparable(now):
-            moves = self._moves()
-            if moves and all(_which(now, to) == _which(before, of) != frozenset() for of, to in moves):
-                return True
-            if self._subject.job.kind.effect is JobEffect.EXCHANGES and self._exchanged(before, now):
-                return True
-            # Only if it is the same server, or this one has refused it, an id that stays says that nothing was exchanged.
-            certain = earlier.refused or before.surely_of_the_server(now)
-            if self._subject.job.kind.effect is JobEffect.EXCHANGES and certain and self._in_place(before, now):
-                return False
-        elif self._shows(before) and all(_shape(now, to) == _shape(before, of) for of, to in self._moves()):
+        if comparable and (self._exchanged(before, now) if exchanges else self._swapped(before, now)):
             return True
-        raise self._undecided("the target changed, but not as this DDL changes it")
+        # Only if it is the same server, or this one has refused it, an id that stays says that nothing was exchanged.
+        if comparable and exchanges and (earlier.refused or before.surely_of_the_server(now)) and self._in_place(before, now):
+            return False
+        if comparable:
+            raise self._undecided("the target changed, but not as this DDL changes it")
+        raise self._undecided(
+            "only the server's table ids would show its effect, and the target is no longer the server where it was begun. Decide by hand"
+            if before.of_another_server(now)
+            else "only the server's table ids would show its effect, and they cannot be read. Grant PROCESS to the target's user if it lacks it"
+        )
 
-    def _shows(self, before: SchemaSnapshot) -> bool:
-        """Whether the structure shows a RENAME: a name gets another structure by it, or its first one, or none."""
-        renames = self._subject.job.kind.effect is JobEffect.RENAMES
-        return renames and any(_shape(before, of) != _shape(before, to) for of, to in self._moves())
-
-    def _moves(self) -> list[tuple[str, str]]:
-        """(old name, new name) of each renamed table."""
-        old = {t.table_id: f"{t.schema}.{t.name}" for t in self._subject.before}
-        named = [(old[t.table_id], f"{t.schema}.{t.name}") for t in self._subject.after if t.table_id in old]
-        return [(a, b) for a, b in named if not same_name(a, b, self._dialect)]
+    def _swapped(self, before: SchemaSnapshot, now: SchemaSnapshot) -> bool:
+        """Whether each renamed table has its id under its new name."""
+        moves = [(_label(old), _label(new)) for old, new in _renames(self._subject, self._dialect)]
+        return bool(moves) and all(_which(now, to) == _which(before, of) != frozenset() for of, to in moves)
 
     def _exchanged(self, before: SchemaSnapshot, now: SchemaSnapshot) -> bool:
         """Whether the unpartitioned table and one of the partitions have exchanged their ids."""
@@ -215,14 +208,24 @@ def _has_partition(snapshot: SchemaSnapshot, table: str, name: str) -> bool:
     return any(f"partition {word.lower()} {how}" in text for word in (name, quote_name(name)) for how in ("values", "default"))
 
 
-_OWN_NAMES = re.compile(r"\b(?:TABLE|VIEW|SEQUENCE|CONSTRAINT|REFERENCES) `(?:[^`]|``)*`")
-"""What a server changes in a description when the table gets another name: the names of unnamed foreign keys, too, and references to itself."""
+def _renames(subject: Subject, dialect: Dialect) -> list[tuple[TableAt, TableAt]]:
+    """The tables to which the job gives another name, before and after it."""
+    old = {t.table_id: t for t in subject.before}
+    pairs = [(old[t.table_id], t) for t in subject.after if t.table_id in old]
+    return [(a, b) for a, b in pairs if not same_name(_label(a), _label(b), dialect)]
 
 
-def _shape(snapshot: SchemaSnapshot, name: str) -> str:
-    """The server's description without the table's name; empty if there is no such table."""
-    found = snapshot.objects.get(name)
-    return _OWN_NAMES.sub("", found.create) if found else ""
+def renamed(subject: Subject, dialect: Dialect, there: Callable[[TableAt], bool]) -> bool | None:
+    """Whether a RENAME was executed, by the names that are there; None: they do not show it, as where two tables change places."""
+    pairs = _renames(subject, dialect)
+    old, new = ({_label(t): t for t in tables} for tables in ([a for a, _ in pairs], [b for _, b in pairs]))
+    gone, made = old.keys() - new.keys(), new.keys() - old.keys()
+    found = {name for name in gone | made if there((old | new)[name])}
+    return {frozenset(gone): False, frozenset(made): True}.get(frozenset(found)) if gone or made else None
+
+
+def _label(table: TableAt) -> str:
+    return f"{table.schema}.{table.name}"
 
 
 def _which(snapshot: SchemaSnapshot, name: str) -> frozenset[int]:
@@ -299,10 +302,7 @@ def _table_lacks(
     new = after.info if before else replace(after.info, foreign_keys=())
     old = before.info if before else replace(new, columns=(), indexes=())
     yield from _definition_lacks(subject, dialect, label, old, new, after.info, there)
-    was, now = [p.name for p in old.partitions], [p.name for p in after.info.partitions]
-    if set(was) != set(now):
-        yield from _name_lacks("partition", label, was, now, there.partitions)
-        yield from _bound_lacks(label, set(now) - set(was), after.info, there.partitions)
+    yield from _partition_lacks(label, old, after.info, there.partitions)
 
 
 def _definition_lacks(
@@ -335,22 +335,74 @@ def _key_names(change: TableChange) -> set[str]:
     return set()
 
 
-def _name_lacks(kind: str, label: str, was: Iterable[str], now: Iterable[str], there: Iterable[str]) -> Iterator[MissingChange | None]:
-    """Names that the job adds must exist, and those that it removes must not."""
-    before, after, found = ({n.lower() for n in names} for names in (was, now, there))
+def _partition_lacks(label: str, old: TableInfo, new: TableInfo, there: Mapping[str, str]) -> Iterator[MissingChange | None]:
+    """Partitions that the job adds must exist, with their bound, because somebody's own may have the name. Those that it removes must not."""
+    before, after = ({p.name.lower() for p in info.partitions} for info in (old, new))
+    bounds = {name.lower(): bound for name, bound in there.items()}
     for name in sorted(after - before):
-        yield None if name in found else MissingChange(f"{label}: {kind} {name} missing", kind)
+        wanted, found = limit_of(new, name), bounds.get(name)
+        other = f"ends at {found} instead of {wanted}" if wanted and found and wanted.upper() != found.upper() else ""
+        words = "missing" if found is None else other
+        yield MissingChange(f"{label}: partition {name} {words}", "partition") if words else None
     for name in sorted(before - after):
-        yield MissingChange(f"{label}: {kind} {name} still there", kind) if name in found else None
+        yield MissingChange(f"{label}: partition {name} still there", "partition") if name in bounds else None
 
 
-def _bound_lacks(label: str, added: Collection[str], info: TableInfo, bounds: Mapping[str, str]) -> Iterator[MissingChange | None]:
-    """A partition of somebody's own may have the name of one that the job adds."""
-    there = {name.lower(): bound for name, bound in bounds.items()}
-    for name in sorted(added):
-        wanted, found = limit_of(info, name), there.get(name.lower(), "")
-        if wanted and found and wanted.upper() != found.upper():
-            yield MissingChange(f"{label}: partition {name} ends at {found} instead of {wanted}", "partition")
+_FLOAT_DIGITS = 1e-6
+"""A FLOAT is compared with this relative difference: it is not the number that its literal is."""
+
+
+def other_values(session: Target, subject: Subject) -> tuple[str, ...]:
+    """For each column that the job adds, and for which the target has rows with another value than upstream: the difference, and what to do."""
+    found = []
+    for table, column in _added(subject):
+        name, value = table_name(table.schema, table.name), origin_literal(column, session.flavour)
+        same = _holds(column, _stored(column, value), session.flavour)
+        try:
+            if not session.query(f"SELECT 1 FROM {name} WHERE NOT ({same}) LIMIT 1"):
+                continue
+        except RetryableApplyError:
+            raise
+        except ApplyError:
+            continue
+        update = filling(table, column, value, f"NOT ({same})")
+        found.append(
+            f"{table.schema}.{table.name} already has the column {column.name}, and rows that are there hold another value than upstream, where it is "
+            f"{value}. If somebody made the column for another use, rename it and start again. Otherwise, before any later row is written, execute {update}"
+        )
+    return tuple(found)
+
+
+def _added(subject: Subject) -> Iterator[tuple[TableAt, ColumnInfo]]:
+    before = {t.table_id: t for t in subject.before}
+    for after in subject.after:
+        old = before.get(after.table_id)
+        pairs = pair_columns(subject.job, subject.query, old.info, after.info) if old else None
+        if pairs is not None:
+            fresh = (c for c in visible(after.info) if c.name.lower() not in pairs)
+            yield from ((after, c) for c in fresh if not c.generated and not c.flag & ColumnFlag.AUTO_INCREMENT)
+
+
+def _stored(column: ColumnInfo, literal: str) -> str:
+    """``literal`` as a row of the target shows it: a CHAR has no blanks at its end."""
+    if column.tp != ColumnType.STRING or not is_text(column) or not literal.endswith(" '"):
+        return literal
+    return f"{literal[:-1].rstrip(' ')}'"
+
+
+def _holds(column: ColumnInfo, literal: str, flavour: Flavour) -> str:
+    """The condition that the column is ``literal``."""
+    shown = quote_name(column.name)
+    if literal == "NULL":
+        return f"{shown} IS NULL"
+    if column.tp in (ColumnType.FLOAT, ColumnType.DOUBLE) and column.decimal >= 0:
+        return f"{shown} IS NOT NULL AND ABS({shown} - {literal}) <= {0.5 * 10.0**-column.decimal!r} + ABS({literal}) * {_FLOAT_DIGITS}"
+    if column.tp == ColumnType.FLOAT:
+        return f"{shown} IS NOT NULL AND ABS({shown} - {literal}) <= ABS({literal}) * {_FLOAT_DIGITS}"
+    if column.tp == ColumnType.SET:
+        return f"{shown} <=> {literal}"  # a text
+    first, *others = (text.decode() for text in match_condition(column, flavour, indexed=False))
+    return f"{first}{literal}{literal.join(others)}"
 
 
 _ALREADY_SO = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1493, 1507, 1517, 4091, 4092})
@@ -433,10 +485,4 @@ class HandedOver:
 
     def _renamed(self) -> bool | None:
         """Whether the tables have their new names; None: some have, or old and new names are the same ones."""
-        old = {(t.schema, t.name) for t in self._subject.before}
-        new = {(t.schema, t.name) for t in self._subject.after}
-        gone, made = old - new, new - old
-        if not gone and not made:
-            return None if len(old) > 1 else False
-        there = {name for name in gone | made if column_names(self._session, *name)}
-        return {frozenset(gone): False, frozenset(made): True}.get(frozenset(there))
+        return renamed(self._subject, self._dialect, lambda table: bool(column_names(self._session, table.schema, table.name)))

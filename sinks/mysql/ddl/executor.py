@@ -6,7 +6,7 @@ the target whether its effect is there and never applies it a second time. Nothi
 ``DdlOutcome.losses`` and in the row, and ``tries`` keeps every refusal: time, statement, and the server's message.
 
 * A job that alters columns, keys or options (``by_changes``): the changes that the target lacks, in one statement (``alteration``); at a TiDB that lacks
-  all of them, TiDB's text. After a crash the same call makes what is left.
+  all of them, TiDB's text. After a crash the same call makes what is left. The table is read before; for ``_REFUSED_TWICE`` only after a refusal.
 * Any other: TiDB's text adapted to the target, a statement derived from the table infos, the policy (``ddl-policy``). After a crash ``execution_check`` judges from
   the target.
 
@@ -20,7 +20,7 @@ the target whether its effect is there and never applies it a second time. Nothi
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
-from pyspark_tidb_binlog.schemas.table_changes import AddColumn, TableChange
+from pyspark_tidb_binlog.schemas.table_changes import AddColumn, AddKey, DropColumn, TableChange
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, frozen_by, unwritten
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import (
@@ -66,24 +66,23 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
     computes,
     is_plain,
     lacks,
+    other_values,
     shows,
     snapshot_of,
     unlike,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, instead_of, scattered
-from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import Around, SentDdl, around, execute, not_computed
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE, Around, SentDdl, around, execute, not_computed
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, joined, sql_kind, statements_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.standing import EXISTS_TABLE, left_with_rows, of_another_kind, other_values, way_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import declare
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names, keeping_padding
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
 from pyspark_tidb_binlog.sinks.mysql.ddl.zone import DdlClock, clock_of, converted_otherwise, zone_setting
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
-from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_use
 from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.mysql.transactions import in_transaction, with_autocommit, with_settings
@@ -92,24 +91,16 @@ from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 _log = logging.getLogger(__name__)
 
+_REFUSED_TWICE = (AddColumn, DropColumn, AddKey)
+"""Changes that a server refuses where it has them. Their clauses need nothing of the target's columns, but that they are there. A DROP INDEX is none: an
+index that was left out may have left its name to a person's."""
+
 
 def why_not_restored(job: Job, flavour: Flavour) -> str:
     """Why a job that restores rows cannot be replicated; empty for all others, and where the target is a TiDB, which keeps dropped tables for a while."""
     if job.kind.effect is not JobEffect.RESTORES or (job.type == JobType.RECOVER_TABLE and flavour is Flavour.TIDB):
         return ""
     return f"{job.type_name} cannot be replicated: it restores rows that neither the target nor any binlog has"
-
-
-def begin_ddl(schema: str, session: Session) -> None:
-    """The first statement of a DDL's use of a session: afterwards the current database is ``schema``, the DDL's own, or there is none.
-
-    A kept session has the database of the previous DDL. If the target has no ``schema``, that database would remain current, and names without a
-    database would belong to it. So the error then replaces the session.
-    """
-    if session.database:
-        session.use(schema)
-    else:
-        begin_use(session)
 
 
 def apply_ddl(
@@ -127,7 +118,7 @@ def apply_ddl(
     """Complete ``step`` on the target, however much of it a crashed predecessor has done.
 
     Args:
-        session: no transaction may be open on it, and no database but the DDL's may be current (``begin_ddl``).
+        session: no transaction may be open on it, and no database but the DDL's may be current (``session.begin_ddl``).
         step: from ``segments.plan_steps``.
         history: the one ``step`` was planned with.
         config: policy, filters and the schema of the table of DDL records.
@@ -170,7 +161,7 @@ class _Run:
         self._frozen = frozen
         outcomes = load_outcomes(session, config.checkpoint_schema, lease.cluster_id) if step.job.type == JobType.RECOVER_TABLE else {}
         self._subject = subject_of(step, history, frozen, Routes.of(config), outcomes)
-        self._dialect = keeping_padding(session, dialect_of(session, config), self._subject.before)
+        self._dialect = dialect_of(session, config)
         if self._subject.job.kind.effect is JobEffect.RENAMES:
             self._dialect = replace(self._dialect, folds_names=folds_names(session))
         self._never = why_not_restored(self._subject.job, self._dialect.flavour)
@@ -202,9 +193,9 @@ class _Run:
         if self._subject.given.form is DdlForm.FROZEN:
             return DdlOutcome(SKIPPED, "ignored", self._step.query, (self._frozen_words(SKIPPED, self._step.query),))
         lacking = [lack for lack in lacks(self._session, self._subject, self._dialect) if lack.kind in FREEZES]
-        if not lacking and not of_another_kind(self._session, self._subject):
+        if not lacking:
             others = () if self._handed_over is not None else other_values(self._session, self._subject)
-            return DdlOutcome(DONE, "ignored", self._step.query, (*left_with_rows(self._session, self._subject), *others))
+            return DdlOutcome(DONE, "ignored", self._step.query, others)
         return DdlOutcome(SKIPPED, "ignored", self._step.query, (self._frozen_words(SKIPPED, self._step.query),))
 
     def _frozen_words(self, state: str, sql: str) -> str:
@@ -248,7 +239,7 @@ class _Run:
         earlier = _earlier(record)
         judge = ExecutionCheck(self._session, self._step, self._subject, self._dialect, table_of(self._config))
         if earlier is not None and not elsewhere and judge.has_run(earlier, now):
-            losses = (*self._losses_of(texts), *self._other_values(), *(loss for text in texts for loss in self._declare(text.then)))
+            losses = (*self._losses_of(texts), *self._other_values(), *(loss for text in texts for loss in self._declare(*text.then)))
             return self._finish(DdlOutcome(DONE, "found", self._step.query, losses))
         if earlier is None and self._handed_over and not self._never and (found := self._by_another(texts)):
             return found
@@ -266,30 +257,29 @@ class _Run:
     def _run_changes(self, record: RecordedTry | None) -> DdlOutcome:
         """Make the changes that the target does not have, in one statement; after a crash the same again."""
         step, altered = self._step, altered_by(self._subject, self._dialect)
-        self._clock = clock_of(self._session, self._subject, self._whole(altered) if altered else "")
+        sql = self._whole(altered)
+        self._clock = clock_of(self._session, self._subject, sql)
         if self._clock.subject is not self._subject:
             altered = altered_by(self._clock.subject, self._dialect)
+            sql = self._whole(altered)
         earlier = _earlier(record)
         why = self._why_not()
         if altered is None or why:
             self._write_intent(self._step.query, NOTHING_KEPT)
             return self._finish(self._pass_by(*(why or ("changes", UNCLEAR))))
-        left, sql = self._lacking(altered)
+        by_itself = all(isinstance(change, _REFUSED_TWICE) for change in altered.changes)
+        unread = by_itself and earlier is None and self._handed_over is None and not by_text(altered, self._subject)
+        left, sql = (altered.changes, sql) if unread else self._lacking(altered)
         if earlier is None or earlier.refused:
             self._write_intent(sql or step.query, NOTHING_KEPT)
         losses = tuple(f"{self._subject.label}: {loss}" for loss in altered.losses())
-        others = self._other_values() if any(isinstance(c, AddColumn) and c not in left for c in altered.changes) else ()
         self._point("after-ddl-intent")
-        if sql:
-            outcome = self._make(altered, sql)
-        else:
-            outcome = DdlOutcome(DONE, "nothing" if earlier is None else "found", step.query, self._declared(altered))
+        outcome = self._make_left(altered, left, sql, "nothing" if earlier is None else "found", unread=unread)
         self._point("after-ddl")
-        return self._finish(
-            replace(outcome, losses=(*self._row.filled, *outcome.losses, *losses, *others, *self._converted()))
-            if not outcome.freezes
-            else outcome
-        )
+        if not outcome.freezes:
+            converted = () if by_itself else converted_otherwise(self._subject, self._dialect.flavour)
+            outcome = replace(outcome, losses=(*self._row.filled, *outcome.losses, *losses, *converted))
+        return self._finish(outcome)
 
     def _why_not(self) -> tuple[str, str] | None:
         """At which step the job is passed by, and why; None: it is executed."""
@@ -315,8 +305,10 @@ class _Run:
             return left, joined(self._statements())
         return left, alter_table(self._table, altered.clauses(left, presence.own_columns()))
 
-    def _whole(self, altered: Alteration) -> str:
+    def _whole(self, altered: Alteration | None) -> str:
         """The statement where nothing of the job is there yet."""
+        if altered is None:
+            return ""
         return joined(self._statements()) if by_text(altered, self._subject) else alter_table(self._table, altered.clauses())
 
     @property
@@ -327,24 +319,36 @@ class _Run:
     def _declared(self, altered: Alteration) -> tuple[str, ...]:
         return self._declare(declare(table_name(self._table.schema, self._table.name), altered.filled(), altered.new, self._dialect))
 
-    def _make(self, altered: Alteration, sql: str) -> DdlOutcome:
-        self._fill_nulls()
+    def _make_left(
+        self, altered: Alteration, left: Collection[TableChange], sql: str, how: str = "nothing", *, unread: bool = False
+    ) -> DdlOutcome:
+        """Make the changes ``left`` by ``sql``; ``how``: the outcome where there are none."""
+        others = self._other_values() if any(isinstance(c, AddColumn) and c not in left for c in altered.changes) else ()
+        outcome = self._make(altered, sql, unread=unread) if sql else DdlOutcome(DONE, how, self._step.query, self._declared(altered))
+        return outcome if outcome.freezes else replace(outcome, losses=(*outcome.losses, *others))
+
+    def _make(self, altered: Alteration, sql: str, *, unread: bool = False) -> DdlOutcome:
+        """``unread``: what the target has is read where it refuses ``sql``."""
+        if not unread:
+            self._fill_nulls()
         try:
             self._send(sql)
         except RetryableApplyError:
             raise
         except ApplyError as error:
+            left, statement = self._lacking(altered)
+            if unread and statement != sql:
+                return self._make_left(altered, left, statement)
             self._row.note_try("changes", sql, error)
             if self._handed_over is not None and self._handed_over.already_so(error, None):
                 return DdlOutcome(DONE, "nothing", sql)
-            left, statement = self._lacking(altered)
             if not statement:
                 _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
                 return DdlOutcome(DONE, "nothing", sql, self._other_values())
             quirk = around(self._sent(sql, error))
             other = self._another_way(altered, left, sql, quirk)
             if other is None:
-                return self._by_policy(self._step.query.rstrip("; "), str(error), way_out(self._subject.job, error) or quirk.todo)
+                return self._by_policy(self._step.query.rstrip("; "), str(error), quirk.todo)
             return other
         how = "text" if by_text(altered, self._subject) and sql == joined(self._statements()) else "changes"
         return DdlOutcome(DONE, how, sql, self._declared(altered))
@@ -353,7 +357,7 @@ class _Run:
         """What is done where the server refuses the statement as it is; None: nothing can be done."""
         derived = alter_table(self._table, altered.clauses(left))
         if by_text(altered, self._subject) and derived not in ("", sql):
-            return self._make(replace(altered, dialect=self._dialect), derived)
+            return self._make(altered, derived)
         if quirk.sql:
             return self._make(altered, quirk.sql)
         if altered.expressions and not quirk.expressions and any(map(altered.new.over_expression, keys_of(left))):
@@ -364,13 +368,10 @@ class _Run:
             return replace(found, losses=(*found.losses, *losses))
         return None
 
-    def _converted(self) -> tuple[str, ...]:
-        return converted_otherwise(self._subject, self._dialect.flavour)
-
     def _by_another(self, texts: Sequence[Rewritten]) -> DdlOutcome | None:
         """The outcome of the DDL if another Drainer has executed it; an error if nobody can tell; None: it is to be executed."""
         assert self._handed_over is not None
-        if self._handed_over.made_again(self._made_since):
+        if self._handed_over.made_again(lambda job_id: self._row.made_since(job_id, self._safe_from)):
             for table in self._subject.before:
                 self._session.execute(f"DROP TABLE IF EXISTS {quote_name(table.schema)}.{quote_name(table.name)}")
         if why := self._handed_over.undecided():
@@ -380,11 +381,6 @@ class _Run:
             return None
         _log.warning("safe mode: the DDL at commit_ts %d was executed by another Drainer already: %s", self._step.commit_ts, joined(texts))
         return self._finish(DdlOutcome(DONE, "found", joined(texts), _losses(texts)))
-
-    def _made_since(self, job_id: int) -> bool:
-        """Whether this program executed the job in the span that another Drainer may have applied a part of."""
-        sql = f"SELECT 1 FROM {table_of(self._config)} WHERE cluster_id = %s AND job_id = %s AND state = %s AND note IN ('text', 'changes', 'derived') AND commit_ts > %s"
-        return bool(self._session.query(sql, [self._lease.cluster_id, job_id, DONE, self._safe_from]))
 
     def _point(self, name: str) -> None:
         """A failpoint, and one for this type of DDL: ``after-ddl`` and ``after-ddl-exchange-partition``."""
@@ -441,7 +437,7 @@ class _Run:
                 _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
                 return DdlOutcome(DONE, "nothing", text.sql, (*self._losses_of([text], made), *self._other_values()))
             if made is not None and error.errno == EXISTS_TABLE:
-                return self._by_policy(text.sql, f"{error}; {self._in_the_way(made)}", way_out(job, error))
+                return self._by_policy(text.sql, f"{error}; {self._in_the_way(made)}", around(self._sent(text.sql, error)).todo)
             if not self._snapshot(made).same_as(now if made is None else now.only(made.schema, made.name)):
                 raise
             quirk = around(self._sent(text.sql, error))
@@ -452,8 +448,8 @@ class _Run:
             if text.plain is not None:
                 found = self._one(number, text.plain, now)
                 return found if found.freezes else replace(found, how="derived")
-            return self._by_policy(text.sql, str(error), way_out(job, error) or quirk.todo)
-        return DdlOutcome(DONE, "text", text.sql, (*text.losses, *self._declare(text.then)))
+            return self._by_policy(text.sql, str(error), quirk.todo)
+        return DdlOutcome(DONE, "text", text.sql, (*text.losses, *self._declare(*text.then)))
 
     def _losses_of(self, texts: Sequence[Rewritten], made: TableAt | None = None) -> tuple[str, ...]:
         """What is left out where the texts, or the one that makes ``made``, are executed already: a table may have been made plain."""
@@ -496,12 +492,12 @@ class _Run:
             except ApplyError as error:
                 self._row.note_try("fill", sql, error)
 
-    def _declare(self, sql: str) -> tuple[str, ...]:
-        """Set the declared defaults of added columns. The rows are correct without them, so a refusal is only a loss."""
-        if not sql:
-            return ()
-        failpoints.point("after-ddl-fill")
-        return () if self._tried("default", sql) else (f"{self._subject.label}: the declared default of a column was left out: {sql}",)
+    def _declare(self, *then: str) -> tuple[str, ...]:
+        """Declare what the statement itself could not, as defaults of added columns. The rows are correct without it, so a refusal is only a loss."""
+        then = tuple(filter(None, then))
+        if then:
+            failpoints.point("after-ddl-fill")
+        return tuple(f"{self._subject.label}: left out: {sql}" for sql in then if not self._tried("default", sql))
 
     def _tried(self, step: str, sql: str) -> bool:
         """Execute what the job can do without; False, and a note, where the target refuses it."""
@@ -524,6 +520,8 @@ class _Run:
         return SentDdl(self._session, self._clock.subject, self._dialect, sql, error, now)
 
     def _use(self) -> None:
+        if self._session.database == self._subject.schema:
+            return  # since ``begin_ddl``
         try:
             self._session.use(self._subject.schema)
         except RetryableApplyError:
@@ -541,7 +539,7 @@ class _Run:
             return True
         if made is not None and error.errno == EXISTS_TABLE:
             return not self._in_the_way(made)
-        return shows(self._session, subject, self._dialect) and not of_another_kind(self._session, subject)
+        return shows(self._session, subject, self._dialect)
 
     def _other_values(self) -> tuple[str, ...]:
         """What is wrong in rows of columns that the job adds and somebody else has added. Frozen, the table would lack them: so it is a loss then.

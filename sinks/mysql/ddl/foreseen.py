@@ -13,7 +13,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_jobs import On
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
-from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import scattered
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, joined, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Outcomes, Subject, subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of, keeping_padding
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
 from pyspark_tidb_binlog.sinks.mysql.ddl.zone import clock_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
@@ -93,9 +93,7 @@ def foreseen(
         if step.decision.fate is DdlFate.LEFT_OUT or step.skip_ts in config.ignore_txn_commit_ts:
             continue
         subject = subject_of(step, waiting.history, waiting.frozen, Routes.of(config), seen.outcomes)
-        yield from _Look(
-            session, step, subject, keeping_padding(session, dialect_of(session, config), _there(subject, seen)), seen
-        ).remarks()
+        yield from _Look(session, step, subject, dialect_of(session, config), seen).remarks()
         seen.after(subject)
 
 
@@ -121,10 +119,6 @@ class _Seen:
             self.databases.add(name)
         elif subject.job.type == JobType.DROP_SCHEMA:
             self.databases.discard(name)
-
-
-def _there(subject: Subject, seen: _Seen) -> list[TableAt]:
-    return [t for t in subject.before if (t.schema.lower(), t.name.lower()) not in seen.made]
 
 
 class _Look:
@@ -275,7 +269,7 @@ def begun(session: Target, waiting: WaitingDdls, config: ApplyConfig, cluster_id
         if step.decision.fate not in (DdlFate.APPLIED, DdlFate.DERIVED) or step.skip_ts in config.ignore_txn_commit_ts:
             continue
         subject = subject_of(step, waiting.history, waiting.frozen, Routes.of(config))
-        dialect = keeping_padding(session, dialect_of(session, config), subject.before)
+        dialect = dialect_of(session, config)
         if subject.given.form in (DdlForm.NOTHING, DdlForm.FROZEN) or scattered(session, subject):
             continue
         earlier = EarlierTry(state == REFUSED, bool(json.loads(tries or "[]")), SchemaSnapshot.from_json(picture))

@@ -40,15 +40,11 @@ def scattered(session: Target, subject: Subject) -> str:
         return ""
     table = read_whole(session, old.schema, old.name)
     method = table.partition_method.upper() if table else ""
-    if old.info.partition_type == PartitionType.KEY or "KEY" in method.split():
-        how = "BY KEY, with another hash function at the target than in TiDB"
-    elif "LINEAR" in method.split():
-        how = f"BY {method} on the target and by plain HASH in TiDB"
-    else:
+    if not {"KEY", "LINEAR"} & set(method.split()):
         return ""
     return (
-        f"{old.schema}.{old.name} is partitioned {how}, so a partition holds other rows than the upstream's partition of the same name. "
-        "Apply the effect of the DDL to the target's rows by hand, then skip the DDL"
+        f"{old.schema}.{old.name} is partitioned BY {method} at the target, which distributes rows otherwise than TiDB: a partition holds other rows than the "
+        "upstream's partition of the same name. Apply the effect of the DDL to the target's rows by hand, then skip the DDL"
     )
 
 
@@ -146,7 +142,7 @@ def limit_of(info: TableInfo, name: str) -> str:
     column = _column(info)
     if column is None or info.partition_type != PartitionType.RANGE or column.tp == ColumnType.DATETIME:
         return ""
-    limits = next(p.less_than for p in info.partitions if p.name == name)
+    limits = next(p.less_than for p in info.partitions if p.name.lower() == name.lower())
     return limits[0] if len(limits) == 1 and (limits[0] == _NO_LIMIT or _is_value(limits[0], column)) else ""
 
 

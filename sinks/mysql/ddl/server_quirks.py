@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_string
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.history import JobType
@@ -20,6 +21,9 @@ from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.mysql.transactions import with_settings
 
 _GIVES_KEYS = "sql_generate_invisible_primary_key"
+EXISTS_TABLE = 1050
+_KEY_TOO_LONG = 1071
+_SNAPSHOT_TOO_OLD = 8055
 _NOT_SO = frozenset({1227, 3750})
 """The account may not choose; the server requires a key."""
 
@@ -124,6 +128,35 @@ def _instant_columns(ddl: SentDdl) -> Around | None:
     return Around(first=tuple(f"ALTER TABLE {name} FORCE" for name, ids in found if ids & instant))
 
 
+def _name_taken(ddl: SentDdl) -> Around | None:
+    """The job makes, restores or renames a table to the name of another one."""
+    job = ddl.subject.job
+    if job.type == JobType.RECOVER_TABLE:
+        return Around(
+            todo="Drop the table of that name at the target, or rename it, and start again. If its DROP was left out, so that it is this very table, skip the DDL"
+        )
+    renames = job.kind.effect is JobEffect.RENAMES
+    if not renames and not job.kind.makes_tables:
+        return None
+    return Around(
+        todo=f"Drop the table of that name at the target{'' if renames else ' (or, if it is equal, empty it)'}, or rename it, and start again. If you skip the DDL "
+        "instead, the rows of the binlogs are added to the rows that are there"
+    )
+
+
+def _not_restored(ddl: SentDdl) -> Around | None:
+    """TiDB's GC has passed the DROP. Of a table by name it says so in words only."""
+    if ddl.subject.job.type != JobType.RECOVER_TABLE or ddl.error is None:
+        return None
+    if ddl.error.errno != _SNAPSHOT_TOO_OLD and "dropped/truncated" not in ddl.error.words:
+        return None
+    return Around(
+        todo="The target cannot restore the table: its GC has passed the DROP or TRUNCATE, or it never had the table. Create the table there by hand with the rows "
+        "that it had upstream at this commit_ts (dumpling --snapshot), and start again. For the next time, make the target's tidb_gc_life_time longer than "
+        "the upstream's, by as much as the stream may lag"
+    )
+
+
 def _unlike_tables(ddl: SentDdl) -> Around | None:
     """Its error names ``Non matching attribute 'INSTANT COLUMN(s)' between partition and table``, where the account may not read this before, or another one."""
     if ddl.subject.job.type != JobType.EXCHANGE_PARTITION or ddl.error is None:
@@ -158,7 +191,12 @@ def not_computed(ddl: SentDdl) -> Around | None:
 
 def _not_indexed(ddl: SentDdl) -> Around:
     """A syntax or function in an index that the server does not have, a value that it does not index. Not a lack of rights or of space, nor a duplicate value."""
-    return Around(expressions=False)
+    long = ddl.error is not None and ddl.error.errno == _KEY_TOO_LONG
+    todo = (
+        "Texts of utf8, ascii and gbk are utf8mb4 at the target, where a key of them may be too long. Make the table, or change its columns, there by hand "
+        "with the upstream's charset, and start again"
+    )
+    return Around(expressions=False, todo=todo if long and ddl.dialect.binary else "")
 
 
 def _short_rows(ddl: SentDdl) -> Around:
@@ -188,29 +226,15 @@ def _compared_as_in_session(ddl: SentDdl) -> Around | None:
     return Around(settings={"collation_connection": quote_string((chosen if chosen.charset == plain.charset else plain).collate)})
 
 
-def _question_marks(ddl: SentDdl) -> Around | None:
-    """A text that does not fit gets them where its column has one charset upstream and gets another one of fewer characters. So it is an error."""
-    if ddl.subject.old is None or ddl.subject.new is None:
-        return None
-    old, new = ddl.subject.old.info, ddl.subject.new.info
-    was = {c.id: c for c in old.columns}
-    converts = any(
-        (before := was.get(column.id)) is not None
-        and (before.charset, before.collate) == (column.charset, column.collate)
-        and ddl.dialect.column_charset(before, old) != ddl.dialect.column_charset(column, new)
-        for column in new.columns
-    )
-    return Around(settings={"sql_mode": "CONCAT(@@SESSION.sql_mode, ',STRICT_TRANS_TABLES')"}) if converts else None
-
-
 QUIRKS = (
     Quirk(_compared_as_in_session),
-    Quirk(_question_marks),
     Quirk(_instant_columns, at=Flavour.MYSQL),
+    Quirk(_name_taken, (EXISTS_TABLE,)),
+    Quirk(_not_restored, (_SNAPSHOT_TOO_OLD, 1105)),
     Quirk(_unlike_tables, (1731,)),
     Quirk(_key_not_given, (1235, 4108, 4109), Flavour.MYSQL),
     Quirk(_key_given, (1068,), Flavour.MYSQL),
     Quirk(not_computed, (1901, 1903, 3102, 3763)),
-    Quirk(_not_indexed, (1064, 1071, 1170, 1235, 1305, 3751, 3752, 3753, 3754, 3757, 3758, 3761, 3762, *range(3903, 3909))),
+    Quirk(_not_indexed, (1064, _KEY_TOO_LONG, 1170, 1235, 1305, 3751, 3752, 3753, 3754, 3757, 3758, 3761, 3762, *range(3903, 3909))),
     Quirk(_short_rows, (1709,)),
 )

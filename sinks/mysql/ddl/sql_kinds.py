@@ -5,31 +5,27 @@ A kind's statement is made of the job and the table infos where they say it. For
 Promises: an empty statement means that there is nothing to execute. ``losses`` lists what the target cannot hold.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import On
-from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, quote_name, rename_pairs, text_of, tokenize
+from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, TokenKind, quote_name, rename_pairs, text_of, tokenize
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, partition_change, timestamps_in_utc
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import (
-    Losses,
     Rewritten,
-    is_tiflash_replica,
     plain_strings,
-    quote_reserved,
+    reads_clock,
     routed_text,
-    settle_boundaries,
-    spelled_text,
-    tidb_tokens,
     without_end,
     without_features,
+    without_if_not_exists,
 )
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.routing.routes import TargetName
@@ -38,13 +34,12 @@ from pyspark_tidb_binlog.sinks.routing.routes import TargetName
 class Judged(Enum):
     """How an earlier attempt of unknown outcome is judged (``execution_check``)."""
 
-    AGAIN = "a second time it does the same"
+    AGAIN = "a second time it does the same, because no rows were written since"
     CHANGES = "by its changes, all of which the definition shows"
     MADE = "a second time it reports what is there, which is compared then"
     GONE = "by whether anything of it is left"
     MOVED = "by the server's table ids: not idempotent, and the structure may look the same before and after"
     RESTORED = "by whether the table is there that was not"
-    EMPTIED = "by whether what it empties is empty, because no rows were written since"
     PARTITIONS_GONE = "by whether its partitions were there and are gone: of a table that never had them the rows may still be there"
     DIVIDED = "by the names of partitions; where they stay, a second time it does the same"
 
@@ -172,13 +167,13 @@ SQL_KINDS: Mapping[int, SqlKind] = {
     JobType.DROP_TABLE: SqlKind(Judged.GONE, partial(_on_table, "DROP TABLE"), already_so=_GONE),
     JobType.DROP_VIEW: SqlKind(Judged.GONE, partial(_on_table, "DROP VIEW"), already_so=_GONE),
     JobType.DROP_SEQUENCE: SqlKind(Judged.GONE, _drop_sequence, already_so=_GONE),
-    JobType.TRUNCATE_TABLE: SqlKind(Judged.EMPTIED, partial(_on_table, "TRUNCATE TABLE")),
+    JobType.TRUNCATE_TABLE: SqlKind(Judged.AGAIN, partial(_on_table, "TRUNCATE TABLE")),
     JobType.RENAME_TABLE: SqlKind(Judged.MOVED, _rename),
     JobType.RENAME_TABLES: SqlKind(Judged.MOVED, _rename),
     JobType.EXCHANGE_PARTITION: SqlKind(Judged.MOVED, _exchange, at_tidb=False),
     JobType.ADD_PARTITION: SqlKind(Judged.CHANGES, _partitions, at_tidb=False),
     JobType.DROP_PARTITION: SqlKind(Judged.PARTITIONS_GONE, _partitions, at_tidb=False),
-    JobType.TRUNCATE_PARTITION: SqlKind(Judged.EMPTIED, _partitions, at_tidb=False),
+    JobType.TRUNCATE_PARTITION: SqlKind(Judged.AGAIN, _partitions, at_tidb=False),
     JobType.REORGANIZE_PARTITION: SqlKind(Judged.DIVIDED, _partitions, at_tidb=False),
     JobType.ALTER_PARTITIONING: SqlKind(Judged.DIVIDED, _partitions, at_tidb=False),
     JobType.REMOVE_PARTITIONING: SqlKind(Judged.DIVIDED, _partitions, at_tidb=False),
@@ -219,28 +214,37 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
     """The statement of a job that has one."""
     kind, subject = sql_kind(subject.job), with_routed_text(subject, restored=restored)
     by_text = dialect.flavour is Flavour.TIDB and subject.given.form is DdlForm.TEXT
-    if kind.statement is not None and (kind.at_tidb or not by_text) and (made := kind.statement(subject, dialect)) is not None:
+    by_infos = kind.at_tidb or not by_text or reads_clock(subject.query)
+    if kind.statement is not None and by_infos and (made := kind.statement(subject, dialect)) is not None:
         return made
+    whole = tokenize(subject.query.strip().rstrip("; "), backslash_escapes=not restored)
     if by_text:
-        tokens = settle_boundaries(tidb_tokens(subject.query, restored=restored), subject.info)
-        new = subject.new if subject.job.type == JobType.CREATE_TABLE else None
-        then = timestamps_in_utc(table_name(new.schema, new.name), new.info) if new else ""
-        sql = text_of(plain_strings(tokens, restored=restored)).strip()
-        return Rewritten(sql, (), then, is_tiflash_replica(tokens), plain=_create(subject, dialect) if new else None)
-    losses = Losses(subject.label)
+        sql = text_of(plain_strings(without_if_not_exists(whole), restored=restored))
+        plain = _create(subject, dialect) if subject.job.type == JobType.CREATE_TABLE else None
+        return Rewritten(sql, (), tuple(_afterwards(subject)), subject.job.type == JobType.SET_TIFLASH_REPLICA, plain=plain)
     if subject.job.kind.on is On.SEQUENCE and dialect.flavour is Flavour.MYSQL:
-        losses.add("sequence left out, because MySQL has none")
-        return Rewritten("", tuple(losses.texts))
-    tokens = without_end(without_features(tokenize(subject.query, backslash_escapes=not restored), losses))
-    return Rewritten(text_of(plain_strings(quote_reserved(tokens), restored=restored)), tuple(losses.texts))
+        return Rewritten("", (f"{subject.label}: sequence left out, because MySQL has none",))
+    only_tidb = any(t.kind is TokenKind.FEATURE_OPEN and t.text.startswith("/*T!") for t in whole)
+    losses = (f"{subject.label}: what only TiDB has was left out",) if only_tidb else ()
+    return Rewritten(text_of(plain_strings(without_end(without_features(whole)), restored=restored)), losses)
+
+
+def _afterwards(subject: Subject) -> Iterator[str]:
+    """What a TiDB is given after the text: literals in UTC, and no TTL, because the deletes of the upstream's TTL jobs arrive as binlogs."""
+    new = subject.new
+    if (
+        new is not None
+        and subject.job.type == JobType.CREATE_TABLE
+        and (sql := timestamps_in_utc(table_name(new.schema, new.name), new.info))
+    ):
+        yield sql
+    if new is not None and new.info.ttl and (subject.old is None or subject.old.info.ttl != new.info.ttl):
+        yield f"ALTER TABLE {table_name(new.schema, new.name)} TTL_ENABLE = 'OFF'"
 
 
 def with_routed_text(subject: Subject, *, restored: bool) -> Subject:
-    """``subject`` with the names of the target in its text. RENAME TABLES keeps it: its names are read in pairs."""
-    if subject.spelled:
-        query = spelled_text(subject.query, subject.spelled, subject.home or subject.schema, restored=restored)
-        subject = replace(subject, query=query, spelled={})
-    if not subject.routes or subject.job.type == JobType.RENAME_TABLES:
+    """``subject`` with the names of the target in its text. RENAME TABLES keeps it, its names are read in pairs, and so does a view, which has no route."""
+    if not subject.routes or subject.job.type in (JobType.RENAME_TABLES, JobType.CREATE_VIEW):
         return subject
     return replace(subject, query=routed_text(subject.query, subject.routes, subject.home, restored=restored))
 

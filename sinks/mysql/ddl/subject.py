@@ -16,7 +16,6 @@ from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.engine.choice import schema_of
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, hit
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import table_names
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, like_source
 from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes, TargetName
 
@@ -77,8 +76,6 @@ class Subject:
     """From the names in the text to those at the target."""
     home: str = ""
     """With routes: the database upstream to which names without one belong."""
-    spelled: Mapping[tuple[str, str], TargetName] = field(default_factory=dict)
-    """By database and name in lower case: tables that the text spells otherwise than they were made. Upstream's names."""
     dropped: TableAt | None = None
     """Of RECOVER TABLE: the table as it was when it was dropped, under its name on the target."""
     former: TableInfo | None = None
@@ -122,22 +119,11 @@ def subject_of(
     job = step.job
     ids = [i for i in history.tables_of_job(job) if i not in step.decision.strangers]
     before = tuple(t for i in ids if (t := step.before.table(i, history)) is not None)
-    coming = [t for i in ids if (t := history.table_at(i, job.version)) is not None]
-
-    def place(schema: str, name: str) -> TargetName:
-        other = history.find(schema, name, job.version)
-        return routes.target(other.schema, other.name) if other is not None else routes.target(schema, name)
-
-    after = tuple(referring(t, place) for t in coming)
+    after = tuple(referring(t, routes.target) for i in ids if (t := history.table_at(i, job.version)) is not None)
     restored = history.restored_by(job)
     delivery = _delivery(step, given(job, step.query, history, frozen, routes, outcomes))
     schema = schema_of(step, history)
-    spelled = (
-        {} if job.kind.effect is JobEffect.RENAMES else _spelled_otherwise(step.query, schema, (*before, *coming), history, job.version)
-    )
-    subject = Subject(
-        job, step.query, schema, _name_of(job, before), before, after, delivery, spelled=spelled, dropped=restored and restored[0]
-    )
+    subject = Subject(job, step.query, schema, _name_of(job, before), before, after, delivery, dropped=restored and restored[0])
     own = next((t.table_id for t in (subject.old, subject.new) if t is not None), 0)
     subject = replace(subject, former=next((t.info for t in before if t.table_id == own), None))
     return _routed(subject, routes) if routes else subject
@@ -152,31 +138,14 @@ def referring(table: TableAt, place: Callable[[str, str], TargetName]) -> TableA
     return replace(table, info=replace(table.info, foreign_keys=tuple(keys))) if keys else table
 
 
-def _spelled_otherwise(
-    query: str, home: str, known: Sequence[TableAt], history: SchemaHistory, version: int
-) -> dict[tuple[str, str], TargetName]:
-    """Tables that the text spells otherwise than they were made; ``known``: those of the job."""
-    mine = {(t.schema.lower(), t.name.lower()): t for t in known}
-    found = {}
-    for name in table_names(query):
-        key = (name.schema or home).lower(), name.name.lower()
-        table = mine.get(key) or history.find(*key, version)
-        if table is not None and (table.name != name.name or (name.schema and table.schema != name.schema)):
-            found[key] = TargetName(table.schema, table.name)
-    return found
-
-
 def _routed(subject: Subject, routes: Routes) -> Subject:
-    """``subject`` under the names of the target; a rename between two names that are one there needs no statement."""
+    """``subject`` under the names of the target."""
     schema, delivery = routes.database(subject.schema), subject.given
     name = subject.name
     if subject.before or subject.after:
         own = routes.target(subject.schema, subject.name)
         schema, name = own.schema, own.name
     before, after = (tuple(map(routes.moved, tables)) for tables in (subject.before, subject.after))
-    names = [[(t.table_id, t.schema, t.name) for t in tables] for tables in (before, after)]
-    if subject.job.type == JobType.RENAME_TABLE and delivery.form is DdlForm.TEXT and names[0] == names[1]:
-        delivery = DdlDelivery(DdlForm.NOTHING, "both names are the same table at the target")
     if delivery.form is DdlForm.TEXT and any(map(routes.columns_of, (*subject.before, *subject.after))):
         delivery = _narrowed_delivery(subject.job, before, after)
     found = replace(

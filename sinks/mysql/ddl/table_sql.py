@@ -18,7 +18,6 @@ from pyspark_tidb_binlog.schemas.arrowtypes import missing_value, zero_value
 from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string, text_of, tokenize
-from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.tableinfo import (
     PUBLIC,
     WHOLE_COLUMN,
@@ -33,7 +32,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import (
     TableInfo,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect, charset_text, is_text_or_words
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Losses, Rewritten, plain_strings
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, plain_strings
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes, table_name
 
 _ZEROFILL = 1 << 6
@@ -74,7 +73,7 @@ def column_definition(
     with its length instead of the declared one; ``charset``: instead of the upstream's; without a name: the type has none.
     """
     parts = [quote_name(column.name), type_ or column_type(column)]
-    own = charset or dialect.column_charset(column, info)
+    own = charset or dialect.charset(column.charset, column.collate)
     if own.charset and (
         charset is not None or (is_text_or_words(column) and (explicit or own != dialect.charset(info.charset, info.collate)))
     ):
@@ -144,18 +143,16 @@ def _number_type(column: ColumnInfo) -> str:
 
 def default_clause(column: ColumnInfo) -> str:
     """``DEFAULT x``; empty if the column has no default."""
-    if column.default_bit is not None:
-        return f"DEFAULT b'{int.from_bytes(column.default_bit, 'big'):b}'"
-    if column.default is None:
+    if column.default_bit is None and column.default is None:
         return ""
+    if (literal := declared_literal(column)) is not None:
+        return f"DEFAULT {literal}"
     text = str(column.default)
     if column.default_is_expr:
         return f"DEFAULT ({expression(text)})"
-    if is_now(column) and (column.tp == ColumnType.DATE or text.upper() == "CURRENT_DATE"):
+    if column.tp == ColumnType.DATE or text.upper() == "CURRENT_DATE":
         return "DEFAULT (CURRENT_DATE)"
-    if is_now(column):
-        return "DEFAULT CURRENT_TIMESTAMP" + (f"({column.decimal})" if column.decimal > 0 else "")
-    return f"DEFAULT {quote_string(text)}"
+    return "DEFAULT CURRENT_TIMESTAMP" + (f"({column.decimal})" if column.decimal > 0 else "")
 
 
 def expression(text: str) -> str:
@@ -196,27 +193,30 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
 
 
 def _created(schema: str, info: TableInfo, dialect: Dialect, *, plain: bool) -> Rewritten:
-    losses = Losses(f"{schema}.{info.name}")
+    losses = list[str]()
     parts = [column_definition(c, info, dialect, explicit=False) for c in visible(info)]
     if info.handle_columns() and info.pk_is_handle:
         parts.append("PRIMARY KEY (" + ", ".join(quote_name(c.name) for c in info.handle_columns()) + ")")
     for index in info.indexes:
         if index.state == PUBLIC and info.over_expression(index) and (plain or dialect.flavour is Flavour.MARIADB):
-            losses.add(f"expression index {index.name} left out")
+            losses.append(f"expression index {index.name} left out")
         elif index.state == PUBLIC:
             parts.append(index_definition(index, dialect, info))
     for key in info.foreign_keys:
         if plain:
-            losses.add(f"foreign key {key.name} left out")
+            losses.append(f"foreign key {key.name} left out")
         else:
             parts.append(foreign_key_definition(key, schema))
     partitions = "" if plain else partition_by(info, dialect)
     if info.partitions and not partitions:
-        losses.add("partitions left out")
-    for loss in left_out(info, dialect):
-        losses.add(loss)
+        losses.append("partitions left out")
+    losses += left_out(info, dialect)
     options = " ".join(filter(None, [*_options(info, dialect), partitions]))
-    return Rewritten(f"CREATE TABLE {table_name(schema, info.name)} ({', '.join(parts)}) {options}", tuple(losses.texts), by_infos=True)
+    return Rewritten(
+        f"CREATE TABLE {table_name(schema, info.name)} ({', '.join(parts)}) {options}",
+        tuple(f"{schema}.{info.name}: {loss}" for loss in losses),
+        by_infos=True,
+    )
 
 
 def left_out(info: TableInfo, dialect: Dialect) -> Iterator[str]:
@@ -330,8 +330,6 @@ def _names(names: Sequence[str]) -> str:
 
 _NO_LITERAL = frozenset({*_LOBS, ColumnType.JSON})
 """Types whose default a MySQL takes only as an expression."""
-_AS_WRITTEN = frozenset({ColumnType.BIT, ColumnType.ENUM, ColumnType.SET, ColumnType.JSON, ColumnType.FLOAT, ColumnType.DOUBLE})
-"""Types whose default is not compared with the value that TiDB makes of it."""
 UTC_SINCE = 1
 """``ColumnInfo.version`` from which the default of a TIMESTAMP is stored in UTC."""
 
@@ -368,7 +366,7 @@ def fills_otherwise(column: ColumnInfo, flavour: Flavour) -> bool:
         return column.not_null and (
             column.tp in (ColumnType.TIMESTAMP, ColumnType.JSON) or missing_value(column, None) != zero_value(column)
         )
-    return not _declares_origin(column) or _is_cast(column)
+    return not _declares_origin(column)
 
 
 def _declares_origin(column: ColumnInfo) -> bool:
@@ -376,17 +374,6 @@ def _declares_origin(column: ColumnInfo) -> bool:
     if column.tp == ColumnType.TIMESTAMP or column.default_is_expr or is_now(column):
         return False
     return (column.default, column.default_bit) == (column.origin_default, column.origin_default_bit)
-
-
-def _is_cast(column: ColumnInfo) -> bool:
-    """Whether TiDB makes another value of the declared default than its text says; a target may make yet another one."""
-    if column.tp in _AS_WRITTEN or is_bytes(column):
-        return False
-    try:
-        value = missing_value(column, None)
-    except Corruption:
-        return False  # rows that lack the column say so
-    return (value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)) != str(column.default)
 
 
 def declare(name: str, columns: Sequence[ColumnInfo], info: TableInfo, dialect: Dialect) -> str:

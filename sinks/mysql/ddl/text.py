@@ -1,39 +1,17 @@
-"""DDL text: its tokens, the target's names in it, names that MySQL or MariaDB reserve, and what a TiDB target is not given. Pure.
+"""DDL text: its tokens, and the target's names in it. Pure.
 
-Works on tokens (``schemas.ddl_tokens``), so quoted names and strings are never mistaken for keywords. A TiDB gets the upstream's text unchanged, except for what is the
-upstream's own, or is another value in another session (ddl.md 6):
+Works on tokens (``schemas.ddl_tokens``), so quoted names and strings are never mistaken for keywords. A TiDB gets the upstream's text, without IF NOT EXISTS. Its
+sessions ignore placement policies (``tidb_placement_mode``).
 
-    placement policies       removed; a statement that only sets them becomes empty
-    TTL                      kept but disabled: the deletes of the upstream's TTL jobs arrive as binlogs
-    computed boundaries      ``UNIX_TIMESTAMP('2020-01-01 00:00:00')`` is the number that the upstream has computed, if the table info has it
-
-Names of tables become those of the target (``[[spark.route]]``), spelled as the tables were created, where a statement has them: after ALTER TABLE and its RENAME,
-CREATE TABLE, LIKE, REFERENCES, and ON of an index. Everything else stays as it is. TiDB accepts any case; to a server with lower_case_table_names = 0, ``Orders`` and
-``orders`` are two tables. In a view, the tables of FROM and JOIN get that spelling, and the view's own spelling as alias for its columns.
+Names of tables become those of the target (``[[spark.route]]``) where a statement has them: after ALTER TABLE and its RENAME, CREATE TABLE, LIKE, REFERENCES, and ON of
+an index. Everything else stays as it is. A view is refused where a table of it has a route. A server with lower_case_table_names = 0 refuses one that spells a table otherwise.
 """
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pyspark_tidb_binlog.schemas.ddl_tokens import (
-    QualifiedName,
-    Token,
-    TokenKind,
-    Tokens,
-    closing,
-    next_solid,
-    quote_name,
-    read_name,
-    split_commas,
-    strip,
-    text_of,
-    tokenize,
-    with_depth,
-    words,
-)
-from pyspark_tidb_binlog.schemas.tableinfo import PartitionDef, TableInfo
-from pyspark_tidb_binlog.sinks.routing.routes import Routes, TargetName
+from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, Tokens, quote_name, read_name, significant, strip, text_of, tokenize
+from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,29 +20,14 @@ class Rewritten:
 
     sql: str
     losses: tuple[str, ...] = ()
-    then: str = ""
-    """A second, idempotent statement of the same DDL: the declared defaults of columns that ``sql`` adds."""
+    then: tuple[str, ...] = ()
+    """More, idempotent statements of the same DDL."""
     may_fail: bool = False
     """Errors of the target are ignored."""
     by_infos: bool = False
     """It is made of the table infos, which have the target's names: nothing of a user's text is in it."""
     plain: "Rewritten | None" = None
     """What is executed where the target refuses it."""
-
-
-class Losses:
-    """Collects what had to be left out of one statement, each text once."""
-
-    def __init__(self, subject: str) -> None:
-        """``subject``: the ``schema.table`` with which every text begins."""
-        self._subject = subject
-        self.texts: list[str] = []
-
-    def add(self, what: str) -> None:
-        """Note one loss."""
-        text = f"{self._subject}: {what}"
-        if text not in self.texts:
-            self.texts.append(text)
 
 
 def without_if_not_exists(tokens: Sequence[Token]) -> Tokens:
@@ -95,225 +58,25 @@ def plain_strings(tokens: Sequence[Token], *, restored: bool) -> Tokens:
     return out
 
 
-def _named(tokens: Tokens) -> tuple[int, int]:
-    """Begin and end of the name in ``ALTER TABLE name …``."""
-    at = next(i for i, t in enumerate(tokens) if t.word == "TABLE")
-    begin = next_solid(tokens, at + 1)
-    end = begin + 1
-    while end < len(tokens) and (tokens[end].text == "." or tokens[end - 1].text == "."):
-        end += 1
-    return begin, end
+def reads_clock(sql: str) -> bool:
+    """Whether ``UNIX_TIMESTAMP('...')`` is in the text, as a boundary of a partition: its number depends on the time zone of the session."""
+    solid = [t for t in significant(sql) if t.word != "_UTF8MB4"]
+    return any(
+        a.word == "UNIX_TIMESTAMP" and b.text == "(" and c.kind is TokenKind.STRING
+        for a, b, c in zip(solid, solid[1:], solid[2:], strict=False)
+    )
 
 
-def alter_specs(tokens: Tokens) -> list[Tokens]:
-    """What ``ALTER TABLE name …`` does, piece by piece, with the blanks between."""
-    return split_commas(tokens[_named(tokens)[1] :])
-
-
-_RESERVED = frozenset(
-    "ACCESSIBLE ASENSITIVE BEFORE CONDITION CUBE DECLARE DELETE_DOMAIN_ID DETERMINISTIC DO_DOMAIN_IDS EACH EMPTY EXTERNAL FUNCTION GENERAL GET "
-    "IGNORE_DOMAIN_IDS IGNORE_SERVER_IDS INSENSITIVE IO_AFTER_GTIDS IO_BEFORE_GTIDS LIBRARY LOOP MANUAL MASTER_BIND MASTER_DEMOTE_TO_REPLICA "
-    "MASTER_DEMOTE_TO_SLAVE MASTER_HEARTBEAT_PERIOD MASTER_SSL_VERIFY_SERVER_CERT MODIFIES OPTIMIZER_COSTS PARALLEL PARSE_VCOL_EXPR PERIOD PORTION "
-    "PURGE QUALIFY READS READ_WRITE REF_SYSTEM_ID RESIGNAL RETURN RETURNING SENSITIVE SIGNAL SLOW SPECIFIC SYSTEM UNDO".split()
-)
-"""Reserved by a MySQL from 5.7 to 9.7 or by a MariaDB, and no keyword that a DDL of TiDB has."""
-
-_NOT_BEFORE = {"GROUPING": "(", "JSON_TABLE": "(", "LATERAL": "(", "MEMBER": "OF", "SOUNDS": "LIKE"}
-"""Also reserved, or an operator where an alias may be; before this word or sign it is a function or a clause of TiDB, unless the word before it names something."""
-
-_NAMED_NEXT = frozenset({"KEY", "INDEX", "UNIQUE", "FULLTEXT", "TABLE", "VIEW", "EXISTS", "REFERENCES"})
-
-_OPTIONS = frozenset({"PAGE_CHECKSUM", "STATS_AUTO_RECALC", "STATS_PERSISTENT", "STATS_SAMPLE_PAGES"})
-"""Reserved by MariaDB, and options of a table in TiDB."""
-
-
-def quote_reserved(tokens: Sequence[Token]) -> Tokens:
-    """``tokens`` with these names quoted; no feature comment of TiDB may be in them."""
-    places = [(i, depth) for i, (depth, token) in enumerate(with_depth(tokens)) if not token.blank]
-    solid = [tokens[i] for i, _ in places]
-    has_options = [t.word for t in solid[1:2]] == ["TABLE"]
-    found = list(tokens)
-    for at, (i, depth) in enumerate(places):
-        if _reserved_name(solid, at, among_options=has_options and depth == 0):
-            found[i] = Token(TokenKind.NAME, quote_name(tokens[i].text))
-    return found
-
-
-def _reserved_name(solid: Sequence[Token], at: int, *, among_options: bool) -> bool:
-    word = solid[at].word
-    if word in _RESERVED:
-        return True
-    following = solid[at + 1] if at + 1 < len(solid) else Token(TokenKind.SPACE, "")
-    before = [t.word for t in solid[max(at - 2, 0) : at]]
-    if word in _NOT_BEFORE:
-        return following.word != _NOT_BEFORE[word] or (bool(before) and before[-1] in _NAMED_NEXT)
-    if word in _OPTIONS:
-        return not (among_options and (following.word in ("=", "DEFAULT") or following.kind is TokenKind.NUMBER))
-    if word == "OFFSET":  # LIMIT 5 OFFSET 10
-        return before[:1] != ["LIMIT"]
-    return word == "SEPARATOR" and following.kind is not TokenKind.STRING  # of GROUP_CONCAT
-
-
-_OFF = tokenize("TTL_ENABLE = 'OFF'")
-_WHOLE = re.compile(r"-?\d+")
-
-
-def tidb_tokens(query: str, *, restored: bool) -> Tokens:
-    """The statement's tokens; empty if nothing is left to execute."""
-    tokens = _without_placement(tokenize(query.strip().rstrip(";").rstrip(), backslash_escapes=not restored))
-    return _without_empty_specs(_with_ttl_off(without_if_not_exists(tokens)))
-
-
-def is_tiflash_replica(tokens: Sequence[Token]) -> bool:
-    """Whether it is ``ALTER TABLE t SET TIFLASH REPLICA n`` without another spec, whose errors are ignored."""
-    specs = alter_specs(list(tokens)) if words(tokens)[:2] == ["ALTER", "TABLE"] else []
-    return len(specs) == 1 and words(specs[0])[:3] == ["SET", "TIFLASH", "REPLICA"]
-
-
-def _without_placement(tokens: Sequence[Token]) -> Tokens:
-    kept: Tokens = []
-    skipping = False
-    i = 0
-    while i < len(tokens):
-        token = tokens[i]
-        end = 0 if skipping else _placement_ends(tokens, i)
-        if token.kind is TokenKind.FEATURE_OPEN and "placement" in token.text:
-            skipping = True
-        elif skipping:
-            skipping = token.kind is not TokenKind.FEATURE_CLOSE
-        elif not end:
-            kept.append(token)
-        i = end or i + 1
-    return kept
-
-
-def _placement_ends(tokens: Sequence[Token], at: int) -> int:
-    """The index after a ``PLACEMENT POLICY [=] name`` outside a feature comment; 0 if there is none."""
-    policy = next_solid(tokens, at + 1)
-    if tokens[at].word != "PLACEMENT" or policy >= len(tokens) or tokens[policy].word != "POLICY":
-        return 0
-    name = next_solid(tokens, policy + 1)
-    if name < len(tokens) and tokens[name].text == "=":
-        name = next_solid(tokens, name + 1)
-    return name + 1
-
-
-def _with_ttl_off(tokens: Sequence[Token]) -> Tokens:
-    """Set every TTL_ENABLE to OFF, and add one to a TTL without it, which TiDB would enable."""
-    switched = any(d == 0 and t.word == "TTL_ENABLE" for d, t in with_depth(tokens))
+def without_features(tokens: Sequence[Token]) -> Tokens:
+    """The tokens without comments and without what only TiDB reads (``/*T! ... */``); MySQL's version comments are kept."""
     out: Tokens = []
-    ends = 0
-    off = False
-    for i, (depth, token) in enumerate(with_depth(tokens)):
-        if depth == 0 and token.word == "TTL_ENABLE":
-            off = True
-        elif depth == 0 and token.word == "TTL" and not switched and not ends:
-            ends = _ttl_ends(tokens, i)
-        elif off and token.kind is TokenKind.STRING:
-            token, off = _OFF[-1], False
-        out.append(token)
-        if ends == i + 1:
-            out += [Token(TokenKind.SPACE, " "), *_OFF]
-    return out
-
-
-def _ttl_ends(tokens: Sequence[Token], at: int) -> int:
-    """The index after ``TTL [=] column + INTERVAL n unit``; 0 if it is not such an option."""
-    places = [i for i in range(at, len(tokens)) if not tokens[i].blank][1:8]
-    if places and tokens[places[0]].text == "=":
-        places = places[1:]
-    if len(places) < 5 or tokens[places[1]].text != "+" or tokens[places[2]].word != "INTERVAL":
-        return 0
-    return places[4] + 1
-
-
-def _without_empty_specs(tokens: Tokens) -> Tokens:
-    if words(tokens)[:2] != ["ALTER", "TABLE"]:
-        return tokens
-    _, end = _named(tokens)
-    specs = [s for s in alter_specs(tokens) if words(s)]
-    joined: Tokens = []
-    for n, spec in enumerate(specs):
-        joined += [Token(TokenKind.SIGN, ","), *spec] if n else spec
-    return [*tokens[:end], *joined] if specs else []
-
-
-def settle_boundaries(tokens: Sequence[Token], info: TableInfo | None) -> Tokens:
-    """The statement with every computed boundary replaced by its number from ``info``, if it is there."""
-    by_name = {p.name.lower(): p for p in info.partitions} if info else {}
-    out: Tokens = []
-    done = 0
-    for name, begin, end in _boundaries(tokens):
-        values = _numbers(by_name.get(name.lower()))
-        if values and _computed(tokens[begin:end]):
-            out += [*tokens[done:begin], *tokenize(values)]
-            done = end
-    return [*out, *tokens[done:]]
-
-
-def boundaries(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
-    """(begin, end) of the values of each ``PARTITION name VALUES``, without their parentheses."""
-    return ((begin, end) for _, begin, end in _boundaries(tokens))
-
-
-def _boundaries(tokens: Sequence[Token]) -> Iterator[tuple[str, int, int]]:
-    for i, token in enumerate(tokens):
-        if token.word != "PARTITION":
-            continue
-        name = next_solid(tokens, i + 1)
-        values = next_solid(tokens, name + 1)
-        if values >= len(tokens) or tokens[values].word != "VALUES":
-            continue
-        opening = next((k for k in range(values, len(tokens)) if tokens[k].text in ("(", ",")), len(tokens))
-        if opening < len(tokens) and tokens[opening].text == "(":
-            yield tokens[name].name, opening + 1, closing(tokens, opening)
-
-
-def _numbers(partition: PartitionDef | None) -> str:
-    """The partition's values as numbers; empty if they are not numbers or of several columns."""
-    if partition is None:
-        return ""
-    lists = partition.in_values or (partition.less_than,)
-    return ", ".join(v[0] for v in lists) if all(len(v) == 1 and _WHOLE.fullmatch(v[0]) for v in lists) else ""
-
-
-def _computed(values: Sequence[Token]) -> bool:
-    """Whether a boundary contains a function call."""
-    solid = [t for t in strip(values) if not t.blank]
-    return any(a.kind is TokenKind.WORD and b.text == "(" for a, b in zip(solid, solid[1:], strict=False))
-
-
-_FEATURE_LOSSES = {
-    "AUTO_RANDOM": "AUTO_RANDOM left out",
-    "TTL": "TTL left out",
-    "PLACEMENT": "placement policy left out",
-}
-
-
-def without_features(tokens: Sequence[Token], losses: Losses) -> Tokens:
-    """The tokens without TiDB's feature comments; MySQL's version comments are kept."""
-    out: Tokens = []
-    inside: Tokens | None = None
+    inside = False
     for token in tokens:
-        if inside is None and token.kind is TokenKind.FEATURE_OPEN and token.text.startswith("/*T!"):
-            inside = []
-        elif inside is None:
+        opens = token.kind is TokenKind.FEATURE_OPEN and token.text.startswith("/*T!")
+        if not inside and not opens and token.kind is not TokenKind.COMMENT:
             out.append(token)
-        elif token.kind is TokenKind.FEATURE_CLOSE:
-            _note_feature(inside, losses)
-            inside = None
-        else:
-            inside.append(token)
-    return [t for t in out if t.kind is not TokenKind.COMMENT]
-
-
-def _note_feature(inside: Tokens, losses: Losses) -> None:
-    spoken = words(inside)
-    for word, loss in _FEATURE_LOSSES.items():
-        if word in spoken and "REMOVE" not in spoken:
-            losses.add(loss)
-    if "SHARD_ROW_ID_BITS" in spoken and next((t.text for t in inside if t.kind is TokenKind.NUMBER), "0") != "0":
-        losses.add("SHARD_ROW_ID_BITS left out")
+        inside = opens or (inside and token.kind is not TokenKind.FEATURE_CLOSE)
+    return out
 
 
 def without_end(tokens: Tokens) -> Tokens:
@@ -326,121 +89,30 @@ def without_end(tokens: Tokens) -> Tokens:
 
 _SKIPPED = frozenset({"IF", "NOT", "EXISTS", "IGNORE", "("})
 _NO_TABLE = frozenset({"COLUMN", "INDEX", "KEY"})
-_MADE = frozenset({"VIEW", "TABLE", "INDEX", "SEQUENCE", "DATABASE", "SCHEMA"})
-_TAKE_FROM = frozenset({"EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "MID"})
-"""Functions with a FROM in their parentheses."""
-_BEHIND_TABLE = frozenset(
-    "ON USING WHERE GROUP HAVING ORDER LIMIT UNION EXCEPT INTERSECT WINDOW FOR LOCK WITH JOIN INNER CROSS LEFT RIGHT NATURAL STRAIGHT_JOIN".split()
-)
-"""Words that follow a table without an alias."""
 
 
 def routed_text(query: str, routes: Routes, home: str, *, restored: bool) -> str:
-    """``query`` for the target, each name with its database, so that no name depends on the current database.
+    """``query``, which makes no view, for the target: each name with its database, so that no name depends on the current database.
 
     Args:
         query: the text.
         routes: those of the settings.
         home: the upstream's database for names without one.
         restored: TiDB's parser wrote the text.
-
-    A view stays as it is: a view that names a table with a route is refused.
     """
-
-    def to(name: QualifiedName) -> str:
-        found = routes.target(name.schema or home, name.name)
-        return f"{quote_name(found.schema)}.{quote_name(found.name)}"
-
-    return query if _makes_view(_solid(query, restored=restored)) else _renamed(query, to, restored=restored)
-
-
-def spelled_text(query: str, spelled: Mapping[tuple[str, str], TargetName], home: str, *, restored: bool) -> str:
-    """``query`` with tables spelled as they were made. ``spelled``: by database and name in lower case; the others as for ``routed_text``."""
-
-    def to(name: QualifiedName) -> str:
-        found = spelled.get(((name.schema or home).lower(), name.name.lower()))
-        if found is None:
-            return ""
-        return f"{quote_name(found.schema)}.{quote_name(found.name)}" if name.schema else quote_name(found.name)
-
-    return _renamed(query, to, restored=restored) if spelled else query
-
-
-def table_names(query: str) -> tuple[QualifiedName, ...]:
-    """The names of tables in a text."""
-    found: list[QualifiedName] = []
-
-    def note(name: QualifiedName) -> str:
-        found.append(name)
-        return ""
-
-    _renamed(query, note, restored=False)
-    return tuple(found)
-
-
-def _renamed(query: str, to: Callable[[QualifiedName], str], *, restored: bool) -> str:
-    """``to`` writes a name; empty: it stays."""
     tokens = tokenize(query, backslash_escapes=not restored)
     solid = [place for place, token in enumerate(tokens) if not token.blank]
     words = [tokens[place] for place in solid]
-    view = _makes_view(words)
     out: list[Token] = []
     done = 0
-    for at in _of_view(words) if view else _places(words):
+    for at in _places(words):
         if at >= len(words) or solid[at] < done or not _is_name(words[at]):
             continue
         name, end = read_name(words, at)
-        if not (written := to(name)):
-            continue
-        out += tokens[done : solid[at]]
-        out.append(Token(TokenKind.NAME, f"{written} AS {quote_name(name.name)}" if view and not _has_alias(words, end) else written))
+        found = routes.target(name.schema or home, name.name)
+        out += [*tokens[done : solid[at]], Token(TokenKind.NAME, f"{quote_name(found.schema)}.{quote_name(found.name)}")]
         done = solid[end - 1] + 1
     return text_of([*out, *tokens[done:]])
-
-
-def _solid(query: str, *, restored: bool) -> list[Token]:
-    return [token for token in tokenize(query, backslash_escapes=not restored) if not token.blank]
-
-
-def _makes_view(words: Sequence[Token]) -> bool:
-    spoken = [t.word for t in words]
-    return spoken[:1] == ["CREATE"] and next((word for word in spoken if word in _MADE), "") == "VIEW"
-
-
-def _of_view(words: Sequence[Token]) -> Iterator[int]:
-    """Where the tables of a view begin, ascending; none if it names results of its own (WITH), or columns by database and table."""
-    spoken = [t.word for t in words]
-    own = any(word == "WITH" and spoken[at + 1] not in ("CHECK", "CASCADED", "LOCAL", "ROLLUP") for at, word in enumerate(spoken[:-1]))
-    if own or any(token.text == "." == after.text for token, after in zip(words, words[2:], strict=False)):
-        return
-    opened: list[str] = []
-    for at, word in enumerate(spoken):
-        if word == "(":
-            opened.append(spoken[at - 1])
-        elif word == ")" and opened:
-            opened.pop()
-        elif word in ("FROM", "JOIN", "STRAIGHT_JOIN") and not (word == "FROM" and opened and opened[-1] in _TAKE_FROM):
-            yield from _listed(words, at + 1)
-
-
-def _listed(words: Sequence[Token], at: int) -> Iterator[int]:
-    """A table, and those behind commas."""
-    while at < len(words):
-        while at < len(words) and words[at].word == "(":
-            at += 1
-        if at >= len(words) or not _is_name(words[at]) or words[at].word in ("SELECT", "DUAL"):
-            return
-        yield at
-        _, at = read_name(words, at)
-        if _has_alias(words, at):
-            at += 1 + (words[at].word == "AS")
-        if at >= len(words) or words[at].word != ",":
-            return
-        at += 1
-
-
-def _has_alias(words: Sequence[Token], at: int) -> bool:
-    return at < len(words) and (words[at].word == "AS" or (_is_name(words[at]) and words[at].word not in _BEHIND_TABLE))
 
 
 def _places(words: Sequence[Token]) -> Iterator[int]:

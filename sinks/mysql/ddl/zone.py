@@ -1,9 +1,10 @@
-"""The time zone, and the time, in which the statements of a DDL run, and rows that a MODIFY converts otherwise. [db] for ``clock_of``, which reads only; the rest is pure.
+"""The time zone in which the statements of a DDL run, and rows that a MODIFY converts otherwise. [db] for ``clock_of``, which reads only; the rest is pure.
 
-In the time zone of the session that issued the DDL, TiDB converts between TIMESTAMP and other types, evaluates ``UNIX_TIMESTAMP('...')`` in a partition
-boundary, and gives a TIME that becomes a DATETIME the day of the conversion. The job records the zone as ``reorg_meta.location``. A zone is used as an offset if it has
-the same offset for all relevant times, otherwise by its name, which the server must have. Literals of TIMESTAMP columns are in UTC in the infos, and are converted to
-the zone in which their statement runs.
+In the time zone of the session that issued the DDL, TiDB converts between TIMESTAMP and other types, and evaluates ``UNIX_TIMESTAMP('...')`` in a partition
+boundary. The job records the zone as ``reorg_meta.location``. A zone is used as an offset if it has the same offset for all relevant times, otherwise by its name, which the
+server must have. Literals of TIMESTAMP columns are in UTC in the infos, and are converted to the zone in which their statement runs.
+
+A TIME that becomes a DATETIME gets the day of the conversion, which no job has. Such a DDL is refused.
 
 ``converted_otherwise``, in words; rows that are written later are as upstream:
 
@@ -12,7 +13,6 @@ the zone in which their statement runs.
     JSON to a text on MySQL    MySQL writes floating point numbers as 1.0
     DATETIME(3) to DATE        MySQL rounds 23:59:59.6 up to the next day, TiDB cuts the time off
     DATETIME(3) to an integer  MariaDB cuts the fraction off, TiDB rounds it; the same for TIME(3)
-    TIME to DATETIME           gets the day of the conversion, which is certain only if the job began and ended on one day
 """
 
 import logging
@@ -22,15 +22,14 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
 from pyspark_tidb_binlog.schemas.column_pairs import pair_columns, visible
-from pyspark_tidb_binlog.schemas.ddl_jobs import Job, Location
-from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string, tokenize
+from pyspark_tidb_binlog.schemas.ddl_jobs import Location
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
-from pyspark_tidb_binlog.schemas.events import moment_of
 from pyspark_tidb_binlog.schemas.history import TableAt
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import UTC_SINCE
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import boundaries
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import reads_clock
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes, is_text, table_name
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.mysql.transactions import with_settings
@@ -39,7 +38,6 @@ _FIRST, _LAST = datetime(1970, 1, 1), datetime(2038, 1, 20)
 """The range of TIMESTAMP, in any zone."""
 _TIMES = frozenset({ColumnType.TIMESTAMP, ColumnType.DATETIME, ColumnType.DATE})
 _DAY = timedelta(days=1)
-_LONGEST_TIME = timedelta(hours=839)
 _UTC_NAMES = frozenset({"", "UTC", "Etc/UTC"})
 
 
@@ -54,48 +52,34 @@ class Zone:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A column that a job converts from TIMESTAMP to another type or back, or from TIME to one with a date."""
+    """A column that a job converts from TIMESTAMP to another type or back."""
 
     table: str
     """Its quoted name before the job."""
     name: str
     is_time: bool
     """Its type before the job is a time type with a date, so that the smallest and the largest value give the range."""
-    reach: timedelta | None = None
-    """It was a TIME, and gets the day of the conversion: how far from it the zone's offset matters. None: it was not."""
 
 
 def conversions(subject: Subject) -> tuple[Converted, ...]:
     """The columns whose conversion depends on the zone."""
-    return tuple(_conversions(subject))
+    return tuple(
+        Converted(table_name(old.schema, old.name), was.name, was.tp in _TIMES)
+        for old, was, column in _kept(subject)
+        if (was.tp == ColumnType.TIMESTAMP) != (column.tp == ColumnType.TIMESTAMP)
+    )
 
 
-def _conversions(subject: Subject) -> Iterator[Converted]:
+def _kept(subject: Subject) -> Iterator[tuple[TableAt, ColumnInfo, ColumnInfo]]:
+    """Each column that stays, before and after, with the table before."""
     after = {t.table_id: t for t in subject.after}
     for old in subject.before:
         new = after.get(old.table_id)
         pairs = pair_columns(subject.job, subject.query, old.info, new.info) or {} if new else {}
         for column in new.info.columns if new else ():
             was = pairs.get(column.name.lower())
-            if was is None or was.generated:
-                continue
-            if was.tp == ColumnType.TIME and column.tp in _TIMES:
-                reach = _LONGEST_TIME if column.tp == ColumnType.TIMESTAMP else timedelta()
-                yield Converted(table_name(old.schema, old.name), was.name, False, reach)
-            elif (was.tp == ColumnType.TIMESTAMP) != (column.tp == ColumnType.TIMESTAMP):
-                yield Converted(table_name(old.schema, old.name), was.name, was.tp in _TIMES)
-
-
-def job_time(job: Job) -> datetime | None:
-    """When TiDB began to execute the job, in UTC; None if the job does not say. Its rows are converted after that, before it finishes."""
-    ts = job.start_ts or job.finished_ts
-    return moment_of(ts) if ts else None
-
-
-def reads_clock(sql: str) -> bool:
-    """Whether a partition boundary in the text contains UNIX_TIMESTAMP."""
-    tokens = tokenize(sql)
-    return any(tokens[i].word == "UNIX_TIMESTAMP" for begin, end in boundaries(tokens) for i in range(begin, end))
+            if was is not None and not was.generated:
+                yield old, was, column
 
 
 def span_query(column: Converted) -> str:
@@ -158,24 +142,13 @@ def certain(subject: Subject, tz: tzinfo) -> bool:
 
 
 def moved(subject: Subject, tz: tzinfo) -> Subject:
-    """The subject with every TIMESTAMP literal of its infos converted to that zone."""
-    job = subject.job
-    info = _moved_info(job.table_info, tz) if job.table_info else None
-    many = tuple(_moved_info(t, tz) for t in job.multiple_table_infos)
-    return replace(
-        subject,
-        job=replace(job, table_info=info, multiple_table_infos=many),
-        before=tuple(_moved_table(t, tz) for t in subject.before),
-        after=tuple(_moved_table(t, tz) for t in subject.after),
-    )
+    """The subject with every TIMESTAMP literal of its tables converted to that zone."""
+    before, after = (tuple(_moved_table(t, tz) for t in tables) for tables in (subject.before, subject.after))
+    return replace(subject, before=before, after=after)
 
 
 def _moved_table(table: TableAt, tz: tzinfo) -> TableAt:
-    return replace(table, info=_moved_info(table.info, tz))
-
-
-def _moved_info(info: TableInfo, tz: tzinfo) -> TableInfo:
-    return replace(info, columns=tuple(_moved_column(c, tz) for c in info.columns))
+    return replace(table, info=replace(table.info, columns=tuple(_moved_column(c, tz) for c in table.info.columns)))
 
 
 def _moved_column(column: ColumnInfo, tz: tzinfo) -> ColumnInfo:
@@ -202,7 +175,6 @@ def _text(local: datetime, column: ColumnInfo) -> str:
 _FLOATS = frozenset({ColumnType.FLOAT, ColumnType.DOUBLE})
 _INTEGERS = frozenset({ColumnType.TINYINT, ColumnType.SMALLINT, ColumnType.MEDIUMINT, ColumnType.INT, ColumnType.BIGINT})
 _MOMENTS = frozenset({ColumnType.DATETIME, ColumnType.TIMESTAMP})
-_DATED = frozenset({ColumnType.DATETIME, ColumnType.TIMESTAMP, ColumnType.DATE, ColumnType.NEWDATE})
 
 
 def converted_otherwise(subject: Subject, flavour: Flavour) -> tuple[str, ...]:
@@ -215,11 +187,11 @@ def converted_otherwise(subject: Subject, flavour: Flavour) -> tuple[str, ...]:
     for column in visible(new.info):
         was = pairs.get(column.name.lower())
         if was is not None and not column.generated:
-            found += [f"{subject.label}: column {column.name}: {why}" for why in _why(was, column, subject.job, flavour)]
+            found += [f"{subject.label}: column {column.name}: {why}" for why in _why(was, column, flavour)]
     return tuple(f"{words}. To have the upstream's values, copy the table again: --bootstrap {subject.label}" for words in found)
 
 
-def _why(was: ColumnInfo, column: ColumnInfo, job: Job, flavour: Flavour) -> Iterator[str]:
+def _why(was: ColumnInfo, column: ColumnInfo, flavour: Flavour) -> Iterator[str]:
     worded = is_text(column) or is_bytes(column) or column.tp in (ColumnType.JSON, ColumnType.ENUM, ColumnType.SET)
     if was.tp in _FLOATS and worded:
         yield "its numbers became texts as the target writes them, which may differ from the upstream's (1e20, digits of large numbers)"
@@ -231,20 +203,6 @@ def _why(was: ColumnInfo, column: ColumnInfo, job: Job, flavour: Flavour) -> Ite
         yield "its times in the last half second of a day became the next day"
     if was.tp in {*_MOMENTS, ColumnType.TIME} and was.decimal > 0 and column.tp in _INTEGERS and flavour is Flavour.MARIADB:
         yield "its fractions of seconds were cut off, but the upstream has rounded them"
-    if was.tp == ColumnType.TIME and column.tp in _DATED and not _one_day(job):
-        yield "its times got the day on which the upstream began to convert them, but the conversion ended on another day"
-
-
-def _one_day(job: Job) -> bool:
-    """Whether the job certainly began and ended on one day of its zone."""
-    begin = job_time(job)
-    if begin is None or not job.finished_ts:
-        return False
-    try:
-        tz = (time_zone(job.location) if job.location else None) or UTC
-    except KeyError:
-        return False
-    return begin.astimezone(tz).date() == moment_of(job.finished_ts).astimezone(tz).date()
 
 
 _log = logging.getLogger(__name__)
@@ -259,16 +217,13 @@ class DdlClock:
     """The subject for building statements: its TIMESTAMP literals are in the zone."""
     zone: Zone | None = None
     """None: UTC."""
-    at: datetime | None = None
-    """The time that is now for its statements, because values get its day; None: the server's own."""
     why_not: str = ""
-    """Why the zone that the DDL depends on cannot be used; empty if it can."""
+    """Why the target cannot convert as the upstream did; empty if it can."""
 
     @property
     def settings(self) -> dict[str, str]:
         """For the session of its statements."""
-        at = {} if self.at is None else {"timestamp": f"{self.at.timestamp():.3f}"}
-        return {**zone_setting(self.zone), **at}
+        return zone_setting(self.zone)
 
 
 def zone_setting(zone: Zone | None) -> dict[str, str]:
@@ -279,37 +234,35 @@ def zone_setting(zone: Zone | None) -> dict[str, str]:
 def clock_of(session: Target, subject: Subject, sql: str) -> DdlClock:
     """The clock of a DDL; ``sql``: its statement as it would be in UTC."""
     location, changed = subject.job.location, conversions(subject)
-    dated = any(column.reach is not None for column in changed) and session.flavour is not Flavour.TIDB
-    at = job_time(subject.job) if dated else None
+    if any(was.tp == ColumnType.TIME and column.tp in _TIMES for _, was, column in _kept(subject)):
+        return DdlClock(
+            subject, why_not="a TIME gets the day on which it was converted. Convert it by hand after SET timestamp, and skip the DDL"
+        )
     if location is None or not (changed or reads_clock(sql)):
-        return DdlClock(subject, at=at)
+        return DdlClock(subject)
     depends = f"it depends on the time zone {location.name!r} of the session that issued it"
     try:
         tz = time_zone(location)
     except KeyError:
         return DdlClock(subject, why_not=f"{depends}, which the Drainer does not know")
     if tz is None:
-        return DdlClock(subject, at=at)
-    zone = fixed(tz) or _fixed_for(session, tz, changed, at) or _named(session, subject, location.name, tz)
+        return DdlClock(subject)
+    zone = fixed(tz) or _fixed_for(session, tz, changed) or _named(session, subject, location.name, tz)
     if zone is None:
         return DdlClock(
             subject,
             why_not=f"{depends}, whose offset changes within the times in the table. Load the zone at the target (mysql_tzinfo_to_sql). If it is loaded, a TIMESTAMP "
             "default is ambiguous in this zone (in the hour that is repeated when clocks go back)",
         )
-    return DdlClock(moved(subject, zone.tz), zone, at)
+    return DdlClock(moved(subject, zone.tz), zone)
 
 
-def _fixed_for(session: Target, tz: tzinfo, changed: Sequence[Converted], at: datetime | None) -> Zone | None:
+def _fixed_for(session: Target, tz: tzinfo, changed: Sequence[Converted]) -> Zone | None:
     """The zone as a fixed offset, if it has the same offset for all times in these columns."""
-    if not changed or not all(column.is_time or (column.reach is not None and at is not None) for column in changed):
+    if not changed or not all(column.is_time for column in changed):
         return None
     times: list[datetime] = []
     for column in changed:
-        if column.reach is not None and at is not None:
-            local = at.astimezone(tz).replace(tzinfo=None)
-            times += [local - column.reach, local + column.reach]
-            continue
         try:
             row = session.query(span_query(column))[0]
         except RetryableApplyError:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, Tokens, significant, text_of, tokenize, with_depth, words
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost, RetryableApplyError
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Losses, quote_reserved, without_features
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, connection_lost, read_only
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, retried, run_retried
@@ -165,10 +165,9 @@ def _text_for(flavour: Flavour, query: str) -> str:
         raise ApplyError("it names a job of the upstream, but at the target another job has this number. Restore the table by its name")
     if flavour is Flavour.TIDB:
         return query
-    tokens = without_features(tokenize(query, backslash_escapes=False), Losses("plain text"))
+    tokens = without_features(tokenize(query, backslash_escapes=False))
     if flavour is Flavour.MYSQL and _alters(words(tokens)):
         tokens = _without_conditions(tokens)
-    tokens = quote_reserved(tokens)
     escaped = [replace(t, text=t.text.replace("\\", "\\\\")) if t.kind is TokenKind.STRING else t for t in tokens]
     return text_of(escaped).strip().rstrip("; ")
 

@@ -1,6 +1,5 @@
 """What is told of rows that a MODIFY converts otherwise than upstream."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,11 +15,9 @@ TEXT, BLOB = {**VARCHAR, "Tp": 252}, {**VARCHAR, "Tp": 252, "Charset": "binary",
 JSON = {**INT, "Tp": 245}
 
 
-def told(was: dict[str, Any], now: dict[str, Any], flavour: Flavour = Flavour.MARIADB, **more: Any) -> tuple[str, ...]:
+def told(was: dict[str, Any], now: dict[str, Any], flavour: Flavour = Flavour.MARIADB) -> tuple[str, ...]:
     before, after = (table(10, "t", [column(1, "id"), column(i, "c", kind)]) for i, kind in ((2, was), (3, now)))
-    changed = job(3, 12, after, **more)
-    changed["binlog"]["FinishedTS"] = more.pop("finished", 30)
-    h = history(database(1), job(2, 3, before), changed)
+    h = history(database(1), job(2, 3, before), job(3, 12, after))
     return converted_otherwise(subject_of(steps_of(h, {})[2], h), flavour)
 
 
@@ -50,10 +47,3 @@ def test_what_is_told(was: dict[str, Any], now: dict[str, Any], flavour: Flavour
     found = told(was, now, flavour)
     assert len(found) == bool(words)
     assert all(text.startswith(f"d.t: column c: {words}") and text.endswith("--bootstrap d.t") for text in found)
-
-
-@pytest.mark.parametrize(("hour", "location", "certain"), [(20, None, True), (20, {"name": "Asia/Shanghai", "offset": 0}, True), (15, {"name": "", "offset": 28800}, False)])  # fmt: skip
-def test_a_day_that_is_certain_is_not_told(hour: int, location: dict[str, Any] | None, certain: bool) -> None:
-    start, finished = (int(datetime(2026, 1, 1, h, 30, tzinfo=UTC).timestamp() * 1000) << 18 for h in (hour, hour + 1))
-    meta = {"reorg_meta": {"location": location}} if location else {}
-    assert (told(TIME, DATETIME, real_start_ts=start, finished=finished, **meta) == ()) is certain

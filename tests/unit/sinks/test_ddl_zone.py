@@ -7,16 +7,19 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import Location
-from pyspark_tidb_binlog.schemas.ddl_tokens import text_of, tokenize
 from pyspark_tidb_binlog.schemas.history import Job
-from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject, subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import settle_boundaries
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.zone import certain, conversions, fixed, moved, time_zone
-from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from tests.support.ddl_jobs import INT, column, database, history, job, partitioned, steps_of, table
 from tests.support.golden_case import load_case
 
 TIMESTAMP = {**INT, "Tp": 7, "Flen": 19}
+
+
+P0, P1 = (21, "p0", "5"), (22, "p1", "9")
 
 
 def subject(**more: Any) -> Subject:
@@ -75,14 +78,13 @@ def test_a_zone_that_is_not_known(name: str) -> None:
 )
 def test_literals_move_with_the_zone(default: str | None, digits: int, there: str | None) -> None:
     found = moved(subject(default=default, origin_default=default, digits=digits), ZoneInfo("Asia/Shanghai"))
-    assert found.info is not None
-    for info in (found.info, found.after[0].info):
-        assert (info.columns[1].default, info.columns[1].origin_default) == (there, there)
+    made = found.after[0].info.columns[1]
+    assert (made.default, made.origin_default) == (there, there)
 
 
 def test_a_default_of_an_older_tidb_is_not_in_utc() -> None:
     found = moved(subject(default="2020-01-01 00:00:00", version=0), ZoneInfo("Asia/Shanghai"))
-    assert found.info and found.info.columns[1].default == "2020-01-01 00:00:00"
+    assert found.after[0].info.columns[1].default == "2020-01-01 00:00:00"
 
 
 def test_an_hour_that_the_zone_has_twice_is_not_certain() -> None:
@@ -105,25 +107,18 @@ def test_a_job_says_its_zone() -> None:
     assert Job.from_json(job(2, 12, table(10, "t"), reorg_meta={"location": None})).location is None
 
 
-RANGE = [{"id": 1, "name": {"O": "p0"}, "less_than": ["5"]}, {"id": 2, "name": {"O": "P1"}, "less_than": ["MAXVALUE"]}]
-LIST = [{"id": 1, "name": {"O": "p0"}, "in_values": [["5"], ["-6"]]}, {"id": 2, "name": {"O": "p1"}, "in_values": [["1", "2"]]}]
-
-
 @pytest.mark.parametrize(
-    ("definitions", "text", "there"),
+    ("text", "reads"),
     [
-        (RANGE, "(PARTITION `p0` VALUES LESS THAN (UNIX_TIMESTAMP('x')), PARTITION p1 VALUES LESS THAN (MAXVALUE))", "(5)"),
-        (RANGE, "(PARTITION p0 VALUES LESS THAN (TO_DAYS('2020-01-01') + 1))", "(5)"),
-        (RANGE, "(PARTITION p0 VALUES LESS THAN (2 + 3))", "(2 + 3)"),
-        (RANGE, "(PARTITION p9 VALUES LESS THAN (YEAR('2020-01-01')))", "(YEAR('2020-01-01'))"),
-        (RANGE, "(PARTITION p1 VALUES LESS THAN (YEAR('2020-01-01')))", "(YEAR('2020-01-01'))"),
-        (LIST, "(PARTITION p0 VALUES IN (UNIX_TIMESTAMP('x'), -6) COMMENT = 'a')", "(5, -6) COMMENT = 'a')"),
-        (LIST, "(PARTITION p1 VALUES IN ((YEAR('x'), 2)))", "((YEAR('x'), 2))"),
-        ([], "(PARTITION p0 VALUES LESS THAN (YEAR('2020-01-01')))", "(YEAR('2020-01-01'))"),
+        ("(PARTITION `p0` VALUES LESS THAN (UNIX_TIMESTAMP('x')), PARTITION p1 VALUES LESS THAN (MAXVALUE))", True),
+        ("(PARTITION p0 VALUES IN (UNIX_TIMESTAMP(_UTF8MB4'x'), -6))", True),
+        ("(PARTITION p0 VALUES LESS THAN (TO_DAYS('2020-01-01') + 1) COMMENT = 'UNIX_TIMESTAMP(1)')", False),
     ],
 )
-def test_a_computed_boundary_is_the_infos_number(definitions: list[dict[str, Any]], text: str, there: str) -> None:
-    info = TableInfo.from_json(table(10, "t", partition={"definitions": definitions}))
-    found = text_of(settle_boundaries(tokenize(f"ALTER TABLE t ADD PARTITION {text}"), info))
-    assert there in found
-    assert found.count("PARTITION") == text.count("PARTITION") + 1 and found.count("(") == found.count(")")
+def test_a_boundary_of_another_zone_is_the_infos_number(text: str, reads: bool) -> None:
+    """At a TiDB such a DDL is made of the infos."""
+    before, after = (table(10, "t", [column(1, "id")], partition=partitioned(1, *parts, expr="`id`")) for parts in ([P0], [P0, P1]))
+    h = history(database(1), job(2, 3, before), job(3, 19, after))
+    query = f"ALTER TABLE t ADD PARTITION {text}"
+    found = rewrite(subject_of(steps_of(h, {3: query})[2], h), Dialect(Flavour.TIDB), restored=True).sql
+    assert found == ("ALTER TABLE `d`.`t` ADD PARTITION (PARTITION `p1` VALUES LESS THAN (9))" if reads else query)

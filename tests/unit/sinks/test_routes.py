@@ -85,8 +85,6 @@ def test_binlogs_have_the_names_of_the_upstream(db_type: str) -> None:
         ("CREATE SEQUENCE IF NOT EXISTS t START 3", "CREATE SEQUENCE IF NOT EXISTS `x`.`u` START 3"),
         ("CREATE UNIQUE INDEX i ON t (view)", "CREATE UNIQUE INDEX i ON `x`.`u` (view)"),
         ("CREATE INDEX view ON t (a)", "CREATE INDEX view ON `x`.`u` (a)"),
-        ("CREATE VIEW v AS SELECT 1 AS a FROM DUAL", "CREATE VIEW v AS SELECT 1 AS a FROM DUAL"),
-        ("CREATE VIEW v AS SELECT a FROM b JOIN t ON t.a = b.a", "CREATE VIEW v AS SELECT a FROM b JOIN t ON t.a = b.a"),
     ],
 )
 def test_names_in_texts(text: str, wanted: str) -> None:
@@ -148,9 +146,9 @@ def test_a_rename_between_names_that_are_one_at_the_target_needs_nothing() -> No
     same = routes(TableRoute("d", "t", "x", "u"), TableRoute("d", "n", "x", "u2"))
     h = history(*MADE, job(4, 14, table(10, "n")))
     step = steps_of(h, {})[-1]
-    assert subject_of(step, h, routes=same).given.form is DdlForm.TEXT
+    assert rewrite(subject_of(step, h, routes=same), DIALECT, restored=True).sql
     merged = replace(same, tables=(same.tables[0], ("d", "n", TargetName("x", "u"))))
-    assert subject_of(step, h, routes=merged).given.form is DdlForm.NOTHING
+    assert not rewrite(subject_of(step, h, routes=merged), DIALECT, restored=True).sql
 
 
 def test_a_swap_keeps_its_order() -> None:

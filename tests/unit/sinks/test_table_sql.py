@@ -208,13 +208,6 @@ def test_nothing_of_the_text_is_read(query: str) -> None:
     assert rewrite(subject, Dialect(Flavour.TIDB), restored=True).sql.startswith(query[:12])
 
 
-def test_a_foreign_key_refers_to_a_table_as_it_was_made() -> None:
-    """TiDB takes a name in any letters; a target with lower_case_table_names = 0 has no table of that name."""
-    child = table(11, "t", [ID, column(2, "n")], fk_info=[foreign_key("fk", "n", "PARENT", "id", schema="D")])
-    subject = subject_of(*step_of(job(2, 3, table(10, "Parent", [ID])), job(3, 3, child)))
-    assert "REFERENCES `d`.`Parent` (`id`)" in rewrite(subject, MARIADB, restored=True).sql
-
-
 @pytest.mark.parametrize(
     ("kind", "more"),
     [
