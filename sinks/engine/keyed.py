@@ -154,12 +154,15 @@ def collected_upto(
     """The events of ``transactions`` but those ``never_kept``, on the driver if they are at most ``events`` and ``size`` bytes, else None; runs
     one Spark job.
     """
-    # No Python function runs: pickling and planning one would take most of a small batch's time. A batch has no more bytes than the source admits,
-    # apart from one big transaction, whose value is left out here.
-    value = F.col("transactions")
-    return exploded_upto(
-        transactions.select(F.when(F.octet_length(value) <= size, value).alias("transactions")).toArrow(), events, size, never_kept
-    )
+    return exploded_upto(fitting(transactions, size).toArrow(), events, size, never_kept)
+
+
+def fitting(transactions: DataFrame, size: int) -> DataFrame:
+    """``transactions`` with null for values that would not fit into ``size`` bytes, were those before them in their Spark partition as long."""
+    # No Python function runs: pickling and planning one would take most of a small batch's time. A batch may be one transaction of gigabytes, or all that
+    # waited for a Pump, so each partition sends the driver about ``size`` bytes at most.
+    value, place = F.col("transactions"), F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1)
+    return transactions.select(F.when(F.octet_length(value) * (place + 1) <= size, value).alias("transactions"))
 
 
 def exploded_upto(values: pa.Table, events: int, size: int, never_kept: NeverKept = ALL_KEPT) -> Mapping[BlockKind, pa.Table] | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter
@@ -18,6 +19,7 @@ from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.events import ControlType, tso
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.sinks.engine.keyed import fitting
 from tests.support.fine_pump import FinePump
 from tests.support.pump_writes import CLUSTER, config_of, fake, send
 from tests.support.spark_queries import end, rows_of, run, until
@@ -120,3 +122,14 @@ def test_a_dead_pump_bounds_what_the_others_are_read_ahead(spark: SparkSession, 
     assert taken.found == wanted
     assert max(taken.sizes) <= BATCH + 3 * (STEP + 2 * VALUE)
     assert query.lastProgress is not None and query.lastProgress.stateOperators[0].numRowsTotal <= 40
+
+
+def test_a_batch_far_above_the_limit_does_not_come_to_the_driver(spark: SparkSession) -> None:
+    """A batch may be one transaction of gigabytes, in values of some megabytes each, or all that waited for a Pump."""
+    size, parts = 1 << 20, 2
+    values = spark.range(0, 100, numPartitions=parts).select(F.encode(F.repeat(F.lit("x"), 1 << 17), "utf-8").alias("transactions"))
+    found = fitting(values, size).toArrow()
+    assert found.num_rows == 100
+    assert found.column("transactions").null_count == 100 - parts * size // (1 << 17)
+    fits = fitting(values.limit(8), size).toArrow()
+    assert fits.column("transactions").to_pylist() == [b"x" * (1 << 17)] * 8
