@@ -8,7 +8,7 @@ column. Here the calls are as many as there are types of columns. Cells of all c
 Promises: what ``schemas.decoder`` gives for each table. A table with a row that is damaged, or of an update that lacks a column, is left to that.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -98,26 +98,33 @@ class _Pairs(Walk):
     def __init__(self, rows: Rows, parts: Ints) -> None:
         """``parts``: how many datums of a handle each row begins with."""
         self._parts = parts
-        self.handles: list[tuple[Ints, DatumPlaces]] = []
-        """For each part of a handle: the rows, and where it is."""
+        self._handles: list[tuple[Ints, DatumPlaces]] = []
         none = np.zeros(0, np.int64)
         self._steps: list[tuple[Ints, Ints, DatumPlaces]] = [(none, none, DatumPlaces.unknown(0))]
         nothing = np.zeros(len(rows), np.bool_)
         super().__init__(rows, ColumnSearch((), {}), nothing, nothing)
 
     def pairs(self) -> tuple[Ints, Ints, DatumPlaces]:
-        """Row, column id and place of each pair; those of a row in order."""
+        """Row, column id and place of each pair of the rows that are not odd; those of a row in order."""
         places = [one for _, _, one in self._steps]
+        rows = np.concatenate([row for row, _, _ in self._steps])
+        good = np.flatnonzero(~self.odd[rows])
         return (
-            np.concatenate([row for row, _, _ in self._steps]),
-            np.concatenate([ids for _, ids, _ in self._steps]),
-            DatumPlaces(*(np.concatenate([getattr(one, name) for one in places]) for name in ("flags", "bodies", "sizes"))),
+            rows[good],
+            np.concatenate([ids for _, ids, _ in self._steps])[good],
+            DatumPlaces(*(np.concatenate([getattr(one, name) for one in places])[good] for name in ("flags", "bodies", "sizes"))),
         )
+
+    def handles(self) -> Iterator[tuple[Ints, DatumPlaces]]:
+        """For each part of a handle: the rows that are not odd, and where it is."""
+        for index, places in self._handles:
+            good = np.flatnonzero(~self.odd[index])
+            yield index[good], places.only(good)
 
     def _read_handle(self) -> None:
         for part in range(int(self._parts.max())):
             index = np.flatnonzero(self._parts > part)
-            self.handles.append((index, self._read_datums(index)))
+            self._handles.append((index, self._read_datums(index)))
         super()._read_handle()
 
     def _keep(self, ids: Ints, index: Ints | None, places: DatumPlaces) -> None:
@@ -188,7 +195,7 @@ class _Joint:
         first = np.flatnonzero(second == 0)
         self._put(whole, to_key[slots[first]], self._row(rows[first]), places.only(first))
         by_handle = np.array([layout.by_handle for layout in layouts])
-        for part, (index, found) in enumerate(walk.handles):
+        for part, (index, found) in enumerate(walk.handles()):
             for number in np.unique(self._table[index]).tolist():
                 of_table = np.flatnonzero(self._table[index] == number)
                 one, at = self._layout.parts[number][part], index[of_table]

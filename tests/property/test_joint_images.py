@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.schemas.changes.row_choice import RowsOfTable
 from pyspark_tidb_binlog.schemas.codec import rowwriter
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import Op
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from tests.property.test_decoder_equivalence import damaged_events
 from tests.support.drawn_rows import Events, at, column, events, table
 from tests.support.examples import examples
@@ -115,3 +115,14 @@ def test_a_table_may_have_nothing_but_a_key_that_images_lack() -> None:
     for found in joint_images([group, of_table((column(1, 8, 3),), [Op.DELETE], [pairs])])[:1]:
         assert found is not None
         assert_same(found, alone(group))
+
+
+@pytest.mark.parametrize(("tp", "cut"), [(ColumnType.DECIMAL, b"\x06\xff\x00\x80"), (ColumnType.VARCHAR, b"\x02\xa0\x1fab")])
+def test_a_datum_that_ends_behind_its_row_is_left_to_the_decoder_of_one_table(tp: int, cut: bytes) -> None:
+    """Also where nothing follows the row."""
+    good = of_table((column(1, 8, 3),), [Op.DELETE], [b"\x08\x02\x08\x02"])
+    bad = of_table((column(1, 8, 3), column(2, tp, flen=20, decimal=2)), [Op.DELETE], [b"\x08\x02\x08\x02\x08\x04" + cut])
+    found, left = joint_images([good, bad])
+    assert left is None
+    assert found is not None
+    assert_same(found, alone(good))
