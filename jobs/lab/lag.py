@@ -7,6 +7,9 @@ CLOCK_MONOTONIC, which all processes of a machine share.
 import bisect
 import contextlib
 import json
+import select
+import subprocess
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -54,7 +57,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 class ProbeWatch(ABC):
-    """Watches the largest id of the probe table from its own thread, for the duration of the ``with`` block."""
+    """Watches the largest id of the probe table for the duration of the ``with`` block."""
 
     def __init__(self, interval: float) -> None:
         """``interval``: seconds between two looks."""
@@ -76,9 +79,9 @@ class ProbeWatch(ABC):
     def _run(self) -> None:
         """Look until ``_stop`` is set."""
 
-    def _sees(self, number: int) -> None:
+    def _sees(self, number: int, at_ns: int) -> None:
         if number > (self.sightings[-1][0] if self.sightings else 0):
-            self.sightings.append((number, time.monotonic_ns()))
+            self.sightings.append((number, at_ns))
 
 
 class ServerWatch(ProbeWatch):
@@ -108,7 +111,7 @@ class ServerWatch(ProbeWatch):
     def _look(self, session: Session) -> None:
         while not self._stop.wait(self._interval):
             try:
-                self._sees(session.query(self._sql)[0][0] or 0)
+                self._sees(session.query(self._sql)[0][0] or 0, time.monotonic_ns())
             except ApplyError as error:
                 if error.errno not in (_UNKNOWN_DATABASE, _UNKNOWN_TABLE):
                     raise
@@ -116,26 +119,44 @@ class ServerWatch(ProbeWatch):
 
 
 class LakeWatch(ProbeWatch):
-    """Follows the files of a ledger's log, on this machine, and reads what each version adds."""
+    """Follows the ledger from a process of its own, as its readers do: in the stream's it would wait for Python's lock, and make the stream wait."""
 
     def __init__(self, lake: Path, table: str, interval: float = 0.005) -> None:
         """``table`` as ``db.table``, with a clustered bigint key; the lake may appear later."""
         super().__init__(interval)
-        self._changes = lake / "changes"
-        self._database, _, self._table = table.partition(".")
+        self._command = [sys.executable, "-c", f"from {__name__} import follow; follow({str(lake)!r}, {table!r}, {interval!r})"]
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return super().__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        super().__exit__(kind, error, trace)
+        self._process.wait()
 
     def _run(self) -> None:
-        version = 0
-        while not self._stop.wait(self._interval):
-            with contextlib.suppress(FileNotFoundError):
-                while True:
-                    actions = (self._changes / "_delta_log" / f"{version:020}.json").read_text().splitlines()
-                    # A compaction adds no rows.
-                    for added in (a["add"] for a in map(json.loads, actions) if a.get("add", {}).get("dataChange")):
-                        self._look(self._changes / added["path"])
-                    version += 1
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                number, at_ns = line.split()
+                self._sees(int(number), int(at_ns))
 
-    def _look(self, file: Path) -> None:
-        wanted = [("database", "=", self._database), ("table", "=", self._table), ("op", "=", "insert")]
-        keys = pq.read_table(file, columns=["row_key"], filters=wanted, partitioning=None)["row_key"].to_pylist()
-        self._sees(max((int.from_bytes(key, "big") for key in keys), default=0))
+
+def follow(lake: str, table: str, interval: float) -> None:
+    """Print the largest id of each new version of a ledger on this machine, and when it was read, until stdin ends."""
+    changes, (database, _, name) = Path(lake) / "changes", table.partition(".")
+    wanted = [("database", "=", database), ("table", "=", name), ("op", "=", "insert")]
+    version = 0
+    while not select.select([sys.stdin], [], [], interval)[0]:
+        with contextlib.suppress(FileNotFoundError):
+            while True:
+                actions = (changes / "_delta_log" / f"{version:020}.json").read_text().splitlines()
+                # A compaction adds no rows.
+                for added in (a["add"] for a in map(json.loads, actions) if a.get("add", {}).get("dataChange")):
+                    keys = pq.read_table(changes / added["path"], columns=["row_key"], filters=wanted, partitioning=None)[
+                        "row_key"
+                    ].to_pylist()
+                    print(max((int.from_bytes(key, "big") for key in keys), default=0), time.monotonic_ns(), flush=True)
+                version += 1
