@@ -240,7 +240,7 @@ def _kinds(ops: Ops) -> list[Op]:
 def _image_cells(
     table: "TableAt", layout: ImageLayout, chunk: _WalkedRows, halves: tuple[Half, ...], versions: Versions
 ) -> tuple[Ints, list[pa.Array]]:
-    """The event of each image, and the images' cells; the last column is ``LACKING``."""
+    """The event of each image, and the images' cells; the last column is ``LACKING``, which is empty unless only old images are asked for."""
     events, kinds = images_of(chunk.ops, halves)
     ops, versions, walk = chunk.ops[events], versions[events], chunk.walk
     second, any_updates = (ops == Op.UPDATE) & (kinds == Half.NEW), bool(chunk.updates.any())
@@ -257,11 +257,11 @@ def _image_cells(
         odd = chunk.odd[events] | wrong
         if (absent := places.absent & ~odd).any():
             lacking[slot] = absent
-            values, wrong = _completed(values, table, layout.columns[slot], ops, versions, absent)
+            values, wrong = completed(values, table, layout.columns[slot], ops, versions, absent)
             odd |= wrong
         chunk.odd[events[odd]] = True
         cells.append(values)
-    return events, [*cells, _lacking_bits(lacking, len(cells), len(events))]
+    return events, [*cells, _lacking_bits(lacking if halves == (Half.OLD,) else {}, len(cells), len(events))]
 
 
 def _either(these: DatumPlaces, those: DatumPlaces, is_that: Mask) -> DatumPlaces:
@@ -307,7 +307,7 @@ def cells_at(chunk: Rows, places: DatumPlaces, cell: CellType) -> vectors.Cells:
             return vectors.jsons(chunk, places)
 
 
-def _completed(values: pa.Array, table: "TableAt", column: ColumnInfo, ops: Ops, versions: Versions, absent: Mask) -> vectors.Cells:
+def completed(values: pa.Array, table: "TableAt", column: ColumnInfo, ops: Ops, versions: Versions, absent: Mask) -> vectors.Cells:
     """Fill in missing cells (rows.md 8), per schema version; images in which the column must not be missing become odd."""
     odd = np.zeros(len(versions), np.bool_)
     for version in np.unique(versions[absent]).tolist():

@@ -155,8 +155,7 @@ def follow(lake: str, table: str, interval: float) -> None:
                 actions = (changes / "_delta_log" / f"{version:020}.json").read_text().splitlines()
                 # A compaction adds no rows.
                 for added in (a["add"] for a in map(json.loads, actions) if a.get("add", {}).get("dataChange")):
-                    keys = pq.read_table(changes / added["path"], columns=["row_key"], filters=wanted, partitioning=None)[
-                        "row_key"
-                    ].to_pylist()
-                    print(max((int.from_bytes(key, "big") for key in keys), default=0), time.monotonic_ns(), flush=True)
+                    rows = pq.read_table(changes / added["path"], columns=["row_key"], filters=wanted, partitioning=None)
+                    largest = max((int.from_bytes(key, "big") for key in rows["row_key"].to_pylist()), default=0)
+                    print(largest, time.monotonic_ns(), flush=True)
                 version += 1

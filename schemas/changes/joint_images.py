@@ -15,16 +15,14 @@ from functools import reduce
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas import decoder
-from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of, missing_value
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.changes.row_choice import Ints, RowsOfTable
 from pyspark_tidb_binlog.schemas.changes.typed_cells import type_of, typed
 from pyspark_tidb_binlog.schemas.changes.variant_values import VariantColumn, encoded
 from pyspark_tidb_binlog.schemas.codec import vectors
 from pyspark_tidb_binlog.schemas.codec.lockstep import MISSING, ColumnSearch, DatumPlaces, Rows, Walk
-from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.row_layout import CellType, Half, ImageLayout, KeyLayout, KeyPart
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
@@ -65,6 +63,8 @@ class _Layout:
     """Of each table."""
     parts: list[list[_CellRun]] = field(default_factory=list)
     """Of each table."""
+    keys: list[KeyLayout] = field(default_factory=list)
+    """Of each table."""
     total: int = 0
 
     @classmethod
@@ -74,7 +74,8 @@ class _Layout:
         for number, group in enumerate(groups):
             info = group.table.info
             made.columns.append([made._add(_type(c), _CellRun(number, c, int(images[number]))) for c in ImageLayout.of(info).columns])
-            made.parts.append([made._add(_type(p), _CellRun(number, p, int(rows[number]))) for p in KeyLayout.of(info).parts])
+            made.keys.append(KeyLayout.of(info))
+            made.parts.append([made._add(_type(p), _CellRun(number, p, int(rows[number]))) for p in made.keys[-1].parts])
         for fields in made.types.values():
             for one in fields:
                 one.begin, made.total = made.total, made.total + one.count
@@ -145,7 +146,7 @@ class _Joint:
         self._groups = groups
         counts = np.array([len(group.places) for group in groups])
         self._table = np.repeat(np.arange(len(groups)), counts)
-        self._ops = np.concatenate([group.ops for group in groups])
+        self._ops, self._versions = (np.concatenate([getattr(group, name) for group in groups]) for name in ("ops", "versions"))
         self._events, self._halves = decoder.images_of(self._ops, tuple(Half))
         self._first_row, self._first_image = (
             np.searchsorted(self._table[of], np.arange(len(groups) + 1)) for of in (slice(None), self._events)
@@ -182,8 +183,7 @@ class _Joint:
 
     def _places(self) -> DatumPlaces:
         """Of all cells."""
-        layouts = [KeyLayout.of(group.table.info) for group in self._groups]
-        sizes = np.array([len(layout.parts) for layout in layouts])
+        sizes = np.array([len(parts) for parts in self._layout.parts])
         walk = _Pairs(self._rows, np.where(self._ops == Op.INSERT, sizes[self._table], 0))
         self._alone |= set(self._table[walk.odd].tolist())
         total = self._layout.total
@@ -194,7 +194,6 @@ class _Joint:
         self._put(whole, to_image[slots], self._image(rows) + second, places)
         first = np.flatnonzero(second == 0)
         self._put(whole, to_key[slots[first]], self._row(rows[first]), places.only(first))
-        by_handle = np.array([layout.by_handle for layout in layouts])
         for part, (index, found) in enumerate(walk.handles()):
             for number in np.unique(self._table[index]).tolist():
                 of_table = np.flatnonzero(self._table[index] == number)
@@ -205,7 +204,7 @@ class _Joint:
                 here = found.only(of_table)
                 slot = self._slots[number, one.source.id]
                 self._put(whole, np.full(len(at), to_image[slot]), self._image(at), here, keep=True)
-                self._put(whole, np.full(len(at), one.begin), self._row(at), here, keep=not by_handle[number])
+                self._put(whole, np.full(len(at), one.begin), self._row(at), here, keep=not self._layout.keys[number].by_handle)
         return whole
 
     def _known(self, rows: Ints, ids: Ints, places: DatumPlaces) -> tuple[Ints, Ints, DatumPlaces]:
@@ -284,22 +283,16 @@ class _Joint:
         }
 
     def _completed(self, cells: pa.Array, one: _CellRun, absent: npt.NDArray[np.bool_], own: slice) -> pa.Array:
-        """``cells`` with those that rows of one column lack (rows.md 8)."""
-        table, images = self._groups[one.table].table, slice(*self._first_image[one.table : one.table + 2])
-        events = self._events[images][absent[own]]
-        assert isinstance(one.source, ColumnInfo)
-        if (self._ops[events] == Op.UPDATE).any():
+        """``cells`` with those that rows of one column lack; the column's own are at ``own``."""
+        table, column = self._groups[one.table].table, one.source
+        assert isinstance(column, ColumnInfo)
+        events = self._events[slice(*self._first_image[one.table : one.table + 2])]
+        if (self._ops[events[absent[own]]] == Op.UPDATE).any():
             self._alone.add(one.table)
             return cells
-        versions = self._groups[one.table].versions[events - self._first_row[one.table]]
-        for version in np.unique(versions).tolist():
-            try:
-                value = missing_value(one.source, table.default_info(version))
-            except Corruption:
-                self._alone.add(one.table)
-                return cells
-            if value is not None:
-                these = np.zeros(len(absent), np.bool_)
-                these[own.start + np.flatnonzero(absent[own])[versions == version]] = True
-                cells = pc.if_else(pa.array(these), pa.scalar(value, cells.type), cells)
+        ops, versions, lacking = np.zeros(len(cells), np.int32), np.zeros(len(cells), np.int64), np.zeros(len(cells), np.bool_)
+        ops[own], versions[own], lacking[own] = self._ops[events], self._versions[events], absent[own]
+        cells, odd = decoder.completed(cells, table, column, ops, versions, lacking)
+        if odd.any():
+            self._alone.add(one.table)
         return cells

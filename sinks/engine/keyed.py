@@ -175,9 +175,9 @@ def exploded_upto(values: pa.Table, events: int, size: int, never_kept: NeverKep
     count = held = 0
     for piece in slices(values.to_batches()):
         exploded = explode(piece)
-        rows = never_kept.dropped(pa.Table.from_batches([exploded.rows]))
-        for kind, frame in zip(found, (rows, exploded.ddls, exploded.controls), strict=True):
-            found[kind].append(frame if isinstance(frame, pa.Table) else pa.Table.from_batches([frame]))
+        rows, ddls, controls = (pa.Table.from_batches([frame]) for frame in (exploded.rows, exploded.ddls, exploded.controls))
+        for kind, frame in zip(found, (never_kept.dropped(rows), ddls, controls), strict=True):
+            found[kind].append(frame)
             count, held = count + frame.num_rows, held + frame.nbytes
         if count > events or held > size:
             return None
