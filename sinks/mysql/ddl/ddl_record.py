@@ -132,8 +132,8 @@ class DdlRecord:
         self._lease = lease
         self._tries: list[dict[str, str]] = []
         """Refusals of earlier calls and of this one."""
-        self.filled: tuple[str, ...] = ()
-        """What earlier calls and this one have updated in rows, in words."""
+        self.told: tuple[str, ...] = ()
+        """What earlier calls and this one have updated in rows, or left out, in words."""
 
     def read(self) -> RecordedTry | None:
         """What earlier calls have left."""
@@ -143,7 +143,7 @@ class DdlRecord:
         )
         found = RecordedTry(*rows[0]) if rows else None
         self._tries = json.loads(found.tries or "[]") if found is not None and found.unfinished else []
-        self.filled = tuple(json.loads(found.losses or "[]")) if found is not None and found.unfinished else ()
+        self.told = tuple(json.loads(found.losses or "[]")) if found is not None and found.unfinished else ()
         return found
 
     def ended(self, found: RecordedTry | None) -> DdlOutcome | None:
@@ -163,13 +163,13 @@ class DdlRecord:
         at = str(self._session.query("SELECT UTC_TIMESTAMP(3)")[0][0])
         self._tries = [*self._tries, {"at": at, "step": step, "sql": sql, "words": str(error)}][-_MOST_TRIES:]
 
-    def note_filled(self, words: str) -> None:
-        """Record an update of rows, in its transaction: a later call, which finds nothing to update, has these words, too."""
+    def note_told(self, *words: str) -> None:
+        """Record what rows were updated, or what is left out, in the caller's transaction: a later call, which cannot see it, has these words, too."""
         check(self._session, self._lease)
-        self.filled = (*self.filled, words)
+        self.told = tuple(dict.fromkeys((*self.told, *words)))
         self._session.execute(
             f"UPDATE {table_of(self._config)} SET losses = %s WHERE cluster_id = %s AND job_id = %s",
-            [json.dumps(self.filled, ensure_ascii=False), self._lease.cluster_id, self._step.job.id],
+            [json.dumps(self.told, ensure_ascii=False), self._lease.cluster_id, self._step.job.id],
         )
 
     def write_refused(self) -> None:
@@ -203,7 +203,7 @@ class DdlRecord:
                 step.query,
                 sql,
                 picture,
-                json.dumps(self.filled, ensure_ascii=False),
+                json.dumps(self.told, ensure_ascii=False),
                 self._tries_json(),
             ],
         )

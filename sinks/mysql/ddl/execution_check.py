@@ -267,19 +267,6 @@ def unlike(session: Target, subject: Subject, dialect: Dialect, table: TableAt) 
     return (*found, *(MissingChange(f"{label}: unique key {name} does not exist upstream", "key") for name in more))
 
 
-def is_plain(session: Target, table: TableAt) -> bool:
-    """Whether an existing table lacks all partitions, or a foreign key, of the upstream's: it was made without, because the server refuses them."""
-    there, info = read_whole(session, table.schema, table.name), table.info
-    return there is not None and (bool(info.partitions and not there.partitions) or len(there.foreign_keys) < len(info.foreign_keys))
-
-
-def computes(session: Target, table: TableAt) -> bool:
-    """Whether an existing table computes the upstream's STORED columns: it was made with plain ones, where the server refuses their expressions."""
-    stored = [c.name for c in table.info.columns if c.generated_stored]
-    there = read_whole(session, table.schema, table.name) if stored else None
-    return there is None or all((c := there.column(name)) is None or c.generated for name in stored)
-
-
 def _handle_key(info: TableInfo) -> tuple[IndexInfo, ...]:
     """The primary key that is the integer handle, which is not among the indexes of the infos."""
     if not info.pk_is_handle:

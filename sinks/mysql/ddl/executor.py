@@ -63,8 +63,6 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
     EarlierTry,
     ExecutionCheck,
     HandedOver,
-    computes,
-    is_plain,
     lacks,
     other_values,
     shows,
@@ -72,7 +70,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
     unlike,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, instead_of, scattered
-from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE, Around, SentDdl, around, execute, not_computed
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE, Around, SentDdl, around, execute
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, joined, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, subject_of
@@ -225,6 +223,7 @@ class _Run:
             # Never taken for done because the target looks like it: rows may still be being copied.
             self._write_intent(self._step.query, NOTHING_KEPT)
             return self._finish(self._pass_by("filter" if refused else "frozen", self._subject.given.why))
+        self._clock = clock_of(self._session, self._subject)
         if by_changes(self._subject, self._dialect):
             return self._run_changes(record)
         elsewhere = scattered(self._session, self._subject)
@@ -232,14 +231,13 @@ class _Run:
         if self._subject.job.kind.effect is JobEffect.RENAMES and not joined(texts):
             _log.info("DDL at commit_ts %d needs no statement: the names are the same at the target", self._step.commit_ts)
             return self._finish(DdlOutcome(DONE, "nothing", ""))
-        self._clock = clock_of(self._session, self._subject, joined(texts))
-        if self._clock.subject is not self._subject:
-            texts = self._statements()
         now = self._snapshot()
         earlier = _earlier(record)
+        if earlier is not None and earlier.refused:
+            self._row.told = ()  # that attempt has made nothing
         judge = ExecutionCheck(self._session, self._step, self._subject, self._dialect, table_of(self._config))
         if earlier is not None and not elsewhere and judge.has_run(earlier, now):
-            losses = (*self._losses_of(texts), *self._other_values(), *(loss for text in texts for loss in self._declare(*text.then)))
+            losses = (*_losses(texts), *self._other_values(), *(loss for text in texts for loss in self._declare(*text.then)))
             return self._finish(DdlOutcome(DONE, "found", self._step.query, losses))
         if earlier is None and self._handed_over and not self._never and (found := self._by_another(texts)):
             return found
@@ -256,14 +254,8 @@ class _Run:
 
     def _run_changes(self, record: RecordedTry | None) -> DdlOutcome:
         """Make the changes that the target does not have, in one statement; after a crash the same again."""
-        step, altered = self._step, altered_by(self._subject, self._dialect)
-        sql = self._whole(altered)
-        self._clock = clock_of(self._session, self._subject, sql)
-        if self._clock.subject is not self._subject:
-            altered = altered_by(self._clock.subject, self._dialect)
-            sql = self._whole(altered)
-        earlier = _earlier(record)
-        why = self._why_not()
+        step, altered = self._step, altered_by(self._clock.subject, self._dialect)
+        sql, earlier, why = self._whole(altered), _earlier(record), self._why_not()
         if altered is None or why:
             self._write_intent(self._step.query, NOTHING_KEPT)
             return self._finish(self._pass_by(*(why or ("changes", UNCLEAR))))
@@ -278,7 +270,7 @@ class _Run:
         self._point("after-ddl")
         if not outcome.freezes:
             converted = () if by_itself else converted_otherwise(self._subject, self._dialect.flavour)
-            outcome = replace(outcome, losses=(*self._row.filled, *outcome.losses, *losses, *converted))
+            outcome = replace(outcome, losses=(*outcome.losses, *losses, *converted))
         return self._finish(outcome)
 
     def _why_not(self) -> tuple[str, str] | None:
@@ -435,31 +427,28 @@ class _Run:
             rows_stay = instead is not None and bool(instead.delete)  # also of a table that another Drainer passed over
             if text.may_fail or (not rows_stay and self._already_so(error, made)):
                 _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
-                return DdlOutcome(DONE, "nothing", text.sql, (*self._losses_of([text], made), *self._other_values()))
+                return DdlOutcome(DONE, "nothing", text.sql, (*text.losses, *self._other_values()))
             if made is not None and error.errno == EXISTS_TABLE:
                 return self._by_policy(text.sql, f"{error}; {self._in_the_way(made)}", around(self._sent(text.sql, error)).todo)
             if not self._snapshot(made).same_as(now if made is None else now.only(made.schema, made.name)):
                 raise
             quirk = around(self._sent(text.sql, error))
             if (without := self._computing_nothing(number, quirk)) is not None:
+                self._told(quirk.losses)
                 return self._one(number, without, now)
             if instead is not None:
                 return self._instead(text.sql, error, instead)
             if text.plain is not None:
+                self._told(text.plain.losses)
                 found = self._one(number, text.plain, now)
                 return found if found.freezes else replace(found, how="derived")
             return self._by_policy(text.sql, str(error), quirk.todo)
         return DdlOutcome(DONE, "text", text.sql, (*text.losses, *self._declare(*text.then)))
 
-    def _losses_of(self, texts: Sequence[Rewritten], made: TableAt | None = None) -> tuple[str, ...]:
-        """What is left out where the texts, or the one that makes ``made``, are executed already: a table may have been made plain."""
-        tables = (made,) if made is not None else self._subject.after if self._subject.job.kind.makes_tables else ()
-        if self._handed_over is not None or len(tables) != len(texts):
-            return _losses(texts)  # later DDLs may have changed the tables
-        done = [text.plain if text.plain and is_plain(self._session, t) else text for text, t in zip(texts, tables, strict=True)]
-        plain = replace(self._subject, after=tuple(t for t in tables if not computes(self._session, t)))
-        uncomputed = not_computed(SentDdl(self._session, plain, self._dialect))
-        return (*_losses(done), *(uncomputed.losses if uncomputed else ()))
+    def _told(self, losses: Collection[str]) -> None:
+        """Record what a statement leaves out, in place of a refused one: after a crash nothing else tells it."""
+        with in_transaction(self._session):
+            self._row.note_told(*losses)
 
     def _instead(self, sql: str, error: ApplyError, instead: Instead) -> DdlOutcome:
         """What the DDL does to the rows of a table that lacks its partitions."""
@@ -484,7 +473,7 @@ class _Run:
             try:
                 with with_settings(self._session, zone_setting(self._clock.zone)), in_transaction(self._session):
                     if rows := self._session.execute(sql):
-                        self._row.note_filled(
+                        self._row.note_told(
                             f"{self._subject.label}: {rows} rows held NULL in {column}, but the upstream has no NULL there. They were updated: {sql}"
                         )
             except RetryableApplyError:
@@ -598,7 +587,9 @@ class _Run:
 
     def _finish(self, outcome: DdlOutcome) -> DdlOutcome:
         """Record the outcome, the tables that it freezes, and the checkpoint in one transaction."""
-        if outcome.freezes:
+        if not outcome.freezes:
+            outcome = replace(outcome, losses=tuple(dict.fromkeys((*self._row.told, *outcome.losses))))
+        else:
             frozen = frozen_by(self._step.job, self._history, self._frozen, Selection.of(self._config).keeps)
             outcome = replace(outcome, frozen=frozen, losses=(*outcome.losses, *self._left_columns({**self._frozen, **frozen})))
 

@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import EarlierTry, Exec
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import why_not_restored
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import scattered
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty
-from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, joined, sql_kind, statements_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Outcomes, Subject, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
@@ -135,7 +135,7 @@ class _Look:
         subject = self._subject
         if subject.given.form is DdlForm.NOTHING:
             return
-        why = self._why_not_sent() or self._why_not_here()
+        why = self._why_not_sent() or self._why_not_here() or clock_of(self._session, subject).why_not
         if why:
             yield self._refused(why)
             return
@@ -143,9 +143,7 @@ class _Look:
             yield from self._changes()
             return
         texts = statements_of(subject, self._dialect, restored=False)
-        if why := clock_of(self._session, subject, joined(texts)).why_not:
-            yield self._refused(why)
-        elif subject.given.form is DdlForm.INFOS and not all(text.by_infos for text in texts):
+        if subject.given.form is DdlForm.INFOS and not all(text.by_infos for text in texts):
             yield self._refused(subject.given.why)
         else:
             for text in texts:
@@ -188,9 +186,6 @@ class _Look:
         subject = self._subject
         altered = altered_by(subject, self._dialect)
         clauses = altered.clauses() if altered else []
-        if why := clock_of(self._session, subject, " ".join(clauses)).why_not:
-            yield self._refused(why)
-            return
         said = self._said(alter_table(subject.old, clauses)) if clauses and subject.old else ""
         if altered is None or said:
             yield self._refused(said or UNCLEAR)

@@ -171,7 +171,7 @@ def _unlike_tables(ddl: SentDdl) -> Around | None:
     )
 
 
-def not_computed(ddl: SentDdl) -> Around | None:
+def _not_computed(ddl: SentDdl) -> Around | None:
     """A STORED column may not depend on this: in MariaDB 10.11 on a CHAR, whose blanks depend on the session. Or it may be in no primary key.
 
     It becomes a plain column, which rows write.
@@ -234,7 +234,7 @@ QUIRKS = (
     Quirk(_unlike_tables, (1731,)),
     Quirk(_key_not_given, (1235, 4108, 4109), Flavour.MYSQL),
     Quirk(_key_given, (1068,), Flavour.MYSQL),
-    Quirk(not_computed, (1901, 1903, 3102, 3763)),
+    Quirk(_not_computed, (1901, 1903, 3102, 3763)),
     Quirk(_not_indexed, (1064, _KEY_TOO_LONG, 1170, 1235, 1305, 3751, 3752, 3753, 3754, 3757, 3758, 3761, 3762, *range(3903, 3909))),
     Quirk(_short_rows, (1709,)),
 )

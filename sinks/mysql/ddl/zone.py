@@ -231,14 +231,14 @@ def zone_setting(zone: Zone | None) -> dict[str, str]:
     return {"time_zone": quote_string(zone.sql)} if zone is not None else {}
 
 
-def clock_of(session: Target, subject: Subject, sql: str) -> DdlClock:
-    """The clock of a DDL; ``sql``: its statement as it would be in UTC."""
+def clock_of(session: Target, subject: Subject) -> DdlClock:
+    """The clock of a DDL. Only a TiDB is given a text that reads the clock (``reads_clock``)."""
     location, changed = subject.job.location, conversions(subject)
     if any(was.tp == ColumnType.TIME and column.tp in _TIMES for _, was, column in _kept(subject)):
         return DdlClock(
             subject, why_not="a TIME gets the day on which it was converted. Convert it by hand after SET timestamp, and skip the DDL"
         )
-    if location is None or not (changed or reads_clock(sql)):
+    if location is None or not (changed or (session.flavour is Flavour.TIDB and reads_clock(subject.query))):
         return DdlClock(subject)
     depends = f"it depends on the time zone {location.name!r} of the session that issued it"
     try:
