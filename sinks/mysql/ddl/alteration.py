@@ -70,7 +70,7 @@ def by_changes(subject: Subject, dialect: Dialect) -> bool:
     job, kind = subject.job, subject.job.kind
     if subject.old is None or subject.new is None:
         return False
-    if dialect.flavour is Flavour.TIDB:
+    if dialect.flavour is Flavour.TIDB and subject.given.form is DdlForm.TEXT:
         types = job.sub_jobs if job.type == JobType.MULTI_SCHEMA_CHANGE else (job.type,)
         shown = bool(types) and all(kind_of(t).effect is JobEffect.ALTERS for t in types)
         return shown and (altered_by(subject, dialect) is not None or _adds_otherwise(subject, dialect))

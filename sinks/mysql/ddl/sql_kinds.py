@@ -1,6 +1,6 @@
 """What becomes of each kind of DDL at a MySQL-protocol target: the table ``SQL_KINDS``. Pure.
 
-A kind's statement is made of the job and the table infos where they say it. For views, sequences, types that are not known, and most at a TiDB, it is TiDB's text.
+A kind's statement is made of the job and the table infos where they say it. For views, types that are not known, and most at a TiDB, it is TiDB's text.
 
 Promises: an empty statement means that there is nothing to execute. ``losses`` lists what the target cannot hold.
 """
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from itertools import dropwhile, takewhile
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
-from pyspark_tidb_binlog.schemas.ddl_jobs import On
-from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, TokenKind, quote_name, rename_pairs, text_of, tokenize
+from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, TokenKind, quote_name, rename_pairs, significant, text_of, tokenize
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject
@@ -22,7 +22,6 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.text import (
     Rewritten,
     plain_strings,
     reads_clock,
-    routed_text,
     without_end,
     without_features,
     without_if_not_exists,
@@ -76,8 +75,24 @@ def _on_table(verb: str, subject: Subject, dialect: Dialect) -> Rewritten:
     return Rewritten(f"{verb} {table_name(schema, name)}")
 
 
-def _drop_sequence(subject: Subject, dialect: Dialect) -> Rewritten | None:
-    return _on_table("DROP SEQUENCE", subject, dialect) if dialect.flavour is not Flavour.MYSQL else None
+def _sequence(verb: str, subject: Subject, dialect: Dialect) -> Rewritten | None:
+    """A restart is in the text alone."""
+    if dialect.flavour is Flavour.MYSQL:
+        return Rewritten("", (f"{subject.label}: sequence left out, because MySQL has none",))
+    made, numbers = _on_table(f"{verb} SEQUENCE", subject, dialect), subject.new.info.sequence if subject.new else None
+    if numbers is None:
+        return made if verb == "DROP" else None
+    kept = f"CACHE {numbers.cache}" if numbers.cache else "NOCACHE"
+    sql = (
+        f"{made.sql} START WITH {numbers.start} INCREMENT BY {numbers.increment} MINVALUE {numbers.min_value} MAXVALUE {numbers.max_value} "
+        f"{kept} {'CYCLE' if numbers.cycle else 'NOCYCLE'}"
+    )
+    words = [t.word or t.text for t in significant(subject.query)]
+    if verb == "CREATE" or "RESTART" not in words:
+        return Rewritten(sql)
+    after = dropwhile(lambda word: word in ("WITH", "="), words[words.index("RESTART") + 1 :])
+    number = "".join(takewhile(lambda word: word in "+-" or word.isdigit(), after))
+    return Rewritten(f"{sql} RESTART WITH {number or numbers.start}")
 
 
 def _create(subject: Subject, dialect: Dialect) -> Rewritten | None:
@@ -92,9 +107,9 @@ def _partitions(subject: Subject, dialect: Dialect) -> Rewritten | None:
     if old is None or subject.former is None or subject.info is None:
         return None
     clause = partition_change(subject.former, subject.info, subject.job.kind.effect, dialect)
-    # Columns may have other names at the target.
     sql = f"ALTER TABLE {table_name(old.schema, old.name)} {clause}" if clause else ""
-    return Rewritten(sql, by_infos=not clause.startswith("PARTITION BY"))
+    # The target may lack a column of the expression.
+    return Rewritten(sql, by_infos=not clause.startswith("PARTITION BY") or len(old.info.columns) == len(subject.former.columns))
 
 
 def _recover(subject: Subject, dialect: Dialect) -> Rewritten:
@@ -163,10 +178,11 @@ SQL_KINDS: Mapping[int, SqlKind] = {
     JobType.CREATE_TABLE: SqlKind(Judged.MADE, _create, at_tidb=False),
     JobType.CREATE_TABLES: SqlKind(Judged.MADE),
     JobType.CREATE_VIEW: SqlKind(Judged.MADE),
-    JobType.CREATE_SEQUENCE: SqlKind(Judged.MADE),
+    JobType.CREATE_SEQUENCE: SqlKind(Judged.MADE, partial(_sequence, "CREATE"), at_tidb=False),
+    JobType.ALTER_SEQUENCE: SqlKind(Judged.AGAIN, partial(_sequence, "ALTER"), at_tidb=False),
     JobType.DROP_TABLE: SqlKind(Judged.GONE, partial(_on_table, "DROP TABLE"), already_so=_GONE),
     JobType.DROP_VIEW: SqlKind(Judged.GONE, partial(_on_table, "DROP VIEW"), already_so=_GONE),
-    JobType.DROP_SEQUENCE: SqlKind(Judged.GONE, _drop_sequence, already_so=_GONE),
+    JobType.DROP_SEQUENCE: SqlKind(Judged.GONE, partial(_sequence, "DROP"), already_so=_GONE),
     JobType.TRUNCATE_TABLE: SqlKind(Judged.AGAIN, partial(_on_table, "TRUNCATE TABLE")),
     JobType.RENAME_TABLE: SqlKind(Judged.MOVED, _rename),
     JobType.RENAME_TABLES: SqlKind(Judged.MOVED, _rename),
@@ -212,7 +228,7 @@ def joined(texts: Sequence[Rewritten]) -> str:
 
 def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
     """The statement of a job that has one."""
-    kind, subject = sql_kind(subject.job), with_routed_text(subject, restored=restored)
+    kind = sql_kind(subject.job)
     by_text = dialect.flavour is Flavour.TIDB and subject.given.form is DdlForm.TEXT
     by_infos = kind.at_tidb or not by_text or reads_clock(subject.query)
     if kind.statement is not None and by_infos and (made := kind.statement(subject, dialect)) is not None:
@@ -221,12 +237,10 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
     if by_text:
         sql = text_of(plain_strings(without_if_not_exists(whole), restored=restored))
         plain = _create(subject, dialect) if subject.job.type == JobType.CREATE_TABLE else None
-        return Rewritten(sql, (), tuple(_afterwards(subject)), subject.job.type == JobType.SET_TIFLASH_REPLICA, plain=plain)
-    if subject.job.kind.on is On.SEQUENCE and dialect.flavour is Flavour.MYSQL:
-        return Rewritten("", (f"{subject.label}: sequence left out, because MySQL has none",))
+        return Rewritten(sql, (), tuple(_afterwards(subject)), subject.job.type == JobType.SET_TIFLASH_REPLICA, by_infos=False, plain=plain)
     only_tidb = any(t.kind is TokenKind.FEATURE_OPEN and t.text.startswith("/*T!") for t in whole)
     losses = (f"{subject.label}: what only TiDB has was left out",) if only_tidb else ()
-    return Rewritten(text_of(plain_strings(without_end(without_features(whole)), restored=restored)), losses)
+    return Rewritten(text_of(plain_strings(without_end(without_features(whole)), restored=restored)), losses, by_infos=False)
 
 
 def _afterwards(subject: Subject) -> Iterator[str]:
@@ -240,13 +254,6 @@ def _afterwards(subject: Subject) -> Iterator[str]:
         yield sql
     if new is not None and new.info.ttl and (subject.old is None or subject.old.info.ttl != new.info.ttl):
         yield f"ALTER TABLE {table_name(new.schema, new.name)} TTL_ENABLE = 'OFF'"
-
-
-def with_routed_text(subject: Subject, *, restored: bool) -> Subject:
-    """``subject`` with the names of the target in its text. RENAME TABLES keeps it, its names are read in pairs, and so does a view, which has no route."""
-    if not subject.routes or subject.job.type in (JobType.RENAME_TABLES, JobType.CREATE_VIEW):
-        return subject
-    return replace(subject, query=routed_text(subject.query, subject.routes, subject.home, restored=restored))
 
 
 def silent_losses(history: SchemaHistory, after: int, upto: int) -> tuple[str, ...]:

@@ -54,8 +54,6 @@ Outcomes = Mapping[int, str]
 """``DdlOutcome.how`` by job, as ``sinks.mysql.ddl.ddl_record.load_outcomes``."""
 NO_OUTCOMES: Outcomes = MappingProxyType({})
 
-_NAMED = frozenset({JobEffect.DROPS, JobEffect.EMPTIES, JobEffect.RENAMES, JobEffect.EXCHANGES, JobEffect.RESTORES})
-
 
 @dataclass(frozen=True, slots=True)
 class Subject:
@@ -73,9 +71,7 @@ class Subject:
     given: DdlDelivery = field(default=DdlDelivery(DdlForm.TEXT))
     """The form in which it is sent."""
     routes: Routes = NO_ROUTES
-    """From the names in the text to those at the target."""
-    home: str = ""
-    """With routes: the database upstream to which names without one belong."""
+    """From the names upstream to those at the target."""
     dropped: TableAt | None = None
     """Of RECOVER TABLE: the table as it was when it was dropped, under its name on the target."""
     former: TableInfo | None = None
@@ -119,14 +115,15 @@ def subject_of(
     job = step.job
     ids = [i for i in history.tables_of_job(job) if i not in step.decision.strangers]
     before = tuple(t for i in ids if (t := step.before.table(i, history)) is not None)
-    after = tuple(referring(t, routes.target) for i in ids if (t := history.table_at(i, job.version)) is not None)
+    there = tuple(t for i in ids if (t := history.table_at(i, job.version)) is not None)
+    after = tuple(referring(t, routes.target) for t in there)
     restored = history.restored_by(job)
     delivery = _delivery(step, given(job, step.query, history, frozen, routes, outcomes))
     schema = schema_of(step, history)
     subject = Subject(job, step.query, schema, _name_of(job, before), before, after, delivery, dropped=restored and restored[0])
     own = next((t.table_id for t in (subject.old, subject.new) if t is not None), 0)
     subject = replace(subject, former=next((t.info for t in before if t.table_id == own), None))
-    return _routed(subject, routes) if routes else subject
+    return _routed(subject, routes, otherwise=after != there) if routes else subject
 
 
 def referring(table: TableAt, place: Callable[[str, str], TargetName]) -> TableAt:
@@ -138,29 +135,25 @@ def referring(table: TableAt, place: Callable[[str, str], TargetName]) -> TableA
     return replace(table, info=replace(table.info, foreign_keys=tuple(keys))) if keys else table
 
 
-def _routed(subject: Subject, routes: Routes) -> Subject:
-    """``subject`` under the names of the target."""
-    schema, delivery = routes.database(subject.schema), subject.given
-    name = subject.name
+def _routed(subject: Subject, routes: Routes, *, otherwise: bool) -> Subject:
+    """``subject`` under the names of the target; ``otherwise``: a table to which it refers has another name there."""
+    schema, name, given = routes.database(subject.schema), subject.name, subject.given
     if subject.before or subject.after:
         own = routes.target(subject.schema, subject.name)
         schema, name = own.schema, own.name
     before, after = (tuple(map(routes.moved, tables)) for tables in (subject.before, subject.after))
-    if delivery.form is DdlForm.TEXT and any(map(routes.columns_of, (*subject.before, *subject.after))):
-        delivery = _narrowed_delivery(subject.job, before, after)
-    found = replace(
-        subject, schema=schema, name=name, before=before, after=after, dropped=subject.dropped and routes.moved(subject.dropped)
-    )
-    return replace(found, given=delivery, routes=routes, home=subject.schema)
-
-
-def _narrowed_delivery(job: Job, before: Sequence[TableAt], after: Sequence[TableAt]) -> DdlDelivery:
-    """The form of a DDL on a table with a list of columns: its text may name others."""
-    if named_by_infos(job):
-        return DdlDelivery(DdlForm.TEXT)
-    if [replace(t.info, name="") for t in before] == [replace(t.info, name="") for t in after]:
-        return DdlDelivery(DdlForm.NOTHING, "it does not change the columns that are replicated")
-    return DdlDelivery(DdlForm.INFOS, "only some columns of the table are replicated")
+    dropped = subject.dropped and routes.moved(subject.dropped)
+    found = replace(subject, schema=schema, name=name, before=before, after=after, dropped=dropped)
+    narrowed = any(map(routes.columns_of, (*subject.before, *subject.after)))
+    if given.form is not DdlForm.TEXT or subject.job.kind.on is On.VIEW:
+        pass
+    elif narrowed and [(t.schema, t.name, t.info) for t in before] == [(t.schema, t.name, t.info) for t in after]:
+        given = DdlDelivery(DdlForm.NOTHING, "it does not change the columns that are replicated")
+    elif narrowed:
+        given = DdlDelivery(DdlForm.INFOS, "only some columns of the table are replicated")
+    elif otherwise or found != subject or (subject.job.kind.makes_tables and like_source(subject.query) is not None):
+        given = DdlDelivery(DdlForm.INFOS, "it names a table that has another name at the target")
+    return replace(found, given=given, routes=routes)
 
 
 def _delivery(step: DdlStep, found: DdlDelivery) -> DdlDelivery:
@@ -185,11 +178,6 @@ def _likes_unplaced(query: str) -> bool:
     """
     source, tokens = like_source(query), significant(query)
     return source is not None and not source.schema and "." in (t.text for t in takewhile(lambda t: t.word != "LIKE", tokens))
-
-
-def named_by_infos(job: Job) -> bool:
-    """Whether the job's statement has no column names and is built with the target's table names; RENAME_TABLES takes them from the text."""
-    return job.kind.effect in _NAMED and job.kind.on is not On.DATABASE
 
 
 def given(

@@ -215,7 +215,6 @@ def _created(schema: str, info: TableInfo, dialect: Dialect, *, plain: bool) -> 
     return Rewritten(
         f"CREATE TABLE {table_name(schema, info.name)} ({', '.join(parts)}) {options}",
         tuple(f"{schema}.{info.name}: {loss}" for loss in losses),
-        by_infos=True,
     )
 
 

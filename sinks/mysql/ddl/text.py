@@ -1,17 +1,14 @@
-"""DDL text: its tokens, and the target's names in it. Pure.
+"""DDL text, by its tokens (``schemas.ddl_tokens``): quoted names and strings are never mistaken for keywords. Pure.
 
-Works on tokens (``schemas.ddl_tokens``), so quoted names and strings are never mistaken for keywords. A TiDB gets the upstream's text, without IF NOT EXISTS. Its
-sessions ignore placement policies (``tidb_placement_mode``).
-
-Names of tables become those of the target (``[[spark.route]]``) where a statement has them: after ALTER TABLE and its RENAME, CREATE TABLE, LIKE, REFERENCES, and ON of
-an index. Everything else stays as it is. A view is refused where a table of it has a route. A server with lower_case_table_names = 0 refuses one that spells a table otherwise.
+A TiDB gets the upstream's text, without IF NOT EXISTS. Its sessions ignore placement policies (``tidb_placement_mode``). Names in a text are never changed: where a table
+has another name at the target (``[[spark.route]]``), its statements are made of the table infos. A view is refused where a table of it has a route. A server with
+lower_case_table_names = 0 refuses one that spells a table otherwise.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, Tokens, quote_name, read_name, significant, strip, text_of, tokenize
-from pyspark_tidb_binlog.sinks.routing.routes import Routes
+from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, Tokens, significant, strip
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +21,8 @@ class Rewritten:
     """More, idempotent statements of the same DDL."""
     may_fail: bool = False
     """Errors of the target are ignored."""
-    by_infos: bool = False
-    """It is made of the table infos, which have the target's names: nothing of a user's text is in it."""
+    by_infos: bool = True
+    """It has the target's names and columns. A user's text may not."""
     plain: "Rewritten | None" = None
     """What is executed where the target refuses it."""
 
@@ -85,68 +82,3 @@ def without_end(tokens: Tokens) -> Tokens:
     while tokens and tokens[-1].text == ";":
         tokens = strip(tokens[:-1])
     return tokens
-
-
-_SKIPPED = frozenset({"IF", "NOT", "EXISTS", "IGNORE", "("})
-_NO_TABLE = frozenset({"COLUMN", "INDEX", "KEY"})
-
-
-def routed_text(query: str, routes: Routes, home: str, *, restored: bool) -> str:
-    """``query``, which makes no view, for the target: each name with its database, so that no name depends on the current database.
-
-    Args:
-        query: the text.
-        routes: those of the settings.
-        home: the upstream's database for names without one.
-        restored: TiDB's parser wrote the text.
-    """
-    tokens = tokenize(query, backslash_escapes=not restored)
-    solid = [place for place, token in enumerate(tokens) if not token.blank]
-    words = [tokens[place] for place in solid]
-    out: list[Token] = []
-    done = 0
-    for at in _places(words):
-        if at >= len(words) or solid[at] < done or not _is_name(words[at]):
-            continue
-        name, end = read_name(words, at)
-        found = routes.target(name.schema or home, name.name)
-        out += [*tokens[done : solid[at]], Token(TokenKind.NAME, f"{quote_name(found.schema)}.{quote_name(found.name)}")]
-        done = solid[end - 1] + 1
-    return text_of([*out, *tokens[done:]])
-
-
-def _places(words: Sequence[Token]) -> Iterator[int]:
-    """Where the names of tables begin, ascending."""
-    verb = words[0].word if words else ""
-    seen_table = False
-    for at, token in enumerate(words):
-        after = at + 1
-        if token.word == "TABLE" and not seen_table and verb in ("ALTER", "CREATE") and at < 5:
-            seen_table = True
-            yield _after_skipped(words, after)
-        elif token.word == "ON" and not seen_table and verb in ("CREATE", "DROP"):
-            seen_table = True
-            yield after
-        elif token.word == "SEQUENCE" and not seen_table and at < 4:
-            seen_table = True
-            yield _after_skipped(words, after)
-        elif token.word == "REFERENCES" or (token.word == "LIKE" and verb == "CREATE" and _copies(words, at)):
-            yield after
-        elif token.word == "RENAME" and verb == "ALTER" and after < len(words) and words[after].word not in _NO_TABLE:
-            yield after + (words[after].word in ("TO", "AS", "="))
-
-
-def _copies(words: Sequence[Token], at: int) -> bool:
-    """Whether the LIKE at ``at`` is that of CREATE TABLE ... LIKE."""
-    opened = [t.text for t in words[:at]].count("(")
-    return opened == 0 or (opened == 1 and words[at - 1].text == "(")
-
-
-def _after_skipped(words: Sequence[Token], at: int) -> int:
-    while at < len(words) and words[at].word in _SKIPPED:
-        at += 1
-    return at
-
-
-def _is_name(token: Token) -> bool:
-    return token.kind in (TokenKind.NAME, TokenKind.WORD) or (token.kind is TokenKind.STRING and token.text.startswith('"'))
