@@ -15,7 +15,7 @@ from typing import Self
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType, On, RowsAfter
-from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, quote_name, read_name, significant
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, significant
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt, TableSnapshot
 from pyspark_tidb_binlog.sinks.routing.event_rules import EventRules
 from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes, why_not_narrowed
@@ -30,8 +30,6 @@ class DdlFate(StrEnum):
     """It is about nothing that is replicated."""
     LEFT_OUT = "left out"
     """A rule leaves it out: the target's table stays as it is, and rows are written in its form."""
-    DERIVED = "derived"
-    """Applied, but not as text, which names a table that is not replicated."""
     REFUSED = "refused"
     """The target cannot have what it would bring in."""
 
@@ -126,13 +124,6 @@ class Selection:
             return DdlDecision(
                 DdlFate.LEFT_OUT, f"a rule of syncer.binlog-filter-rule leaves this DDL out for {'.'.join(filter(None, named))}"
             )
-        like = like_source(job.query) if job.type == JobType.CREATE_TABLE else None
-        if like is not None:
-            source = (like.schema or schema).lower(), like.name.lower()
-            if not self.tables.keeps(*source) or any((d, t) == source for d, t, _ in self.routes.columns):
-                return DdlDecision(
-                    DdlFate.DERIVED, f"{'.'.join(source)}, or some of its columns, are not replicated, so the target lacks them"
-                )
         why_not = self._misrouted(job, schema, before, after, others, known) if self.routes else ""
         strangers = self._strangers(before, after) if job.multiple_table_infos else frozenset()
         return DdlDecision(DdlFate.REFUSED, why_not) if why_not else DdlDecision(strangers=strangers)
@@ -257,13 +248,3 @@ def _subject(job: Job, schema: str, before: Sequence[TableAt], after: Sequence[T
     wanted = job.table_info.id if job.table_info else job.table_id
     found = next((t for t in (*after, *before) if t.table_id == wanted), None) or next(iter((*after, *before)), None)
     return (found.schema, found.name) if found else (schema, job.table_name)
-
-
-def like_source(query: str) -> QualifiedName | None:
-    """The table after LIKE of a CREATE TABLE ... LIKE; None for every other text."""
-    tokens = significant(query)
-    at = next((i for i, t in enumerate(tokens) if t.word == "LIKE"), 0)
-    opened = [t.text for t in tokens[:at]].count("(")
-    if not at or at + 1 >= len(tokens) or opened > 1 or (opened and tokens[at - 1].text != "("):
-        return None
-    return read_name(tokens, at + 1)[0]

@@ -261,7 +261,7 @@ def begun(session: Target, waiting: WaitingDdls, config: ApplyConfig, cluster_id
             continue
         commit_ts, early, state, picture, tries = records[step.job.id]
         step = decided(replace(step, commit_ts=int(commit_ts), early=bool(early)), waiting.history, Selection.of(config))
-        if step.decision.fate not in (DdlFate.APPLIED, DdlFate.DERIVED) or step.skip_ts in config.ignore_txn_commit_ts:
+        if step.decision.fate is not DdlFate.APPLIED or step.skip_ts in config.ignore_txn_commit_ts:
             continue
         subject = subject_of(step, waiting.history, waiting.frozen, Routes.of(config))
         dialect = dialect_of(session, config)

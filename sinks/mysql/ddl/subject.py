@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.engine.choice import schema_of
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, hit
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
-from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, like_source
+from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
 from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes, TargetName
 
 
@@ -118,7 +118,8 @@ def subject_of(
     there = tuple(t for i in ids if (t := history.table_at(i, job.version)) is not None)
     after = tuple(referring(t, routes.target) for t in there)
     restored = history.restored_by(job)
-    delivery = _delivery(step, given(job, step.query, history, frozen, routes, outcomes))
+    refused = DdlDelivery(DdlForm.REFUSED, step.decision.why) if step.decision.fate is DdlFate.REFUSED else None
+    delivery = refused or given(job, step.query, history, frozen, routes, outcomes)
     schema = schema_of(step, history)
     subject = Subject(job, step.query, schema, _name_of(job, before), before, after, delivery, dropped=restored and restored[0])
     own = next((t.table_id for t in (subject.old, subject.new) if t is not None), 0)
@@ -151,18 +152,9 @@ def _routed(subject: Subject, routes: Routes, *, otherwise: bool) -> Subject:
         given = DdlDelivery(DdlForm.NOTHING, "it does not change the columns that are replicated")
     elif narrowed:
         given = DdlDelivery(DdlForm.INFOS, "only some columns of the table are replicated")
-    elif otherwise or found != subject or (subject.job.kind.makes_tables and like_source(subject.query) is not None):
+    elif otherwise or found != subject:
         given = DdlDelivery(DdlForm.INFOS, "it names a table that has another name at the target")
     return replace(found, given=given, routes=routes)
-
-
-def _delivery(step: DdlStep, found: DdlDelivery) -> DdlDelivery:
-    decision = step.decision
-    if decision.fate is DdlFate.DERIVED and found.form is DdlForm.TEXT:
-        return DdlDelivery(DdlForm.INFOS, decision.why)
-    if found.form is DdlForm.TEXT and step.job.type == JobType.CREATE_TABLE and _likes_unplaced(step.query):
-        return DdlDelivery(DdlForm.INFOS, "the table after LIKE is in the session's database, which is not known")
-    return DdlDelivery(DdlForm.REFUSED, decision.why) if decision.fate is DdlFate.REFUSED else found
 
 
 def _name_of(job: Job, before: Sequence[TableAt]) -> str:
@@ -171,13 +163,11 @@ def _name_of(job: Job, before: Sequence[TableAt]) -> str:
     return next((t.name for t in before if t.table_id == job.table_id), job.table_name)
 
 
-def _likes_unplaced(query: str) -> bool:
-    """Whether it is a CREATE TABLE db.t LIKE s: ``s`` is of the session's current database, which no binlog or job has.
-
-    Where ``t`` has no database either, both are of the job's.
-    """
-    source, tokens = like_source(query), significant(query)
-    return source is not None and not source.schema and "." in (t.text for t in takewhile(lambda t: t.word != "LIKE", tokens))
+def _is_copy(job: Job, query: str) -> bool:
+    """Whether it is CREATE TABLE t LIKE s, or CREATE TABLE t (LIKE s)."""
+    words = [t.word or t.text for t in significant(query)] if job.type == JobType.CREATE_TABLE else []
+    before = list(takewhile(lambda word: word != "LIKE", words))
+    return len(before) < len(words) and (before.count("(") == 0 or before.count("(") == 1 and before[-1] == "(")
 
 
 def given(
@@ -191,8 +181,8 @@ def given(
         return DdlDelivery(DdlForm.FROZEN, "; ".join(dict.fromkeys(f.words for f in hits)))
     if job.type == JobType.RECOVER_TABLE and (why := _restores_another(job, history, routes, outcomes)):
         return DdlDelivery(DdlForm.REFUSED, why)
-    if frozen and job.type == JobType.CREATE_TABLE and like_source(query) is not None:
-        return DdlDelivery(DdlForm.INFOS, "a table is frozen, and one made by LIKE could differ from the upstream's")
+    if _is_copy(job, query):
+        return DdlDelivery(DdlForm.INFOS, "the target's table after LIKE may differ from the upstream's, or it is one of another name")
     return DdlDelivery(DdlForm.TEXT)
 
 

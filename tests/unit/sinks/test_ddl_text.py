@@ -161,14 +161,11 @@ def test_an_old_mysql_pads() -> None:
     [
         ("CREATE TABLE `d`.`t` LIKE `s`;", DdlForm.INFOS),
         ("create table if not exists d . t ( like s )", DdlForm.INFOS),
-        ("CREATE TABLE /* a.b */ `t` LIKE `s`;", DdlForm.TEXT),
-        ("CREATE TABLE `d`.`t` LIKE `d`.`s`;", DdlForm.TEXT),
-        ("CREATE TABLE `t` LIKE `a`.`s`;", DdlForm.TEXT),
         ("CREATE TABLE `d`.`t` (`like` INT DEFAULT 1.5);", DdlForm.TEXT),
         ("CREATE TABLE `d`.`t` (`a` INT CHECK (`a` LIKE 'x'));", DdlForm.TEXT),
     ],
 )
-def test_like_a_table_of_a_database_that_is_not_known(query: str, form: DdlForm) -> None:
+def test_a_table_like_another_is_made_of_its_infos(query: str, form: DdlForm) -> None:
     h = history(database(1), job(9, 3, table(10, "t")))
     step = DdlStep(90, h.ordered[-1], query, False, AppliedJobs(8), AppliedJobs(9))
     assert subject_of(step, h).given.form is form

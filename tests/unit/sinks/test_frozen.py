@@ -169,14 +169,6 @@ def test_names_are_compared_as_they_are_at_the_target() -> None:
     assert hit(h.jobs[5], h, {10: T}, routes) and not hit(h.jobs[5], h, {10: T})
 
 
-def test_a_table_like_another_is_made_from_the_infos_while_any_is_frozen() -> None:
-    h = history(database(1), job(2, 3, t()), job(3, 5, t(V)), job(4, 3, table(11, "n", [ID, V])))
-    found = frozen(h, 3)
-    assert given(h.jobs[4], "CREATE TABLE `n` LIKE `T`", h, found).form is DdlForm.INFOS
-    assert given(h.jobs[4], "CREATE TABLE `n` LIKE `T`", h, {}).form is DdlForm.TEXT
-    assert given(h.jobs[4], "CREATE TABLE `n` (`id` INT, `t` INT)", h, found).form is DdlForm.TEXT
-
-
 def test_rows_go_to_the_columns_of_their_ids_only() -> None:
     """``v`` was renamed, and another ``v`` came: neither was executed."""
     w, u = column(2, "w"), index(1, "u", ("w", 1), unique=True)
