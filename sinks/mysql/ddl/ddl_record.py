@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables, from_json, to_json
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Outcomes
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, write
 from pyspark_tidb_binlog.sinks.mysql.own_tables import made_with, require_sound
@@ -58,6 +58,10 @@ class DdlOutcome:
         return _FATES.get(self.how, "executed in part" if self.losses else "executed") if self.state == DONE else self.state
 
 
+RECORDED = "state, commit_ts, executed, losses, picture, tries, frozen"
+"""The columns of a ``RecordedTry``."""
+
+
 class RecordedTry(NamedTuple):
     """The row of a DDL."""
 
@@ -73,6 +77,21 @@ class RecordedTry(NamedTuple):
     def unfinished(self) -> bool:
         """Whether it has an intent, or was refused."""
         return self.state in (INTENT, REFUSED) and bool(self.picture)
+
+    @property
+    def refused(self) -> bool:
+        """Whether it was refused and had no effect; otherwise the outcome of an unfinished one is unknown."""
+        return self.state == REFUSED
+
+    @property
+    def was_refused_before(self) -> bool:
+        """Whether it was refused at least once, and an operator was asked to repair the target."""
+        return bool(json.loads(self.tries or "[]"))
+
+    @property
+    def snapshot(self) -> SchemaSnapshot:
+        """The target before an unfinished attempt."""
+        return SchemaSnapshot.from_json(self.picture or "")
 
 
 def ensure_ddl_table(session: Target, config: ApplyConfig) -> None:
@@ -138,7 +157,7 @@ class DdlRecord:
     def read(self) -> RecordedTry | None:
         """What earlier calls have left."""
         rows = self._session.query(
-            f"SELECT state, commit_ts, executed, losses, picture, tries, frozen FROM {table_of(self._config)} WHERE cluster_id = %s AND job_id = %s",
+            f"SELECT {RECORDED} FROM {table_of(self._config)} WHERE cluster_id = %s AND job_id = %s",
             [self._lease.cluster_id, self._step.job.id],
         )
         found = RecordedTry(*rows[0]) if rows else None

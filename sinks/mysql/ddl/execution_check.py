@@ -21,7 +21,7 @@ such a Drainer may have applied a part (``HandedOver``), this DDL and later ones
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pyspark_tidb_binlog.schemas.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
@@ -41,6 +41,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import (
 )
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, UNSEEN, Alteration, MissingChange, Presence, filling, has_key
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import RecordedTry
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import gone_partitions, limit_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, take_names, take_snapshot
@@ -54,18 +55,6 @@ from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 FREEZES = frozenset({"table", "column"})
 """What rows need: a table that lacks it is frozen. Keys, partitions, types, options and columns that stay are somebody's own."""
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierTry:
-    """The record of an unfinished or refused DDL."""
-
-    refused: bool
-    """It was refused and had no effect; otherwise its outcome is unknown."""
-    was_refused_before: bool
-    """It was refused at least once, and an operator was asked to repair the target."""
-    snapshot: SchemaSnapshot
-    """The target before the last attempt."""
 
 
 NOTHING_KEPT = SchemaSnapshot({}, ids_known=False)
@@ -99,7 +88,7 @@ class ExecutionCheck:
         self._dialect = dialect
         self._marks = marks
 
-    def has_run(self, earlier: EarlierTry, now: SchemaSnapshot) -> bool:
+    def has_run(self, earlier: RecordedTry, now: SchemaSnapshot) -> bool:
         """Whether the job's effect is on the target, so that its statement must not run (again).
 
         Raises:
@@ -145,7 +134,7 @@ class ExecutionCheck:
         where = f"{old.schema}.{old.name}" if old else ""
         return bool(names) and all(_has_partition(before, where, n) and not _has_partition(now, where, n) for n in names)
 
-    def _moved(self, earlier: EarlierTry, now: SchemaSnapshot) -> bool:
+    def _moved(self, earlier: RecordedTry, now: SchemaSnapshot) -> bool:
         """Of tables that got other names, or rows of each other."""
         before, exchanges = earlier.snapshot, self._subject.job.kind.effect is JobEffect.EXCHANGES
         if not exchanges:

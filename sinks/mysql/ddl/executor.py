@@ -18,7 +18,6 @@ the target whether its effect is there and never applies it a second time. Nothi
        `--next start, effect not found--> INTENT, with a new snapshot of the target
 """
 
-import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -49,7 +48,6 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
     DONE,
     NOT_SYNCED,
     QUARANTINED,
-    REFUSED,
     SKIPPED,
     DdlOutcome,
     DdlRecord,
@@ -60,7 +58,6 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
     FREEZES,
     NOTHING_KEPT,
-    EarlierTry,
     ExecutionCheck,
     HandedOver,
     lacks,
@@ -218,6 +215,7 @@ class _Run:
         ended = self._row.ended(record)
         if ended is not None:
             return ended
+        earlier = record if record is not None and record.unfinished else None
         refused = self._step.decision.fate is DdlFate.REFUSED
         if refused or self._subject.given.form is DdlForm.FROZEN:
             # Never taken for done because the target looks like it: rows may still be being copied.
@@ -225,14 +223,13 @@ class _Run:
             return self._finish(self._pass_by("filter" if refused else "frozen", self._subject.given.why))
         self._clock = clock_of(self._session, self._subject)
         if by_changes(self._subject, self._dialect):
-            return self._run_changes(record)
+            return self._run_changes(earlier)
         elsewhere = scattered(self._session, self._subject)
         texts = self._statements()
         if self._subject.job.kind.effect is JobEffect.RENAMES and not joined(texts):
             _log.info("DDL at commit_ts %d needs no statement: the names are the same at the target", self._step.commit_ts)
             return self._finish(DdlOutcome(DONE, "nothing", ""))
         now = self._snapshot()
-        earlier = _earlier(record)
         if earlier is not None and earlier.refused:
             self._row.told = ()  # that attempt has made nothing
         judge = ExecutionCheck(self._session, self._step, self._subject, self._dialect, table_of(self._config))
@@ -252,10 +249,10 @@ class _Run:
         self._point("after-ddl")
         return self._finish(outcome)
 
-    def _run_changes(self, record: RecordedTry | None) -> DdlOutcome:
+    def _run_changes(self, earlier: RecordedTry | None) -> DdlOutcome:
         """Make the changes that the target does not have, in one statement; after a crash the same again."""
         step, altered = self._step, altered_by(self._clock.subject, self._dialect)
-        sql, earlier, why = self._whole(altered), _earlier(record), self._why_not()
+        sql, why = self._whole(altered), self._why_not()
         if altered is None or why:
             self._write_intent(self._step.query, NOTHING_KEPT)
             return self._finish(self._pass_by(*(why or ("changes", UNCLEAR))))
@@ -606,12 +603,6 @@ class _Run:
             table, at = self._history.table_at(table_id, self._step.job.version), frozen.get(table_id)
             if table is not None and at is not None and at.columns is not None and (names := unwritten(table, at)):
                 yield f"{at.schema}.{at.name}: columns not written from here on: {', '.join(names)}"
-
-
-def _earlier(record: RecordedTry | None) -> EarlierTry | None:
-    if record is None or not record.unfinished:
-        return None
-    return EarlierTry(record.state == REFUSED, bool(json.loads(record.tries or "[]")), SchemaSnapshot.from_json(record.picture or ""))
 
 
 def _losses(texts: Sequence[Rewritten]) -> tuple[str, ...]:

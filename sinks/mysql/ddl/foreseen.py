@@ -5,7 +5,6 @@ are in its way, are looked up as the DDLs before it will leave them. What only e
 server. The text is the user's own, because TiDB's text is only in the binlog. A DDL that was begun is judged by its row in ``spark_ddl`` and the target.
 """
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -19,11 +18,11 @@ from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Presence, alter_table, altered_by, by_changes
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import INTENT, REFUSED
-from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import EarlierTry, ExecutionCheck, snapshot_of, unlike
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import INTENT, RECORDED, REFUSED, RecordedTry
+from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import ExecutionCheck, snapshot_of, unlike
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import why_not_restored
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import scattered
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Outcomes, Subject, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of
@@ -252,22 +251,22 @@ def begun(session: Target, waiting: WaitingDdls, config: ApplyConfig, cluster_id
     """
     marks = f"{quote_name(config.checkpoint_schema)}.spark_ddl"
     rows = session.query(
-        f"SELECT job_id, commit_ts, early, state, picture, tries FROM {marks} WHERE cluster_id = %s AND state IN (%s, %s) AND picture IS NOT NULL",
+        f"SELECT job_id, early, {RECORDED} FROM {marks} WHERE cluster_id = %s AND state IN (%s, %s) AND picture IS NOT NULL",
         [cluster_id, INTENT, REFUSED],
     )
     records = {int(row[0]): row[1:] for row in rows}
     for step in waiting.steps() if records else ():
         if step.job.id not in records:
             continue
-        commit_ts, early, state, picture, tries = records[step.job.id]
-        step = decided(replace(step, commit_ts=int(commit_ts), early=bool(early)), waiting.history, Selection.of(config))
+        early, *row = records[step.job.id]
+        earlier = RecordedTry(*row)
+        step = decided(replace(step, commit_ts=int(earlier.commit_ts), early=bool(early)), waiting.history, Selection.of(config))
         if step.decision.fate is not DdlFate.APPLIED or step.skip_ts in config.ignore_txn_commit_ts:
             continue
         subject = subject_of(step, waiting.history, waiting.frozen, Routes.of(config))
         dialect = dialect_of(session, config)
         if subject.given.form in (DdlForm.NOTHING, DdlForm.FROZEN) or scattered(session, subject):
             continue
-        earlier = EarlierTry(state == REFUSED, bool(json.loads(tries or "[]")), SchemaSnapshot.from_json(picture))
         where = f"DDL of job {step.job.id} on {subject.label}"
         try:
             if _has_run(session, step, subject, dialect, earlier, marks):
@@ -278,7 +277,7 @@ def begun(session: Target, waiting: WaitingDdls, config: ApplyConfig, cluster_id
             yield step.job, hinders(where, str(error), "decide this before you start the stream")
 
 
-def _has_run(session: Target, step: DdlStep, subject: Subject, dialect: Dialect, earlier: EarlierTry, marks: str) -> bool:
+def _has_run(session: Target, step: DdlStep, subject: Subject, dialect: Dialect, earlier: RecordedTry, marks: str) -> bool:
     if not by_changes(subject, dialect):
         return ExecutionCheck(session, step, subject, dialect, marks).has_run(earlier, snapshot_of(session, subject))
     altered, old = altered_by(subject, dialect), subject.old
