@@ -243,23 +243,27 @@ def test_a_repaired_table_is_left_as_it_is_or_refused_aloud(session: Session) ->
 @pytest.mark.shows("ddl create sequence", "ddl alter sequence", "ddl drop sequence")
 def test_a_sequence_is_made_changed_and_dropped(session: Session) -> None:
     made, changed = (table(12, "s", sequence={"sequence_start": 5, "sequence_increment": n, "sequence_cache_value": 10}) for n in (5, 7))
-    h = history(database(1), job(2, 34, made), job(3, 35, changed), job(4, 36, None, table_id=12, table_name="s"))
+    h = history(database(1), job(2, 34, made), job(3, 35, changed), job(4, 35, changed), job(5, 36, None, table_id=12, table_name="s"))
     texts = {
         2: "CREATE SEQUENCE `s` START WITH 5 INCREMENT BY 5 CACHE 10;",
-        3: "ALTER SEQUENCE `s` INCREMENT BY 7 RESTART WITH 40;",
-        4: "DROP SEQUENCE `s`;",
+        3: "ALTER SEQUENCE `s` INCREMENT BY 7;",
+        4: "ALTER SEQUENCE `s` RESTART WITH 40;",
+        5: "DROP SEQUENCE `s`;",
     }
-    create, change, drop = steps_of(h, texts)[1:]
+    create, change, restart, drop = steps_of(h, texts)[1:]
     apply(session, steps_of(h, texts)[0], h)
     if session.flavour is Flavour.MYSQL:
-        for step in (create, change, drop):
+        for step in (create, change, restart, drop):
             outcome = apply(session, step, h)
             assert (outcome.state, outcome.how, outcome.losses) == ("done", "nothing", ("d.s: sequence left out, because MySQL has none",))
         return
     assert apply(session, create, h).how == "text"
-    assert session.query("SELECT increment FROM d.s") == [(5,)]
+    assert session.query("SELECT increment FROM d.s") == [(5,)] and session.query("SELECT NEXT VALUE FOR d.s") == [(5,)]
     assert apply(session, change, h).how == "text"
-    assert session.query("SELECT start_value, increment, cache_size, next_not_cached_value FROM d.s") == [(5, 7, 10, 40)]
+    numbers = "SELECT start_value, increment, cache_size, next_not_cached_value FROM d.s"
+    assert session.query(numbers) == [(5, 7, 10, 55)]
+    apply(session, restart, h)
+    assert session.query(numbers) == [(5, 7, 10, 40)]
     assert apply(session, drop, h).how == "text"
     assert session.query("SHOW TABLES FROM d") == []
 
