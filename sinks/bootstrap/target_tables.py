@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import SentDdl, execute
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
-from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject, referring
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlDelivery, DdlForm, Subject, referring
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
@@ -245,7 +245,8 @@ def making(wanted: WantedTable, routes: Routes) -> Subject:
     )
     # What its foreign keys refer to has routes, too.
     after = replace(referring(source, routes.target), schema=target.schema, name=target.name)
-    return Subject(job, wanted.create_text, target.schema, target.name, (), (after,), routes=routes, home=source.schema)
+    given = DdlDelivery(DdlForm.TEXT if after == source or source.info.is_view else DdlForm.INFOS)
+    return Subject(job, wanted.create_text, target.schema, target.name, (), (after,), given, routes)
 
 
 def named(table: TableAt) -> TableInfo:
