@@ -91,10 +91,11 @@ def test_a_person_brings_the_rows_and_skips_it(session: Session) -> None:
     assert (outcome.state, outcome.how) == ("done", "ignored")
 
 
-def test_a_table_that_is_linear_from_before_is_left_alone_too(session: Session) -> None:
-    h, step = made(session, HASH, "HASH", truncated(HASH, 111, 102, 103))
-    session.execute("ALTER TABLE d.t PARTITION BY LINEAR HASH (id) PARTITIONS 3")
-    with pytest.raises(DdlRefused, match="BY LINEAR HASH at the target"):
+@pytest.mark.parametrize(("kind", "how", "own"), [(HASH, "HASH", "LINEAR HASH"), (KEY, "KEY", "HASH")])
+def test_a_table_that_a_person_has_partitioned_otherwise_is_left_alone_too(session: Session, kind: int, how: str, own: str) -> None:
+    h, step = made(session, kind, how, truncated(kind, 111, 102, 103))
+    session.execute(f"ALTER TABLE d.t PARTITION BY {own} (id) PARTITIONS 3")
+    with pytest.raises(DdlRefused, match=f"BY {own} at the target"):
         apply(session, step, h)
     assert rows(session) == list(range(1, 13))
 

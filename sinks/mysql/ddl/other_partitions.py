@@ -39,11 +39,12 @@ def scattered(session: Target, subject: Subject) -> str:
     if subject.job.type != JobType.EXCHANGE_PARTITION and not any(p.id in left for p in old.info.partitions):
         return ""
     table = read_whole(session, old.schema, old.name)
-    method = table.partition_method.upper() if table else ""
-    if not {"KEY", "LINEAR"} & set(method.split()):
+    method = table.partition_method.upper().split() if table else []
+    as_upstream = PartitionType.__members__.get(method[0]) == old.info.partition_type if method else True
+    if as_upstream and not {"KEY", "LINEAR"} & set(method):
         return ""
     return (
-        f"{old.schema}.{old.name} is partitioned BY {method} at the target, which distributes rows otherwise than TiDB: a partition holds other rows than the "
+        f"{old.schema}.{old.name} is partitioned BY {' '.join(method)} at the target, which distributes rows otherwise than upstream: a partition holds other rows than the "
         "upstream's partition of the same name. Apply the effect of the DDL to the target's rows by hand, then skip the DDL"
     )
 
