@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, steps_of, table
 from tests.support.ddl_target import CONFIG, apply, ddl_session, dying
 from tests.support.shown_columns import declared
 
@@ -330,6 +330,21 @@ def test_a_null_that_may_not_be_is_filled_and_told(session: Session, point: str)
     assert cells(session) == {"2021-05-06 07:08:09"}
     assert cells(session, "k") == {"2001-01-01 00:00:00"}
     assert losses[0].startswith("d.t: 1 rows held NULL in c, but the upstream has no NULL there")
+
+
+def test_a_null_that_was_filled_before_a_refusal_is_told(session: Session) -> None:
+    before, after = ([ID, column(2, "c", {**INT, "Flag": flag}), column(3, "k")] for flag in (0, 1))
+    unique = [index(1, "u", ("k", 2), unique=True)]
+    h = history(database(1), job(2, 3, table(10, "t", before)), job(3, 61, table(10, "t", after, index_info=unique)))
+    *others, modify = steps_of(h, {3: "ALTER TABLE t MODIFY c INT NOT NULL, ADD UNIQUE u (k)"})
+    for step in others:
+        apply(session, step, h)
+    session.execute("INSERT INTO d.t VALUES (1, NULL, 7), (2, 2, 7)")
+    session.commit()
+    with pytest.raises(DdlRefused, match="Duplicate entry"):
+        apply(session, modify, h)
+    outcome = apply(session, modify, h, dataclasses.replace(CONFIG, ddl_policy="skip"))
+    assert outcome.state == "skipped" and outcome.losses[0].startswith("d.t: 1 rows held NULL in c")
 
 
 def test_the_year_0_is_not_2000(session: Session) -> None:

@@ -12,10 +12,12 @@ import pytest
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, TableActivity, plan_steps
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_applied
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlRecord, load_applied
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, column, database, history, index, job, steps_of, table
 from tests.support.ddl_target import CONFIG, Died, apply, deadly, dying
+from tests.support.leases import held
 
 pytestmark = pytest.mark.mysql
 
@@ -250,3 +252,49 @@ def test_an_existing_table_without_transactions_is_another_one(session: Session)
         apply(session, create, h)
     session.execute("ALTER TABLE d.t ENGINE = InnoDB")
     assert apply(session, create, h).state == "done"
+
+
+@pytest.mark.parametrize("point", ["", "after-ddl-intent"])
+def test_a_table_of_the_new_name_is_not_the_renamed_one_that_is_missing(session: Session, point: str) -> None:
+    """Not at the next start either, nor where the process died before the statement."""
+    h = history(database(1), job(2, 3, table(10, "a", COLUMNS)), job(3, 14, table(10, "b", COLUMNS)))
+    *made, rename = steps_of(h, {2: "CREATE TABLE `a` (`id` INT PRIMARY KEY, `v` INT);"})
+    for step in made:
+        apply(session, step, h)
+    session.execute("RENAME TABLE d.a TO d.b")
+    if point:
+        with dying(point):
+            apply(session, rename, h)
+        session.rollback()
+    for _ in range(2):
+        with pytest.raises(DdlRefused, match="doesn't exist"):
+            apply(session, rename, h)
+    session.execute("RENAME TABLE d.b TO d.a")
+    assert apply(session, rename, h).how == "text"
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_another_drainer_may_have_executed_is_refused_at_every_start(
+    session: Session, dies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A swap that was made is not made back by the next start."""
+    h, swap, before = swapped()
+    for step in before:
+        apply(session, step, h)
+    session.execute("INSERT INTO d.a VALUES (1)")
+    session.commit()
+    session.execute("RENAME TABLE d.a TO d.x, d.b TO d.a, d.x TO d.b")
+    lease = held(session, schema=CONFIG.checkpoint_schema)
+    if dies:
+
+        def died(record: DdlRecord) -> None:
+            raise Died
+
+        with monkeypatch.context() as patch, pytest.raises(Died):
+            patch.setattr(DdlRecord, "write_refused", died)
+            apply_ddl(session, swap, h, CONFIG, lease, lambda _: None, safe_from=0)
+        session.rollback()
+    for _ in range(2):
+        with pytest.raises(DdlRefused, match="another Drainer may have executed it"):
+            apply_ddl(session, swap, h, CONFIG, lease, lambda _: None, safe_from=0)
+    assert session.query("SELECT id FROM d.b") == [(1,)]

@@ -140,7 +140,8 @@ class ExecutionCheck:
         if not exchanges:
             named = renamed(self._subject, self._dialect, lambda table: bool(now.objects[_label(table)].create))
             if named is not None:
-                return named
+                # A table of the new name was there before: the old one was missing then, too.
+                return named and not before.same_as(now)
         comparable = before.ids_comparable(now)
         if before.same_as(now) and (earlier.refused or comparable):
             return False

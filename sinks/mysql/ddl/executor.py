@@ -236,7 +236,8 @@ class _Run:
         if earlier is not None and not elsewhere and judge.has_run(earlier, now):
             losses = (*_losses(texts), *self._other_values(), *(loss for text in texts for loss in self._declare(*text.then)))
             return self._finish(DdlOutcome(DONE, "found", self._step.query, losses))
-        if earlier is None and self._handed_over and not self._never and (found := self._by_another(texts)):
+        begun_here = earlier is not None and not earlier.refused and not earlier.was_refused_before
+        if self._handed_over and not begun_here and not self._never and (found := self._by_another(texts)):
             return found
         if earlier is None or earlier.refused:
             now = now if elsewhere else self._rebuilt(now)
@@ -268,6 +269,8 @@ class _Run:
         if not outcome.freezes:
             converted = () if by_itself else converted_otherwise(self._subject, self._dialect.flavour)
             outcome = replace(outcome, losses=(*outcome.losses, *losses, *converted))
+        else:
+            outcome = replace(outcome, losses=(*self._row.told, *outcome.losses))  # rows that were updated before the refusal
         return self._finish(outcome)
 
     def _why_not(self) -> tuple[str, str] | None:
@@ -364,8 +367,9 @@ class _Run:
             for table in self._subject.before:
                 self._session.execute(f"DROP TABLE IF EXISTS {quote_name(table.schema)}.{quote_name(table.name)}")
         if why := self._handed_over.undecided():
+            self._row.note_try("safe mode", self._step.query, ApplyError(why))  # in the intent, too: it is none to be executed
             self._write_intent(joined(texts), self._snapshot())
-            return self._finish(self._pass_by("safe mode", why))
+            return self._finish(self._by_policy(self._step.query, why))
         if not self._handed_over.executed():
             return None
         _log.warning("safe mode: the DDL at commit_ts %d was executed by another Drainer already: %s", self._step.commit_ts, joined(texts))
