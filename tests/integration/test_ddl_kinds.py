@@ -519,6 +519,23 @@ def test_a_foreign_key_without_a_name_is_dropped_under_the_targets_name(session:
     assert shown(session).count("FOREIGN KEY") == 1
 
 
+@pytest.mark.parametrize("point", ["", "after-ddl-intent", "after-ddl"])
+def test_one_without_a_name_that_goes_is_not_the_one_that_comes(session: Session, point: str) -> None:
+    """It is over the same column: DROP FOREIGN KEY fk_1, ADD FOREIGN KEY with another action."""
+    cascades = {"fk_info": [foreign_key("fk_2", "n", "p", "id", on_delete=2)]}
+    change = job(4, 61, table(11, "t", PLAIN, **cascades), query="alter table t drop foreign key fk_1, add foreign key (n) ...")
+    h = history(database(1), job(2, 3, PARENT), job(3, 3, table(11, "t", PLAIN, **unnamed(("fk_1", "n")))), change)
+    *made, last = steps_of(h, {})
+    for step in made:
+        apply(session, step, h)
+    if point:
+        with dying(point):
+            apply(session, last, h)
+        session.rollback()
+    assert apply(session, last, h).state == "done"
+    assert shown(session).count("FOREIGN KEY (`n`) REFERENCES `p` (`id`) ON DELETE CASCADE") == shown(session).count("FOREIGN KEY") == 1
+
+
 def test_a_condition_in_a_text_that_is_all_that_is_known(session: Session, mariadb: PrivateMariaDB) -> None:
     """MySQL has none in ALTER TABLE and of indexes; a second time it is so already."""
     session.execute("CREATE DATABASE d")

@@ -445,7 +445,8 @@ class Presence:
                 return None if gone else MissingChange(f"key {name} still there", "key")
             case AddForeignKey(foreign):
                 named = self._there_as(altered.new, foreign.name)
-                return None if named else MissingChange(f"foreign key {foreign.name} missing", "foreign key")
+                goes = {self._there_as(altered.old, c.name) for c in altered.changes if isinstance(c, DropForeignKey)}
+                return None if named and named not in goes else MissingChange(f"foreign key {foreign.name} missing", "foreign key")
             case DropForeignKey(name):
                 return MissingChange(f"foreign key {name} still there", "foreign key") if self._there_as(altered.old, name) else None
             case RenameKey(before, after):
