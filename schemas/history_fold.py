@@ -104,7 +104,7 @@ class Fold:
             self._renumber(job)
         elif kind == JobType.RENAME_TABLES:
             self._rename_all(job)
-        elif kind == JobType.EXCHANGE_PARTITION:
+        elif job.kind.effect is JobEffect.EXCHANGES:
             self._exchange(job)
         elif kind == JobType.CREATE_TABLES:
             for info in job.multiple_table_infos:

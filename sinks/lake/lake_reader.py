@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, laid_out
-from pyspark_tidb_binlog.schemas.ddl_jobs import JobType
+from pyspark_tidb_binlog.schemas.ddl_jobs import RowsAfter
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time, moment_of, ts_at
@@ -32,7 +32,6 @@ from pyspark_tidb_binlog.sinks.lake.row_pieces import held
 
 _GONE, _FOUND = "_tidb_gone", "_tidb_found_"
 _READ = tuple(dict.fromkeys((*NEEDED, "schema_version")))
-_OF_SEVERAL = (JobType.RENAME_TABLES, JobType.CREATE_TABLES, JobType.EXCHANGE_PARTITION)
 _FEW_BYTES = 64 << 20
 """Changes that are decoded in this process."""
 
@@ -111,7 +110,11 @@ class LakeAt:
         wanted = [place.database.lower(), place.table.lower()]
         # A job of several tables is a row with the name of one of them.
         ddls = ledger_ddls(self._directory, self._commit_ts)
-        jobs = [d.job for d in ddls if d.job.type in _OF_SEVERAL or [name.lower() for name in d.name] == wanted]
+        jobs = [
+            d.job
+            for d in ddls
+            if d.job.multiple_table_infos or d.job.kind.effect.rows is RowsAfter.EXCHANGED or [name.lower() for name in d.name] == wanted
+        ]
         history = SchemaHistory.of(d.job for d in ddls)
         ids = (i for job in jobs for i in (job.table_id, *history.tables_of_job(job)))
         return {place.table_id, *self._published.ids_called(place), *ids}

@@ -319,7 +319,7 @@ class Round:
         ids: Iterable[int] = self.history.tables_of_job(job)
         if job.type == JobType.FLASHBACK_CLUSTER:
             ids = [i for i, t in self.tables.items() if t.state == MIRRORED]
-        if job.kind.new_table_id or job.type == JobType.EXCHANGE_PARTITION:
+        if job.kind.new_table_id or job.kind.effect.rows is RowsAfter.EXCHANGED:
             ids = {*ids, job.table_id} | ({job.table_info.id} if job.table_info is not None else set())
         ids = sorted(ids)
         before_ts = ts if early else ts - 1
@@ -328,7 +328,7 @@ class Round:
                 self._merge(table_id, before_ts)
             if table_id in self.tables:
                 self._row(table_id, before_ts)
-        if job.type == JobType.EXCHANGE_PARTITION:
+        if job.kind.effect.rows is RowsAfter.EXCHANGED:
             self._exchange(job, ts)
         else:
             former = self.tables.get(job.table_id)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyspark_tidb_binlog.schemas.arrowtypes import image_schema
 from pyspark_tidb_binlog.schemas.changes.column_lineage import lineage
 from pyspark_tidb_binlog.schemas.changes.row_images import images_of
-from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType, RowsAfter
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
@@ -249,10 +249,10 @@ class PastSchema:
 
         def matters(job: Job) -> bool:
             # What is brought back was not there, but its rows are older; what is exchanged has rows that came under another id.
-            back = job.kind.effect in (JobEffect.RESTORES, JobEffect.EXCHANGES)
+            back = job.kind.effect.rows in (RowsAfter.BACK, RowsAfter.EXCHANGED)
             mine = {i for i in self.history.tables_of_job(job) if back or self.history.table_at(i, after) is not None}
             named = job.type == JobType.FLASHBACK_CLUSTER or bool(mine & ids if ids is not None else mine)
-            if job.kind.effect is JobEffect.DIVIDES:
+            if job.kind.effect.rows is RowsAfter.DIVIDED:
                 return named and any(not t.info.handle_columns() for i in mine if (t := self.history.table_at(i, after)) is not None)
             return named and job.kind.rowless
 

@@ -170,7 +170,7 @@ class Selection:
 
     def _unconditioned(self, job: Job, before: Sequence[TableAt], after: Sequence[TableAt]) -> str:
         """Why conditions for rows do not let a DDL mean at the target what it means upstream; empty if they do."""
-        if job.type == JobType.EXCHANGE_PARTITION and any(map(self.routes.condition_of, (*before, *after))):
+        if job.kind.effect.rows is RowsAfter.EXCHANGED and any(map(self.routes.condition_of, (*before, *after))):
             return "EXCHANGE PARTITION: the target lacks the other rows of a table with a condition for its rows; change its rows there by hand"
         old = {t.table_id: t for t in before}
         for now in after:
@@ -196,7 +196,7 @@ class Selection:
             return DdlDecision(DdlFate.FILTERED)
         coming = [t for t in after if t.table_id in kept_after and t.table_id not in kept_before]
         old = {t.table_id: t for t in before}
-        if job.type == JobType.EXCHANGE_PARTITION and any(not self.keeps(t) for t in (*before, *after)):
+        if job.kind.effect.rows is RowsAfter.EXCHANGED and any(not self.keeps(t) for t in (*before, *after)):
             strange = next(t for t in (*before, *after) if not self.keeps(t))
             return _not_here(f"rows of {strange.schema}.{strange.name} would become rows of a replicated table", strange)
         come_in = next((old[t.table_id] for t in coming if t.table_id in old), None)

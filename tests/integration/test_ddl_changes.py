@@ -536,7 +536,7 @@ def test_a_table_of_which_a_server_refuses_more_than_one_thing(session: Session)
     info = table(10, "t", [column(1, "n"), stored, column(3, "s", VARCHAR)], pk_is_handle=False, index_info=[key], fk_info=[refers])
     h = history(database(1), job(2, 3, table(11, "p")), job(3, 3, info))
     *_, outcome = [apply(session, step, h) for step in steps_of(h, {})]
-    foreign, computed = outcome.losses
+    computed, foreign = outcome.losses
     assert "foreign key fk left out" in foreign and "column g is not computed" in computed and "PRIMARY KEY (`g`)" in shown(session)
 
 

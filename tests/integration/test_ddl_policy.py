@@ -9,7 +9,7 @@ import pytest
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
-from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import by_changes
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, load_applied
@@ -50,7 +50,8 @@ def test_no_create_and_no_alter_of_a_golden_case_needs_its_text(session: Session
     hows = []
     for step in steps:
         subject = subject_of(step, case.history)
-        garbled = by_changes(subject, Dialect(Flavour.MARIADB)) or rewrite(subject, Dialect(Flavour.MARIADB), restored=True).by_infos
+        by_infos = by_changes(subject, Dialect(Flavour.MARIADB)) or rewrite(subject, Dialect(Flavour.MARIADB), restored=True).by_infos
+        garbled = by_infos and step.job.type != JobType.RENAME_TABLES
         outcome = apply(session, dataclasses.replace(step, query="GARBLED;") if garbled else step, case.history, CONFIG)
         hows.append(f"{outcome.how} of infos" if garbled else outcome.how)
     assert hows.count("text of infos") > 15 and hows.count("changes of infos") > 15

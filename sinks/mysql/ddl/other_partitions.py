@@ -36,7 +36,7 @@ def scattered(session: Target, subject: Subject) -> str:
     if session.flavour is Flavour.TIDB or subject.job.kind.effect not in _ON_SINGLE or old is None or new is None:
         return ""
     left = {p.id for p in new.partitions}
-    if subject.job.type != JobType.EXCHANGE_PARTITION and not any(p.id in left for p in old.info.partitions):
+    if subject.job.kind.effect is not JobEffect.EXCHANGES and not any(p.id in left for p in old.info.partitions):
         return ""
     table = read_whole(session, old.schema, old.name)
     method = table.partition_method.upper().split() if table else []
@@ -102,8 +102,6 @@ def gone_partitions(subject: Subject) -> tuple[str, ...]:
 
 def _emptied(subject: Subject) -> tuple[str, ...]:
     """The partitions whose rows the job removes."""
-    if subject.job.type == JobType.DROP_PARTITION:
-        return gone_partitions(subject)
     ids = {p.id for p in subject.info.partitions} if subject.info else set()
     return tuple(p.name for p in subject.old.info.partitions if p.id not in ids) if subject.old else ()
 

@@ -54,8 +54,6 @@ class SqlKind:
     """Whether a TiDB is given the statement, too, and not the text."""
     already_so: frozenset[int] = frozenset()
     """The server's errors that say that the target is so already."""
-    left_out: str = ""
-    """What the target lacks without it, where it has no statement anywhere."""
 
 
 _EXISTS_DATABASE = frozenset({1007})
@@ -196,15 +194,19 @@ SQL_KINDS: Mapping[int, SqlKind] = {
     JobType.RECOVER_TABLE: SqlKind(Judged.RESTORED, _recover),
     JobType.RECOVER_SCHEMA: SqlKind(Judged.RESTORED),
     JobType.FLASHBACK_CLUSTER: SqlKind(Judged.RESTORED),
-    JobType.CACHE_TABLE: SqlKind(Judged.AGAIN, left_out="CACHE left out"),
-    **dict.fromkeys((JobType.TABLE_ATTRIBUTES, JobType.PARTITION_ATTRIBUTES), SqlKind(Judged.AGAIN, left_out="attributes left out")),
-    **dict.fromkeys(
-        (JobType.CREATE_PLACEMENT, JobType.PARTITION_PLACEMENT, JobType.SCHEMA_PLACEMENT, JobType.TABLE_PLACEMENT),
-        SqlKind(Judged.AGAIN, left_out="placement policy left out"),
-    ),
-    JobType.CREATE_RESOURCE_GROUP: SqlKind(Judged.AGAIN, left_out="resource group left out"),
 }
 """By ``JobType``; others are changes that the definition shows (``alteration``), or texts that are not known."""
+
+LEFT_OUT: Mapping[int, str] = {
+    JobType.CACHE_TABLE: "CACHE left out",
+    **dict.fromkeys((JobType.TABLE_ATTRIBUTES, JobType.PARTITION_ATTRIBUTES), "attributes left out"),
+    **dict.fromkeys(
+        (JobType.CREATE_PLACEMENT, JobType.PARTITION_PLACEMENT, JobType.SCHEMA_PLACEMENT, JobType.TABLE_PLACEMENT),
+        "placement policy left out",
+    ),
+    JobType.CREATE_RESOURCE_GROUP: "resource group left out",
+}
+"""What a target lacks without a job that changes nothing that it can hold (``JobEffect.NONE``)."""
 
 _OTHER = SqlKind(Judged.CHANGES)
 
@@ -258,6 +260,6 @@ def _afterwards(subject: Subject) -> Iterator[str]:
 
 def silent_losses(history: SchemaHistory, after: int, upto: int) -> tuple[str, ...]:
     """Losses of the jobs with ``after < version <= upto`` that have no statement for the target; CACHE does not even have a binlog."""
-    jobs = (j for j in history.passed_between(after, upto) if sql_kind(j).left_out)
-    texts = (f"{'.'.join(filter(None, (j.schema_name, j.table_name)))}: {sql_kind(j).left_out}" for j in jobs)
+    jobs = (j for j in history.passed_between(after, upto) if j.type in LEFT_OUT)
+    texts = (f"{'.'.join(filter(None, (j.schema_name, j.table_name)))}: {LEFT_OUT[j.type]}" for j in jobs)
     return tuple(dict.fromkeys(texts))

@@ -232,13 +232,15 @@ def zone_setting(zone: Zone | None) -> dict[str, str]:
 
 
 def clock_of(session: Target, subject: Subject) -> DdlClock:
-    """The clock of a DDL. Only a TiDB is given a text that reads the clock (``reads_clock``)."""
+    """The clock of a DDL. What reads the clock (``reads_clock``) is a bound of a partition in the infos, or in the text for a TiDB."""
     location, changed = subject.job.location, conversions(subject)
     if any(was.tp == ColumnType.TIME and column.tp in _TIMES for _, was, column in _kept(subject)):
         return DdlClock(
             subject, why_not="a TIME gets the day on which it was converted. Convert it by hand after SET timestamp, and skip the DDL"
         )
-    if location is None or not (changed or (session.flavour is Flavour.TIDB and reads_clock(subject.query))):
+    bounds = (bound for table in subject.after for part in table.info.partitions for bound in part.less_than if "(" in bound)
+    reads = (session.flavour is Flavour.TIDB and reads_clock(subject.query)) or any(map(reads_clock, bounds))
+    if location is None or not (changed or reads):
         return DdlClock(subject)
     depends = f"it depends on the time zone {location.name!r} of the session that issued it"
     try:
