@@ -9,7 +9,7 @@ from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
+from tests.support.ddl_jobs import INT, column, database, history, job, partitioned, steps_of, table
 from tests.support.ddl_target import CONFIG, apply
 
 pytestmark = pytest.mark.mysql
@@ -113,3 +113,30 @@ def test_what_moves_rows_and_loses_none_is_sent(session: Session) -> None:
     h, step = made(session, KEY, "KEY", job(4, 64, parts(KEY, 111, 112), query=query))
     assert apply(session, step, h).how == "text"
     assert rows(session) == list(range(1, 13))
+
+
+P0, P2, P3 = (104, "p0", "200"), (103, "p2", "300"), (107, "p3", "400")
+
+
+@pytest.mark.parametrize(
+    ("kind", "without_p2", "without_p0"),
+    [(20, (P0, P3), (P3,)), (23, (P0, (105, "p2", "300"), P3), ((106, "p0", "200"), (105, "p2", "300"), P3))],
+    ids=["drop", "truncate"],
+)
+def test_a_partition_with_other_bounds_is_left_alone(session: Session, kind: int, without_p2: Any, without_p0: Any) -> None:
+    """A REORGANIZE was skipped, so the target's p0 lacks rows of the upstream's; p2 has the same ones."""
+    found = ((101, "p0", "100"), (102, "p1", "200"), P2, P3), (P0, P2, P3), without_p2, without_p0
+    infos = [table(10, "t", [ID], partition=partitioned(1, *parts, expr="`id`")) for parts in found]
+    jobs = (job(number, tp, info) for number, tp, info in zip((2, 3, 4, 5), (3, 64, kind, kind), infos, strict=True))
+    h = history(database(1), *jobs)
+    base, create, skipped, same, other = steps_of(h, {})
+    for step in (base, create):
+        apply(session, step, h)
+    session.execute("INSERT INTO d.t VALUES (50), (150), (250), (350)")
+    session.commit()
+    apply(session, skipped, h, dataclasses.replace(CONFIG, ignore_txn_commit_ts=(skipped.commit_ts,)))
+    assert apply(session, same, h).how == "text" and rows(session) == [50, 150, 350]
+    for _ in range(2):
+        with pytest.raises(DdlRefused, match=r"other bounds at the target \(p0\)"):
+            apply(session, other, h)
+    assert rows(session) == [50, 150, 350]

@@ -10,11 +10,12 @@ anything else: a hash, several columns, an expression, texts (their order depend
 partition of RANGE, and in LIST where it is listed.
 
 For KEY partitions, other servers have another hash function than TiDB. LINEAR, which a table may have that the Drainer has not made, distributes rows otherwise than
-TiDB, which parses the word and ignores it. So what removes or exchanges the rows of single partitions would take other rows (``scattered``).
+TiDB, which parses the word and ignores it. After a REORGANIZE that was skipped bounds are others. So what removes or exchanges the rows of single partitions would take
+other rows (``scattered``).
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, RowsAfter
@@ -27,7 +28,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
-_ON_SINGLE = frozenset({JobEffect.EMPTIES_PARTITION, JobEffect.EXCHANGES})
+_ON_SINGLE = frozenset({JobEffect.DROPS_PARTITION, JobEffect.EMPTIES_PARTITION, JobEffect.EXCHANGES})
 
 
 def scattered(session: Target, subject: Subject) -> str:
@@ -40,13 +41,33 @@ def scattered(session: Target, subject: Subject) -> str:
         return ""
     table = read_whole(session, old.schema, old.name)
     method = table.partition_method.upper().split() if table else []
-    as_upstream = PartitionType.__members__.get(method[0]) == old.info.partition_type if method else True
-    if as_upstream and not {"KEY", "LINEAR"} & set(method):
+    if table is None or not method:
+        return ""
+    as_upstream = PartitionType.__members__.get(method[0]) == old.info.partition_type
+    if not as_upstream or {"KEY", "LINEAR"} & set(method):
+        how = f"partitioned BY {' '.join(method)} at the target, which distributes rows otherwise than upstream"
+    elif names := _bounded_otherwise(old.info, _emptied(subject), table.partitions):
+        how = f"partitioned with other bounds at the target ({', '.join(names)})"
+    else:
         return ""
     return (
-        f"{old.schema}.{old.name} is partitioned BY {' '.join(method)} at the target, which distributes rows otherwise than upstream: a partition holds other rows than the "
-        "upstream's partition of the same name. Apply the effect of the DDL to the target's rows by hand, then skip the DDL"
+        f"{old.schema}.{old.name} is {how}: a partition holds other rows than the upstream's partition of the same name. Apply the effect of the DDL to "
+        "the target's rows by hand, then skip the DDL"
     )
+
+
+def _bounded_otherwise(info: TableInfo, names: Collection[str], there: Mapping[str, str]) -> list[str]:
+    """Which of these partitions begin or end elsewhere at the target, as far as bounds say it; a hash has the same number of them."""
+    if info.partition_type == PartitionType.HASH:
+        return [] if len(there) == len(info.partitions) else list(names)
+    wanted, found = _spans({p.name: limit_of(info, p.name) for p in info.partitions}), _spans(there)
+    return [n for n in names if n.lower() in found and all(wanted[n.lower()]) and wanted[n.lower()] != found[n.lower()]]
+
+
+def _spans(limits: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """For each partition of RANGE where the one before it ends, and where it ends."""
+    ends = [limit.upper() for limit in limits.values()]
+    return dict(zip(map(str.lower, limits), zip(["FIRST", *ends], ends, strict=False), strict=True))
 
 
 _CHUNK = 20_000
