@@ -440,6 +440,11 @@ class TableInfo:
         except KeyError as error:
             raise Corruption(f"index {index.name} of table {self.name} (id {self.id}) names a column offset it lacks: {error}") from error
 
+    def partitions_gone(self, after: "TableInfo") -> tuple[str, ...]:
+        """The names of the partitions that ``after`` lacks or has under another id: their rows are gone, or in another table."""
+        there = {p.id for p in after.partitions}
+        return tuple(p.name for p in self.partitions if p.id not in there)
+
     def handle_columns(self) -> tuple[ColumnInfo, ...]:
         """The columns that form the row's handle, in index order; empty when it is ``_tidb_rowid``."""
         if self.pk_is_handle:

@@ -396,7 +396,7 @@ class Round:
         done = replace(table, info=after, upto_ts=ts)
         if job.kind.effect.rows is RowsAfter.PARTITIONS_GO:
             mirror = self._mirrors.mirror(table, stamp)
-            mirror.delete(rows_of_partitions(before, _emptied(before, after)), stamp)
+            mirror.delete(rows_of_partitions(before, before.partitions_gone(after)), stamp)
             return replace(done, version=mirror.version)
         change = ColumnMoves.of(before, after, job.query)
         if change.none:
@@ -431,13 +431,13 @@ class Round:
         mirrored, before, other, former = parent, parent.info, plain, plain.info
 
         def came_out(table: MirrorState) -> MirrorState:
-            rows = self._mirrors.mirror(mirrored, stamp).read(rows_of_partitions(before, _emptied(before, after.info)))
+            rows = self._mirrors.mirror(mirrored, stamp).read(rows_of_partitions(before, before.partitions_gone(after.info)))
             return self._made(table, ts, _under(mirror_schema(came.info), mirror_schema(before), rows))
 
         def went_in(table: MirrorState) -> MirrorState:
             mirror = self._mirrors.mirror(table, stamp)
             brought = _under(mirror_schema(before), mirror_schema(former), self._mirrors.mirror(other, stamp).read())
-            mirror.delete(rows_of_partitions(before, _emptied(before, after.info)), stamp)
+            mirror.delete(rows_of_partitions(before, before.partitions_gone(after.info)), stamp)
             for run in runs(brought):
                 mirror.append(pa.Table.from_batches(run), stamp)
             require_own_rowids(before, mirror)
@@ -477,12 +477,6 @@ def _by_table(rows: pa.Table) -> dict[int, pa.Table]:
     ids, begins = np.unique(rows["table_id"].to_numpy(), return_index=True)
     ends = [*begins[1:], rows.num_rows][: len(ids)]
     return {int(i): rows.slice(b, e - b) for i, b, e in zip(ids, begins, ends, strict=True)}
-
-
-def _emptied(before: TableInfo, after: TableInfo) -> list[str]:
-    """The partitions that are gone or have another id."""
-    there = {p.id for p in after.partitions}
-    return [p.name for p in before.partitions if p.id not in there]
 
 
 def _under(schema: pa.Schema, former: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -42,7 +42,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import (
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, UNSEEN, Alteration, MissingChange, Presence, filling, has_key
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import RecordedTry
-from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import gone_partitions, limit_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import emptied, limit_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, take_names, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, same_name, sql_kind
@@ -130,7 +130,7 @@ class ExecutionCheck:
 
     def _dropped(self, before: SchemaSnapshot, now: SchemaSnapshot) -> bool:
         """Whether the partitions that the job drops were there and are gone. Of a table that never had them the rows may still be there."""
-        names, old = gone_partitions(self._subject), self._subject.old
+        names, old = emptied(self._subject), self._subject.old
         where = f"{old.schema}.{old.name}" if old else ""
         return bool(names) and all(_has_partition(before, where, n) and not _has_partition(now, where, n) for n in names)
 

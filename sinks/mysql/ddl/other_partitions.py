@@ -33,11 +33,11 @@ _ON_SINGLE = frozenset({JobEffect.DROPS_PARTITION, JobEffect.EMPTIES_PARTITION, 
 
 def scattered(session: Target, subject: Subject) -> str:
     """Why the job, which removes or exchanges the rows of some partitions only, would take other rows at the target; empty: it would not."""
-    old, new = subject.old, subject.info
-    if session.flavour is Flavour.TIDB or subject.job.kind.effect not in _ON_SINGLE or old is None or new is None:
+    old = subject.old
+    if session.flavour is Flavour.TIDB or subject.job.kind.effect not in _ON_SINGLE or old is None or subject.info is None:
         return ""
-    left = {p.id for p in new.partitions}
-    if subject.job.kind.effect is not JobEffect.EXCHANGES and not any(p.id in left for p in old.info.partitions):
+    taken = emptied(subject)
+    if subject.job.kind.effect is not JobEffect.EXCHANGES and len(taken) == len(old.info.partitions):
         return ""
     table = read_whole(session, old.schema, old.name)
     method = table.partition_method.upper().split() if table else []
@@ -46,7 +46,7 @@ def scattered(session: Target, subject: Subject) -> str:
     as_upstream = PartitionType.__members__.get(method[0]) == old.info.partition_type
     if not as_upstream or {"KEY", "LINEAR"} & set(method):
         how = f"partitioned BY {' '.join(method)} at the target, which distributes rows otherwise than upstream"
-    elif names := _bounded_otherwise(old.info, _emptied(subject), table.partitions):
+    elif names := _bounded_otherwise(old.info, taken, table.partitions):
         how = f"partitioned with other bounds at the target ({', '.join(names)})"
     else:
         return ""
@@ -101,7 +101,7 @@ def instead_of(session: Target, subject: Subject, refused: ApplyError) -> Instea
     if not takes:
         able = subject.job.type == JobType.ALTER_PARTITIONING and refused.errno not in _CANNOT
         return None if there or able else Instead(loss=_loss(subject))
-    names = _emptied(subject)
+    names = emptied(subject)
     if not names or all(name.lower() in there for name in names):
         return None
     condition = rows_of(old.info, names)
@@ -115,16 +115,9 @@ def instead_of(session: Target, subject: Subject, refused: ApplyError) -> Instea
     )
 
 
-def gone_partitions(subject: Subject) -> tuple[str, ...]:
-    """The names of the partitions that the job drops."""
-    old, left = subject.old, {p.name.lower() for p in subject.info.partitions} if subject.info else set()
-    return tuple(p.name for p in old.info.partitions if p.name.lower() not in left) if old else ()
-
-
-def _emptied(subject: Subject) -> tuple[str, ...]:
-    """The partitions whose rows the job removes."""
-    ids = {p.id for p in subject.info.partitions} if subject.info else set()
-    return tuple(p.name for p in subject.old.info.partitions if p.id not in ids) if subject.old else ()
+def emptied(subject: Subject) -> tuple[str, ...]:
+    """The partitions whose rows the job removes or exchanges."""
+    return subject.old.info.partitions_gone(subject.info) if subject.old and subject.info else ()
 
 
 def _loss(subject: Subject) -> str:
