@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         reached = compare_idle(spark, given.every, given.seconds)
         spark.stop()
         return 0 if reached else 1
-    load = WorkloadConfig(rate=given.rate, sessions=given.sessions, gather=0.02, ddl_every=0)
+    load = WorkloadConfig(rate=given.rate, sessions=given.sessions, ddl_every=0)
     reached = [measure(spark, delivery, load, given.warm, given.seconds) for delivery in given.deliveries]
     spark.stop()
     return 0 if all(reached) else 1

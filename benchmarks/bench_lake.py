@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     if given.only in (None, "backlog"):
         reached &= compare_backlogs(spark, given.delivery, given.repeat)
     if given.only in (None, "lag"):
-        load_ = WorkloadConfig(rate=given.rate, sessions=16, gather=0.02, ddl_every=0)
+        load_ = WorkloadConfig(rate=given.rate, sessions=16, ddl_every=0)
         reached &= measure_lag(spark, given.delivery, load_, given.warm, given.minutes)
     spark.stop()
     if given.only in (None, "mirrors"):

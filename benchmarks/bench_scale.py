@@ -370,7 +370,7 @@ def lag(spark: SparkSession, wanted: Load, given: argparse.Namespace) -> Lag:
     """The steady load into a target of its own: all on the cores of this process."""
     config = DrainerConfig(apply=ApplyConfig(on_finding="stop"), source=SourceConfig(delivery=wanted.delivery))
     spark.conf.set(_TASKS, wanted.buckets // 2)
-    steady = WorkloadConfig(rate=given.rate, sessions=16, gather=0.02, ddl_every=0)
+    steady = WorkloadConfig(rate=given.rate, sessions=16, ddl_every=0)
     with PrivateMariaDB() as server:
         run = under_load(spark, config, server.target(), steady, given.lag_seconds / 2, given.lag_seconds, wanted.pumps)
     return Lag(

@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     options.add_argument("--delivery", default="raw", choices=["sorted", "raw"])
     options.add_argument("--retention", default="5m", help="delta-retention, short enough to see VACUUM (default: 5m)")
     given = options.parse_args(argv)
-    load = WorkloadConfig(rate=given.rate, sessions=16, gather=0.02, ddl_every=3000)
+    load = WorkloadConfig(rate=given.rate, sessions=16, ddl_every=3000)
     with contextlib.ExitStack() as stack:
         work_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True)))
         os.environ.pop("SPARK_LOCAL_DIRS", None)  # it would win over the setting

@@ -6,7 +6,7 @@ execution, a change of the handle as delete and insert. A refused Prewrite abort
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.emulator import schema
@@ -31,7 +31,8 @@ class Txn:
         self._mutations: dict[int, binlog_pb2.TableMutation] = {}
         self._prewrite_key = b""
         self._prewritten = False
-        self._over = False
+        self.over = False
+        """Committed, rolled back or aborted."""
 
     @property
     def row_changes(self) -> int:
@@ -76,20 +77,8 @@ class Txn:
 
     def prewrite(self) -> None:
         """Write the Prewrite and wait until a Pump has it; ``PumpUnavailable`` aborts the transaction. ``commit`` calls it if needed."""
-        if self._prewritten or not self._mutations:
-            return
-        upstream = self._upstream
-        upstream.mvcc.lock(self._prewrite_key, self.start_ts)
-        value = binlog_pb2.PrewriteValue(schema_version=self.schema_version, mutations=self._mutations.values())
-        binlog = self._binlog(binlog_pb2.Prewrite, 0)
-        binlog.prewrite_value = value.SerializeToString()
-        try:
-            upstream.pumps.prewrite(self.start_ts, binlog.SerializeToString())
-        except PumpUnavailable:
-            upstream.mvcc.roll_back(self._prewrite_key, self.start_ts)
-            self._end()
-            raise
-        self._prewritten = True
+        if not self._prewritten and self._mutations and (refused := prewrite_together([self])):
+            raise refused
 
     def commit(self, *, lose_outcome: bool = False) -> int:
         """Commit and return the commit_ts (0 if nothing was changed). ``lose_outcome``: no Commit record follows, as when a TiDB dies."""
@@ -118,6 +107,20 @@ class Txn:
                 self._upstream.pumps.outcome(self.start_ts, self._binlog(binlog_pb2.Rollback, 0).SerializeToString())
         self._end()
 
+    def _locked(self) -> bytes:
+        """Lock the keys; the Prewrite."""
+        self._upstream.mvcc.lock(self._prewrite_key, self.start_ts)
+        value = binlog_pb2.PrewriteValue(schema_version=self.schema_version, mutations=self._mutations.values())
+        binlog = self._binlog(binlog_pb2.Prewrite, 0)
+        binlog.prewrite_value = value.SerializeToString()
+        return binlog.SerializeToString()
+
+    def _answered(self, refused: PumpUnavailable | None) -> None:
+        self._prewritten = refused is None
+        if refused is not None:
+            self._upstream.mvcc.roll_back(self._prewrite_key, self.start_ts)
+            self._end()
+
     def _insert(self, live: LiveTable, info: TableInfo, handle: Handle, row: Row) -> None:
         if self._changes.get((live.id, handle), live.rows.get(handle)) is not None:
             raise WriteConflict(f"table {live.db}.{live.name} has a row {handle!r} already")
@@ -135,7 +138,7 @@ class Txn:
         mutation.sequence.append(binlog_pb2.DeleteRow)
 
     def _table(self, qualified: str) -> tuple[LiveTable, TableInfo]:
-        if self._over or self._prewritten:
+        if self.over or self._prewritten:
             raise WriteConflict(f"transaction {self.start_ts} accepts no more changes")
         live = self._upstream.store.table(qualified)
         return live, live.at(self.schema_version)
@@ -165,7 +168,7 @@ class Txn:
                 live.rows[handle] = row
 
     def _end(self) -> None:
-        self._over = True
+        self.over = True
         with self._upstream.lock:
             for key in self._changes:
                 self._upstream.store.row_locks.pop(key, None)
@@ -174,6 +177,15 @@ class Txn:
         return binlog_pb2.Binlog(
             tp=tp, start_ts=self.start_ts, commit_ts=commit_ts, prewrite_key=self._prewrite_key, ddl_job_id=0, ddl_schema_state=0
         )
+
+
+def prewrite_together(txns: Sequence[Txn]) -> PumpUnavailable | None:
+    """Write the Prewrites of transactions that have changes, in one call to each Pump. Returns the first refusal: such a transaction is aborted."""
+    pumps = txns[0]._upstream.pumps
+    refused = pumps.prewrite_together({txn.start_ts: txn._locked() for txn in txns})
+    for txn in txns:
+        txn._answered(refused.get(txn.start_ts))
+    return next(iter(refused.values()), None)
 
 
 def _rowid(info: TableInfo, handle: Handle) -> int | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.emulator.tablestore import Handle
-from pyspark_tidb_binlog.binlog_source.emulator.txn import Txn
+from pyspark_tidb_binlog.binlog_source.emulator.txn import Txn, prewrite_together
 from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
 from pyspark_tidb_binlog.binlog_source.emulator.values import EVERY_TYPE, INT_BITS, value_for
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
@@ -82,8 +82,8 @@ class WorkloadConfig:
     """Transactions per second over all sessions; 0 = as fast as possible."""
     sessions: int = 8
     """Concurrent transactions."""
-    gather: float = 0.01
-    """Seconds for which Prewrites, and outcomes, are gathered to go to a Pump in one call."""
+    gather: float = 0.005
+    """Seconds for which outcomes are gathered to go to a Pump in one call. The Prewrites of all sessions go together."""
     write_timeout: float = 15.0
     """Seconds to wait for a Pump's answer before another one is tried (``PumpClientSettings``)."""
     ddl_every: int = 300
@@ -123,8 +123,11 @@ class _Shape:
 
 @dataclass(slots=True)
 class _Draft:
-    """The rows that a transaction took from its session, and those that exist after its commit."""
+    """A transaction, the rows that it took from its session, and those that exist after its commit."""
 
+    txn: Txn
+    kept: bool = True
+    """Whether it is committed."""
     taken: list[tuple[str, Handle]] = field(default_factory=list)
     left: list[tuple[str, Handle]] = field(default_factory=list)
 
@@ -144,19 +147,27 @@ class WorkloadSession:
         self.transactions = self.changes = self.commit_ts = 0
 
     def transaction(self) -> None:
-        """Write one transaction; a few are rolled back after their Prewrite."""
-        txn, draft = self._upstream.begin(), _Draft()
+        """Write one transaction."""
+        write_together([self])
+
+    def begun(self) -> _Draft:
+        """A transaction with its changes, not written yet."""
+        draft = _Draft(self._upstream.begin())
         for _ in range(self._random.choice((1, 1, 2, 3, 5))):
-            self._change(txn, draft)
-        if self._random.random() < 0.03:
-            txn.prewrite()
-            txn.rollback()
+            self._change(draft)
+        draft.kept = self._random.random() >= 0.03
+        return draft
+
+    def end(self, draft: _Draft) -> None:
+        """Commit a transaction whose Prewrite is written; a few are rolled back."""
+        if not draft.kept:
+            draft.txn.rollback()
             self._give_back(draft.taken)
             return
-        self.commit_ts = max(self.commit_ts, txn.commit())
+        self.commit_ts = max(self.commit_ts, draft.txn.commit())
         self._give_back(draft.left)
         self.transactions += 1
-        self.changes += txn.row_changes
+        self.changes += draft.txn.row_changes
 
     def added(self, table: str) -> None:
         """A table was created."""
@@ -174,7 +185,8 @@ class WorkloadSession:
         """A table was renamed."""
         self._rows[new] = self._rows.pop(old)
 
-    def _change(self, txn: Txn, draft: _Draft) -> None:
+    def _change(self, draft: _Draft) -> None:
+        txn = draft.txn
         table = self._random.choice(list(self._rows))
         shape = self._shape(table)
         own, action = self._rows[table], self._random.random()
@@ -240,6 +252,17 @@ class WorkloadSession:
             else:
                 values[column.name] = f"{column.name}-{part}"
         return values
+
+
+def write_together(sessions: Sequence[WorkloadSession]) -> None:
+    """A transaction of each session, all begun before any is committed. ``PumpUnavailable`` if no Pump took one of them."""
+    drafts = [session.begun() for session in sessions]
+    refused = prewrite_together([draft.txn for draft in drafts])
+    for session, draft in zip(sessions, drafts, strict=True):
+        if not draft.txn.over:
+            session.end(draft)
+    if refused is not None:
+        raise refused
 
 
 def txn_row(upstream: Upstream, table: str, handle: Handle) -> dict[str, Any]:

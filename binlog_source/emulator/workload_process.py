@@ -14,9 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -29,7 +27,15 @@ from pyspark_tidb_binlog.binlog_source.cluster.standalone import until_signalled
 from pyspark_tidb_binlog.binlog_source.emulator.process import ServerProcess
 from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
 from pyspark_tidb_binlog.binlog_source.emulator.values import comparable, form_of
-from pyspark_tidb_binlog.binlog_source.emulator.workload import ORDERS, PROBE, DdlMix, WorkloadConfig, WorkloadSession, create_tables
+from pyspark_tidb_binlog.binlog_source.emulator.workload import (
+    ORDERS,
+    PROBE,
+    DdlMix,
+    WorkloadConfig,
+    WorkloadSession,
+    create_tables,
+    write_together,
+)
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
 from pyspark_tidb_binlog.binlog_source.pump_client.stats import ClientStats
@@ -40,8 +46,7 @@ from pyspark_tidb_binlog.schemas.http_client import FAILURES, fetch
 _OPEN_TIMEOUT = 30.0
 _POLL = steady(0.05)
 _CALL_TIMEOUT = 120.0
-_ROUND_SECONDS = 1.0
-"""Length of a round that no DDL ends."""
+_CATCH_UP_SECONDS = 1.0
 
 
 class Host:
@@ -195,27 +200,17 @@ class Host:
             self._stop.set()
 
     def _write(self) -> None:
-        """Rounds of transactions by all sessions at once, with a DDL between two rounds."""
-        config = self._config
-        size = config.ddl_every or max(config.sessions, int((config.rate or 500) * _ROUND_SECONDS))
-        share = max(1, size // config.sessions)
-        step = config.sessions / config.rate if config.rate else 0.0
-        begin = time.monotonic()
-        with ThreadPoolExecutor(config.sessions, "session") as pool:
-            while not self._stop.is_set():
-                starts = [begin + step * place / config.sessions for place in range(config.sessions)]
-                list(pool.map(self._run_session, self._sessions, starts, repeat(share), repeat(step)))
-                if config.ddl_every and self._ddl is not None and not self._stop.is_set():
-                    self._ddl.step()
-                # after a slow round at most _ROUND_SECONDS are caught up
-                begin = max(begin + share * step, time.monotonic() - _ROUND_SECONDS)
-
-    def _run_session(self, session: WorkloadSession, begin: float, count: int, step: float) -> None:
-        for number in range(count):
-            self._stop.wait(max(0.0, begin + number * step - time.monotonic()))
-            if self._stop.is_set():
-                return
-            session.transaction()
+        """Rounds of one transaction by each session, with a DDL between two rounds."""
+        config, written = self._config, 0
+        step, due = config.sessions / config.rate if config.rate else 0.0, time.monotonic()
+        while not self._stop.wait(max(0.0, due - time.monotonic())):
+            write_together(self._sessions)
+            written += config.sessions
+            if config.ddl_every and self._ddl is not None and written >= config.ddl_every:
+                self._ddl.step()
+                written = 0
+            # a delay longer than that is not caught up
+            due = max(due + step, time.monotonic() - _CATCH_UP_SECONDS)
 
     def _probe(self) -> None:
         upstream, due = self._opened(), time.monotonic()

@@ -15,7 +15,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, Listing, NodeStatus, Registry
 from pyspark_tidb_binlog.binlog_source.pump_client.clock import Clock
+from pyspark_tidb_binlog.binlog_source.pump_client.connection import write_group
 from pyspark_tidb_binlog.binlog_source.pump_client.pump_set import Dependencies, PumpHandle, PumpSet
 from pyspark_tidb_binlog.binlog_source.pump_client.retry import AfterFailure, after_failed_prewrite
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
@@ -138,6 +139,30 @@ class PumpClient:
             self._pump_set.remember(start_ts, handle)
         self._counters.add(prewrites=1, failovers=int(handle.connection.node_id != attempts.first and attempts.first != ""))
 
+    def prewrite_together(self, prewrites: Mapping[int, bytes]) -> Mapping[int, PumpUnavailable]:
+        """Write Prewrites by their start_ts, those for one Pump in one call, and those that fail there by ``prewrite``. Returns its failures."""
+        groups: dict[str, tuple[PumpHandle, list[int]]] = {}
+        alone = []
+        for start_ts in prewrites:
+            if len(prewrites) == 1 or (handle := self._pump_set.choose(start_ts, 0)) is None:
+                alone.append(start_ts)
+            else:
+                groups.setdefault(handle.connection.node_id, (handle, []))[1].append(start_ts)
+        for handle, group in groups.values():
+            for start_ts, failure in zip(group, write_group(handle.connection, [prewrites[t] for t in group]), strict=True):
+                if failure is None:
+                    self._pump_set.remember(start_ts, handle)
+                else:
+                    alone.append(start_ts)
+        self._counters.add(prewrites=len(prewrites) - len(alone))
+        refused = {}
+        for start_ts in alone:
+            try:
+                self.prewrite(start_ts, prewrites[start_ts])
+            except PumpUnavailable as error:
+                refused[start_ts] = error
+        return refused
+
     def outcome(self, start_ts: int, payload: bytes) -> None:
         """Write a Commit or Rollback to the Pump that has the Prewrite, in the background. Never waits, never fails."""
         handle = self._handed_over(start_ts)
@@ -184,7 +209,7 @@ class PumpClient:
         while (handle := self._pump_set.choose(attempts.start_ts, attempts.retries)) is not None:
             attempts.first = attempts.first or handle.connection.node_id
             try:
-                handle.prewrite_writer.write(attempts.payload)
+                handle.connection.write([attempts.payload])
                 return handle
             except WriteFailed as failure:
                 attempts.failure = failure

@@ -1,4 +1,4 @@
-"""The connection to one Pump, and the Prewrites over it (``PrewriteWriter``). It is opened by the first write, reopened after a reset, a lost connection or a change of the Pump's address.
+"""The connection to one Pump. It is opened by the first write, reopened after a reset, a lost connection or a change of the Pump's address.
 
 Promises: thread-safe. A reset does not end calls under way: the old connection closes when its last call has ended. Every call counts as a
 success or failure of its Pump. After ``close`` a write raises ``WriteFailed`` with code ``CANCELLED``.
@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pyspark_tidb_binlog.binlog_source.pump_client.clock import Clock
 from pyspark_tidb_binlog.binlog_source.pump_client.retry import ANSWERED, DISCONNECTED, too_large
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter, WriteFailed
 
@@ -137,55 +136,3 @@ def failure_of(connection: PumpConnection, payload: bytes) -> WriteFailed | None
     except WriteFailed as failure:
         return failure
     return None
-
-
-class _Group:
-    """Prewrites that are sent in one call."""
-
-    def __init__(self) -> None:
-        self.payloads: list[bytes] = []
-        self.failures: list[WriteFailed | None] = []
-        self.over = threading.Event()
-
-
-class PrewriteWriter:
-    """Writes Prewrites to one Pump. With ``gather`` above 0, the first caller of a group waits for others, then writes for all of them.
-
-    Thread-safe. Every caller gets the result of its own Prewrite. No Prewrite is lost or written twice.
-    """
-
-    def __init__(self, connection: PumpConnection, clock: Clock, gather: float) -> None:
-        """``gather``: seconds to wait for a group; 0 = no groups."""
-        self._connection = connection
-        self._clock = clock
-        self._gather = gather
-        self._lock = threading.Lock()
-        self._group = _Group()
-
-    def write(self, payload: bytes) -> None:
-        """Return when it is durable; ``WriteFailed`` when it is not."""
-        if not self._gather:
-            self._connection.write([payload])
-            return
-        with self._lock:
-            group = self._group
-            place = len(group.payloads)
-            group.payloads.append(payload)
-        if place == 0:
-            self._lead(group)
-        group.over.wait()
-        failure = group.failures[place]
-        if failure is not None:
-            # one exception per caller: a shared one would collect the tracebacks of all threads
-            raise WriteFailed(str(failure), failure.code, failure.text) from failure
-
-    def _lead(self, group: _Group) -> None:
-        self._clock.wait(self._gather)
-        with self._lock:
-            self._group = _Group()
-        try:
-            group.failures = write_group(self._connection, group.payloads)
-        finally:
-            # whatever failed, the other callers must not wait for ever
-            group.failures = group.failures or [WriteFailed("the group was not written", "CANCELLED")] * len(group.payloads)
-            group.over.set()

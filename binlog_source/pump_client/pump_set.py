@@ -13,7 +13,7 @@ from functools import partial
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
 from pyspark_tidb_binlog.binlog_source.pump_client.availability import KnownPumps
 from pyspark_tidb_binlog.binlog_source.pump_client.clock import Clock
-from pyspark_tidb_binlog.binlog_source.pump_client.connection import CallCounters, Connect, PrewriteWriter, PumpConnection
+from pyspark_tidb_binlog.binlog_source.pump_client.connection import CallCounters, Connect, PumpConnection
 from pyspark_tidb_binlog.binlog_source.pump_client.outcome_queue import OutcomeQueue
 from pyspark_tidb_binlog.binlog_source.pump_client.selection import STRATEGIES, Selector, Sticky, matches
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
@@ -27,8 +27,6 @@ class PumpHandle:
     """The connection to one Pump, and what writes over it."""
 
     connection: PumpConnection
-    prewrite_writer: PrewriteWriter
-    """For Prewrites."""
     outcome_queue: OutcomeQueue
     """For outcomes."""
 
@@ -131,7 +129,7 @@ class PumpSet:
         tally = CallCounters(partial(self._count_success, status.node_id), partial(self._count_failure, status.node_id))
         connection = PumpConnection(status.node_id, status.host, self._dependencies.connect, tally)
         outcome_queue = OutcomeQueue(connection, settings, clock, self._counters, self.demote_unusable, partial(self._left, status.node_id))
-        return PumpHandle(connection, PrewriteWriter(connection, clock, settings.gather), outcome_queue)
+        return PumpHandle(connection, outcome_queue)
 
     def _left(self, node_id: str) -> bool:
         with self._lock:

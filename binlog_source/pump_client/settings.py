@@ -34,7 +34,7 @@ class PumpClientSettings:
     tls: TlsSettings | None = None
     """How the Pumps are called; None: without TLS, as always at a socket."""
     gather: float = 0.0
-    """Prewrites of several callers, and outcomes, begun within this time go to a Pump in one call; 0 = each alone at once. Seconds."""
+    """Outcomes that come within this time go to a Pump in one call; 0 = at once, with those that came during the call before. Seconds."""
     watch_wait: float = 1.0
     """How long one request to the registry waits for changes, and so how long ``close`` may take. Seconds."""
 

@@ -120,11 +120,10 @@ def test_another_cluster_is_refused(pumps):
             client.prewrite(10, record(PREWRITE, 10))
 
 
-@pytest.mark.parametrize("gather", [0.0, 0.005])
-def test_an_upstream_with_faults_leaves_what_such_a_tidb_leaves(pumps, gather):
+def test_an_upstream_with_faults_leaves_what_such_a_tidb_leaves(pumps):
     addresses = [pump.address for pump in pumps]
     faults = Faults(seed=5, lost_commits=0.2, late_commits=0.3, duplicates=0.5)
-    client = FaultyClient.fixed(addresses, CLUSTER, dataclasses.replace(QUICK, write_timeout=15, gather=gather)).inject(faults)
+    client = FaultyClient.fixed(addresses, CLUSTER, dataclasses.replace(QUICK, write_timeout=15)).inject(faults)
     with Upstream(client) as upstream:
         upstream.ddl.create_database("d")
         upstream.ddl.create_table("d", TABLE)

@@ -1,7 +1,9 @@
 """A Pump client that keeps what it is given: an upstream without Pumps."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 
 
@@ -15,6 +17,10 @@ class Written:
 
     def prewrite(self, start_ts: int, payload: bytes) -> None:
         self.payloads.append(payload)
+
+    def prewrite_together(self, prewrites: Mapping[int, bytes]) -> Mapping[int, PumpUnavailable]:
+        self.payloads += prewrites.values()
+        return {}
 
     def outcome(self, start_ts: int, payload: bytes) -> None:
         self.payloads.append(payload)
