@@ -68,7 +68,7 @@ class Ddl:
         with self.upstream.lock:
             store = self.upstream.store
             live, schema_id = stage.live, store.databases[stage.live.db]
-            store.alter(live, stage.apply(), version := store.new_version())
+            live.alter(stage.apply(), version := store.new_version())
             self.versions.append(version)
             self.unwritten.append(MetaChange(version, self.job["type"], schema_id, live.id, tables={(schema_id, live.id): live.info}))
             for place, number in enumerate(stage.changes if "multi_schema_info" in self.job else ()):
@@ -219,7 +219,7 @@ class DdlRunner:
             old_db, old_name = live.db, live.name
             live.db = new_db
             version = self._store.new_version()
-            self._store.alter(live, {**live.info, "name": schema.name_json(new_name)}, version)
+            live.alter({**live.info, "name": schema.name_json(new_name)}, version)
             job = self._job(JobType.RENAME_TABLE, new_db, version, f"rename table {qualified} to {new}", live) | {"table_name": old_name}
             old_id, schema_id = self._store.databases[old_db], self._store.databases[new_db]
             tables = {(old_id, live.id): None, (schema_id, live.id): live.info}

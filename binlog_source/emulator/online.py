@@ -188,7 +188,7 @@ def _redefined(info: Json, old: str, column: Column) -> Json:
     known = _column(info, old)
     fresh = schema.column_json(column, known["id"], known["offset"])
     fresh["origin_default"] = known["origin_default"]
-    fresh["type"]["Flag"] |= known["type"]["Flag"] & ColumnFlag.PRI_KEY
+    fresh["type"]["Flag"] |= known["type"]["Flag"] & int(ColumnFlag.PRI_KEY)
     return fresh
 
 

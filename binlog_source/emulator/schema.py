@@ -126,7 +126,7 @@ def table_json(table: Table, table_id: int) -> Json:
     columns = [column_json(column, number, number - 1) for number, column in enumerate(table.columns, 1)]
     by_name = {column["name"]["O"]: column for column in columns}
     for name in table.primary_key:
-        by_name[name]["type"]["Flag"] |= ColumnFlag.PRI_KEY | ColumnFlag.NOT_NULL
+        by_name[name]["type"]["Flag"] |= int(ColumnFlag.PRI_KEY | ColumnFlag.NOT_NULL)
     integer_key = len(table.primary_key) == 1 and by_name[table.primary_key[0]]["type"]["Tp"] in (1, 2, 3, 8, 9)
     pk_is_handle = table.clustered and integer_key
     keys = [("PRIMARY", table.primary_key, True)] if table.primary_key and not pk_is_handle else []

@@ -9,13 +9,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark_tidb_binlog.binlog_source.emulator import schema
-from pyspark_tidb_binlog.binlog_source.emulator.tablestore import Handle, LiveTable, Row, WriteConflict, column_of
+from pyspark_tidb_binlog.binlog_source.emulator.tablestore import Handle, LiveTable, Row, TableVersion, WriteConflict
 from pyspark_tidb_binlog.binlog_source.emulator.upstream_state import UpstreamState
-from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
-from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 
 _SIGN = 1 << 63
 
@@ -42,38 +39,35 @@ class Txn:
     def insert(self, table: str, values: Mapping[str, Any]) -> Handle:
         """Insert a row and return its handle; columns that are not named get their default."""
         with self._upstream.lock:
-            live, info = self._table(table)
-            given = {column_of(info, name).id: value for name, value in values.items()}
-            writable = [c for c in info.columns if c.state in schema.WRITABLE and not c.generated]
-            row = live.converted(info, {c.id: schema.default_of(c) if c.public else schema.origin_of(c) for c in writable} | given)
-            handle = live.new_handle(info, row)
-            self._insert(live, info, handle, row)
+            live, seen = self._table(table)
+            row = seen.row(values)
+            handle = seen.handle_of(row) if seen.keyed else live.new_rowid()
+            self._insert(live, seen, handle, row)
             return handle
 
     def update(self, table: str, handle: Handle, values: Mapping[str, Any]) -> Handle:
         """Change a row and return its new handle (another one if the clustered key changed)."""
         with self._upstream.lock:
-            live, info = self._table(table)
+            live, seen = self._table(table)
             old = self._row(live, handle)
-            new = live.converted(info, {**old, **{column_of(info, name).id: value for name, value in values.items()}})
-            keyed = info.pk_is_handle or info.is_common_handle
-            new_handle = live.new_handle(info, new) if keyed else handle
+            new = seen.row(values, old)
+            new_handle = seen.handle_of(new) if seen.keyed else handle
             if new_handle != handle:
-                self._delete(live, info, handle, old)
-                self._insert(live, info, new_handle, new)
+                self._delete(live, seen, handle, old)
+                self._insert(live, seen, new_handle, new)
                 return new_handle
             self._lock(live, handle)
             self._changes[live.id, handle] = new
             mutation = self._mutation(live, handle)
-            mutation.updated_rows.append(encode_update(info, old, new, _rowid(info, handle)))
+            mutation.updated_rows.append(seen.encoder.update(old, new, _rowid(handle)))
             mutation.sequence.append(binlog_pb2.Update)
             return handle
 
     def delete(self, table: str, handle: Handle) -> None:
         """Delete a row."""
         with self._upstream.lock:
-            live, info = self._table(table)
-            self._delete(live, info, handle, self._row(live, handle))
+            live, seen = self._table(table)
+            self._delete(live, seen, handle, self._row(live, handle))
 
     def prewrite(self) -> None:
         """Write the Prewrite and wait until a Pump has it; ``PumpUnavailable`` aborts the transaction. ``commit`` calls it if needed."""
@@ -121,27 +115,27 @@ class Txn:
             self._upstream.mvcc.roll_back(self._prewrite_key, self.start_ts)
             self._end()
 
-    def _insert(self, live: LiveTable, info: TableInfo, handle: Handle, row: Row) -> None:
+    def _insert(self, live: LiveTable, seen: TableVersion, handle: Handle, row: Row) -> None:
         if self._changes.get((live.id, handle), live.rows.get(handle)) is not None:
             raise WriteConflict(f"table {live.db}.{live.name} has a row {handle!r} already")
         self._lock(live, handle)
         self._changes[live.id, handle] = row
         mutation = self._mutation(live, handle)
-        mutation.inserted_rows.append(encode_insert(info, row, _rowid(info, handle)))
+        mutation.inserted_rows.append(seen.encoder.insert(row, _rowid(handle)))
         mutation.sequence.append(binlog_pb2.Insert)
 
-    def _delete(self, live: LiveTable, info: TableInfo, handle: Handle, row: Row) -> None:
+    def _delete(self, live: LiveTable, seen: TableVersion, handle: Handle, row: Row) -> None:
         self._lock(live, handle)
         self._changes[live.id, handle] = None
         mutation = self._mutation(live, handle)
-        mutation.deleted_rows.append(encode_delete(info, row, _rowid(info, handle)))
+        mutation.deleted_rows.append(seen.encoder.delete(row, _rowid(handle)))
         mutation.sequence.append(binlog_pb2.DeleteRow)
 
-    def _table(self, qualified: str) -> tuple[LiveTable, TableInfo]:
+    def _table(self, qualified: str) -> tuple[LiveTable, TableVersion]:
         if self.over or self._prewritten:
             raise WriteConflict(f"transaction {self.start_ts} accepts no more changes")
         live = self._upstream.store.table(qualified)
-        return live, live.at(self.schema_version)
+        return live, live.seen_at(self.schema_version)
 
     def _row(self, live: LiveTable, handle: Handle) -> dict[int, Any]:
         row = self._changes.get((live.id, handle), live.rows.get(handle))
@@ -155,7 +149,9 @@ class Txn:
     def _mutation(self, live: LiveTable, handle: Handle) -> binlog_pb2.TableMutation:
         if not self._prewrite_key:
             self._prewrite_key = _record_key(live.id, handle)
-        return self._mutations.setdefault(live.id, binlog_pb2.TableMutation(table_id=live.id))
+        if live.id not in self._mutations:
+            self._mutations[live.id] = binlog_pb2.TableMutation(table_id=live.id)
+        return self._mutations[live.id]
 
     def _apply(self) -> None:
         for (table_id, handle), row in self._changes.items():
@@ -188,8 +184,8 @@ def prewrite_together(txns: Sequence[Txn]) -> PumpUnavailable | None:
     return next(iter(refused.values()), None)
 
 
-def _rowid(info: TableInfo, handle: Handle) -> int | None:
-    return None if info.pk_is_handle or info.is_common_handle or not isinstance(handle, int) else handle
+def _rowid(handle: Handle) -> int | None:
+    return handle if isinstance(handle, int) else None
 
 
 def _record_key(table_id: int, handle: Handle) -> bytes:

@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.emulator.tablestore import Handle
 from pyspark_tidb_binlog.binlog_source.emulator.txn import Txn, prewrite_together
 from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
-from pyspark_tidb_binlog.binlog_source.emulator.values import EVERY_TYPE, INT_BITS, value_for
+from pyspark_tidb_binlog.binlog_source.emulator.values import EVERY_TYPE, INT_BITS, Draw, draw_of
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 
 DATABASE = "demo"
@@ -105,9 +105,10 @@ def create_tables(upstream: Upstream) -> tuple[str, ...]:
 class _Shape:
     """What a session needs to know about a table to write to it."""
 
-    columns: tuple[ColumnInfo, ...]
+    info: TableInfo
+    columns: tuple[tuple[str, Draw], ...]
     keys: tuple[tuple[ColumnInfo, ...], ...]
-    plain: tuple[ColumnInfo, ...]
+    plain: tuple[tuple[str, Draw], ...]
     """The columns that are in no key."""
     carried: tuple[str, ...]
     """The columns of unique keys that are not in the handle."""
@@ -117,8 +118,8 @@ class _Shape:
         keys = info.unique_keys() or ((),)
         keyed = {column.name for key in keys for column in key}
         handle = {column.name for column in info.handle_columns()}
-        columns = info.public_columns()
-        return cls(columns, keys, tuple(c for c in columns if c.name not in keyed), tuple(sorted(keyed - handle)))
+        columns = tuple((column.name, draw_of(column)) for column in info.public_columns())
+        return cls(info, columns, keys, tuple(c for c in columns if c[0] not in keyed), tuple(sorted(keyed - handle)))
 
 
 @dataclass(slots=True)
@@ -142,7 +143,6 @@ class WorkloadSession:
         self._number, self._stride = number, config.sessions
         self._drawn = 0
         self._shapes: dict[str, _Shape] = {}
-        self._known_at = 0
         self._rows: dict[str, list[Handle]] = {table: [] for table in tables}
         self.transactions = self.changes = self.commit_ts = 0
 
@@ -218,16 +218,15 @@ class WorkloadSession:
             self._rows[table].append(handle)
 
     def _shape(self, table: str) -> _Shape:
-        version = self._upstream.schema_version
-        if version != self._known_at:
-            self._shapes, self._known_at = {}, version
-        if table not in self._shapes:
-            with self._upstream.lock:
-                self._shapes[table] = _Shape.of(self._upstream.store.table(table).at(version))
-        return self._shapes[table]
+        with self._upstream.lock:
+            info = self._upstream.store.table(table).at(self._upstream.schema_version)
+        shape = self._shapes.get(table)
+        if shape is None or shape.info is not info:
+            shape = self._shapes[table] = _Shape.of(info)
+        return shape
 
     def _fresh_row(self, shape: _Shape) -> dict[str, Any]:
-        row = {c.name: value_for(c, self._random) for c in shape.columns}
+        row = {name: draw(self._random) for name, draw in shape.columns}
         for key in shape.keys:
             row |= self._fresh_key(key)
         return row
@@ -235,7 +234,7 @@ class WorkloadSession:
     def _changed(self, shape: _Shape) -> dict[str, Any]:
         """New values of some columns that are in no key; sometimes a new key, too."""
         chosen = self._random.sample(shape.plain, self._random.randint(min(1, len(shape.plain)), len(shape.plain)))
-        values = {column.name: value_for(column, self._random) for column in chosen}
+        values = {name: draw(self._random) for name, draw in chosen}
         if self._random.random() < 0.15:
             values |= self._fresh_key(self._random.choice(shape.keys))
         return values

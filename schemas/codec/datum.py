@@ -135,38 +135,41 @@ def _take_comparable_bytes(cursor: Cursor) -> bytes:
 
 NULL = bytes((Flag.NULL,))
 """The datum NULL."""
+# looking up an enum's member costs more than encoding a number
+_VARINT, _UVARINT, _FLOAT, _DURATION = bytes((Flag.VARINT,)), bytes((Flag.UVARINT,)), bytes((Flag.FLOAT,)), bytes((Flag.DURATION,))
+_DECIMAL, _BYTES, _JSON = bytes((Flag.DECIMAL,)), bytes((Flag.BYTES,)), bytes((Flag.JSON,))
 
 
 def encode_int(value: int) -> bytes:
     """A signed integer as stored in rows."""
-    return bytes((Flag.VARINT,)) + number.encode_varint(value)
+    return _VARINT + number.encode_varint(value)
 
 
 def encode_uint(value: int) -> bytes:
     """An unsigned integer, packed time, ENUM, SET or BIT."""
-    return bytes((Flag.UVARINT,)) + number.encode_uvarint(value)
+    return _UVARINT + number.encode_uvarint(value)
 
 
 def encode_float(value: float) -> bytes:
     """A float."""
-    return bytes((Flag.FLOAT,)) + number.encode_comparable_float(value)
+    return _FLOAT + number.encode_comparable_float(value)
 
 
 def encode_duration(nanoseconds: int) -> bytes:
     """A TIME as stored in the handle of an insert row."""
-    return bytes((Flag.DURATION,)) + number.encode_comparable_int(nanoseconds)
+    return _DURATION + number.encode_comparable_int(nanoseconds)
 
 
 def encode_decimal(value: decimal.Decimal | str | int, precision: int, scale: int) -> bytes:
     """A DECIMAL(precision, scale)."""
-    return bytes((Flag.DECIMAL,)) + mydecimal.encode_decimal(value, precision, scale)
+    return _DECIMAL + mydecimal.encode_decimal(value, precision, scale)
 
 
 def encode_bytes(value: bytes) -> bytes:
     """A string."""
-    return bytes((Flag.BYTES,)) + number.encode_varint(len(value)) + value
+    return _BYTES + number.encode_uvarint(len(value) << 1) + value
 
 
 def encode_json(value: json_binary.JsonValue) -> bytes:
     """A JSON value."""
-    return bytes((Flag.JSON,)) + json_binary.encode_json(value)
+    return _JSON + json_binary.encode_json(value)

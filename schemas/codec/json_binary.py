@@ -48,6 +48,8 @@ class JsonType(IntEnum):
     DURATION = 0x11
 
 
+# looking up an enum's member costs as much as encoding a number
+_OBJECT, _ARRAY, _LITERAL, _INT, _STRING = map(int, (JsonType.OBJECT, JsonType.ARRAY, JsonType.LITERAL, JsonType.INT, JsonType.STRING))
 FIXED_SIZES = {
     JsonType.LITERAL: 1,
     JsonType.INT: 8,
@@ -265,17 +267,17 @@ def encode_json(value: JsonValue) -> bytes:
 
 def _encode(value: JsonValue) -> tuple[int, bytes]:
     match value:
-        case None | JsonNull():
-            return JsonType.LITERAL, b"\x00"
-        case bool():
-            return JsonType.LITERAL, b"\x01" if value else b"\x02"
-        case int():
-            return (JsonType.INT, struct.pack("<q", value)) if value < 1 << 63 else (JsonType.UINT, struct.pack("<Q", value))
-        case float():
-            return JsonType.FLOAT, struct.pack("<d", value)
         case str():
             raw = value.encode()
-            return JsonType.STRING, encode_uvarint(len(raw)) + raw
+            return _STRING, encode_uvarint(len(raw)) + raw
+        case bool():
+            return _LITERAL, b"\x01" if value else b"\x02"
+        case int():
+            return (_INT, struct.pack("<q", value)) if value < 1 << 63 else (JsonType.UINT, struct.pack("<Q", value))
+        case float():
+            return JsonType.FLOAT, struct.pack("<d", value)
+        case None | JsonNull():
+            return _LITERAL, b"\x00"
         case JsonOpaque(tp, data):
             return JsonType.OPAQUE, bytes((tp,)) + encode_uvarint(len(data)) + data
         case JsonTime(tp, text):
@@ -284,25 +286,25 @@ def _encode(value: JsonValue) -> tuple[int, bytes]:
             return JsonType.DURATION, struct.pack("<qI", nanoseconds, _TEMPORAL_FSP)
         case Mapping():
             names = {k.encode(): v for k, v in value.items()}
-            return JsonType.OBJECT, _encode_container([names[k] for k in sorted(names)], sorted(names))
+            return _OBJECT, _encode_container([names[k] for k in sorted(names)], sorted(names))
         case _:
-            return JsonType.ARRAY, _encode_container(list(value), None)
+            return _ARRAY, _encode_container(value, ())
 
 
-def _encode_container(values: list[JsonValue], keys: list[bytes] | None) -> bytes:
-    at = HEADER + len(values) * _VALUE_ENTRY + (len(keys) * _KEY_ENTRY if keys is not None else 0)
-    key_entries, value_entries, tail = bytearray(), bytearray(), bytearray()
-    for key in keys or ():
-        key_entries += struct.pack("<IH", at + len(tail), len(key))
-        tail += key
-    for value in values:
-        tp, body = _encode(value)
-        if tp == JsonType.LITERAL:
-            value_entries += struct.pack("<BI", tp, body[0])
+def _encode_container(values: Sequence[JsonValue], keys: Sequence[bytes]) -> bytes:
+    at = HEADER + len(values) * _VALUE_ENTRY + len(keys) * _KEY_ENTRY
+    entries, tail = [], list(keys)
+    for key in keys:
+        entries.append(struct.pack("<IH", at, len(key)))
+        at += len(key)
+    for tp, body in map(_encode, values):
+        if tp == _LITERAL:
+            entries.append(struct.pack("<BI", tp, body[0]))
         else:
-            value_entries += struct.pack("<BI", tp, at + len(tail))
-            tail += body
-    return struct.pack("<II", len(values), at + len(tail)) + bytes(key_entries) + bytes(value_entries) + bytes(tail)
+            entries.append(struct.pack("<BI", tp, at))
+            tail.append(body)
+            at += len(body)
+    return b"".join((struct.pack("<II", len(values), at), *entries, *tail))
 
 
 def _core_time(text: str) -> int:

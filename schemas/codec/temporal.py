@@ -45,11 +45,12 @@ def pack_datetime(text: str) -> int:
     match = _DATETIME.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a date or time")
-    year, month, day, hour, minute, second = (int(g or 0) for g in match.groups()[:6])
+    *fields, fraction = match.groups("0")
+    year, month, day, hour, minute, second = map(int, fields)
     if month > 12 or day > 31 or hour > 23 or minute > 59 or second > 59:
         raise ValueError(f"{text!r} is not a date or time")
     ymd = (year * 13 + month) << 5 | day
-    return (ymd << 17 | hour << 12 | minute << 6 | second) << 24 | int((match[7] or "").ljust(6, "0"))
+    return (ymd << 17 | hour << 12 | minute << 6 | second) << 24 | int(fraction.ljust(6, "0"))
 
 
 def time_text(nanoseconds: int, fsp: int) -> str:
