@@ -5,7 +5,6 @@
 Promises: pure. The JSON has the keys of ddl.md 2; the text has TiDB's restored form (ddl.md 1). Columns come back public and in order.
 """
 
-import copy
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -233,14 +232,14 @@ def _part(part: str) -> re.Match[str]:
 
 def with_columns(info: Json, columns: Sequence[Json]) -> Json:
     """``info`` with these columns, and the offsets of columns and index columns adjusted."""
-    fresh = copy.deepcopy(info)
-    fresh["cols"] = [{**column, "offset": offset} for offset, column in enumerate(columns)]
-    offsets = {column["name"]["L"]: column["offset"] for column in fresh["cols"]}
-    for index in fresh["index_info"] or ():
-        for part in index["idx_cols"]:
-            part["offset"] = offsets[part["name"]["L"]]
-    fresh["max_col_id"] = max([info["max_col_id"], *(column["id"] for column in columns)])
-    return fresh
+    cols = [{**column, "offset": offset} for offset, column in enumerate(columns)]
+    offsets = {column["name"]["L"]: column["offset"] for column in cols}
+    indexes = [
+        {**index, "idx_cols": [{**part, "offset": offsets[part["name"]["L"]]} for part in index["idx_cols"]]}
+        for index in info["index_info"] or ()
+    ]
+    newest = max([info["max_col_id"], *(column["id"] for column in columns)])
+    return {**info, "cols": cols, "index_info": None if info["index_info"] is None else indexes, "max_col_id": newest}
 
 
 def parsed(info: Json) -> TableInfo:
