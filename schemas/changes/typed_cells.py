@@ -37,6 +37,7 @@ _INTEGERS = {
 }
 """By type: signed, unsigned."""
 _DATE, _DATETIME, _TIMESTAMP = pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")
+_TENS = 10 ** np.arange(MAX_FSP)[::-1]
 _DAYS_IN_MONTH = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 
@@ -167,10 +168,7 @@ def _parsed(texts: pa.Array, width: int, date_only: bool) -> tuple[Ints, npt.NDA
     signs = np.frombuffer(texts.buffers()[2], np.uint8)[offsets[0] : offsets[-1]].reshape(-1, width)
 
     def number(begin: int, end: int) -> Ints:
-        value = np.zeros(len(signs), np.int64)
-        for place in range(begin, end):
-            value = value * 10 + (signs[:, place].astype(np.int64) - ord("0"))
-        return value
+        return (signs[:, begin:end] - np.uint8(ord("0"))).astype(np.int64) @ _TENS[MAX_FSP - end + begin :]
 
     digit = (signs >= ord("0")) & (signs <= ord("9"))
     spans = [(0, 4), (5, 7), (8, 10)] + ([] if date_only else [(11, 13), (14, 16), (17, 19), (20, max(width, 20))])
