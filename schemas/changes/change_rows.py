@@ -19,7 +19,16 @@ from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.changes.joint_images import TableImages, joint_images
 from pyspark_tidb_binlog.schemas.changes.row_choice import OP_NAMES, DdlBinlog, Ints, RowsOfTable
 from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells, typed
-from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, VariantColumn, no_rows, rows_as_variants, spread
+from pyspark_tidb_binlog.schemas.changes.variant_values import (
+    VARIANT,
+    VariantColumn,
+    VariantRows,
+    encoded,
+    no_rows,
+    rows_as_variants,
+    spread,
+    tables_as_variants,
+)
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import TSO_LOGICAL_BITS
@@ -94,10 +103,10 @@ def change_rows(
         found = []
         for group, images in zip(groups, joint_images(groups), strict=True):
             try:
-                found.append(_variants_of(group.table.info, images or _images_of(group), json_nulls))
+                found.append(images or _images_of(group))
             except pa.ArrowInvalid as error:
                 raise unfit(f"{group.table.schema}.{group.table.name}", commit_ts[group.places], error) from error
-        pieces.append(_row_changes(commits, commit_ts, seqs, groups, found))
+        pieces.append(_row_changes(commits, commit_ts, seqs, groups, _variants_of(groups, found, json_nulls)))
     if ddls:
         pieces.append(_ddl_rows(commits, ddls))
     if not pieces:
@@ -147,23 +156,25 @@ def _images_of(group: RowsOfTable) -> TableImages:
     return TableImages(_fields(group.table.info, found.cells), found.keys.take(pa.array(firsts)), found.events, found.halves)
 
 
-_VARIANTS = ("key", "before", "after", "row_key")
-
-
-def _variants_of(info: TableInfo, images: TableImages, json_nulls: bool) -> dict[str, pa.Array]:
-    """The columns ``_VARIANTS`` of the changes of one table."""
-    count = len(images.keys)
-    variants = rows_as_variants(images.fields, len(images.events), json_nulls=json_nulls)
+def _variants_of(groups: Sequence[RowsOfTable], images: Sequence[TableImages], json_nulls: bool) -> dict[str, pa.Array]:
+    """The columns of the changes of all tables that are made of their images."""
+    of_rows = [VariantRows(one.fields, np.arange(len(one.events))) for one in images]
+    of_keys = [_keys(group.table.info, one) for group, one in zip(groups, images, strict=True)]
+    variants = tables_as_variants([*of_rows, *of_keys], json_nulls=json_nulls)
+    first = np.cumsum([0, *(len(one.keys) for one in images)])
+    events = np.concatenate([one.events + begin for one, begin in zip(images, first[:-1], strict=True)])
+    halves = np.concatenate([one.halves for one in images])
+    rows = variants.slice(0, len(events))
     return {
-        "key": _keys(info, images.fields, np.searchsorted(images.events, np.arange(count)), images.keys),
-        "before": _of_half(variants, images, Half.OLD),
-        "after": _of_half(variants, images, Half.NEW),
-        "row_key": images.keys,
+        "key": variants.slice(len(events)),
+        "before": _of_half(rows, events, halves == Half.OLD, int(first[-1])),
+        "after": _of_half(rows, events, halves == Half.NEW, int(first[-1])),
+        "row_key": pa.concat_arrays([one.keys for one in images]),
     }
 
 
 def _row_changes(
-    commits: Commits, commit_ts: Ints, seqs: npt.NDArray[np.int32], groups: Sequence[RowsOfTable], found: Sequence[dict[str, pa.Array]]
+    commits: Commits, commit_ts: Ints, seqs: npt.NDArray[np.int32], groups: Sequence[RowsOfTable], variants: dict[str, pa.Array]
 ) -> pa.RecordBatch:
     """The changes of all tables, one table behind the other."""
     places, ops = (np.concatenate([getattr(group, name) for group in groups]) for name in ("places", "ops"))
@@ -179,17 +190,17 @@ def _row_changes(
             "seq": pa.array(seqs[places]),
             "schema_version": pa.array(np.concatenate([group.versions for group in groups])),
         }
-        | {name: pa.concat_arrays([columns[name] for columns in found]) for name in _VARIANTS},
+        | variants,
     )
 
 
-def _of_half(variants: pa.StructArray, images: TableImages, half: Half) -> pa.StructArray:
-    """The images of one half, null for events without it."""
-    places, count = np.flatnonzero(images.halves == half), len(images.keys)
+def _of_half(variants: pa.StructArray, events: Ints, are: npt.NDArray[np.bool_], count: int) -> pa.StructArray:
+    """The images that ``are`` of one half, null for those of ``count`` events without it."""
+    places = np.flatnonzero(are)
     if len(places) == count:
         return variants if len(variants) == count else variants.take(pa.array(places))
     of_event, there = np.zeros(count, np.int64), np.zeros(count, np.bool_)
-    of_event[images.events[places]], there[images.events[places]] = places, True
+    of_event[events[places]], there[events[places]] = places, True
     return spread(variants, of_event, there)
 
 
@@ -199,19 +210,27 @@ def image_variants(info: TableInfo, images: pa.RecordBatch, count: int, *, json_
 
 
 def _fields(info: TableInfo, images: pa.RecordBatch) -> tuple[VariantColumn, ...]:
-    return tuple(VariantColumn(column.name, cells, kind_of(column) is CellKind.JSON) for column, cells in columns_of(info, images))
+    return tuple(_field(column, cells) for column, cells in columns_of(info, images))
 
 
-def _keys(info: TableInfo, fields: Sequence[VariantColumn], firsts: Ints, row_key: pa.BinaryArray) -> pa.StructArray:
+def _field(column: ColumnInfo, cells: TypedCells) -> VariantColumn:
+    if kind_of(column) is CellKind.JSON:
+        return VariantColumn(column.name, cells, is_json=True)
+    return VariantColumn(column.name, None, encoded=encoded([cells])[0])
+
+
+def _keys(info: TableInfo, images: TableImages) -> VariantRows:
     """The key of each row, from its first image: that before, or of an insert that after."""
+    each = np.arange(len(images.keys))
     if columns := _key_columns(info):
-        slots, at = {column.id: place for place, column in enumerate(info.target_columns())}, pa.array(firsts)
-        return rows_as_variants([fields[slots[column.id]].taken(at) for column in columns], len(firsts))
+        slots = {column.id: place for place, column in enumerate(info.target_columns())}
+        return VariantRows([images.fields[slots[column.id]] for column in columns], np.searchsorted(images.events, each))
     if info.handle_columns():
-        return rows_as_variants([VariantColumn(HANDLE, TypedCells(row_key))], len(firsts))
+        return VariantRows([VariantColumn(HANDLE, TypedCells(images.keys))], each)
     # without a primary key the identity is the rowid alone, as 8 bytes
-    cells = pa.array(np.frombuffer(b"".join(row_key.to_pylist()), ">i8").astype(np.int64))
-    return rows_as_variants([VariantColumn(ROWID, TypedCells(cells))], len(firsts))
+    fixed = images.keys.cast(pa.binary(8))
+    cells = pa.array(np.frombuffer(fixed.buffers()[1], ">i8")[fixed.offset : fixed.offset + len(fixed)].astype(np.int64))
+    return VariantRows([VariantColumn(ROWID, TypedCells(cells))], each)
 
 
 def _key_columns(info: TableInfo) -> tuple[ColumnInfo, ...]:

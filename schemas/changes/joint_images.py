@@ -10,22 +10,26 @@ Promises: what ``schemas.decoder`` gives for each table. A table with a row that
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import lru_cache, reduce
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas import decoder
-from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, Value, kind_of, missing_value
 from pyspark_tidb_binlog.schemas.changes.row_choice import Ints, RowsOfTable
-from pyspark_tidb_binlog.schemas.changes.typed_cells import type_of, typed
+from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells, type_of, typed
 from pyspark_tidb_binlog.schemas.changes.variant_values import VariantColumn, encoded
 from pyspark_tidb_binlog.schemas.codec import vectors
-from pyspark_tidb_binlog.schemas.codec.lockstep import MISSING, ColumnSearch, DatumPlaces, Rows, Walk
+from pyspark_tidb_binlog.schemas.codec.datum import Flag
+from pyspark_tidb_binlog.schemas.codec.lockstep import MAX_STEPS, MISSING, ColumnSearch, DatumPlaces, Rows, Walk
+from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import Op
-from pyspark_tidb_binlog.schemas.row_layout import CellType, Half, ImageLayout, KeyLayout, KeyPart
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
+from pyspark_tidb_binlog.schemas.row_layout import CellType, Half, KeyLayout, KeyPart
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 
 _NOWHERE = -1
 
@@ -44,6 +48,10 @@ class TableImages:
     """The ``Half`` of each image."""
 
 
+_Type = tuple[Hashable, Hashable]
+"""Fields whose first part is the same are decoded together. Those of which both are the same become cells of one type."""
+
+
 @dataclass(slots=True)
 class _CellRun:
     """A column of images, or a part of keys, of one table, and where its cells begin among all."""
@@ -53,12 +61,26 @@ class _CellRun:
     count: int
     begin: int = 0
 
+    @property
+    def column(self) -> ColumnInfo:
+        """The column of images."""
+        assert isinstance(self.source, ColumnInfo)
+        return self.source
+
+
+@lru_cache(4_096)
+def _fields_of(info: TableInfo) -> tuple[Sequence[tuple[ColumnInfo, _Type]], Sequence[tuple[KeyPart, _Type]], KeyLayout]:
+    """The columns of images, each with its type, and the parts of keys: to make them takes longer than to decode some rows."""
+    key = KeyLayout.of(info)
+    columns = [(c, (CellType.of(c), (type_of(c), c.elems, c.elems and c.tp))) for c in info.target_columns()]
+    return columns, [(p, ((p.cell, p.length, p.binary), None)) for p in key.parts], key
+
 
 @dataclass(slots=True)
 class _Layout:
     """Where the cells of all fields are; fields of one type are neighbours."""
 
-    types: dict[Hashable, list[_CellRun]] = field(default_factory=dict)
+    types: dict[Hashable, dict[Hashable, list[_CellRun]]] = field(default_factory=dict)
     columns: list[list[_CellRun]] = field(default_factory=list)
     """Of each table."""
     parts: list[list[_CellRun]] = field(default_factory=list)
@@ -72,49 +94,55 @@ class _Layout:
         """``rows``, ``images``: how many each table has."""
         made = cls()
         for number, group in enumerate(groups):
-            info = group.table.info
-            made.columns.append([made._add(_type(c), _CellRun(number, c, int(images[number]))) for c in ImageLayout.of(info).columns])
-            made.keys.append(KeyLayout.of(info))
-            made.parts.append([made._add(_type(p), _CellRun(number, p, int(rows[number]))) for p in made.keys[-1].parts])
-        for fields in made.types.values():
-            for one in fields:
+            columns, parts, key = _fields_of(group.table.info)
+            made.columns.append([made._add(kind, _CellRun(number, c, int(images[number]))) for c, kind in columns])
+            made.parts.append([made._add(kind, _CellRun(number, p, int(rows[number]))) for p, kind in parts])
+            made.keys.append(key)
+        for kinds in made.types.values():
+            for one in chain.from_iterable(kinds.values()):
                 one.begin, made.total = made.total, made.total + one.count
         return made
 
-    def _add(self, kind: Hashable, one: _CellRun) -> _CellRun:
-        self.types.setdefault(kind, []).append(one)
+    def _add(self, kind: _Type, one: _CellRun) -> _CellRun:
+        self.types.setdefault(kind[0], {}).setdefault(kind[1], []).append(one)
         return one
 
 
-def _type(source: ColumnInfo | KeyPart) -> Hashable:
-    """Fields of one type are decoded alike."""
-    if isinstance(source, KeyPart):
-        return source.cell, source.length, source.binary
-    return CellType.of(source), type_of(source), source.tp, source.elems, source.is_binary
+class _EveryPair(Walk):
+    """One pair, at each of some places."""
+
+    def __init__(self, rows: Rows, begins: Ints) -> None:
+        self.begins, none = begins, np.zeros(len(begins), np.bool_)
+        super().__init__(Rows(rows.data, begins, np.full(len(begins), rows.ends[-1])), ColumnSearch((), {}), none, none)
+
+    def _read_handle(self) -> None:
+        """There is none."""
+
+    def _read_pairs(self) -> None:
+        self.ids = self._read_ids(None, self._rows.data)
+        self.datums = self._read_datums(None)
+        self.ends = np.where(self.odd, self._rows.ends + 1, self._pos)
+        """Where the next pair begins; behind all rows, if this is none."""
 
 
 class _Pairs(Walk):
-    """All datums of rows of several tables."""
+    """All datums of rows of several tables.
+
+    Whatever may be a pair, as its first byte may, is read at once; then each row goes from one to the next. So a step costs little, and long rows have many.
+    """
 
     def __init__(self, rows: Rows, parts: Ints) -> None:
         """``parts``: how many datums of a handle each row begins with."""
         self._parts = parts
         self._handles: list[tuple[Ints, DatumPlaces]] = []
-        none = np.zeros(0, np.int64)
-        self._steps: list[tuple[Ints, Ints, DatumPlaces]] = [(none, none, DatumPlaces.unknown(0))]
         nothing = np.zeros(len(rows), np.bool_)
         super().__init__(rows, ColumnSearch((), {}), nothing, nothing)
 
     def pairs(self) -> tuple[Ints, Ints, DatumPlaces]:
         """Row, column id and place of each pair of the rows that are not odd; those of a row in order."""
-        places = [one for _, _, one in self._steps]
-        rows = np.concatenate([row for row, _, _ in self._steps])
+        rows, pairs = (np.concatenate(parts) for parts in zip(*self._steps, strict=True))
         good = np.flatnonzero(~self.odd[rows])
-        return (
-            rows[good],
-            np.concatenate([ids for _, ids, _ in self._steps])[good],
-            DatumPlaces(*(np.concatenate([getattr(one, name) for one in places])[good] for name in ("flags", "bodies", "sizes"))),
-        )
+        return rows[good], self._every.ids[pairs[good]], self._every.datums.only(pairs[good])
 
     def handles(self) -> Iterator[tuple[Ints, DatumPlaces]]:
         """For each part of a handle: the rows that are not odd, and where it is."""
@@ -128,8 +156,23 @@ class _Pairs(Walk):
             self._handles.append((index, self._read_datums(index)))
         super()._read_handle()
 
-    def _keep(self, ids: Ints, index: Ints | None, places: DatumPlaces) -> None:
-        self._steps.append((np.arange(len(self._rows)) if index is None else index, ids, places))
+    def _read_pairs(self) -> None:
+        none = np.zeros(0, np.int64)
+        self._steps: list[tuple[Ints, Ints]] = [(none, none)]
+        self._every = every = _EveryPair(self._rows, np.flatnonzero(self._rows.data == Flag.VARINT))
+        rows = np.flatnonzero((self._pos < self._rows.ends) & ~self.odd)
+        at, ends = self._pos[rows], self._rows.ends[rows]
+        for _ in range(MAX_STEPS if len(every.begins) else 0):
+            if not len(rows):
+                return
+            pairs = np.minimum(np.searchsorted(every.begins, at), len(every.begins) - 1)
+            to = every.ends[pairs]
+            good = (every.begins[pairs] == at) & (to <= ends)
+            self.odd[rows[~good]] = True
+            self._steps.append((rows[good], pairs[good]))
+            left = good & (to < ends)
+            rows, at, ends = rows[left], to[left], ends[left]
+        self.odd[rows] = True
 
 
 def joint_images(groups: Sequence[RowsOfTable]) -> list[TableImages | None]:
@@ -155,13 +198,17 @@ class _Joint:
         self._layout = _Layout.of(groups, counts, np.diff(self._first_image))
         self._alone: set[int] = set()
         """The tables that have something odd."""
+        self._defaults: dict[int, list[tuple[Ints, Value]]] = {}
+        """By the id of a run: cells that rows lack, and what these are."""
 
     def images(self) -> list[TableImages | None]:
         """Those of each table."""
         places = self._places()
-        columns: dict[int, VariantColumn] = {}
+        self._find_defaults(places)
+        columns: list[tuple[list[_CellRun], TypedCells]] = []
         parts: dict[int, pa.BinaryArray] = {}
-        for fields in self._layout.types.values():
+        for kinds in self._layout.types.values():
+            fields = [one for alike in kinds.values() for one in alike]
             begin, end = fields[0].begin, fields[-1].begin + fields[-1].count
             of_type = DatumPlaces(places.flags[begin:end], places.bodies[begin:end], places.sizes[begin:end])
             if isinstance(fields[0].source, KeyPart):
@@ -169,8 +216,11 @@ class _Joint:
                 self._mark(fields, odd | vectors.nulls_of(of_type))
                 parts |= {id(one): cells.slice(one.begin - begin, one.count) for one in fields}
             else:
-                columns |= self._columns(fields, of_type)
-        return [None if number in self._alone else self._table_images(number, columns, parts) for number in range(len(self._groups))]
+                cells = self._cells(fields, of_type)
+                for alike in kinds.values():
+                    columns += self._typed(alike, cells.slice(alike[0].begin - begin, sum(one.count for one in alike)))
+        made = _variant_columns(columns)
+        return [None if number in self._alone else self._table_images(number, made, parts) for number in range(len(self._groups))]
 
     def _table_images(self, number: int, columns: dict[int, VariantColumn], parts: dict[int, pa.BinaryArray]) -> TableImages:
         own = slice(*self._first_image[number : number + 2])
@@ -258,41 +308,58 @@ class _Joint:
             ends = np.cumsum([one.count for one in fields])
             self._alone |= {fields[at].table for at in np.searchsorted(ends, np.flatnonzero(odd), side="right").tolist()}
 
-    def _columns(self, fields: Sequence[_CellRun], places: DatumPlaces) -> dict[int, VariantColumn]:
-        """The columns of one type, whose cells are at ``places``."""
-        column, begin = fields[0].source, fields[0].begin
-        assert isinstance(column, ColumnInfo)
+    def _cells(self, fields: Sequence[_CellRun], places: DatumPlaces) -> pa.Array:
+        """The cells of columns whose datums, at ``places``, are of one type."""
+        column, begin = fields[0].column, fields[0].begin
         cells, odd = decoder.cells_at(self._rows, places, CellType.of(column))
         self._mark(fields, odd)
-        if (absent := places.absent).any():
-            for one in fields:
-                own = slice(one.begin - begin, one.begin - begin + one.count)
-                if absent[own].any():
-                    cells = self._completed(cells, one, absent, own)
-        is_json = kind_of(column) is CellKind.JSON
+        for one in fields:
+            for lacking, value in self._defaults.get(id(one), ()):
+                mask = np.zeros(len(cells), np.bool_)
+                mask[lacking - begin] = True
+                cells = pc.if_else(pa.array(mask), pa.scalar(value, cells.type), cells)
+        return cells
+
+    def _typed(self, fields: list[_CellRun], cells: pa.Array) -> list[tuple[list[_CellRun], TypedCells]]:
+        """The columns of one type, whose cells are ``cells``; none if one of them is no value of that type."""
+        column = fields[0].column
         try:
-            found = typed(column, cells)
+            return [(fields, typed(column, cells))]
         except pa.ArrowInvalid:
             self._alone |= {one.table for one in fields}
-            return {id(one): VariantColumn(one.source.name, None) for one in fields if isinstance(one.source, ColumnInfo)}
-        made = None if is_json else encoded(found)
-        return {
-            id(one): VariantColumn(one.source.name, found if is_json else None, is_json, made).sliced(one.begin - begin, one.count)
-            for one in fields
-            if isinstance(one.source, ColumnInfo)
-        }
+            return []
 
-    def _completed(self, cells: pa.Array, one: _CellRun, absent: npt.NDArray[np.bool_], own: slice) -> pa.Array:
-        """``cells`` with those that rows of one column lack; the column's own are at ``own``."""
-        table, column = self._groups[one.table].table, one.source
-        assert isinstance(column, ColumnInfo)
-        events = self._events[slice(*self._first_image[one.table : one.table + 2])]
-        if (self._ops[events[absent[own]]] == Op.UPDATE).any():
-            self._alone.add(one.table)
-            return cells
-        ops, versions, lacking = np.zeros(len(cells), np.int32), np.zeros(len(cells), np.int64), np.zeros(len(cells), np.bool_)
-        ops[own], versions[own], lacking[own] = self._ops[events], self._versions[events], absent[own]
-        cells, odd = decoder.completed(cells, table, column, ops, versions, lacking)
-        if odd.any():
-            self._alone.add(one.table)
-        return cells
+    def _find_defaults(self, places: DatumPlaces) -> None:
+        """What the cells are that rows lack, where that is not NULL: ``decoder.completed``, but for rows of updates."""
+        fields = sorted(chain.from_iterable(self._layout.columns), key=lambda one: one.begin)
+        begins, counts, tables = np.array([(one.begin, one.count, one.table) for one in fields], np.int64).reshape(-1, 3).T
+        lacking = np.flatnonzero(places.absent)
+        run = np.searchsorted(begins, lacking, side="right") - 1
+        of_column = (run >= 0) & (lacking - begins[run] < counts[run]) if len(fields) else np.zeros(len(lacking), np.bool_)
+        lacking, run = lacking[of_column], run[of_column]
+        events = self._events[self._first_image[tables[run]] + lacking - begins[run]]
+        self._alone |= set(tables[run[self._ops[events] == Op.UPDATE]].tolist())
+        versions, version = np.unique(self._versions[events], return_inverse=True)
+        kinds, kind = np.unique(run * len(versions) + version, return_inverse=True)
+        for number, (at, of) in enumerate(divmod(code, len(versions)) for code in kinds.tolist()):
+            one = fields[at]
+            try:
+                value = missing_value(one.column, self._groups[one.table].table.default_info(int(versions[of])))
+            except Corruption:
+                self._alone.add(one.table)
+                continue
+            if value is not None:
+                self._defaults.setdefault(id(one), []).append((lacking[kind == number], value))
+
+
+def _variant_columns(columns: Sequence[tuple[list[_CellRun], TypedCells]]) -> dict[int, VariantColumn]:
+    """Columns by the id of their run."""
+    made: dict[int, VariantColumn] = {}
+    json = [kind_of(fields[0].column) is CellKind.JSON for fields, _ in columns]
+    values = iter(encoded([cells for (_, cells), is_json in zip(columns, json, strict=True) if not is_json]))
+    for (fields, cells), is_json in zip(columns, json, strict=True):
+        whole = cells.values if is_json else next(values)
+        for one in fields:
+            own = whole.slice(one.begin - fields[0].begin, one.count)
+            made[id(one)] = VariantColumn(one.column.name, TypedCells(own) if is_json else None, is_json, None if is_json else own)
+    return made

@@ -9,7 +9,7 @@ Promises: equal rows of one table version give equal bytes, whatever rows are en
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -21,6 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells
+
+Ints = npt.NDArray[np.int64]
 
 VARIANT = pa.struct(
     [pa.field("value", pa.binary(), nullable=False), pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"})]
@@ -53,7 +55,7 @@ class VariantColumn:
     def values(self) -> pa.BinaryArray | None:
         """The cells as values of VARIANT; None for JSON."""
         if self.encoded is None and self.cells is not None and not self.is_json:
-            return encoded(self.cells)
+            return encoded([self.cells])[0]
         return self.encoded
 
     def texts(self) -> pa.StringArray:
@@ -61,51 +63,114 @@ class VariantColumn:
         assert self.cells is not None
         return self.cells.values
 
-    def taken(self, at: pa.Array) -> "VariantColumn":
-        """The cells at some places."""
-        made = self.values()
-        return VariantColumn(
-            self.name, TypedCells(self.texts().take(at)) if made is None else None, self.is_json, None if made is None else made.take(at)
-        )
 
-    def sliced(self, begin: int, count: int) -> "VariantColumn":
-        """The cells from ``begin`` on."""
-        made = self.values()
-        cells = TypedCells(self.texts().slice(begin, count)) if made is None else None
-        return VariantColumn(self.name, cells, self.is_json, None if made is None else made.slice(begin, count))
+@dataclass(frozen=True, slots=True)
+class VariantRows:
+    """Rows of one table."""
+
+    columns: Sequence[VariantColumn]
+    places: Ints
+    """Where the rows are in the columns."""
 
 
 def rows_as_variants(columns: Sequence[VariantColumn], count: int, *, json_nulls: bool = False) -> pa.StructArray:
     """``count`` rows of these columns. ``json_nulls``: a NULL of a JSON column leaves the field out; else it reads as JSON's null."""
-    if not count:
+    return tables_as_variants([VariantRows(columns, np.arange(count))], json_nulls=json_nulls)
+
+
+def tables_as_variants(tables: Sequence[VariantRows], *, json_nulls: bool = False) -> pa.StructArray:
+    """The rows of all of ``tables``, one table behind the other. One ``take`` puts together all values: of each row its head, then its cells."""
+    cells, places, first = _Pool(), [], 0
+    alike: list[_AlikeRows] = []
+    for table in tables:
+        begins = [0 if c.is_json else cells.add(c.values()) for c in table.columns]
+        for slots, at in _kinds(table, json_nulls) if len(table.places) else ():
+            alike.append(_alike(cells, table, slots, [begins[slot] for slot in slots], table.places[at]))
+            places.append(first + at)
+        first += len(table.places)
+    if not alike:
         return no_rows(0)
-    columns = [c if c.is_json else VariantColumn(c.name, None, encoded=c.values()) for c in columns]
-    sparse = [c.texts() for c in columns if json_nulls and c.is_json and c.texts().null_count]
+    sizes = cells.sizes()
+    for rows in alike:
+        rows.index[:, 0] = cells.add(rows.heads(sizes)) + np.arange(len(rows.index))
+    found = cells.whole().take(pa.array(np.concatenate([rows.index.ravel() for rows in alike])))
+    pieces = np.repeat([rows.index.shape[1] for rows in alike], [len(rows.index) for rows in alike])
+    ends = np.frombuffer(found.buffers()[1], np.int32)[np.concatenate([[0], np.cumsum(pieces)])]
+    values = pa.Array.from_buffers(pa.binary(), len(pieces), [None, pa.py_buffer(ends), found.buffers()[2]])
+    made = pa.StructArray.from_arrays([values, pa.concat_arrays([rows.metadata for rows in alike])], fields=list(VARIANT))
+    order = np.concatenate(places)
+    return made if (np.diff(order) > 0).all() else made.take(pa.array(np.argsort(order)))
+
+
+class _Pool:
+    """Values, one behind the other."""
+
+    def __init__(self) -> None:
+        self._arrays, self._size = [pa.array([], pa.binary())], 0
+
+    def add(self, values: pa.BinaryArray) -> int:
+        """Where ``values`` begin."""
+        self._arrays.append(values)
+        self._size += len(values)
+        return self._size - len(values)
+
+    def sizes(self) -> npt.NDArray[np.uint32]:
+        """Of all values."""
+        sizes: npt.NDArray[np.uint32] = pc.binary_length(pa.chunked_array(self._arrays)).to_numpy().astype(np.uint32)
+        return sizes
+
+    def whole(self) -> pa.BinaryArray:
+        """All values."""
+        return pa.concat_arrays(self._arrays)
+
+
+@dataclass(frozen=True, slots=True)
+class _AlikeRows:
+    """Rows that have the same fields."""
+
+    prefix: bytes
+    index: Ints
+    """A row each: the places of its head and of its cells."""
+    metadata: pa.BinaryArray
+
+    def heads(self, sizes: npt.NDArray[np.uint32]) -> pa.BinaryArray:
+        """What comes before the cells, which are as long as ``sizes`` says."""
+        ends: npt.NDArray[np.uint32] = np.zeros(self.index.shape, np.uint32)
+        np.cumsum(sizes[self.index[:, 1:]], axis=1, dtype=np.uint32, out=ends[:, 1:])
+        made = np.empty((len(ends), len(self.prefix) + WIDE * ends.shape[1]), np.uint8)
+        made[:, : len(self.prefix)] = np.frombuffer(self.prefix, np.uint8)
+        made[:, len(self.prefix) :] = ends.view(np.uint8)
+        return _fixed(made)
+
+
+def _kinds(table: VariantRows, json_nulls: bool) -> Iterator[tuple[Sequence[int], Ints]]:
+    """The columns that rows have as fields, and these rows."""
+    slots = range(len(table.columns))
+    sparse = [slot for slot in slots if json_nulls and table.columns[slot].is_json and table.columns[slot].texts().null_count]
     if not sparse:
-        return _alike(columns, count)
-    there = np.stack([texts.is_valid().to_numpy(zero_copy_only=False) for texts in sparse])
+        yield slots, np.arange(len(table.places))
+        return
+    there = np.stack([table.columns[slot].texts().is_valid().to_numpy(zero_copy_only=False)[table.places] for slot in sparse])
     kinds, kind = np.unique(there, axis=1, return_inverse=True)
-    places, pieces = [], []
     for number in range(kinds.shape[1]):
-        at = np.flatnonzero(kind.reshape(-1) == number)
-        own = [c.taken(pa.array(at)) for c in columns]
-        pieces.append(_alike([c for c in own if not c.is_json or not c.texts().null_count], len(at)))
-        places.append(at)
-    return pa.concat_arrays(pieces).take(pa.array(np.argsort(np.concatenate(places), kind="stable")))
+        left_out = {slot for slot, known in zip(sparse, kinds[:, number], strict=True) if not known}
+        yield [slot for slot in slots if slot not in left_out], np.flatnonzero(kind.reshape(-1) == number)
 
 
-def _alike(columns: Sequence[VariantColumn], count: int) -> pa.StructArray:
-    """Rows that all have these fields."""
+def _alike(cells: _Pool, table: VariantRows, slots: Sequence[int], begins: Sequence[int], places: Ints) -> _AlikeRows:
+    """The rows at ``places`` with the columns ``slots``, whose values ``begin`` there; those of JSON are added to ``cells``."""
+    columns = [table.columns[slot] for slot in slots]
     ids = tuple(column.name for column in columns)
-    names = [ids] * count
-    cells = [_json_cells(c.texts(), names) if c.encoded is None else c.encoded for c in columns]
-    if any(c.encoded is None for c in columns):
-        metadata = pa.array([_metadata(own) for own in names], pa.binary())
-    else:
-        metadata = _repeated(_metadata(ids), count)
-    order = sorted(range(len(columns)), key=lambda place: _collated(columns[place].name))
-    values = _objects([cells[place] for place in order], order, count)
-    return pa.StructArray.from_arrays([values, metadata], fields=list(VARIANT))
+    names = [ids] * len(places) if any(column.is_json for column in columns) else []
+    order = _order(ids)
+    index = np.empty((len(places), 1 + len(columns)), np.int64)
+    index[:, 1:] = np.array([begins[place] for place in order], np.int64) + places[:, None]
+    for place, column in enumerate(columns):
+        if column.is_json:
+            begin = cells.add(_json_cells(column.texts().take(pa.array(places)), names))
+            index[:, 1 + order.index(place)] = begin + np.arange(len(places))
+    metadata = pa.array([_metadata(own) for own in names], pa.binary()) if names else _repeated(_metadata(ids), len(places))
+    return _AlikeRows(header_of_object(order), index, metadata)
 
 
 def spread(rows: pa.StructArray, places: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]) -> pa.StructArray:
@@ -135,14 +200,10 @@ def _collated(name: str) -> bytes:
     return name.encode("utf-16-be", "surrogatepass")
 
 
-def _objects(cells: Sequence[pa.BinaryArray], ids: Sequence[int], count: int) -> pa.BinaryArray:
-    """Objects with these fields, in the order of their names."""
-    prefix = header_of_object(tuple(ids))
-    ends = np.zeros((count, len(cells) + 1), np.uint32)
-    for place, column in enumerate(cells):
-        ends[:, place + 1] = ends[:, place] + _sizes(column)
-    offsets = _fixed(ends.view(np.uint8).reshape(count, -1))
-    return pc.binary_join_element_wise(_repeated(prefix, count), offsets, *cells, pa.scalar(b"", pa.binary()))
+@lru_cache(_SETS_KEPT)
+def _order(names: tuple[str, ...]) -> tuple[int, ...]:
+    """The places of names in the order in which objects have them."""
+    return tuple(sorted(range(len(names)), key=lambda place: _collated(names[place])))
 
 
 def _sizes(values: pa.Array) -> npt.NDArray[np.uint32]:
@@ -192,44 +253,72 @@ def _binary(offsets: npt.NDArray[np.int64], content: npt.NDArray[np.uint8]) -> p
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(content)])
 
 
-def encoded(column: TypedCells) -> pa.BinaryArray:
-    """A column as values of VARIANT."""
-    found = _primitives(column.values)
-    if column.odd is not None:
-        found = pc.if_else(column.odd.is_valid(), _sized(column.odd, STRING), found)
-    return found
+def encoded(columns: Sequence[TypedCells]) -> list[pa.BinaryArray]:
+    """Columns as values of VARIANT. Those whose cells have the same width are encoded together."""
+    alike: dict[pa.DataType, list[int]] = {}
+    for place, column in enumerate(columns):
+        alike.setdefault(_raw_type(column.values.type), []).append(place)
+    found: dict[int, pa.BinaryArray] = {}
+    for raw, places in alike.items():
+        values = [columns[place].values for place in places]
+        counts = [len(one) for one in values]
+        cells = [one.cast(raw) if pa.types.is_integer(one.type) or pa.types.is_string(one.type) else one.view(raw) for one in values]
+        prefixes = np.repeat(np.array([_prefix(one.type) for one in values], np.uint8), counts, axis=0)
+        made = _primitives(prefixes, cells[0] if len(cells) == 1 else pa.concat_arrays(cells))
+        begins = [0, *accumulate(counts)]
+        found |= {place: made.slice(begin, count) for place, begin, count in zip(places, begins, counts, strict=False)}
+    return [_with_odd(found[place], column.odd) for place, column in enumerate(columns)]
 
 
-def _primitives(values: pa.Array) -> pa.BinaryArray:
-    kind = values.type
+def _with_odd(found: pa.BinaryArray, odd: pa.StringArray | None) -> pa.BinaryArray:
+    return found if odd is None else pc.if_else(odd.is_valid(), *encoded([TypedCells(odd)]), found)
+
+
+_DECIMAL = pa.binary(16)
+
+
+def _raw_type(kind: pa.DataType) -> pa.DataType:
+    """What an array has but for its meaning, which is in the prefixes of its values."""
+    if pa.types.is_integer(kind):
+        return pa.int64()
+    if pa.types.is_decimal(kind):
+        return _DECIMAL
+    if pa.types.is_boolean(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return pa.bool_() if pa.types.is_boolean(kind) else pa.binary()
+    return pa.int32() if kind.bit_width == pa.int32().bit_width else pa.int64()
+
+
+def _prefix(kind: pa.DataType) -> list[int]:
+    """What comes before the raw bytes of a value."""
+    if pa.types.is_decimal(kind):
+        return [DECIMAL16 << 2, kind.scale]
+    if pa.types.is_timestamp(kind):
+        return [(TIMESTAMP if kind.tz else DATETIME) << 2]
+    return [_HEADS.get(kind, INT8) << 2]
+
+
+_HEADS = {pa.float32(): FLOAT, pa.float64(): DOUBLE, pa.date32(): DATE, pa.string(): STRING, pa.binary(): BINARY}
+
+
+def _primitives(prefixes: npt.NDArray[np.uint8], cells: pa.Array) -> pa.BinaryArray:
+    kind = cells.type
     if pa.types.is_boolean(kind):
-        made = np.where(values.cast(pa.uint8()).fill_null(0).to_numpy(), np.uint8(TRUE[0]), np.uint8(FALSE[0])).reshape(-1, 1)
-    elif pa.types.is_integer(kind):
-        made = _numbers(INT8, _raw(values, kind.to_pandas_dtype()).astype("<i8"))
-    elif pa.types.is_decimal(kind):
-        return _decimals(values)
-    elif pa.types.is_floating(kind):
-        made = _numbers(FLOAT if kind == pa.float32() else DOUBLE, _raw(values, kind.to_pandas_dtype()))
-    elif pa.types.is_date(kind):
-        made = _numbers(DATE, _raw(values, "<i4"))
-    elif pa.types.is_timestamp(kind):
-        made = _numbers(TIMESTAMP if kind.tz else DATETIME, _raw(values, "<i8"))
-    else:
-        return _sized(values, BINARY if pa.types.is_binary(kind) else STRING)
-    return _with_nulls(made, values)
+        made = np.where(cells.cast(pa.uint8()).fill_null(0).to_numpy(), np.uint8(TRUE[0]), np.uint8(FALSE[0])).reshape(-1, 1)
+        return _with_nulls(made, cells)
+    if kind == pa.binary():
+        found = pc.binary_join_element_wise(_fixed(_prefixed(prefixes, _sizes(cells).reshape(-1, 1))), cells, pa.scalar(b"", pa.binary()))
+        return found.fill_null(NULL) if cells.null_count else found
+    width = kind.bit_width // 8
+    raw = np.frombuffer(cells.buffers()[1], np.uint8)[width * cells.offset : width * (cells.offset + len(cells))].reshape(-1, width)
+    found = _with_nulls(_prefixed(prefixes, raw), cells)
+    return found if kind != _DECIMAL else _small_as_integers(found, prefixes[:, 1], raw.view(np.int64), cells)
 
 
-def _raw(values: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """The numbers of an array; that of a null is undefined."""
-    return np.frombuffer(values.buffers()[1], dtype)[values.offset : values.offset + len(values)]
-
-
-def _numbers(kind: int, values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Primitives of a fixed width, little-endian, a row each."""
-    width = values.dtype.itemsize
-    made = np.empty((len(values), 1 + width), np.uint8)
-    made[:, 0] = kind << 2
-    made[:, 1:] = np.ascontiguousarray(values).view(np.uint8).reshape(-1, width)
+def _prefixed(prefixes: npt.NDArray[np.uint8], raw: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Values of a fixed width, a row each. What is ``raw`` of a null is undefined."""
+    begin, content = prefixes.shape[1], raw.view(np.uint8)
+    made = np.empty((len(raw), begin + content.shape[1]), np.uint8)
+    made[:, :begin], made[:, begin:] = prefixes, content
     return made
 
 
@@ -244,27 +333,13 @@ def _with_nulls(made: npt.NDArray[np.uint8], values: pa.Array) -> pa.BinaryArray
     return _binary(np.concatenate([[0], np.cumsum(np.where(there, made.shape[1], len(NULL)))]), made[kept])
 
 
-def _decimals(values: pa.Array) -> pa.BinaryArray:
-    """Decimals of 16 bytes; those without a scale that fit are integers, as Spark itself writes them."""
-    kind, count = values.type, len(values)
-    halves = np.frombuffer(values.buffers()[1], np.int64)[2 * values.offset : 2 * (values.offset + count)].reshape(-1, 2)
-    made = np.empty((count, 18), np.uint8)
-    made[:, 0], made[:, 1] = DECIMAL16 << 2, kind.scale
-    made[:, 2:] = halves.view(np.uint8).reshape(-1, 16)
-    found = _with_nulls(made, values)
-    if kind.scale == 0:
-        small = (halves[:, 1] == halves[:, 0] >> 63) & values.is_valid().to_numpy(zero_copy_only=False)
-        if small.any():
-            found = pc.if_else(pa.array(small), _fixed(_numbers(INT8, halves[:, 0].astype("<i8"))), found)
-    return found
-
-
-def _sized(values: pa.Array, kind: int) -> pa.BinaryArray:
-    """Strings: header, length, content."""
-    content = values.cast(pa.binary()) if pa.types.is_string(values.type) else values
-    heads = _fixed(_numbers(kind, _sizes(content).astype("<u4")))
-    made = pc.binary_join_element_wise(heads, content, pa.scalar(b"", pa.binary()))
-    return made.fill_null(NULL) if values.null_count else made
+def _small_as_integers(found: pa.BinaryArray, scales: npt.NDArray[np.uint8], halves: Ints, values: pa.Array) -> pa.BinaryArray:
+    """Decimals without a scale that fit are integers, as Spark itself writes them."""
+    small = (scales == 0) & (halves[:, 1] == halves[:, 0] >> 63) & values.is_valid().to_numpy(zero_copy_only=False)
+    if not small.any():
+        return found
+    heads = np.full((len(halves), 1), INT8 << 2, np.uint8)
+    return pc.if_else(pa.array(small), _fixed(_prefixed(heads, np.ascontiguousarray(halves[:, :1]))), found)
 
 
 def _json_cells(texts: pa.Array, names: list[tuple[str, ...]]) -> pa.BinaryArray:

@@ -39,6 +39,7 @@ _MSB = np.uint64(0x8080808080808080)
 _ONE = np.uint64(1)
 _UNKNOWN = -1
 _NULL, _VARINT = int(Flag.NULL), int(Flag.VARINT)
+_NO_FLAG = np.uint8(max(Flag) + 1)
 
 
 class Rows:
@@ -215,7 +216,7 @@ class Walk:
         odd = at >= ends
         flags: U8 = self._rows.data[at]
         bodies, sizes = at + 1, np.zeros(len(at), np.int64)
-        for flag, rows in _each(flags):
+        for flag, rows in _each(np.minimum(flags, _NO_FLAG)):
             if flag == _NULL:
                 continue
             found, size, wrong = _EXTENTS.get(flag, _no_extent)(self._rows, bodies if rows is None else bodies[rows])
