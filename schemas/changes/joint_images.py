@@ -32,6 +32,8 @@ from pyspark_tidb_binlog.schemas.row_layout import CellType, Half, KeyLayout, Ke
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 
 _NOWHERE = -1
+_MOST_BYTES = 2 << 20
+"""Of rows that are decoded together: each byte that may begin a pair, at worst all of them, needs 80 bytes of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class _CellRun:
         return self.source
 
 
-@lru_cache(4_096)
+@lru_cache(1_024)
 def _fields_of(info: TableInfo) -> tuple[Sequence[tuple[ColumnInfo, _Type]], Sequence[tuple[KeyPart, _Type]], KeyLayout]:
     """The columns of images, each with its type, and the parts of keys: to make them takes longer than to decode some rows."""
     key = KeyLayout.of(info)
@@ -177,7 +179,11 @@ class _Pairs(Walk):
 
 def joint_images(groups: Sequence[RowsOfTable]) -> list[TableImages | None]:
     """The images of each of ``groups``; None: they are to be decoded alone."""
-    if len(groups) < 2 or sum(len(group.places) for group in groups) > decoder.CHUNK:
+    if (
+        len(groups) < 2
+        or sum(len(group.places) for group in groups) > decoder.CHUNK
+        or sum(group.rows.nbytes for group in groups) > _MOST_BYTES
+    ):
         return [None] * len(groups)
     return _Joint(groups).images()
 
