@@ -6,8 +6,8 @@ Promises: pure. A bound follows from what the settings allow, or is the value at
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from pyspark_tidb_binlog.sinks.delta.appended_table import MOST_FILES, vacuum_every
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import COMMIT_SECONDS
-from pyspark_tidb_binlog.sinks.delta.maintenance import Retention
 
 MIB = 1 << 20
 
@@ -48,12 +48,12 @@ class Verdict:
         return f"  {self.name:<42} {self.start:>10,.1f} {self.end:>10,.1f}  {bound}".rstrip()
 
 
-def allowed(seconds: float, maintenance: Retention) -> Mapping[str, Allowed]:
-    """The bounds of a soak of ``seconds``, by the prefix of a measurement's name; one without a bound is only printed."""
-    commits = seconds / COMMIT_SECONDS
-    # Files that OPTIMIZE has not compacted yet, those it compacted last, and those made until VACUUM removes these; each with a checksum.
-    waiting = (maintenance.retention + maintenance.vacuum_every + maintenance.pause + maintenance.put_off) / COMMIT_SECONDS
-    delta_files = 2 * (2 * maintenance.commits + waiting)
+def allowed(retention: float) -> Mapping[str, Allowed]:
+    """The bounds of a soak with this ``delta-retention``, in seconds, by the prefix of a measurement's name; one without a bound is only printed."""
+    # Files that are not joined yet, those that were joined last, and those made until VACUUM removes these.
+    delta_files = 2 * MOST_FILES + (retention + vacuum_every(retention)) / COMMIT_SECONDS
+    # What the log keeps goes at every hundredth version, up to the checkpoint before.
+    log_files = 1.2 * (200 + retention / COMMIT_SECONDS) + 40
     return {
         "JVM heap after GC": Allowed(1.2, 48),
         "JVM PSS": Allowed(1.25, 128),
@@ -69,8 +69,7 @@ def allowed(seconds: float, maintenance: Retention) -> Mapping[str, Allowed]:
         "spark.local.dir MiB": Allowed(2.0, 128),
         "delta-dir data files": Allowed(0.0, delta_files),
         "delta-dir findings files": Allowed(0.0, delta_files),
-        # Delta removes its log by whole days: within a day it grows by two files per commit, plus a few per hundred commits.
-        "delta-dir log files": Allowed(1.0, 2.2 * commits + 40),
+        "delta-dir log files": Allowed(0.0, log_files),
         "tidb_binlog.checkpoint rows": Allowed(1.0, 0),
         "tidb_binlog.spark_lease rows": Allowed(1.0, 0),
         "tidb_binlog.spark_progress rows": Allowed(1.0, 20),

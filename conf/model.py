@@ -15,6 +15,7 @@ from pyspark_tidb_binlog.conf.sql_mode import refusals
 from pyspark_tidb_binlog.conf.units import days_or_duration, pause_of, size_of
 
 _LOG_LEVELS = ("debug", "info", "warn", "error", "fatal")
+_DELTA_SCHEMES = ("file", "s3", "s3a", "gs", "az", "abfs", "abfss", "hdfs", "viewfs")
 
 
 def require(condition: bool, message: str) -> None:
@@ -45,6 +46,17 @@ def require_parsed(config: object, name: str, parse: Callable[[str], float], pre
         parse(getattr(config, name))
     except ValueError as error:
         raise ValueError(f"{prefix}{name.replace('_', '-')}: {error}") from None
+
+
+def require_delta_place(name: str, uri: str) -> None:
+    """A path or URI at which delta-rs writes and Spark finds what it has written."""
+    scheme, colon, _ = uri.partition(":")
+    require(
+        not colon or "/" in scheme or scheme in _DELTA_SCHEMES,
+        f"{name}: {uri!r} is at no place that delta-rs writes to; name a local path, or a URI of {', '.join(_DELTA_SCHEMES)}",
+    )
+    odd = next((c for c in "%[]\\" if c in uri), "")
+    require(not odd, f"{name}: {uri!r} has {odd!r} in it, with which delta-rs finds no files; name another directory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +391,9 @@ class DrainerConfig:
     upstream: UpstreamConfig = nested("spark.upstream", UpstreamConfig)
     apply: ApplyConfig = nested("syncer", ApplyConfig)
     checkpoint_dir: str = ours("var/drainer/spark", "Spark's checkpoint directory", unset="<data-dir>/spark")
-    delta_dir: str = ours("var/drainer/delta", "the Delta table checkpoint; findings is next to it", unset="<data-dir>/delta")
+    delta_dir: str = ours(
+        "var/drainer/delta", "path or URI of the Delta table checkpoint; findings is next to it", unset="<data-dir>/delta"
+    )
     delta_retention: str = ours(
         "7",
         "how long unneeded files of Delta tables are kept, and how far back a lake's tables can be read: days, or 8h, 1h30m",
@@ -413,6 +427,7 @@ class DrainerConfig:
     def __post_init__(self) -> None:
         require_logging(self.log_level, self.log_format)
         require_parsed(self, "delta_retention", days_or_duration, "spark.")
+        require_delta_place("spark.delta-dir", self.delta_dir)
         require(self.upstream_timeout >= 0, "spark.upstream-timeout must be at least 0")
         require_addr("addr", self.addr)
         require_addr("advertise-addr", self.advertise_addr or self.addr)

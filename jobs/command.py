@@ -36,7 +36,7 @@ EXIT_WRONG = 2
 _WITH_SERVER = ("demo", "playground", "rehearse")
 """Jobs that, if they run in Spark, start a private MariaDB, unless ``--to`` names a server."""
 _HTTP = ("h11", "hpack", "prometheus_client")
-_SPARK = ("pyspark", "py4j", "pandas", "rich", *_HTTP)
+_SPARK = ("pyspark", "py4j", "pandas", "rich", "deltalake", *_HTTP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ JOBS = {
     ),
     "lake": Offered(
         "the tables of a lake (lake tables | snapshots | show DB.TABLE [--at T] [--limit N] --dir DIR)",
-        "drainer,lake",
-        (*_SPARK, "deltalake"),
+        "drainer",
+        _SPARK,
         spark=True,
     ),
     "playground": Offered(

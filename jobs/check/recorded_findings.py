@@ -57,11 +57,17 @@ def read_table(directory: Path, columns: Sequence[str]) -> pa.Table | None:
         return None
     for _ in range(_ATTEMPTS):
         try:
-            tables = [parquet.read_table(directory / name, columns=list(columns)) for name in sorted(_files(directory))]
+            tables = [_as_any_writes(parquet.read_table(directory / name, columns=list(columns))) for name in sorted(_files(directory))]
         except FileNotFoundError:
             continue
         return pa.concat_tables(tables) if tables else None
     raise ConfigError(f"the Delta table {directory} changes faster than this program reads it; try again")
+
+
+def _as_any_writes(table: pa.Table) -> pa.Table:
+    """Timestamps of Spark's files are of nanoseconds and without a zone, those of delta-rs' are not."""
+    moment = pa.timestamp("us", tz="UTC")
+    return table.cast(pa.schema([pa.field(f.name, moment if pa.types.is_timestamp(f.type) else f.type) for f in table.schema]))
 
 
 def _files(directory: Path) -> set[str]:

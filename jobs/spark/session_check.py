@@ -37,7 +37,7 @@ def require_session(spark: SparkSession) -> None:
         if lines:
             said = "".join(f"\n    .config({name!r}, {value!r})" for name, value in lines)
             raise ConfigError(
-                f"this Spark session has no Delta, which stores the checkpoints ({document('installed')}). Make the session with "
+                f"this Spark session has no Delta, whose tables have the checkpoints ({document('installed')}). Make the session with "
                 f"configured(SparkSession.builder) from pyspark_tidb_binlog, or add before getOrCreate(), in a process that has no session yet:{said}"
             )
         require_delta(version)

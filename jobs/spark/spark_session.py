@@ -173,9 +173,8 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
         settings |= {
             EXTENSION[0]: EXTENSION[1],
             CATALOG[0]: CATALOG[1],
-            # The checkpoint table is a few rows: one partition for its snapshot, no file statistics.
+            # Of tables with few files.
             "spark.databricks.delta.snapshotPartitions": "1",
-            "spark.databricks.delta.stats.collect": "false",
         }
     return settings
 

@@ -62,9 +62,8 @@ from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.apply import ATOMIC_BYTES, BatchApplier
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
-from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, places
+from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, DeltaRows, places
 from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
-from pyspark_tidb_binlog.sinks.delta.maintenance import DeltaMaintenance, Retention
 from pyspark_tidb_binlog.sinks.engine import keyed
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport, DdlNote
 from pyspark_tidb_binlog.sinks.mysql.lease import lease_of
@@ -218,26 +217,14 @@ class Replication:
             .foreachBatch(self._applier)
             .start()
         )
-        app_id = str(self._query.id)
-        beside = findings_dir(config)
+        app_id, retention = str(self._query.id), days_or_duration(config.delta_retention)
         self._delta = DeltaCheckpoint(
-            self._spark,
-            config.delta_dir,
-            app_id,
-            self._sink.target,
-            findings=DeltaFindings(self._spark, beside, app_id),
-            maintenance=DeltaMaintenance(
-                self._spark, (config.delta_dir, beside), Retention(days_or_duration(config.delta_retention)), self._is_quiet
-            ),
-            is_quiet=self._is_quiet,
+            DeltaRows(config.delta_dir, app_id, self._sink.target, retention), DeltaFindings(findings_dir(config), app_id, retention)
         )
         self._delta.fill_up(found.commit_ts, found.schema_version, found.consistent)
         self._reported_ts = max(self._reported_ts, found.commit_ts)
         while self._waiting:
             self._record(self._waiting.popleft())
-
-    def _is_quiet(self) -> bool:
-        return self._applier.clock.idle and not self._applier.behind
 
     def reached(self, commit_ts: int) -> bool:
         """Whether the target holds everything up to ``commit_ts`` and ``progress`` counts the batch that applied it. Cheap to poll.
@@ -498,7 +485,7 @@ class Replication:
         elif loaded is not None:
             return loaded
         else:
-            starting = first_ts(known, DeltaPlace(*places(self._spark, config.delta_dir, target)))
+            starting = first_ts(known, DeltaPlace(*places(config.delta_dir, target)))
             starting = starting if starting >= 0 else self._now()
         if config.apply.load_schema_snapshot and starting > 0:
             self._load_schemas(starting, again=commit_ts is not None)

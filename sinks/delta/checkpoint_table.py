@@ -1,41 +1,30 @@
-"""The Delta table ``checkpoint``: one row per batch, appended in the background. [spark]
+"""The Delta table ``checkpoint``: one row per batch, appended in the background.
 
-Promises: ``record`` never waits for Spark, Delta or the disk. A background thread writes several batches per commit, each batch once:
-``txnAppId`` is the query's id and ``txnVersion`` the newest batch id of the commit. Batches that the table already holds are left out,
-because Delta would otherwise silently skip the whole commit. Rows that cannot be written are kept, retried and reported. If the answer to a commit was
-lost, the thread first reads from the table what it holds. The table is a record for operators, and says where to resume when Spark's checkpoint
-directory is lost. The target's row stays authoritative.
+Promises: ``record`` never waits for the disk. A background thread writes several batches per commit, each batch once: the commit's transaction is the
+query's id with its newest batch, and batches that the table already holds are left out. Rows that cannot be written are kept, retried and reported;
+before each attempt the thread reads from the table what it holds, as the answer to a commit may have been lost. The table is a record for operators, and
+says where to resume when Spark's checkpoint directory is lost. The target's row stays authoritative.
 """
 
 import datetime
 import logging
-import re
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from pyspark_tidb_binlog.conf import failpoints
-from pyspark_tidb_binlog.schemas.errors import ReplicationError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ReplicationError
 from pyspark_tidb_binlog.schemas.events import moment_of
 from pyspark_tidb_binlog.schemas.findings import Finding
-from pyspark_tidb_binlog.sinks.engine.spark_jvm import is_delta_table
+from pyspark_tidb_binlog.sinks.delta.appended_table import FAULTS, AppendedTable, found_at, reason_of
 
 _log = logging.getLogger(__name__)
 
 COMMIT_SECONDS = 20.0
 """Interval between two commits; each one writes the batches recorded in the interval."""
-PUT_OFF_SECONDS = 30.0
-"""How long after the interval a commit waits at most for a stream that has little to do."""
-_LOOK_SECONDS = 0.1
 MOST_ROWS = 4096
 """Rows that wait one by one while the table cannot be written; more are joined two by two, so that memory does not grow with the batches."""
 _ROWS, _FINDINGS = "rows", "findings"
@@ -110,13 +99,18 @@ class Newest:
 
 
 class CheckpointTable(Protocol):
-    """The table that rows are written to; tests use one without Spark."""
+    """The table that rows are written to; tests use others."""
 
-    def newest(self) -> Newest:
-        """What the table already holds."""
+    uri: str
+
+    def newest(self, *, of_target: bool) -> Newest:
+        """What the table holds; without ``of_target`` only its newest batch."""
 
     def append(self, rows: Sequence[CheckpointRow]) -> None:
         """Add rows in one commit."""
+
+    def tidy(self) -> None:
+        """Called after a commit when no other one is requested."""
 
 
 class FindingsTable(Protocol):
@@ -128,56 +122,26 @@ class FindingsTable(Protocol):
     def append(self, rows: Sequence[CheckpointRow]) -> None:
         """Add the findings of ``rows`` in one commit."""
 
-
-class Maintenance(Protocol):
-    """Maintenance of the tables between two commits (``sinks.delta.maintenance``)."""
-
-    def look(self) -> None:
-        """Called after a commit when no other one is requested."""
-
-    def end(self) -> None:
-        """Stop immediately; may be called from any thread."""
+    def tidy(self) -> None:
+        """As of ``CheckpointTable``."""
 
 
 class DeltaCheckpoint:
     """The background writer."""
 
     def __init__(
-        self,
-        spark: SparkSession | None,
-        path: str,
-        app_id: str,
-        target: str,
-        *,
-        interval: float = COMMIT_SECONDS,
-        retry_after: float = 5.0,
-        table: CheckpointTable | None = None,
-        findings: FindingsTable | None = None,
-        maintenance: Maintenance | None = None,
-        is_quiet: Callable[[], bool] = lambda: True,
+        self, table: CheckpointTable, findings: FindingsTable | None = None, *, interval: float = COMMIT_SECONDS, retry_after: float = 5.0
     ) -> None:
         """Start the thread.
 
         Args:
-            spark: the session whose JVM writes.
-            path: directory or URI of the table; created by the first commit.
-            app_id: the streaming query's id.
-            target: identity of the target that the rows describe.
+            table: receives a row per batch.
+            findings: receives each batch's findings before its row is written.
             interval: seconds between two commits.
             retry_after: seconds after which a failed commit is retried.
-            table: replaces the Delta table in tests.
-            findings: receives each batch's findings before its row is written.
-            maintenance: called after a commit when no other one is requested; may take long.
-            is_quiet: whether the stream has little to do; a commit is put off until it has, by ``PUT_OFF_SECONDS`` at most.
         """
-        self._path = path
         self._table = table
         self._findings = findings
-        self._maintenance = maintenance
-        self._is_quiet = is_quiet
-        self._spark = spark
-        self._app_id = app_id
-        self._target = target
         self._interval = interval
         self._retry_after = retry_after
         self._news = threading.Condition()
@@ -189,7 +153,6 @@ class DeltaCheckpoint:
         """The rows of an attempt that are still to be written, as far as the tables show."""
         self._unsure: dict[str, int] = {}
         """Table -> ``batch_id`` of the last row of a commit that may be in it or not."""
-        self._newest: Newest | None = None
         self._failure: ReplicationError | None = None
         self._thread = threading.Thread(target=self._run, name="delta-checkpoint", daemon=True)
         self._thread.start()
@@ -236,7 +199,7 @@ class DeltaCheckpoint:
                 lambda: not self._rows or (self._attempts > before and self._failure) or not self._thread.is_alive(), timeout
             )
             if self._rows:
-                left = f"{len(self._rows)} rows are not in the Delta table {self._path}"
+                left = f"{len(self._rows)} rows are not in the Delta table {self._table.uri}"
                 raise self._failure if done and self._failure else ReplicationError(f"{left} after {timeout:.0f} s")
 
     def close(self, timeout: float = 60.0) -> None:
@@ -245,8 +208,6 @@ class DeltaCheckpoint:
         Raises:
             ReplicationError: rows could not be written. The next start adds a row from the target's checkpoint instead.
         """
-        if self._maintenance is not None:
-            self._maintenance.end()
         try:
             self.flush(timeout)
         finally:
@@ -263,7 +224,6 @@ class DeltaCheckpoint:
                     return
                 # Every commit waits for the interval first, including the first one of a run: batches come in groups.
                 self._news.wait_for(lambda: self._hurry or self._closing, self._retry_after if self._failure else self._interval)
-                self._put_off()
                 self._hurry = False
                 if len(self._rows) > MOST_ROWS:
                     self._rows[:] = joined(self._rows, frozenset(self._unsure.values()))
@@ -275,57 +235,41 @@ class DeltaCheckpoint:
                 self._rows[: len(rows)] = self._left if failure is not None else ()
                 self._news.notify_all()
                 idle = failure is None and not self._hurry and not self._closing
-            if idle and self._maintenance is not None:
-                self._look(self._maintenance)
-
-    def _put_off(self) -> None:
-        """A first commit takes seconds of CPU, which the first big batches need more. Call with the condition held."""
-        latest = time.monotonic() + PUT_OFF_SECONDS
-        while not (self._hurry or self._closing or self._is_quiet()) and time.monotonic() < latest:
-            self._news.wait(_LOOK_SECONDS)
+            if idle:
+                self._tidy()
 
     def _tried(self, rows: Sequence[CheckpointRow]) -> ReplicationError | None:
         """Write ``rows``, or why that failed."""
         self._left = rows
         try:
-            return self._write(rows)
+            self._write()
         except Exception as error:  # the last resort of the thread: whatever it is must be seen, and rows that nobody writes would pile up
-            self._newest = None
-            text = f"cannot write {len(rows)} rows to the Delta table {self._path}: {reason_of(error)}; they are kept and retried"
-            _log.exception(text)
-            return ReplicationError(text)
-
-    def _look(self, maintenance: Maintenance) -> None:
-        try:
-            maintenance.look()
-        except Exception:  # as above: a table that is not compacted is better than one that is not written
-            _log.exception("the Delta table %s could not be compacted or vacuumed; this is retried after a later commit", self._path)
-
-    def _write(self, rows: Sequence[CheckpointRow]) -> ReplicationError | None:
-        try:
-            if self._findings is not None and any(r.findings for r in rows):
-                self._write_findings(self._findings)
-            if self._table is None:
-                self._table = DeltaTable(self._spark, self._path, self._app_id, self._target)
-            if self._newest is None:
-                self._newest = self._table.newest()
-                self._unsure.pop(_ROWS, None)
-            self._left = new = missing_rows(self._left, self._newest)
-            if new:
-                failpoints.point("before-delta")
-                self._unsure[_ROWS] = max(r.batch_id for r in new)
-                self._table.append(new)
-                del self._unsure[_ROWS]
-                failpoints.point("after-delta")
-                batch_id = max(self._newest.batch_id, *(r.batch_id for r in new))
-                self._newest = Newest(batch_id, new[-1].resolved_ts, new[-1].recorded_at)
-        except (PySparkException, Py4JError, OSError) as error:
-            # The commit may have succeeded, or another writer may have written: read the table again before the next attempt.
-            self._newest = None
-            text = f"cannot write {len(rows)} rows to the Delta table {self._path}: {reason_of(error)}; they are kept and retried"
-            _log.warning(text)
+            text = f"cannot write {len(rows)} rows to the Delta table {self._table.uri}: {reason_of(error)}; they are kept and retried"
+            _log.warning(text, exc_info=not isinstance(error, FAULTS))
             return ReplicationError(text)
         return None
+
+    def _tidy(self) -> None:
+        try:
+            for table in (self._table, self._findings):
+                if table is not None:
+                    table.tidy()
+        except Exception as error:  # as above: a table that is not compacted is better than one that is not written
+            text = f"the Delta table {self._table.uri}, or that of findings, could not be compacted or vacuumed; this is retried: {reason_of(error)}"
+            _log.warning(text, exc_info=not isinstance(error, FAULTS))
+
+    def _write(self) -> None:
+        if self._findings is not None and any(r.findings for r in self._left):
+            self._write_findings(self._findings)
+        newest = self._table.newest(of_target=any(r.batch_id == FILLED_UP for r in self._left))
+        self._unsure.pop(_ROWS, None)
+        self._left = new = missing_rows(self._left, newest)
+        if new:
+            failpoints.point("before-delta")
+            self._unsure[_ROWS] = max(r.batch_id for r in new)
+            self._table.append(new)
+            del self._unsure[_ROWS]
+            failpoints.point("after-delta")
 
     def _write_findings(self, table: FindingsTable) -> None:
         new = table.lacking(self._left)
@@ -391,69 +335,46 @@ def _says_more(filled_up: CheckpointRow, resolved_ts: int, newest: Newest) -> bo
     return filled_up.resolved_ts != resolved_ts and (newest.recorded_at is None or filled_up.recorded_at > newest.recorded_at)
 
 
-def latest(spark: SparkSession, path: str) -> CheckpointRow | None:
-    """The most recently recorded row; None when there is no table or no row."""
-    if not is_table(spark, path):
-        return None
-    found = _rows(spark, path).orderBy(F.desc("recorded_at"), F.desc("resolved_ts")).limit(1).toArrow().to_pylist()
-    if not found:
-        return None
-    row: dict[str, Any] = found[0]
-    for name in ("app_id", "resolved_at", "target"):
-        del row[name]
-    return CheckpointRow(**row | {"timings": dict(row["timings"] or ()), "notes": tuple(row["notes"] or ())})
+def places(uri: str, target: str) -> tuple[int | None, int | None]:
+    """The resolved_ts of the newest row of ``target``, and that of the newest row of another target; None = no such row.
+
+    Raises:
+        ApplyError: the table cannot be read.
+    """
+    try:
+        last = _by_target(found_at(uri, _NEWEST_ROWS))
+    except FAULTS as error:
+        raise ApplyError(f"the Delta table {uri} cannot be read: {reason_of(error)}") from error
+    mine = last.pop(target, None)
+    others = max(last.values(), default=None)
+    return mine[1] if mine else None, others[1] if others else None
 
 
-def places(spark: SparkSession, path: str, target: str) -> tuple[int | None, int | None]:
-    """The resolved_ts of the newest row of ``target``, and that of the newest row of another target; None = no such row."""
-    if not is_table(spark, path):
-        return None, None
-    mine = F.col("target") == target
-    row = _rows(spark, path).agg(_last_resolved(mine), _last_resolved(~mine)).toArrow().to_pylist()[0]
-    of_target, of_others = row.values()
-    return of_target, of_others
+_NEWEST_ROWS = "SELECT DISTINCT ON (target) target, recorded_at, resolved_ts FROM t ORDER BY target, recorded_at DESC, resolved_ts DESC"
+"""The newest row of each target."""
 
 
-def _rows(spark: SparkSession, path: str) -> DataFrame:
-    return spark.read.format("delta").load(path)
+def _by_target(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[datetime.datetime, int]]:
+    return {row["target"]: (row["recorded_at"], row["resolved_ts"]) for row in rows}
 
 
-def _last_resolved(which: Column) -> Column:
-    return F.max_by(F.when(which, F.col("resolved_ts")), F.when(which, F.struct("recorded_at", "resolved_ts")))
-
-
-class DeltaTable:
+class DeltaRows(AppendedTable):
     """``CheckpointTable`` in Delta."""
 
-    def __init__(self, spark: SparkSession | None, path: str, app_id: str, target: str) -> None:
-        """Opens a separate Spark session, so that its settings do not affect other queries."""
-        if spark is None:
-            raise ReplicationError("a Delta checkpoint needs a Spark session")
-        self._spark = spark.newSession()
-        self._path = path
-        self._app_id = app_id
+    def __init__(self, uri: str, app_id: str, target: str, retention: float) -> None:
+        """``app_id``: the streaming query's id; ``target``: identity of the target that the rows describe."""
+        super().__init__(uri, SCHEMA, app_id, retention)
         self._target = target
-        for name, value in SETTINGS.items():
-            self._spark.conf.set(name, value)
 
-    def newest(self) -> Newest:
-        """Read by one Spark job over the table."""
-        if not is_table(self._spark, self._path):
-            return Newest()
-        mine = F.when(F.col("app_id") == self._app_id, F.col("batch_id"))
-        of_target = F.col("target") == self._target
-        last_at = F.max(F.when(of_target, F.col("recorded_at")))
-        row = _rows(self._spark, self._path).agg(F.max(mine), _last_resolved(of_target), last_at).toArrow().to_pylist()[0]
-        batch_id, resolved_ts, recorded_at = row.values()
-        return Newest(-1 if batch_id is None else batch_id, resolved_ts or 0, recorded_at)
+    def newest(self, *, of_target: bool) -> Newest:
+        """What the table holds; ``of_target`` reads three columns of it."""
+        batch_id = self.newest_batch()
+        found = _by_target(self.found(_NEWEST_ROWS)).get(self._target) if of_target else None
+        return Newest(batch_id, found[1], found[0]) if found else Newest(batch_id)
 
     def append(self, rows: Sequence[CheckpointRow]) -> None:
-        """Add rows in one commit of one file."""
-        version = max(r.batch_id for r in rows)
-        writer = self._spark.createDataFrame(as_table(rows, self._app_id, self._target)).coalesce(1).write.format("delta").mode("append")
-        if version >= 0:
-            writer = writer.option("txnAppId", self._app_id).option("txnVersion", str(version))
-        writer.save(self._path)
+        """Add rows in one commit."""
+        self.commit(as_table(rows, self._app_id, self._target), max(r.batch_id for r in rows))
 
 
 def as_table(rows: Sequence[CheckpointRow], app_id: str, target: str) -> pa.Table:
@@ -481,39 +402,3 @@ def as_table(rows: Sequence[CheckpointRow], app_id: str, target: str) -> pa.Tabl
         ],
         schema=SCHEMA,
     )
-
-
-SETTINGS = {
-    "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.databricks.delta.stats.collect": "false",
-    # Two files fewer per commit; with so few files the table can be read quickly without them.
-    "spark.databricks.delta.writeChecksumFile.enabled": "false",
-    # These make a commit of a few rows about a quarter cheaper; it competes with the batches for the same cores.
-    "spark.databricks.delta.properties.defaults.checkpointInterval": "100",
-    "spark.databricks.delta.history.metricsEnabled": "false",
-    # The plans of a commit touch a few rows once: making, compiling and loading code for them costs more than running them.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.shuffle.partitions": "1",
-}
-
-
-_NEW_LINE = "\n"
-_CAUSE = re.compile(r"^(?:Caused by)?: (.+)$", re.MULTILINE)
-"""In the text of an error of the JVM: what it is, and what caused it."""
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-
-
-def is_table(spark: SparkSession, path: str) -> bool:
-    """Whether a Delta table is there."""
-    if not _URI.match(path):
-        # Avoids a call into the JVM, because this delays every start.
-        return any((Path(path) / "_delta_log").glob("*.json"))
-    return is_delta_table(spark, path)
-
-
-def reason_of(error: Exception) -> str:
-    """Why a write failed, in a line: of an error of the JVM the innermost cause, since its own first line only names a call. Pure."""
-    text = str(error).strip()
-    causes = _CAUSE.findall(text)
-    return causes[-1].strip() if causes else f"{type(error).__name__}: {text.partition(_NEW_LINE)[0]}"

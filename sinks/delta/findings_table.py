@@ -1,7 +1,7 @@
-"""The Delta table ``findings``, next to ``checkpoint``: every deviation of the target or the Pumps from the binlogs. [spark]
+"""The Delta table ``findings``, next to ``checkpoint``: every deviation of the target or the Pumps from the binlogs.
 
 Promises: the background writer of ``sinks.delta.checkpoint_table`` writes a batch's findings before its checkpoint row, each batch once
-(``txnAppId``, ``txnVersion``). Keys and words are stored in full regardless of ``log-row-data``: restrict access to the table accordingly.
+(``sinks.delta.appended_table``). Keys and words are stored in full regardless of ``log-row-data``: restrict access to the table accordingly.
 A crash may lose the findings of a transaction that is committed on the target while its batch is not yet in Delta; the log has them.
 """
 
@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from pyspark_tidb_binlog.schemas.events import moment_of
 from pyspark_tidb_binlog.schemas.findings import Finding
-from pyspark_tidb_binlog.sinks.delta.checkpoint_table import FILLED_UP, SETTINGS, CheckpointRow, is_table
+from pyspark_tidb_binlog.sinks.delta.appended_table import AppendedTable
+from pyspark_tidb_binlog.sinks.delta.checkpoint_table import FILLED_UP, CheckpointRow
 
 SCHEMA = pa.schema(
     [
@@ -52,42 +51,22 @@ def missing_findings(rows: Sequence[CheckpointRow], known: RecordedFindings) -> 
     ]
 
 
-class DeltaFindings:
-    """The table; created with the first finding."""
+class DeltaFindings(AppendedTable):
+    """The table; made with the first finding."""
 
-    def __init__(self, spark: SparkSession, path: str, app_id: str) -> None:
+    def __init__(self, uri: str, app_id: str, retention: float) -> None:
         """Does not access the table before ``lacking``."""
-        self._parent = spark
-        self._spark: SparkSession | None = None
-        self._path = path
-        self._app_id = app_id
+        super().__init__(uri, SCHEMA, app_id, retention)
 
     def lacking(self, rows: Sequence[CheckpointRow]) -> list[CheckpointRow]:
         """Those of ``rows`` whose findings the table lacks."""
-        return missing_findings(rows, self._known(self._session()))
+        batch_id = self.newest_batch()
+        (replayed,) = self.found(f"SELECT max(resolved_ts) AS ts FROM t WHERE batch_id = {FILLED_UP}")
+        return missing_findings(rows, RecordedFindings(batch_id, replayed["ts"] or 0))
 
     def append(self, rows: Sequence[CheckpointRow]) -> None:
         """Add the findings of ``rows`` in one commit."""
-        version = max(r.batch_id for r in rows)
-        writer = self._session().createDataFrame(as_table(rows, self._app_id)).coalesce(1).write.format("delta").mode("append")
-        if version >= 0:
-            writer = writer.option("txnAppId", self._app_id).option("txnVersion", str(version))
-        writer.save(self._path)
-
-    def _session(self) -> SparkSession:
-        if self._spark is None:
-            self._spark = self._parent.newSession()
-            for name, value in SETTINGS.items():
-                self._spark.conf.set(name, value)
-        return self._spark
-
-    def _known(self, spark: SparkSession) -> RecordedFindings:
-        if not is_table(spark, self._path):
-            return RecordedFindings()
-        mine = F.max(F.when(F.col("app_id") == self._app_id, F.col("batch_id")))
-        replayed = F.max(F.when(F.col("batch_id") == FILLED_UP, F.col("resolved_ts")))
-        batch_id, ts = spark.read.format("delta").load(self._path).agg(mine, replayed).toArrow().to_pylist()[0].values()
-        return RecordedFindings(-1 if batch_id is None else batch_id, ts or 0)
+        self.commit(as_table(rows, self._app_id), max(r.batch_id for r in rows))
 
 
 def as_table(rows: Sequence[CheckpointRow], app_id: str) -> pa.Table:

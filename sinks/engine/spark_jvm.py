@@ -44,18 +44,3 @@ def may_change(spark: SparkSession, frame: DataFrame) -> bool:
     plan = frame._jdf.queryExecution().analyzed()
     patterns = jvm_of(spark).org.apache.spark.sql.catalyst.trees.TreePattern
     return not plan.deterministic() or any(plan.containsPattern(getattr(patterns, name)()) for name in _CHANGING_PLANS)
-
-
-def is_delta_table(spark: SparkSession, path: str) -> bool:
-    """Whether a Delta table is there: ``SparkSession._jsparkSession``."""
-    return bool(jvm_of(spark).io.delta.tables.DeltaTable.isDeltaTable(spark._jsparkSession, path))
-
-
-def delta_table(spark: SparkSession, path: str) -> JavaObject:
-    """The table as Delta's Java API has it: ``SparkSession._jsparkSession``. Delta's Python API does no more, and its package asks for an older PySpark."""
-    return jvm_of(spark).io.delta.tables.DeltaTable.forPath(spark._jsparkSession, path)
-
-
-def frame_of(spark: SparkSession, found: JavaObject) -> DataFrame:
-    """A data frame of the JVM: the constructor of ``DataFrame``."""
-    return DataFrame(found, spark)

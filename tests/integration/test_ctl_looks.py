@@ -156,13 +156,17 @@ def test_findings_without_a_jvm_are_those_that_spark_reads(
     assert main(["findings", "-config", str(settings)]) == 0
     assert capsys.readouterr().out == "no findings\n"
     path = str(tmp_path / "delta-findings")
-    delta = DeltaFindings(spark, path, "app")
-    delta.append([batch(0)])
+    delta = DeltaFindings(path, "app", 3600.0)
+
+    def append(number: int) -> None:
+        delta.append(delta.lacking([batch(number)]))
+
+    append(0)
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '2')")
     for number in range(1, 3):
-        delta.append([batch(number)])
+        append(number)
     spark.sql(f"OPTIMIZE delta.`{path}`").collect()
-    delta.append([batch(3)])
+    append(3)
     assert list((tmp_path / "delta-findings" / "_delta_log").glob("*.checkpoint.parquet")), "the log has a checkpoint"
     plain = read_table(Path(path), ["batch_id"])
     assert plain is not None

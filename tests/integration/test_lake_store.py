@@ -9,9 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from pyspark_tidb_binlog.jobs.lab.ports import free_port
 from pyspark_tidb_binlog.schemas.errors import LeaseHeld, LeaseLost
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
+from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, DeltaRows, places
+from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
 from pyspark_tidb_binlog.sinks.lake.moments import MIRRORED
 from tests.support.bank_states import TOTAL
 from tests.support.eventually import eventually
@@ -104,3 +108,17 @@ def test_writers_that_take_the_lease_from_each_other_leave_the_recorded_tables(b
     assert len(set(places)) == len(places) == len(case_steps("bank")[1])
     assert_mirrored("bank", lake)
     assert set(totals(lake)) - {0} == {TOTAL}
+
+
+def test_the_delta_tables_of_a_stream_in_a_store(bucket: str) -> None:
+    """Over a restart that brings a batch again."""
+    uri, finding = f"{bucket}/delta", Finding(FindingKind.LOST, "gone")
+    assert places(uri, "target") == (None, None)
+    for batches in ((0, 1), (1, 2)):
+        writer = DeltaCheckpoint(DeltaRows(uri, "query", "target", 3600.0), DeltaFindings(f"{uri}-findings", "query", 3600.0))
+        for batch_id in batches:
+            writer.record(CheckpointRow(batch_id, 10 * batch_id, 10 * batch_id + 10, findings=(finding,)))
+        writer.close()
+    assert places(uri, "target") == (30, None)
+    for table in (uri, f"{uri}-findings"):
+        assert sorted(DeltaTable(table).to_pyarrow_table()["batch_id"].to_pylist()) == [0, 1, 2]

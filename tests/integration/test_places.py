@@ -9,7 +9,7 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.spark.pyspark_insides import hadoop_configuration
 from pyspark_tidb_binlog.jobs.stream.spark_checkpoint import CheckpointFiles, SparkCheckpoint
 from pyspark_tidb_binlog.schemas.errors import ConfigError
-from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, latest
+from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, DeltaRows, places
 
 pytestmark = pytest.mark.spark
 
@@ -54,11 +54,12 @@ def test_a_file_of_an_earlier_version_is_read(spark, tmp_path):
     assert CheckpointFiles(spark, str(tmp_path)).read("x.json") == "{}"
 
 
-def test_the_delta_table_is_found_by_any_name(spark, uri):
-    assert latest(spark, uri) is None
-    writer = DeltaCheckpoint(spark, uri, "query", "target")
+def test_the_delta_table_is_found_by_any_name(uri, tmp_path):
+    if uri.startswith("viewfs:"):
+        pytest.skip("delta-rs reads such names from a file of Hadoop's configuration")
+    assert places(uri, "target") == (None, None)
+    writer = DeltaCheckpoint(DeltaRows(uri, "query", "target", 3600.0))
     writer.record(CheckpointRow(0, 1, 2))
     writer.close()
-    found = latest(spark, uri)
-    assert found is not None and found.resolved_ts == 2
+    assert places(uri, "target") == places(str(tmp_path / "at"), "target") == (2, None)
     assert not list(Path().glob("*:*")), "no folder that is named like a URI"

@@ -237,6 +237,25 @@ def test_one_place_for_the_pumps(tmp_path: Path) -> None:
         load_pump(environ={}, flags={"spark.registry": "http://r:1", "pd-urls": "http://a:1"})
 
 
+@pytest.mark.parametrize("place", ["hdfs://n:8020/d", "s3a://b/d", "file:/var/d", "file:///var/d", "a/b:c/d", "/a#b/ü ?"])
+def test_the_delta_tables_may_be_where_delta_rs_writes(place: str) -> None:
+    assert load_drainer(environ={}, flags={"spark.delta-dir": place}).delta_dir == place
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("dbfs:/d", "name a local path, or a URI of file, s3,"),
+        ("wasbs://c@a/d", "name a local path"),
+        ("/a%20b", "has '%'"),
+        ("/a[1]", r"has '\['"),
+    ],
+)
+def test_the_delta_tables_may_be_nowhere_else(place: str, why: str) -> None:
+    with pytest.raises(ValueError, match=f"spark.delta-dir: .*{why}"):
+        load_drainer(environ={}, flags={"spark.delta-dir": place})
+
+
 def test_lists_and_pairs(tmp_path: Path) -> None:
     file = toml(tmp_path, '[syncer]\nignore-txn-commit-ts = [1, 2]\n[syncer.to.params]\ntx_Isolation = "SERIALIZABLE"\n')
     config = load_drainer(file, {"TIDB_BINLOG__SYNCER__REPLICATE_DO_DB": "a, b"})

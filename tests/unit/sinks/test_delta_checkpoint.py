@@ -1,10 +1,9 @@
-"""The background writer without Spark: what is written, what is left out, what survives a failure."""
+"""The background writer with tables in memory: what is written, what is left out, what survives a failure."""
 
 import contextlib
 import dataclasses
 import datetime
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from pyspark_tidb_binlog.schemas.errors import ReplicationError
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.sinks.delta import checkpoint_table
+from pyspark_tidb_binlog.sinks.delta.appended_table import reason_of
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import (
     FILLED_UP,
     SCHEMA,
@@ -23,7 +23,6 @@ from pyspark_tidb_binlog.sinks.delta.checkpoint_table import (
     as_table,
     joined,
     missing_rows,
-    reason_of,
 )
 from pyspark_tidb_binlog.sinks.delta.findings_table import RecordedFindings, missing_findings
 from tests.support.eventually import eventually
@@ -35,6 +34,8 @@ EMPTY = Newest()
 class MemoryTable:
     """Commits in a list; fails as often as it is told to."""
 
+    uri = "/delta"
+
     def __init__(self, newest: Newest = EMPTY, failures: int = 0, commits_although_failing: bool = False) -> None:
         self.commits: list[list[int]] = []
         self.rows: list[CheckpointRow] = []
@@ -44,7 +45,10 @@ class MemoryTable:
         self.gate = threading.Event()
         self.gate.set()
 
-    def newest(self) -> Newest:
+    def tidy(self) -> None:
+        """There is nothing to tidy."""
+
+    def newest(self, *, of_target: bool) -> Newest:
         ids = [i for c in self.commits for i in c]
         last = self.rows[-1] if self.rows else self._start
         return Newest(max([self._start.batch_id, *ids]), last.resolved_ts, last.recorded_at)
@@ -71,7 +75,7 @@ def table() -> MemoryTable:
 
 @pytest.fixture
 def writer(table: MemoryTable) -> Iterator[DeltaCheckpoint]:
-    writer = DeltaCheckpoint(None, "/delta", "app", "target", interval=3600, retry_after=0, table=table)
+    writer = DeltaCheckpoint(table, interval=3600, retry_after=0)
     yield writer
     writer.close()
 
@@ -101,9 +105,9 @@ def test_record_does_not_wait_for_a_write(writer: DeltaCheckpoint, table: Memory
 
 def test_a_failed_write_is_reported_and_not_lost() -> None:
     table = MemoryTable(failures=1)
-    writer = DeltaCheckpoint(None, "/delta", "app", "target", interval=3600, retry_after=3600, table=table)
+    writer = DeltaCheckpoint(table, interval=3600, retry_after=3600)
     writer.record(row(0))
-    with pytest.raises(ReplicationError, match="the disk is full; they are kept"):
+    with pytest.raises(ReplicationError, match="the disk is full and more; they are kept"):
         writer.flush()
     assert writer.failure is not None
     writer.record(row(1))
@@ -115,7 +119,7 @@ def test_a_failed_write_is_reported_and_not_lost() -> None:
 
 def test_a_commit_whose_answer_was_lost_is_not_written_twice() -> None:
     table = MemoryTable(failures=1, commits_although_failing=True)
-    writer = DeltaCheckpoint(None, "/delta", "app", "target", interval=3600, retry_after=3600, table=table)
+    writer = DeltaCheckpoint(table, interval=3600, retry_after=3600)
     writer.record(row(0))
     with pytest.raises(ReplicationError):
         writer.flush()
@@ -127,22 +131,19 @@ def test_a_commit_whose_answer_was_lost_is_not_written_twice() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("the disk is full\nand more", "OSError: the disk is full"),
         ("", "OSError: "),
         (
-            "An error occurred while calling o18.save.\n: org.apache.spark.SparkException: Job aborted\n\tat org.x.Y.z(Y.scala:1)\n"
-            "Caused by: java.io.IOException: No space left on device\n\tat java.base/w(Native Method)\n\t... 62 more\n",
-            "java.io.IOException: No space left on device",
+            "Generic error\n  \x1b[31m↳\x1b[0m Unable to\n   \x1b[31m↳\x1b[0m No space left",
+            "OSError: Generic error Unable to No space left",
         ),
-        ("An error occurred while calling o18.save.\n: java.lang.Error: x\n\tat a.b(C.java:1)\n", "java.lang.Error: x"),
     ],
 )
-def test_an_error_of_the_jvm_is_told_by_its_cause(text: str, said: str) -> None:
+def test_an_error_is_told_in_a_line_without_colours(text: str, said: str) -> None:
     assert reason_of(OSError(text)) == said
 
 
 def test_close_that_cannot_write_says_so() -> None:
-    writer = DeltaCheckpoint(None, "/delta", "app", "target", interval=3600, retry_after=3600, table=MemoryTable(failures=99))
+    writer = DeltaCheckpoint(MemoryTable(failures=99), interval=3600, retry_after=3600)
     writer.record(row(0))
     with pytest.raises(ReplicationError, match="cannot write 1 rows"):
         writer.close()
@@ -179,7 +180,7 @@ def test_filled_up_from_the_target(writer: DeltaCheckpoint, table: MemoryTable) 
 
 def test_a_filled_up_row_whose_answer_was_lost_is_not_written_twice() -> None:
     table = MemoryTable(failures=1, commits_although_failing=True)
-    writer = DeltaCheckpoint(None, "/delta", "app", "target", interval=3600, retry_after=3600, table=table)
+    writer = DeltaCheckpoint(table, interval=3600, retry_after=3600)
     writer.fill_up(500, 7)
     writer.record(row(0, 600))
     with pytest.raises(ReplicationError):
@@ -191,6 +192,8 @@ def test_a_filled_up_row_whose_answer_was_lost_is_not_written_twice() -> None:
 class FileTable:
     """Commits as lines of a file, which outlive a process that is killed."""
 
+    uri = "/delta"
+
     def __init__(self, file: Path) -> None:
         self._file = file
         file.touch()
@@ -198,7 +201,10 @@ class FileTable:
     def lines(self) -> list[list[str]]:
         return [line.split() for line in self._file.read_text().splitlines()]
 
-    def newest(self) -> Newest:
+    def tidy(self) -> None:
+        """There is nothing to tidy."""
+
+    def newest(self, *, of_target: bool) -> Newest:
         *_, last = self.lines() or [[]]
         if not last:
             return Newest()
@@ -215,7 +221,7 @@ def test_a_process_that_is_killed_beside_a_commit_leaves_each_batch_once(die: st
     table = FileTable(tmp_path / "table")
 
     def live(first: CheckpointRow | None, *rows: CheckpointRow) -> None:
-        with contextlib.closing(DeltaCheckpoint(None, "/delta", "app", "target", interval=3600, table=table)) as writer:
+        with contextlib.closing(DeltaCheckpoint(table, interval=3600)) as writer:
             if first is not None:
                 writer.fill_up(first.resolved_ts, 7)
             for each in rows:
@@ -248,34 +254,16 @@ def test_findings_go_first_and_again_when_they_could_not_be_written(table: Memor
             if len(order) == 1:
                 raise OSError("no space")
 
-    writer = DeltaCheckpoint(None, "p", "app", "target", interval=0.0, retry_after=0.0, table=table, findings=Findings())
+        def tidy(self) -> None:
+            """There is nothing to tidy."""
+
+    writer = DeltaCheckpoint(table, Findings(), interval=0.0, retry_after=0.0)
     writer.record(CheckpointRow(0, 1, 2, findings=(Finding(FindingKind.LOST, "gone"),)))
     with contextlib.suppress(ReplicationError):
         writer.flush()
     writer.close()
     assert order[:2] == ["findings [0]", "findings [0]"]
     assert table.commits == [[0]]
-
-
-def test_a_commit_waits_for_a_quiet_stream_but_not_for_ever(table: MemoryTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_tidb_binlog.sinks.delta.checkpoint_table.PUT_OFF_SECONDS", 3600.0)
-    quiet = threading.Event()
-    writer = DeltaCheckpoint(None, "memory", "query", "target", interval=0.01, table=table, is_quiet=quiet.is_set)
-    try:
-        writer.record(row(1))
-        time.sleep(0.5)
-        assert table.rows == []
-        quiet.set()
-        eventually(lambda: [r.batch_id for r in table.rows] == [1])
-        quiet.clear()
-        writer.record(row(2))
-        writer.flush(10)
-        assert [r.batch_id for r in table.rows] == [1, 2], "who waits for the rows gets them"
-        monkeypatch.setattr("pyspark_tidb_binlog.sinks.delta.checkpoint_table.PUT_OFF_SECONDS", 0.1)
-        writer.record(row(3))
-        eventually(lambda: [r.batch_id for r in table.rows] == [1, 2, 3])
-    finally:
-        writer.close(10)
 
 
 class Odd(MemoryTable):
@@ -289,7 +277,7 @@ class Odd(MemoryTable):
 
 def test_an_error_that_nobody_has_foreseen_is_seen_and_retried(caplog: pytest.LogCaptureFixture) -> None:
     table = Odd()
-    with contextlib.closing(DeltaCheckpoint(None, "/delta", "app", "target", interval=0, retry_after=0, table=table)) as writer:
+    with contextlib.closing(DeltaCheckpoint(table, interval=0, retry_after=0)) as writer:
         writer.record(row(0))
         eventually(lambda: writer.failure is not None)
         assert "AttributeError" in str(writer.failure) and "they are kept and retried" in caplog.text
@@ -301,26 +289,62 @@ def test_an_error_that_nobody_has_foreseen_is_seen_and_retried(caplog: pytest.Lo
     assert table.commits == [[0, 1, 2]]
 
 
-class OddMaintenance:
-    def __init__(self) -> None:
-        self.looks = 0
+class Untidy(MemoryTable):
+    """Cannot be tidied."""
 
-    def look(self) -> None:
+    looks = 0
+
+    def tidy(self) -> None:
         self.looks += 1
         raise ValueError("no such table property")
 
-    def end(self) -> None:
-        """Nothing runs."""
 
-
-def test_a_maintenance_that_fails_leaves_the_writer_alive(table: MemoryTable, caplog: pytest.LogCaptureFixture) -> None:
-    odd = OddMaintenance()
-    writer = DeltaCheckpoint(None, "/delta", "app", "target", interval=0, retry_after=0, table=table, maintenance=odd)
-    with contextlib.closing(writer):
+def test_a_table_that_cannot_be_tidied_is_written_still(caplog: pytest.LogCaptureFixture) -> None:
+    table = Untidy()
+    with contextlib.closing(DeltaCheckpoint(table, interval=0, retry_after=0)) as writer:
         for i in range(2):
             writer.record(row(i))
-            eventually(lambda i=i: odd.looks == i + 1)  # type: ignore[misc]
+            eventually(lambda i=i: table.looks == i + 1)  # type: ignore[misc]
     assert table.commits == [[0], [1]] and "could not be compacted" in caplog.text
+
+
+class Held(MemoryTable):
+    """Each append waits for ``gate``, and tidying until it is let go."""
+
+    def __init__(self, failures: int = 0) -> None:
+        super().__init__(failures=failures)
+        self.order: list[str] = []
+        self.begun, self.looked = threading.Event(), threading.Event()
+
+    def append(self, rows: Sequence[CheckpointRow]) -> None:
+        self.begun.set()
+        super().append(rows)
+        self.order.append("append")
+
+    def tidy(self) -> None:
+        self.order.append("tidy")
+        self.looked.set()
+
+
+def test_a_table_is_tidied_after_a_commit_that_succeeded() -> None:
+    table = Held(failures=1)
+    with contextlib.closing(DeltaCheckpoint(table, interval=0.0, retry_after=0.0)) as writer:
+        writer.record(row(0))
+        assert table.looked.wait(60)
+        assert table.order == ["append", "tidy"]
+
+
+def test_no_table_is_tidied_while_somebody_waits_for_the_next_commit() -> None:
+    table = Held()
+    table.gate.clear()
+    with contextlib.closing(DeltaCheckpoint(table, interval=0.0, retry_after=0.0)) as writer:
+        writer.record(row(0))
+        assert table.begun.wait(60)
+        writer.record(row(1))
+        writer.hurry()
+        table.gate.set()
+        assert table.looked.wait(60)
+        assert table.order == ["append", "append", "tidy"]
 
 
 def test_rows_are_joined_two_by_two() -> None:
@@ -350,15 +374,18 @@ class Away(MemoryTable):
         super().__init__(failures=1, commits_although_failing=True)
         self.unreadable = unreadable
 
-    def newest(self) -> Newest:
+    def newest(self, *, of_target: bool) -> Newest:
         if self.rows and self.unreadable:
             self.unreadable -= 1
             raise OSError("the disk is away")
-        return super().newest()
+        return super().newest(of_target=of_target)
 
 
 class AwayFindings:
     """The same for findings: which of them each batch has brought."""
+
+    def tidy(self) -> None:
+        """There is nothing to tidy."""
 
     def __init__(self, unreadable: int) -> None:
         self.unreadable = unreadable
@@ -386,7 +413,7 @@ def test_a_commit_that_may_have_succeeded_is_joined_with_nothing_that_came_later
     """However long the table cannot be read afterwards: each batch counts once, and so does each finding."""
     monkeypatch.setattr(checkpoint_table, "MOST_ROWS", 8)
     table, findings, sent = Away(unreadable), AwayFindings(unreadable), 60
-    writer = DeltaCheckpoint(None, "/delta", "app", "target", interval=3600, retry_after=3600, table=table, findings=findings)
+    writer = DeltaCheckpoint(table, findings, interval=3600, retry_after=3600)
     for i in range(sent):
         words = (Finding(FindingKind.LOST, f"finding {i}"),) if i % 3 == 0 else ()
         writer.record(dataclasses.replace(row(i), rows=1, transactions=2, findings=words))
@@ -405,7 +432,7 @@ def test_a_commit_that_may_have_succeeded_is_joined_with_nothing_that_came_later
 def test_what_waits_while_the_table_cannot_be_written_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_table, "MOST_ROWS", 16)
     table = MemoryTable(failures=1_000_000)
-    with contextlib.closing(DeltaCheckpoint(None, "/delta", "app", "target", interval=0, retry_after=0.001, table=table)) as writer:
+    with contextlib.closing(DeltaCheckpoint(table, interval=0, retry_after=0.001)) as writer:
         for i in range(2000):
             writer.record(row(i))
             if i % 50 == 0:
