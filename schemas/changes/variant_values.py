@@ -81,7 +81,7 @@ def rows_as_variants(columns: Sequence[VariantColumn], count: int, *, json_nulls
 def tables_as_variants(tables: Sequence[VariantRows], *, json_nulls: bool = False) -> pa.StructArray:
     """The rows of all of ``tables``, one table behind the other. One ``take`` puts together all values: of each row its head, then its cells."""
     cells, places, first = _Pool(), [], 0
-    alike: list[_AlikeRows] = []
+    alike: list[_RowsOfFields] = []
     for table in tables:
         begins = [0 if c.is_json else cells.add(c.values()) for c in table.columns]
         for slots, at in _kinds(table, json_nulls) if len(table.places) else ():
@@ -125,7 +125,7 @@ class _Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class _AlikeRows:
+class _RowsOfFields:
     """Rows that have the same fields."""
 
     prefix: bytes
@@ -157,7 +157,7 @@ def _kinds(table: VariantRows, json_nulls: bool) -> Iterator[tuple[Sequence[int]
         yield [slot for slot in slots if slot not in left_out], np.flatnonzero(kind.reshape(-1) == number)
 
 
-def _alike(cells: _Pool, table: VariantRows, slots: Sequence[int], begins: Sequence[int], places: Ints) -> _AlikeRows:
+def _alike(cells: _Pool, table: VariantRows, slots: Sequence[int], begins: Sequence[int], places: Ints) -> _RowsOfFields:
     """The rows at ``places`` with the columns ``slots``, whose values ``begin`` there; those of JSON are added to ``cells``."""
     columns = [table.columns[slot] for slot in slots]
     ids = tuple(column.name for column in columns)
@@ -170,7 +170,7 @@ def _alike(cells: _Pool, table: VariantRows, slots: Sequence[int], begins: Seque
             begin = cells.add(_json_cells(column.texts().take(pa.array(places)), names))
             index[:, 1 + order.index(place)] = begin + np.arange(len(places))
     metadata = pa.array([_metadata(own) for own in names], pa.binary()) if names else _repeated(_metadata(ids), len(places))
-    return _AlikeRows(header_of_object(order), index, metadata)
+    return _RowsOfFields(header_of_object(order), index, metadata)
 
 
 def spread(rows: pa.StructArray, places: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]) -> pa.StructArray:
