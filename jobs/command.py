@@ -29,7 +29,7 @@ from pyspark_tidb_binlog.jobs.spark import jvm_settings
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
 from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, KAFKA_SINK_JARS, FetchedJars, jars_in
 from pyspark_tidb_binlog.jobs.spark.jvm_settings import FRUGAL
-from pyspark_tidb_binlog.jobs.spark.pyspark_insides import OWN_DAEMON
+from pyspark_tidb_binlog.jobs.spark.pyspark_insides import LOCAL_FILES, OWN_DAEMON
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 EXIT_WRONG = 2
@@ -288,6 +288,7 @@ def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
     settings = ["spark.ui.showConsoleProgress=false"]
     if local:
         settings.append("=".join(OWN_DAEMON))
+        settings += ["=".join(LOCAL_FILES)] if jars is not None else []
     arguments = ["--master", master, "--name", f"tidb-binlog {given.job}"]
     for setting in settings:
         arguments += ["--conf", setting]

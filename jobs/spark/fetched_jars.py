@@ -1,4 +1,4 @@
-"""The jars that Spark needs beside its own: Delta's, and those of its Kafka sink. Imports neither Spark nor any package.
+"""The jars that Spark needs beside its own: Delta's with that for local files, and those of its Kafka sink. Imports neither Spark nor any package.
 
 Promises: a directory of jars counts only if it has every jar of this release.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_tidb_binlog.jobs.entry import own_places
-from pyspark_tidb_binlog.jobs.entry.versions import DELTA_PACKAGE, KAFKA_PACKAGE
+from pyspark_tidb_binlog.jobs.entry.versions import DELTA_PACKAGE, KAFKA_PACKAGE, LOCAL_FILES_PACKAGE
 
 COMPLETE = ".complete"
 """A file beside jars, which names what they are: nothing of it is missing."""
@@ -17,9 +17,10 @@ COMPLETE = ".complete"
 
 @dataclass(frozen=True, slots=True)
 class FetchedJars:
-    """A package of Maven Central with what it needs and Spark does not have."""
+    """Packages of Maven Central with what these need and Spark does not have."""
 
     package: str
+    """One or more, the last of which names the version."""
     folder: str
     """The directory's name in a virtual environment; where it is fetched to, with the version behind it."""
     excludes: str
@@ -59,11 +60,11 @@ class FetchedJars:
 
 
 DELTA_JARS = FetchedJars(
-    DELTA_PACKAGE,
+    f"{LOCAL_FILES_PACKAGE},{DELTA_PACKAGE}",
     "spark-jars",
     # 70 MB less to download
     "org.apache.hadoop:*,org.apache.parquet:*,com.fasterxml.jackson.core:*,com.github.luben:*,org.xerial.snappy:*,org.slf4j:*,org.apache.logging.log4j:*",
-    ("io.delta_", "io.unitycatalog_"),
+    ("io.delta_", "io.unitycatalog_", "com.globalmentor_"),
     re.compile(r"\bdelta-(?:spark|core)(?:_[\d.]+)*\b"),
 )
 KAFKA_SINK_JARS = FetchedJars(

@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.jobs.spark.allocator import reuse_blocks
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
 from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, jars_in
 from pyspark_tidb_binlog.jobs.spark.jvm_settings import FRUGAL, jvm_options
-from pyspark_tidb_binlog.jobs.spark.pyspark_insides import CHECKPOINT_FILE_MANAGER, OWN_DAEMON
+from pyspark_tidb_binlog.jobs.spark.pyspark_insides import CHECKPOINT_FILE_MANAGER, LOCAL_FILES, OWN_DAEMON
 from pyspark_tidb_binlog.jobs.spark.session_check import CATALOG, EXTENSION, STATE_STORE
 from pyspark_tidb_binlog.jobs.spark.worker_forks import FORKED_BY, PYTHON, WorkerForks
 from pyspark_tidb_binlog.schemas.errors import ConfigError
@@ -236,4 +236,6 @@ def _jars(jars: Path | None, *, local: bool) -> dict[str, str]:
     if jars is None:
         ivy = str(own_places.downloads() / "ivy")
         return {"spark.jars.packages": DELTA_JARS.package, "spark.jars.excludes": DELTA_JARS.excludes, "spark.jars.ivy": ivy}
-    return {"spark.driver.extraClassPath": ":".join(jars_in(jars))} if local else {"spark.jars": ",".join(jars_in(jars))}
+    if not local:
+        return {"spark.jars": ",".join(jars_in(jars))}
+    return {"spark.driver.extraClassPath": ":".join(jars_in(jars)), LOCAL_FILES[0]: LOCAL_FILES[1]}

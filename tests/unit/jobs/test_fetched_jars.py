@@ -59,5 +59,5 @@ def test_the_command_takes_its_own_unless_spark_or_the_caller_has_them(
     assert jars_in(place) == [str(place / "a.jar"), str(place / "b.jar")]
     assert command._jars(jars, Given("drainer", [], ["--packages", jars.package]), spark_home, {}) is None
     (spark_home / "jars").mkdir(parents=True)
-    (spark_home / "jars" / f"{jars.package.split(':')[1]}-9.jar").touch()
+    (spark_home / "jars" / f"{jars.package.split(':')[-2]}-9.jar").touch()
     assert command._jars(jars, Given("drainer"), spark_home, {}) is None

@@ -12,7 +12,8 @@ from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
 from pyspark_tidb_binlog.jobs.spark.fetched_jars import COMPLETE, DELTA_JARS
 from pyspark_tidb_binlog.jobs.spark.jvm import local_cores
 from pyspark_tidb_binlog.jobs.spark.jvm_settings import jvm_options
-from pyspark_tidb_binlog.jobs.spark.spark_session import _launch_settings, additions, build_session, configured, session_settings
+from pyspark_tidb_binlog.jobs.spark.pyspark_insides import LOCAL_FILES
+from pyspark_tidb_binlog.jobs.spark.spark_session import _jars, _launch_settings, additions, build_session, configured, session_settings
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
@@ -110,3 +111,8 @@ def test_the_archive_of_classes_is_used_through_a_link_to_the_environment(tmp_pa
     monkeypatch.setattr(sys, "prefix", str(link))
     monkeypatch.setattr(pyspark, "__path__", [str(link / "pyspark")])
     assert f"-XX:SharedArchiveFile={archive.file}" in _launch_settings("local[2]", delta=True)["spark.driver.extraJavaOptions"]
+
+
+def test_local_files_need_no_process_where_our_jars_are_on_the_class_path(tmp_path: Path) -> None:
+    assert LOCAL_FILES[0] in _jars(tmp_path, local=True)
+    assert LOCAL_FILES[0] not in _jars(tmp_path, local=False) | _jars(None, local=True)
