@@ -161,13 +161,14 @@ class _Pairs(Walk):
     def _read_pairs(self) -> None:
         none = np.zeros(0, np.int64)
         self._steps: list[tuple[Ints, Ints]] = [(none, none)]
-        self._every = every = _EveryPair(self._rows, np.flatnonzero(self._rows.data == Flag.VARINT))
+        # the end of all rows, where no pair begins, is behind each place
+        self._every = every = _EveryPair(self._rows, np.append(np.flatnonzero(self._rows.data == Flag.VARINT), self._rows.ends[-1]))
         rows = np.flatnonzero((self._pos < self._rows.ends) & ~self.odd)
         at, ends = self._pos[rows], self._rows.ends[rows]
-        for _ in range(MAX_STEPS if len(every.begins) else 0):
+        for _ in range(MAX_STEPS):
             if not len(rows):
                 return
-            pairs = np.minimum(np.searchsorted(every.begins, at), len(every.begins) - 1)
+            pairs = np.searchsorted(every.begins, at)
             to = every.ends[pairs]
             good = (every.begins[pairs] == at) & (to <= ends)
             self.odd[rows[~good]] = True

@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.schemas.changes.row_choice import RowsOfTable
 from pyspark_tidb_binlog.schemas.codec import rowwriter
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import Op
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
+from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN, ColumnInfo, ColumnType
 from tests.property.test_decoder_equivalence import damaged_events
 from tests.support.drawn_rows import Events, at, column, events, table
 from tests.support.examples import examples
@@ -115,6 +115,17 @@ def test_a_table_may_have_nothing_but_a_key_that_images_lack() -> None:
     for found in joint_images([group, of_table((column(1, 8, 3),), [Op.DELETE], [pairs])])[:1]:
         assert found is not None
         assert_same(found, alone(group))
+
+
+@pytest.mark.parametrize(("row", "good"), [(b"\x02\x0aabcde\x00", True), (b"", False)])
+def test_rows_may_have_no_pair(row: bytes, good: bool) -> None:
+    """As an insert of a clustered BINARY key alone, whose bytes have none that may begin a pair; or an empty row, which is damage."""
+    info = table((column(1, ColumnType.STRING, 3, flen=5),), ((0, WHOLE_COLUMN),))
+    group = RowsOfTable(at(info), np.arange(1), np.array([Op.INSERT], np.int32), np.array([10]), pa.array([row], pa.binary()))
+    for found in joint_images([group, group]):
+        assert (found is not None) == good
+        if found is not None:
+            assert_same(found, alone(group))
 
 
 @pytest.mark.parametrize(("tp", "cut"), [(ColumnType.DECIMAL, b"\x06\xff\x00\x80"), (ColumnType.VARCHAR, b"\x02\xa0\x1fab")])
