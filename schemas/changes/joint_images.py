@@ -320,11 +320,12 @@ class _Joint:
         column, begin = fields[0].column, fields[0].begin
         cells, odd = decoder.cells_at(self._rows, places, CellType.of(column))
         self._mark(fields, odd)
-        for one in fields:
-            for lacking, value in self._defaults.get(id(one), ()):
-                mask = np.zeros(len(cells), np.bool_)
-                mask[lacking - begin] = True
-                cells = pc.if_else(pa.array(mask), pa.scalar(value, cells.type), cells)
+        if defaults := list(chain.from_iterable(self._defaults.get(id(one), ()) for one in fields)):
+            chosen = np.zeros(len(cells), np.int64)
+            for number, (lacking, _) in enumerate(defaults, 1):
+                chosen[lacking - begin] = number
+            values = pa.array([None, *(value for _, value in defaults)], cells.type)
+            cells = pc.if_else(pa.array(chosen > 0), values.take(pa.array(chosen)), cells)
         return cells
 
     def _typed(self, fields: list[_CellRun], cells: pa.Array) -> list[tuple[list[_CellRun], TypedCells]]:
