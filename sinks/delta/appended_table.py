@@ -17,8 +17,8 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, QueryBuilder, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-FAULTS = (DeltaError, OSError)
-"""What delta-rs raises."""
+FAULTS = (DeltaError, OSError, pa.ArrowException)
+"""What delta-rs raises; Arrow for a file that a query cannot read."""
 MOST_FILES = 100
 """New files before they are joined."""
 _FULL_BYTES = 16 << 20
@@ -43,7 +43,7 @@ def properties(retention: float) -> Mapping[str, str]:
     return {"delta.checkpointInterval": "100", "delta.deletedFileRetentionDuration": kept, "delta.logRetentionDuration": kept}
 
 
-def reason_of(error: Exception) -> str:
+def reason_of(error: BaseException) -> str:
     """Why a write failed, in a line: delta-rs tells causes in lines with colours. Pure."""
     return f"{type(error).__name__}: {' '.join(_NOISE.sub('', str(error)).split())}"
 
@@ -94,21 +94,28 @@ class AppendedTable:
 
     def tidy(self) -> None:
         """Do what is due: after a commit of its own."""
-        table = self._table
+        table, self._table = self._table, None
         if table is None:
             return
-        if table.get_add_actions().num_rows >= self._joined + MOST_FILES:
+        joins, vacuums = table.get_add_actions().num_rows >= self._joined + MOST_FILES, time.monotonic() >= self._vacuum_at
+        if joins or vacuums:
+            # Others may have committed since ``newest_batch``. A vacuum takes files of versions that it does not know for those of failed commits.
+            table.update_incremental()
+        if joins:
             table.optimize.compact(target_size=_FULL_BYTES, commit_properties=_STRICT)
             self._joined = table.get_add_actions().num_rows
-        if time.monotonic() >= self._vacuum_at:
+        if vacuums:
             wanted = properties(self._retention)
             if not wanted.items() <= table.metadata().configuration.items():
                 table.alter.set_table_properties(dict(wanted), commit_properties=_STRICT)
             # Without hours, which are no measure for a short retention: the property says how old. ``full``: also of commits that failed.
-            table.vacuum(dry_run=False, full=True)
+            # Files of deletion vectors would go, too: delta-rs takes those in use for files of failed commits.
+            if "deletionVectors" not in (table.protocol().reader_features or ()):
+                table.vacuum(dry_run=False, full=True)
             table.cleanup_metadata()
             self._remove_sums()
             self._vacuum_at = time.monotonic() + vacuum_every(self._retention)
+        self._table = table
 
     def _remove_sums(self) -> None:
         """Those that Spark has put beside its files: of a file that delta-rs writes anew they are wrong, and nobody else removes them."""
@@ -135,5 +142,6 @@ def _opened(uri: str) -> DeltaTable | None:
 
 
 def _found(table: DeltaTable, sql: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pa.table(QueryBuilder().register("t", table).execute(sql).read_all()).to_pylist()
+    # By Arrow's reader: that of delta-rs holds Python's lock while it waits for the store, and with it the stream and its lease.
+    rows: list[dict[str, Any]] = pa.RecordBatchReader.from_stream(QueryBuilder().register("t", table).execute(sql)).read_all().to_pylist()
     return rows

@@ -243,7 +243,7 @@ class DeltaCheckpoint:
         self._left = rows
         try:
             self._write()
-        except Exception as error:  # the last resort of the thread: whatever it is must be seen, and rows that nobody writes would pile up
+        except BaseException as error:  # the last resort, also for a panic of delta-rs: it must be seen, and rows must not pile up
             text = f"cannot write {len(rows)} rows to the Delta table {self._table.uri}: {reason_of(error)}; they are kept and retried"
             _log.warning(text, exc_info=not isinstance(error, FAULTS))
             return ReplicationError(text)
@@ -254,7 +254,7 @@ class DeltaCheckpoint:
             for table in (self._table, self._findings):
                 if table is not None:
                     table.tidy()
-        except Exception as error:  # as above: a table that is not compacted is better than one that is not written
+        except BaseException as error:  # as above: a table that is not compacted is better than one that is not written
             text = f"the Delta table {self._table.uri}, or that of findings, could not be compacted or vacuumed; this is retried: {reason_of(error)}"
             _log.warning(text, exc_info=not isinstance(error, FAULTS))
 

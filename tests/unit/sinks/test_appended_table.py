@@ -1,12 +1,15 @@
 """The Delta tables as delta-rs writes them: each batch once, few files, a short log. No Spark."""
 
+import os
 import shutil
+import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, TableFeatures
 from deltalake.exceptions import DeltaError
 
 from pyspark_tidb_binlog.sinks.delta import appended_table
@@ -96,6 +99,45 @@ def test_small_files_become_one_and_old_ones_go(tmp_path: Path, monkeypatch: pyt
     assert batches(tmp_path) == list(range(7)) and table.newest_batch() == 6
 
 
+def test_files_that_somebody_else_has_committed_since_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Findings may not come for longer than the retention, while another Drainer or an OPTIMIZE commits."""
+    monkeypatch.setattr(appended_table, "vacuum_every", lambda retention: 0.0)
+    table = table_at(tmp_path, retention=1.0)
+    for i in range(2):
+        append(table, i)
+    DeltaTable(tmp_path).optimize.compact()
+    append(table_at(tmp_path, "another"), 2)
+    time.sleep(1.1)
+    table.tidy()
+    assert batches(tmp_path) == [0, 1, 2] and len(list(tmp_path.glob("*.parquet"))) == 2
+
+
+def test_files_of_deletion_vectors_are_kept(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    append(table, 0)
+    DeltaTable(tmp_path).alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    vector = tmp_path / "deletion_vector_75b3f3f6-b076-4608-b9c7-4fd0fe18fba0.bin"
+    vector.touch()
+    os.utime(vector, (0, 0))
+    append(table, 1)
+    table.tidy()
+    assert vector.exists()
+
+
+def test_a_query_that_waits_for_the_store_leaves_python_to_others(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    append(table, 0)
+    (file,) = tmp_path.glob("*.parquet")
+    file.unlink()
+    os.mkfifo(file)
+    with ThreadPoolExecutor(1) as other, subprocess.Popen(["sh", "-c", 'sleep 1; : > "$0"', str(file)]):
+        asked, turns = other.submit(table.found, "SELECT * FROM t"), 0
+        while not asked.done():
+            time.sleep(0.01)
+            turns += 1
+        assert turns > 5 and isinstance(asked.exception(), FAULTS)
+
+
 def test_a_file_is_kept_for_its_retention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(appended_table, "MOST_FILES", 2)
     table = table_at(tmp_path)
@@ -119,7 +161,7 @@ def test_full_files_are_not_joined_at_every_commit(tmp_path: Path, monkeypatch: 
 
 
 def test_old_entries_of_the_log_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(appended_table, "properties", lambda retention: properties(retention) | {"delta.checkpointInterval": "4"})
+    monkeypatch.setattr(appended_table, "properties", lambda retention: {**properties(retention), "delta.checkpointInterval": "4"})
     table = table_at(tmp_path, retention=1.0)
     for i in range(11):
         if i == 6:

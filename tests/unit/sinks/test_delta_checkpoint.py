@@ -266,21 +266,30 @@ def test_findings_go_first_and_again_when_they_could_not_be_written(table: Memor
     assert table.commits == [[0]]
 
 
+class PanicException(BaseException):
+    """As delta-rs raises it."""
+
+
 class Odd(MemoryTable):
     """Fails in a way that nobody has foreseen."""
 
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self._error = error
+
     def append(self, rows: Sequence[CheckpointRow]) -> None:
         if not self.commits and len(rows) < 3:
-            raise AttributeError("'NoneType' object has no attribute 'sc'")
+            raise self._error
         super().append(rows)
 
 
-def test_an_error_that_nobody_has_foreseen_is_seen_and_retried(caplog: pytest.LogCaptureFixture) -> None:
-    table = Odd()
+@pytest.mark.parametrize("error", [AttributeError("'NoneType' object has no attribute 'sc'"), PanicException("index out of bounds")])
+def test_an_error_that_nobody_has_foreseen_is_seen_and_retried(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    table = Odd(error)
     with contextlib.closing(DeltaCheckpoint(table, interval=0, retry_after=0)) as writer:
         writer.record(row(0))
         eventually(lambda: writer.failure is not None)
-        assert "AttributeError" in str(writer.failure) and "they are kept and retried" in caplog.text
+        assert type(error).__name__ in str(writer.failure) and "they are kept and retried" in caplog.text
         assert any(one.exc_info for one in caplog.records), "with its trace"
         for i in (1, 2):
             writer.record(row(i))
