@@ -1,9 +1,9 @@
 """A Delta table to which one query appends, written by delta-rs. The two tables are ``checkpoint_table`` and ``findings_table``. [deltalake]
 
-Promises: an append is one commit of one file, compare-and-swap on the version that ``newest_batch`` has read. Its transaction (``txn``) is the query's id
-with its newest batch: part of the table's state, which outlives files and log entries. ``tidy`` changes no row. It joins small files in a commit without
-new data, so streams that read the table skip it. It removes files that no version within the retention refers to, so a reader may lag by the retention.
-Entries of the log that are older go, too.
+Promises: an append is one commit of one file. Its transaction (``txn``) is the query's id with its newest batch: part of the table's state, which outlives
+files and log entries. An append fails if its query has committed since ``newest_batch``; without a batch it fails if anybody has. ``tidy`` changes no row.
+It joins small files in a commit without new data, so streams that read the table skip it. It removes files that no version within the retention refers
+to, so a reader may lag by the retention. Entries of the log that are older go, too.
 """
 
 import math
@@ -85,11 +85,10 @@ class AppendedTable:
         return _found(self._held, sql)
 
     def commit(self, rows: pa.Table, batch_id: int) -> None:
-        """Append ``rows`` behind the version that ``newest_batch`` has read; ``batch_id``: the newest one, negative: of no batch."""
+        """Append ``rows``, which the version that ``newest_batch`` has read lacks; ``batch_id``: the newest one, negative: of no batch."""
         table, self._table = self._held, None
-        done = [Transaction(self._app_id, batch_id)] if batch_id >= 0 else None
-        commit = CommitProperties(max_commit_retries=0, app_transactions=done)
-        write_deltalake(table, rows, mode="append", commit_properties=commit, post_commithook_properties=_KEEP_LOG)
+        done = CommitProperties(app_transactions=[Transaction(self._app_id, batch_id)]) if batch_id >= 0 else _STRICT
+        write_deltalake(table, rows, mode="append", commit_properties=done, post_commithook_properties=_KEEP_LOG)
         self._table = table
 
     def tidy(self) -> None:

@@ -70,6 +70,16 @@ def test_of_two_writers_at_once_the_second_changes_nothing(batch_id: int, tmp_pa
     assert batches(tmp_path) == [0, 1, 2]
 
 
+def test_two_queries_commit_at_once(tmp_path: Path) -> None:
+    """Two Drainers with one table stop at the same moment: the one that comes second has no time to try again."""
+    one, two = (table_at(tmp_path, app_id) for app_id in ("one", "two"))
+    append(one, 0)
+    two.newest_batch()
+    append(one, 1)
+    two.commit(rows(2), 2)
+    assert (one.newest_batch(), two.newest_batch()) == (1, 2) and batches(tmp_path) == [0, 1, 2]
+
+
 def test_a_table_that_was_removed_is_made_again(tmp_path: Path) -> None:
     table = table_at(tmp_path / "delta")
     append(table, 0)
