@@ -28,6 +28,8 @@ _KEEP_LOG = PostCommitHookProperties(cleanup_expired_logs=False)
 """A look for old entries takes longer than a commit: 0.4 s where the log has 31,000, those of a week (docs/adr/0012)."""
 _OTHER_SCHEME = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]*:")
 _FILE_SCHEME = re.compile(r"^file:(//(?=/))?")
+_OWN = re.compile(r"part-[^/]*\.parquet")
+"""Files of rows. A vacuum also takes others in the directory, deletion vectors in use among them, for files of commits that failed."""
 _NOISE = re.compile(r"\x1b\[[0-9;]*m|↳")
 
 
@@ -107,19 +109,20 @@ class AppendedTable:
             wanted = properties(self._retention)
             if not wanted.items() <= table.metadata().configuration.items():
                 table.alter.set_table_properties(dict(wanted), commit_properties=_STRICT)
-            # Without hours, which are no measure for a short retention: the property says how old. ``full``: also of commits that failed.
-            # Files of deletion vectors would go, too: delta-rs takes those in use for files of failed commits.
-            if "deletionVectors" not in (table.protocol().reader_features or ()):
-                table.vacuum(dry_run=False, full=True)
+            self._vacuum_at = time.monotonic() + vacuum_every(self._retention)
             table.cleanup_metadata()
             self._remove_sums()
-            self._vacuum_at = time.monotonic() + vacuum_every(self._retention)
+            # Without hours, which are no measure for a short retention: the property says how old. ``full``: also of commits that failed.
+            foreign = [name for name in table.vacuum(dry_run=True, full=True) if not _OWN.fullmatch(name)]
+            if foreign:
+                raise DeltaError(f"{self.uri} is not vacuumed: {foreign[0]} may be in use; move it away, or vacuum with Spark")
+            table.vacuum(dry_run=False, full=True)
         self._table = table
 
     def _remove_sums(self) -> None:
         """Those that Spark has put beside its files: of a file that delta-rs writes anew they are wrong, and nobody else removes them."""
         if not _OTHER_SCHEME.match(self.uri):
-            for found in Path(self.uri).rglob(".*.crc"):
+            for found in (*Path(self.uri).glob(".*.crc"), *Path(self.uri).glob("_delta_log/.*.crc")):
                 found.unlink(missing_ok=True)
 
     def _made(self) -> DeltaTable:

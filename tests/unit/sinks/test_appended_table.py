@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, TableFeatures
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from pyspark_tidb_binlog.sinks.delta import appended_table
@@ -122,16 +122,19 @@ def test_files_that_somebody_else_has_committed_since_are_kept(tmp_path: Path, m
     assert batches(tmp_path) == [0, 1, 2] and len(list(tmp_path.glob("*.parquet"))) == 2
 
 
-def test_files_of_deletion_vectors_are_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["deletion_vector_75b3f3f6-b076-4608-b9c7-4fd0fe18fba0.bin", "spark/metadata", "more/part-0.parquet"])
+def test_files_that_may_be_in_use_are_kept(name: str, tmp_path: Path) -> None:
+    """Deletion vectors, and directories of the Drainer where ``delta-dir`` is the one above."""
     table = table_at(tmp_path)
     append(table, 0)
-    DeltaTable(tmp_path).alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
-    vector = tmp_path / "deletion_vector_75b3f3f6-b076-4608-b9c7-4fd0fe18fba0.bin"
-    vector.touch()
-    os.utime(vector, (0, 0))
+    (file := tmp_path / name).parent.mkdir(exist_ok=True)
+    file.touch()
+    os.utime(file, (0, 0))
+    with pytest.raises(DeltaError, match=name):
+        table.tidy()
+    assert file.exists()
     append(table, 1)
     table.tidy()
-    assert vector.exists()
 
 
 def test_a_query_that_waits_for_the_store_leaves_python_to_others(tmp_path: Path) -> None:
