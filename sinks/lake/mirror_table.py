@@ -334,14 +334,17 @@ class MirrorTable:
 
     def read(self, where: str = "TRUE") -> Iterator[pa.RecordBatch]:
         """The rows of which a condition in SQL holds."""
-        for batch in QueryBuilder().register("t", self._table).execute(f"SELECT * FROM t WHERE {where}"):
-            found = pa.record_batch(batch)
+        for found in self._found(f"SELECT * FROM t WHERE {where}"):
             arrays = [_plain(cells) for cells in found.columns]
             yield pa.RecordBatch.from_arrays(arrays, names=found.schema.names)
 
     def is_true_of_some(self, select: str) -> bool:
         """Whether a query on the table ``t`` has a row."""
-        return any(pa.record_batch(batch).num_rows for batch in QueryBuilder().register("t", self._table).execute(select))
+        return any(batch.num_rows for batch in self._found(select))
+
+    def _found(self, select: str) -> pa.RecordBatchReader:
+        """By Arrow's reader: that of delta-rs holds Python's lock while it waits for the store, and with it the lease."""
+        return pa.RecordBatchReader.from_stream(QueryBuilder().register("t", self._table).execute(select))
 
     def tidy(self, schema: pa.Schema, stamp: Stamp) -> int:
         """Few small files again, if there are many, of a table of ``schema``. delta-rs's own compaction refuses a table with column mapping.
