@@ -78,11 +78,6 @@ class DatumPlaces:
     sizes: Ints
 
     @classmethod
-    def unknown(cls, count: int) -> Self:
-        """As many places, which are to be put."""
-        return cls(np.empty(count, np.uint8), np.empty(count, np.int64), np.empty(count, np.int64))
-
-    @classmethod
     def missing(cls, rows: Rows, half: int) -> Self:
         """The places of a column that no row has in its ``half``: an end of the row, so that places are in order whatever is missing."""
         count = len(rows)

@@ -26,7 +26,8 @@ _FULL_BYTES = 16 << 20
 _STRICT = CommitProperties(max_commit_retries=0)
 _KEEP_LOG = PostCommitHookProperties(cleanup_expired_logs=False)
 """A look for old entries takes longer than a commit: 0.4 s where the log has 31,000, those of a week (docs/adr/0012)."""
-_OTHER_SCHEME = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]*:")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+"""Of a store. A ``uri`` without one is a local path."""
 _FILE_SCHEME = re.compile(r"^file:(//(?=/))?")
 _OWN = re.compile(r"part-[^/]*\.parquet")
 """Files of rows. A vacuum also takes others in the directory, deletion vectors in use among them, for files of commits that failed."""
@@ -121,12 +122,12 @@ class AppendedTable:
 
     def _remove_sums(self) -> None:
         """Those that Spark has put beside its files: of a file that delta-rs writes anew they are wrong, and nobody else removes them."""
-        if not _OTHER_SCHEME.match(self.uri):
+        if not _SCHEME.match(self.uri):
             for found in (*Path(self.uri).glob(".*.crc"), *Path(self.uri).glob("_delta_log/.*.crc")):
                 found.unlink(missing_ok=True)
 
     def _made(self) -> DeltaTable:
-        if not _OTHER_SCHEME.match(self.uri):
+        if not _SCHEME.match(self.uri):
             Path(self.uri).mkdir(parents=True, exist_ok=True)
         return DeltaTable.create(self.uri, self._schema, mode="error", configuration=properties(self._retention), commit_properties=_STRICT)
 
