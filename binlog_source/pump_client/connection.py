@@ -57,8 +57,10 @@ class PumpConnection:
         """Write binlogs in one call and wait; ``WriteFailed`` when it failed."""
         with self._borrowed() as opened:
             try:
-                call = opened.writer.start(payloads[0]) if len(payloads) == 1 else opened.writer.start_many(payloads)
-                call.result()
+                if len(payloads) == 1:
+                    opened.writer.write(payloads[0])
+                else:
+                    opened.writer.write_many(payloads)
             except WriteFailed as failure:
                 self._note(opened, failure)
                 raise

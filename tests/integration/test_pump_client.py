@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import os
 import signal
+import threading
 import time
 from concurrent import futures
 
@@ -151,18 +152,20 @@ def test_a_pump_killed_between_sending_and_answer(tmp_path, monkeypatch):
         processes = {process.address: process for process in (first, second)}
         killed = []
 
-        def start_and_kill_the_first_asked(writer, payload):
-            call = start(writer, payload)
+        def kill(address):
+            processes[address].kill()
+            for process in processes.values():
+                if process.running:
+                    os.kill(process.pid, signal.SIGCONT)
+
+        def write_and_kill_the_first_asked(writer, payload):
             if not killed:
                 killed.append(writer.address)
-                processes[writer.address].kill()
-                for process in processes.values():
-                    if process.running:
-                        os.kill(process.pid, signal.SIGCONT)
-            return call
+                threading.Timer(0.2, kill, [writer.address]).start()
+            write(writer, payload)
 
-        start = PumpWriter.start
-        monkeypatch.setattr(PumpWriter, "start", start_and_kill_the_first_asked)
+        write = PumpWriter.write
+        monkeypatch.setattr(PumpWriter, "write", write_and_kill_the_first_asked)
         client = PumpClient.fixed(list(processes), CLUSTER, QUICK)
         with Upstream(client) as upstream:
             # held, so that the answer cannot come before the kill
