@@ -5,12 +5,13 @@ whole blocks can be skipped. Format of ``events``: ``schemas.packed``.
 """
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_tidb_binlog.schemas.packed import packed, unpacked
+from pyspark_tidb_binlog.schemas.packed import VALUE_BYTES, packed, unpacked
 from pyspark_tidb_binlog.schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT, ROW_SUMMARY, TRANSACTION
 
 BLOCK = pa.schema(
@@ -50,10 +51,22 @@ _SLICE = 2000
 
 
 def slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``batches`` (``stages.TRANSACTIONS``) as batches of ``TRANSACTION`` that are small enough for one round of blocks."""
-    for batch in batches:
-        for value in batch.column("transactions"):
-            yield from unpacked([value], TRANSACTION).to_batches(max_chunksize=_SLICE)
+    """``batches`` (``stages.TRANSACTIONS``) as batches of ``TRANSACTION`` that are small enough for one round of blocks.
+
+    Small values come together: those of a live stream have a hundred transactions each, and a round costs milliseconds.
+    """
+    few: list[pa.Table] = []
+    for value in chain.from_iterable(batch.column("transactions") for batch in batches):
+        few.append(unpacked([value], TRANSACTION))
+        if sum(map(len, few)) >= _SLICE or sum(table.nbytes for table in few) >= VALUE_BYTES:
+            yield from _joined(few)
+            few = []
+    yield from _joined(few)
+
+
+def _joined(tables: Sequence[pa.Table]) -> Iterator[pa.RecordBatch]:
+    if tables:
+        yield from pa.concat_tables(tables).combine_chunks().to_batches(max_chunksize=_SLICE)
 
 
 def pack(kind: BlockKind, part: int, events: pa.Table) -> Iterator[pa.RecordBatch]:
