@@ -24,9 +24,9 @@ from pyspark_tidb_binlog.sinks.lake.old_versions import OldChanges
 
 _log = logging.getLogger(__name__)
 
-MOST_OPEN = 100
+MOST_OPEN = 40
 """Files that are not closed before they are compacted."""
-LOOK_EVERY = 50
+LOOK_EVERY = 20
 """New files, or commits, between two looks."""
 CHECKPOINT_EVERY = 100
 """Versions that a reader's start reads one by one."""
