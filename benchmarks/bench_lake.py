@@ -151,20 +151,29 @@ def measure_lag(spark: SparkSession, delivery: str, load_: WorkloadConfig, warm:
             workload.begin()
             run_for(replication, warm)
             before, begun, seen = workload.status(), time.monotonic(), len(workload.probes())
-            samples = [sample_of(work_dir / "lake")]
+            samples, probes, by_minute = [sample_of(work_dir / "lake")], list[tuple[int, int]](), list[list[float]]()
+
+            def measure_minute() -> None:
+                number, (begin, end) = len(by_minute), samples[len(by_minute) : len(by_minute) + 2]
+                by_minute.append(found := lags(within(probes, begin.at_ns, end.at_ns), watch.sightings))
+                print(
+                    f"  minute {number + 1}: p50 {percentile(found, 0.5):.2f} s, p99 {percentile(found, 0.99):.2f} s; {end.files} live files, "
+                    f"{end.versions} versions in the log",
+                    flush=True,
+                )
+
             while (left := 60.0 * minutes - (time.monotonic() - begun)) > 0:
                 run_for(replication, min(60.0, left))
                 samples.append(sample_of(work_dir / "lake"))
+                probes += workload.probes(seen + len(probes))
+                if len(samples) > 2:
+                    # The rows of the minute that has just ended may not all be there yet.
+                    measure_minute()
             rate = (workload.status().transactions - before.transactions) / (time.monotonic() - begun)
             catch_up(replication, workload.end().upto_ts)
             steps = [sum(report.seconds.values()) for report in replication.reports]
-        probes = workload.probes(seen)
-    by_minute = [lags(within(probes, begin.at_ns, end.at_ns), watch.sightings) for begin, end in zip(samples, samples[1:], strict=False)]
-    for number, (sample, found) in enumerate(zip(samples[1:], by_minute, strict=True), 1):
-        print(
-            f"  minute {number}: p50 {percentile(found, 0.5):.2f} s, p99 {percentile(found, 0.99):.2f} s; {sample.files} live files, "
-            f"{sample.versions} versions in the log"
-        )
+        probes += workload.probes(seen + len(probes))
+    measure_minute()
     measured = [one for found in by_minute for one in found]
     p50, p99 = (percentile(measured, share) for share in (0.5, 0.99))
     first, last = (percentile(found, 0.5) for found in (by_minute[0], by_minute[-1]))
