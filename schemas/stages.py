@@ -68,7 +68,10 @@ TRANSACTION = pa.schema(
 RAW."""
 
 TRANSACTIONS = pa.schema([pa.field("transactions", pa.binary(), nullable=False)])
-"""Values of ``schemas.packed``; each has at least the columns of TRANSACTION."""
+"""Values of ``schemas.packed``; each has at least the columns of TRANSACTION. An empty one: the rest of its Spark partition, see ``COLLECTS``."""
+
+COLLECTS = "tidb_binlog.collects"
+"""Local property of a Spark job: the bytes of TRANSACTIONS that it takes of each Spark partition at most; absent: all. Values beyond become one empty value."""
 
 ROW_EVENT = pa.schema(
     [

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle, TimerValues, ValueState
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
+from pyspark_tidb_binlog.binlog_source.source.collected_values import REST, CollectedValues
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import SourceConfig
 
@@ -44,6 +45,7 @@ class PairProcessor(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state."""
         self._handle = handle
+        self._collected = CollectedValues()
         self._index: ValueState = handle.getValueState("index", _VALUE)
         self._piece_store = StoredPieces(handle.getMapState("bodies", _PIECE, _VALUE))
         self._chunks = StoredChunks(handle.getMapState("chunks", _CHUNK_PIECE, _VALUE))
@@ -61,7 +63,12 @@ class PairProcessor(StatefulProcessor):
         self._keep(stored, paired)
         failpoints.point("pair-state")
         for value in chain(paired.transactions, pieces_of(paired.huge, self._piece_store)):
-            yield pd.DataFrame({"transactions": [value]})
+            before = self._collected.full
+            if self._collected.take(len(value)):
+                yield pd.DataFrame({"transactions": [value]})
+            elif not before:
+                # The others are gone through all the same: the state must become what it becomes for who takes them.
+                yield pd.DataFrame({"transactions": [REST]})
 
     def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: "ExpiredTimerInfo") -> "Iterator[pd.DataFrame]":
         """Handle a timer that the watermark has passed."""

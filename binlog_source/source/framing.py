@@ -252,15 +252,16 @@ def _by_bucket(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         table, bucket = table.take(pa.array(order)), bucket[order]
     starts = np.flatnonzero(np.diff(bucket, prepend=-1))
     values = [packed(table.slice(a, b - a)) for a, b in zip(starts, [*starts[1:], len(bucket)], strict=True)]
-    return _packed_batch(bucket[starts], values, [None] * len(values))
+    return packed_values(bucket[starts], values, [None] * len(values))
 
 
 def clock_row(clock_ts: int) -> pa.RecordBatch:
     """A row of ``stages.PACKED`` that advances the watermark. It holds no records, because Spark may drop it as late."""
-    return _packed_batch([0], [packed(RAW.empty_table())], [(clock_ts >> TSO_LOGICAL_BITS) * 1000])
+    return packed_values([0], [packed(RAW.empty_table())], [(clock_ts >> TSO_LOGICAL_BITS) * 1000])
 
 
-def _packed_batch(bucket: Any, values: list[bytes], times: Sequence[int | None]) -> pa.RecordBatch:
+def packed_values(bucket: Any, values: list[bytes], times: Sequence[int | None]) -> pa.RecordBatch:
+    """``values`` as ``stages.PACKED``, with their ``bucket`` and ``event_time``."""
     columns = [pa.array(bucket, pa.int32()), pa.array(values, pa.binary()), pa.array(times, PACKED.field("event_time").type)]
     return pa.RecordBatch.from_arrays(columns, schema=PACKED)
 

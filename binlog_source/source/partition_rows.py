@@ -13,6 +13,7 @@ from itertools import chain
 import pyarrow as pa
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
+from pyspark_tidb_binlog.binlog_source.source.collected_values import collected
 from pyspark_tidb_binlog.binlog_source.source.departed import left_out_text
 from pyspark_tidb_binlog.binlog_source.source.framing import (
     Records,
@@ -48,6 +49,8 @@ def rows_of(partition: BinlogPartition, config: SourceConfig, extra: StreamOptio
     rows = raw_rows_of(partition, config, extra)
     if not extra.packed:
         return rows
+    if partition.delivery is Delivery.SORTED:
+        return collected(packed_rows(rows))
     clock = [clock_row(partition.clock_ts)] if partition.clock_ts else []
     return chain(packed_rows(rows), clock)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import Broadcast, StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark_tidb_binlog.schemas.explode import Exploded, explode
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.packed import packed
-from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, TRANSACTION, ddl_of
+from pyspark_tidb_binlog.schemas.stages import COLLECTS, ROW_EVENT, TRANSACTION, ddl_of
 from pyspark_tidb_binlog.sinks.engine.batch import PARTIAL, rows_between, summarise
 from pyspark_tidb_binlog.sinks.engine.blocks import BLOCK, FRAMES, BlockKind, pack, slices, unpack, unpack_each
 from pyspark_tidb_binlog.sinks.engine.choice import ALL_KEPT, NeverKept
@@ -154,21 +155,18 @@ def collected_upto(
     """The events of ``transactions`` but those ``never_kept``, on the driver if they are at most ``events`` and ``size`` bytes, else None; runs
     one Spark job.
     """
-    return exploded_upto(fitting(transactions, size).toArrow(), events, size, never_kept)
-
-
-def fitting(transactions: DataFrame, size: int) -> DataFrame:
-    """``transactions`` with null for values that would not fit into ``size`` bytes, were those before them in their Spark partition as long."""
-    # No Python function runs: pickling and planning one would take most of a small batch's time. A batch may be one transaction of gigabytes, or all that
-    # waited for a Pump, so each partition sends the driver about ``size`` bytes at most.
-    # As a text, which Spark parses in 1 ms: columns that are made from Python, a call to the JVM each, take 25 ms.
-    place = f"(monotonically_increasing_id() & {(1 << 33) - 1})"
-    return transactions.selectExpr(f"CASE WHEN octet_length(transactions) * ({place} + 1) <= {size} THEN transactions END AS transactions")
+    context = transactions.sparkSession.sparkContext
+    context.setLocalProperty(COLLECTS, str(size))
+    try:
+        values = transactions.toArrow()
+    finally:
+        context.setLocalProperty(COLLECTS, None)  # type: ignore[arg-type]
+    return exploded_upto(values, events, size, never_kept)
 
 
 def exploded_upto(values: pa.Table, events: int, size: int, never_kept: NeverKept = ALL_KEPT) -> Mapping[BlockKind, pa.Table] | None:
-    """The row changes, DDLs and controls of ``values`` (``TRANSACTIONS``); None if a value is null, or they are more than one of the limits. Pure."""
-    if values.column("transactions").null_count:
+    """The row changes, DDLs and controls of ``values`` (``TRANSACTIONS``); None if a value is empty, or they are more than one of the limits. Pure."""
+    if pc.min(pc.binary_length(values.column("transactions"))).as_py() == 0:
         return None
     found: dict[BlockKind, list[pa.Table]] = {
         kind: [FRAMES[kind].empty_table()] for kind in (BlockKind.ROWS, BlockKind.DDLS, BlockKind.CONTROLS)
