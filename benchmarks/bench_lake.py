@@ -151,16 +151,18 @@ def measure_lag(spark: SparkSession, delivery: str, load_: WorkloadConfig, warm:
             workload.begin()
             run_for(replication, warm)
             before, begun, seen = workload.status(), time.monotonic(), len(workload.probes())
-            samples, probes, by_minute = [sample_of(work_dir / "lake")], list[tuple[int, int]](), list[list[float]]()
+            samples, probes = [sample_of(work_dir / "lake")], list[tuple[int, int]]()
 
-            def measure_minute() -> None:
-                number, (begin, end) = len(by_minute), samples[len(by_minute) : len(by_minute) + 2]
-                by_minute.append(found := lags(within(probes, begin.at_ns, end.at_ns), watch.sightings))
-                print(
-                    f"  minute {number + 1}: p50 {percentile(found, 0.5):.2f} s, p99 {percentile(found, 0.99):.2f} s; {end.files} live files, "
-                    f"{end.versions} versions in the log",
-                    flush=True,
-                )
+            def lags_of_minute(number: int, *, told: bool) -> list[float]:
+                begin, end = samples[number - 1 : number + 1]
+                found = lags(within(probes, begin.at_ns, end.at_ns), watch.sightings)
+                if told:
+                    print(
+                        f"  minute {number}: p50 {percentile(found, 0.5):.2f} s, p99 {percentile(found, 0.99):.2f} s; {end.files} live files, "
+                        f"{end.versions} versions in the log",
+                        flush=True,
+                    )
+                return found
 
             while (left := 60.0 * minutes - (time.monotonic() - begun)) > 0:
                 run_for(replication, min(60.0, left))
@@ -168,12 +170,12 @@ def measure_lag(spark: SparkSession, delivery: str, load_: WorkloadConfig, warm:
                 probes += workload.probes(seen + len(probes))
                 if len(samples) > 2:
                     # The rows of the minute that has just ended may not all be there yet.
-                    measure_minute()
+                    lags_of_minute(len(samples) - 2, told=True)
             rate = (workload.status().transactions - before.transactions) / (time.monotonic() - begun)
             catch_up(replication, workload.end().upto_ts)
             steps = [sum(report.seconds.values()) for report in replication.reports]
         probes += workload.probes(seen + len(probes))
-    measure_minute()
+    by_minute = [lags_of_minute(number, told=number == len(samples) - 1) for number in range(1, len(samples))]
     measured = [one for found in by_minute for one in found]
     p50, p99 = (percentile(measured, share) for share in (0.5, 0.99))
     first, last = (percentile(found, 0.5) for found in (by_minute[0], by_minute[-1]))

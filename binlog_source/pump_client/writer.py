@@ -97,6 +97,9 @@ class PumpWriter:
 
     def write_many(self, payloads: Sequence[bytes]) -> None:
         """Write binlogs, stored in this order, and wait until they are durable."""
+        if not self._offers_batch:
+            self._write_each(payloads)
+            return
         request = self._request_of(payloads)
         self._written_together(payloads, lambda: self._many(request, timeout=self._timeout))
 
@@ -125,15 +128,13 @@ class PumpWriter:
         return pump_pb2.WriteBinlogBatchReq(clusterID=self._cluster_id, payload=payloads)
 
     def _written_together(self, payloads: Sequence[bytes], answer: _Answer) -> None:
-        if self._offers_batch:
-            try:
-                self._require(answer)
-                return
-            except WriteFailed as failure:
-                if failure.code != grpc.StatusCode.UNIMPLEMENTED.name:
-                    raise
+        try:
+            self._require(answer)
+        except WriteFailed as failure:
+            if failure.code != grpc.StatusCode.UNIMPLEMENTED.name:
+                raise
             self._offers_batch = False
-        self._write_each(payloads)
+            self._write_each(payloads)
 
     def _write_each(self, payloads: Sequence[bytes]) -> None:
         for payload in payloads:

@@ -5,13 +5,7 @@ it takes of each Spark partition. In place of the values beyond stands one empty
 and plans it anew for each batch, which took a fifth of a small one's time.
 """
 
-from collections.abc import Iterator
-
-import pyarrow as pa
 from pyspark import TaskContext
-
-from pyspark_tidb_binlog.binlog_source.source.framing import packed_values
-from pyspark_tidb_binlog.schemas.stages import COLLECTS
 
 REST = b""
 """Stands for the values that are not taken."""
@@ -22,9 +16,13 @@ class CollectedValues:
 
     def __init__(self) -> None:
         """Asks Spark whose task this is."""
-        task = TaskContext.get()
-        told = task.getLocalProperty(COLLECTS) if task is not None else None
-        self._room = int(told) if told else None
+        task, self._room = TaskContext.get(), None
+        if task is not None:
+            # Not at module level: where there is no task, Spark waits for the imports of pairing before a query starts.
+            from pyspark_tidb_binlog.schemas.stages import COLLECTS
+
+            told = task.getLocalProperty(COLLECTS)
+            self._room = int(told) if told else None
         self.full = False
         """Whether a value was left out."""
 
@@ -34,13 +32,3 @@ class CollectedValues:
             self._room -= size
             self.full = self._room < 0
         return not self.full
-
-
-def collected(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``rows`` (``stages.PACKED``) of a task, as its job takes them; what it does not take is not read."""
-    values = CollectedValues()
-    for batch in rows:
-        if not values.take(batch.column("rows").nbytes):
-            yield packed_values([0], [REST], [None])
-            return
-        yield batch

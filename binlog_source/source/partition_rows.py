@@ -13,7 +13,7 @@ from itertools import chain
 import pyarrow as pa
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
-from pyspark_tidb_binlog.binlog_source.source.collected_values import collected
+from pyspark_tidb_binlog.binlog_source.source.collected_values import REST, CollectedValues
 from pyspark_tidb_binlog.binlog_source.source.departed import left_out_text
 from pyspark_tidb_binlog.binlog_source.source.framing import (
     Records,
@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.binlog_source.source.framing import (
     joined,
     loss,
     packed_rows,
+    packed_values,
     punctuation,
     raw_rows,
     sorted_rows,
@@ -50,9 +51,19 @@ def rows_of(partition: BinlogPartition, config: SourceConfig, extra: StreamOptio
     if not extra.packed:
         return rows
     if partition.delivery is Delivery.SORTED:
-        return collected(packed_rows(rows))
+        return _collected(packed_rows(rows))
     clock = [clock_row(partition.clock_ts)] if partition.clock_ts else []
     return chain(packed_rows(rows), clock)
+
+
+def _collected(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """``rows`` (``stages.PACKED``), as the task's job takes them; what it does not take is not read. Pairing needs all."""
+    values = CollectedValues()
+    for batch in rows:
+        if not values.take(batch.column("rows").nbytes):
+            yield packed_values([0], [REST], [None])
+            return
+        yield batch
 
 
 def raw_rows_of(part: BinlogPartition, config: SourceConfig, extra: StreamOptions) -> Iterator[pa.RecordBatch]:

@@ -28,9 +28,13 @@ def require_session(spark: SparkSession) -> None:
     """Set what the stream needs in ``spark``.
 
     Raises:
-        ConfigError: it is another Spark or Delta, or lacks Delta.
+        ConfigError: it is another Spark or Delta, or lacks Delta, or Python's threads have no threads of their own in its JVM.
     """
     require_spark(spark.version)
+    if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
+        raise ConfigError(
+            "PYSPARK_PIN_THREAD is not true: what one thread of Python tells Spark about its jobs would reach those of others. Unset this variable"
+        )
     if "DATABRICKS_RUNTIME_VERSION" not in os.environ:
         version = delta_version(spark)
         lines = missing_delta(version, spark.conf.get(EXTENSION[0], "") or "", spark.conf.get(CATALOG[0], "") or "")

@@ -55,12 +55,13 @@ def slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
     Small values come together: those of a live stream have a hundred transactions each, and a round costs milliseconds.
     """
-    few: list[pa.Table] = []
+    few, rows, size = list[pa.Table](), 0, 0
     for value in chain.from_iterable(batch.column("transactions") for batch in batches):
         few.append(unpacked([value], TRANSACTION))
-        if sum(map(len, few)) >= _SLICE or sum(table.nbytes for table in few) >= VALUE_BYTES:
+        rows, size = rows + len(few[-1]), size + few[-1].nbytes
+        if rows >= _SLICE or size >= VALUE_BYTES:
             yield from _joined(few)
-            few = []
+            few, rows, size = [], 0, 0
     yield from _joined(few)
 
 

@@ -291,16 +291,18 @@ class Ledger:
         Raises:
             ApplyError: a file cannot be read or written.
         """
-        store, parts, held = self._store, list[WrittenPart](), list[pa.Table]()
+        store, parts, held, size = self._store, list[WrittenPart](), list[pa.Table](), 0
         try:
             for file in files:
                 if given_up():
                     break
-                rows = pq.read_table(file.path, filesystem=store, partitioning=None).cast(LEDGER)
+                # A file of one commit is small: a data set, threads, or a read of each column cost more than its rows.
+                rows = pq.ParquetFile(file.path, filesystem=store, pre_buffer=True).read(use_threads=False).cast(LEDGER)
                 held.append(chosen(rows) if chosen is not None else rows)
-                if sum(table.nbytes for table in held) >= RUN_BYTES:
+                size += held[-1].nbytes
+                if size >= RUN_BYTES:
                     parts += _sorted_part(self._lake, held, kind or FULL)
-                    held = []
+                    held, size = [], 0
             return parts + (_sorted_part(self._lake, held, kind or "parts") if held else [])
         except (*_FAULTS, pa.ArrowException) as error:
             raise ApplyError(f"the files of {self.uri} cannot be rewritten: {error}") from error
@@ -474,7 +476,7 @@ def of_ledger(columns: Sequence[str]) -> pa.Schema:
 
 
 def _sorted_part(lake: str, tables: Sequence[pa.Table], kind: str) -> list[WrittenPart]:
-    rows = pa.concat_tables(tables).sort_by(_IN_ORDER)
+    rows = pa.concat_tables(tables).combine_chunks().sort_by(_IN_ORDER)
     return list(written_part(lake, iter(rows.to_batches(max_chunksize=_BATCH_ROWS)), kind))
 
 

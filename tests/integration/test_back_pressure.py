@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
-from pyspark_tidb_binlog.schemas.events import ControlType, tso
+from pyspark_tidb_binlog.schemas.events import ControlType, Delivery, tso
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
-from pyspark_tidb_binlog.sinks.engine.keyed import fitting
+from pyspark_tidb_binlog.schemas.stages import COLLECTS
+from pyspark_tidb_binlog.sinks.engine.keyed import collected_upto
 from tests.support.fine_pump import FinePump
 from tests.support.pump_writes import CLUSTER, config_of, fake, send
 from tests.support.spark_queries import end, rows_of, run, until
@@ -124,12 +125,48 @@ def test_a_dead_pump_bounds_what_the_others_are_read_ahead(spark: SparkSession, 
     assert query.lastProgress is not None and query.lastProgress.stateOperators[0].numRowsTotal <= 40
 
 
-def test_a_batch_far_above_the_limit_does_not_come_to_the_driver(spark: SparkSession) -> None:
-    """A batch may be one transaction of gigabytes, in values of some megabytes each, or all that waited for a Pump."""
-    size, parts = 1 << 20, 2
-    values = spark.range(0, 100, numPartitions=parts).select(F.encode(F.repeat(F.lit("x"), 1 << 17), "utf-8").alias("transactions"))
-    found = fitting(values, size).toArrow()
-    assert found.num_rows == 100
-    assert found.column("transactions").null_count == 100 - parts * size // (1 << 17)
-    fits = fitting(values.limit(8), size).toArrow()
-    assert fits.column("transactions").to_pylist() == [b"x" * (1 << 17)] * 8
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_a_batch_far_above_the_limit_does_not_come_to_the_driver(spark: SparkSession, tmp_path: Path, delivery: Delivery) -> None:
+    """A batch may be one transaction of gigabytes, in values of some megabytes each. It is then read whole where it is applied."""
+    found, resolved, fits = set[int](), [0], set[tuple[bool, bool]]()
+
+    def values(frame: DataFrame, most: int | None) -> list[bytes]:
+        spark.sparkContext.setLocalProperty(COLLECTS, None if most is None else str(most))  # type: ignore[arg-type]
+        try:
+            return frame.toArrow().column("transactions").to_pylist()
+        finally:
+            spark.sparkContext.setLocalProperty(COLLECTS, None)  # type: ignore[arg-type]
+
+    def take(frame: DataFrame, batch_id: int) -> None:
+        few, fitting = values(frame, MIB), collected_upto(frame, 1 << 30, MIB) is not None
+        assert sum(map(len, few)) <= MIB and (b"" not in few) == fitting
+        whole = values(frame, None)
+        assert b"" not in whole and (not fitting or sorted(few) == sorted(whole))
+        fits.add((fitting, sum(map(len, whole)) > MIB))
+        for row in rows_of(frame):
+            if row["control"] == ControlType.RESOLVED:
+                resolved[0] = max(resolved[0], row["commit_ts"])
+            else:
+                found.add(row["commit_ts"])
+
+    def inserted(rows: int) -> bytes:
+        images = [os.urandom(3000) for _ in range(rows)]
+        value = binlog_pb2.PrewriteValue(mutations=[binlog_pb2.TableMutation(table_id=5, inserted_rows=images, sequence=[0] * rows)])
+        return value.SerializeToString()
+
+    pump = EmbeddedPump(config_of(tmp_path, 1))
+    pump.start()
+    try:
+        query = run(spark, SourceConfig(pump.address, CLUSTER, str(delivery), 0), take, tmp_path)
+        for ms in (1000, 2000, 3000, 4000):
+            value = inserted(4000 if ms in (2000, 3000) else 4)
+            _, commit, _ = transaction(ms)
+            prewrite = binlog_pb2.Binlog(tp=binlog_pb2.Prewrite, start_ts=tso(ms), prewrite_key=b"k", prewrite_value=value)
+            for record in (prewrite.SerializeToString(), commit, fake(tso(ms + 10))):
+                send(pump, record)
+            until(query, lambda ms=ms: resolved[0] >= tso(ms + 10))  # type: ignore[misc]
+        end(query, tmp_path / "stop")
+    finally:
+        pump.stop()
+    assert found == {tso(ms, 1) for ms in (1000, 2000, 3000, 4000)}
+    assert fits == {(True, False), (False, True)}
