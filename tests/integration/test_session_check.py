@@ -23,6 +23,13 @@ def test_state_is_kept_in_rocksdb_whatever_the_session_had(spark: SparkSession) 
     assert delta_version(other) == EXACT_DELTA and EXACT_DELTA.startswith(".".join(map(str, DELTA)))
 
 
+def test_threads_of_python_must_have_threads_of_their_own_in_the_jvm(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the driver says of the job that collects a batch is a property of its thread."""
+    monkeypatch.setenv("PYSPARK_PIN_THREAD", "false")
+    with pytest.raises(ConfigError, match=r"PYSPARK_PIN_THREAD is not true.*Unset"):
+        require_session(spark)
+
+
 def test_where_the_source_cannot_be_imported_its_name_is_found_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error while Spark looks for sources would keep it from finding those of others."""
     assert pyspark_tidb_binlog.DefaultSource is not RefusedSource
