@@ -8,7 +8,7 @@ column. Here the calls are as many as there are types of columns. Cells of all c
 Promises: what ``schemas.decoder`` gives for each table. A table with a row that is damaged, or of an update that lacks a column, is left to that.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from itertools import chain
@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas import decoder
-from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, Value, kind_of, missing_value
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, Value, digits_of, kind_of, missing_value
 from pyspark_tidb_binlog.schemas.changes.row_choice import Ints, RowsOfTable
-from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells, type_of, typed
+from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells, dates_of, days_of, is_date, type_of, typed
 from pyspark_tidb_binlog.schemas.changes.variant_values import VariantColumn, encoded
 from pyspark_tidb_binlog.schemas.codec import vectors
 from pyspark_tidb_binlog.schemas.codec.datum import Flag
@@ -74,7 +74,11 @@ class _CellRun:
 def _fields_of(info: TableInfo) -> tuple[Sequence[tuple[ColumnInfo, _Type]], Sequence[tuple[KeyPart, _Type]], KeyLayout]:
     """The columns of images, each with its type, and the parts of keys: to make them takes longer than to decode some rows."""
     key = KeyLayout.of(info)
-    columns = [(c, (CellType.of(c), (type_of(c), c.elems, c.elems and c.tp))) for c in info.target_columns()]
+    # Dates are decoded together, whatever their precision is.
+    columns = [
+        (c, (CellKind.DATETIME if is_date(c) else CellType.of(c), (type_of(c), is_date(c) and digits_of(c), c.elems, c.elems and c.tp)))
+        for c in info.target_columns()
+    ]
     return columns, [(p, ((p.cell, p.length, p.binary), None)) for p in key.parts], key
 
 
@@ -222,6 +226,8 @@ class _Joint:
                 cells, odd = decoder.key_cells(self._rows, of_type, fields[0].source)
                 self._mark(fields, odd | vectors.nulls_of(of_type))
                 parts |= {id(one): cells.slice(one.begin - begin, one.count) for one in fields}
+            elif is_date(fields[0].source):
+                columns += self._dates(kinds.values(), of_type)
             else:
                 cells = self._cells(fields, of_type)
                 for alike in kinds.values():
@@ -327,6 +333,24 @@ class _Joint:
             values = pa.array([None, *(value for _, value in defaults)], cells.type)
             cells = pc.if_else(pa.array(chosen > 0), values.take(pa.array(chosen)), cells)
         return cells
+
+    def _dates(self, kinds: Iterable[list[_CellRun]], places: DatumPlaces) -> list[tuple[list[_CellRun], TypedCells]]:
+        """Columns of dates. Where all are dates they become numbers at once; a text that is no date, or a default, goes the way of other cells."""
+        fields, odd = vectors.time_fields(self._rows, places)
+        year, month, day, hour, minute, second, micro = (part.astype(np.int64) for part in fields)
+        days, good = days_of(year, month, day)
+        micros = ((hour * 60 + minute) * 60 + second) * 1_000_000 + micro
+        nulls = vectors.nulls_of(places)
+        good &= ~odd
+        made, begin = [], 0
+        for alike in kinds:
+            of = slice(begin, begin := begin + sum(one.count for one in alike))
+            if (good[of] | nulls[of]).all() and not any(id(one) in self._defaults for one in alike):
+                made.append((alike, dates_of(alike[0].column, days[of], micros[of], nulls[of])))
+            else:
+                own = DatumPlaces(places.flags[of], places.bodies[of], places.sizes[of])
+                made += self._typed(alike, self._cells(alike, own))
+        return made
 
     def _typed(self, fields: list[_CellRun], cells: pa.Array) -> list[tuple[list[_CellRun], TypedCells]]:
         """The columns of one type, whose cells are ``cells``; none if one of them is no value of that type."""

@@ -173,12 +173,8 @@ def _parsed(texts: pa.Array, width: int, date_only: bool) -> tuple[Ints, npt.NDA
     digit = (signs >= ord("0")) & (signs <= ord("9"))
     spans = [(0, 4), (5, 7), (8, 10)] + ([] if date_only else [(11, 13), (14, 16), (17, 19), (20, max(width, 20))])
     good = np.logical_and.reduce([digit[:, begin:end].all(axis=1) for begin, end in spans])
-    year, month, day = (number(*span) for span in spans[:3])
-    known = good & (month >= 1) & (month <= 12)
-    leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
-    length = _DAYS_IN_MONTH[np.where(known, month, 0)] + (leap & (month == 2))
-    good = known & (year >= 1) & (day >= 1) & (day <= length)
-    days = _days(year, month, day)
+    days, known = days_of(*(number(*span) for span in spans[:3]))
+    good &= known
     if date_only:
         return days, good
     hour, minute, second, fraction = (number(*span) for span in spans[3:])
@@ -187,11 +183,24 @@ def _parsed(texts: pa.Array, width: int, date_only: bool) -> tuple[Ints, npt.NDA
     return ((days * 24 + hour) * 60 + minute) * 60_000_000 + second * 1_000_000 + micros, good
 
 
-def _days(year: Ints, month: Ints, day: Ints) -> Ints:
-    """Days since 1970-01-01 of the proleptic Gregorian calendar; the year is taken to begin in March."""
+def days_of(year: Ints, month: Ints, day: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """Days since 1970-01-01 of the proleptic Gregorian calendar, and which dates it has; the year is taken to begin in March."""
+    known = (month >= 1) & (month <= 12)
+    leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
+    length = _DAYS_IN_MONTH[np.where(known, month, 0)] + (leap & (month == 2))
+    good = known & (year >= 1) & (day >= 1) & (day <= length)
     year = year - (month <= 2)
     era = year // 400
     of_era = year - era * 400
     of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
     days: Ints = era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
-    return days
+    return days, good
+
+
+def dates_of(column: ColumnInfo, days: Ints, micros: Ints, nulls: npt.NDArray[np.bool_]) -> TypedCells:
+    """Cells that are ``days`` since 1970 and ``micros`` of the day, all of them dates or null."""
+    wanted = type_of(column)
+    if wanted == _DATE:
+        return TypedCells(pa.array(days.astype(np.int32), mask=nulls).view(wanted))
+    micros = micros - micros % 10 ** (MAX_FSP - digits_of(column))
+    return TypedCells(pa.array(days * 86_400_000_000 + micros, mask=nulls).view(wanted))

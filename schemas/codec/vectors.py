@@ -221,8 +221,8 @@ def _write_digits(planes: U8, values: npt.NDArray[np.uint32]) -> None:
         values = tens
 
 
-def datetimes(rows: Rows, places: DatumPlaces, fsp: int, *, date_only: bool) -> Cells:
-    """``YYYY-MM-DD[ hh:mm:ss[.f]]`` of packed times."""
+def time_fields(rows: Rows, places: DatumPlaces) -> tuple[tuple[npt.NDArray[np.uint32], ...], Mask]:
+    """Year, month, day, hour, minute, second and microsecond of packed times, whatever calendar has such a day; and which are odd."""
     packed, odd = integers(rows, places)
     date, clock = (packed >> np.uint64(41)).astype(np.uint32), (packed >> np.uint64(24)).astype(np.uint32) & np.uint32(0x1FFFF)
     months = date >> np.uint32(5)
@@ -230,6 +230,12 @@ def datetimes(rows: Rows, places: DatumPlaces, fsp: int, *, date_only: bool) -> 
     hour, minute, second = clock >> np.uint32(12), clock >> np.uint32(6) & np.uint32(63), clock & np.uint32(63)
     micro = packed.astype(np.uint32) & np.uint32(0xFFFFFF)
     odd |= (year > 9999) | (hour > 23) | (minute > 59) | (second > 59) | (micro > 999_999)
+    return (year, month, day, hour, minute, second, micro), odd
+
+
+def datetimes(rows: Rows, places: DatumPlaces, fsp: int, *, date_only: bool) -> Cells:
+    """``YYYY-MM-DD[ hh:mm:ss[.f]]`` of packed times."""
+    (year, month, day, hour, minute, second, micro), odd = time_fields(rows, places)
     fields = [(year, 4, ""), (month, 2, "-"), (day, 2, "-")]
     if not date_only:
         fields += [(hour, 2, " "), (minute, 2, ":"), (second, 2, ":")]
