@@ -66,6 +66,7 @@ _SETTINGS = {
 RUN_BYTES = 64 << 20
 """Of rows in memory that become a file: what an executor holds."""
 _BATCH_ROWS = 1 << 14
+_SMALL_BYTES = 8 << 20
 _FIRST_LOOK = 10
 _NO_LAST_TS = (1 << 63) - 1
 _WRITER = WriterProperties(compression="SNAPPY")
@@ -296,8 +297,7 @@ class Ledger:
             for file in files:
                 if given_up():
                     break
-                # A file of one commit is small: a data set, threads, or a read of each column cost more than its rows.
-                rows = pq.ParquetFile(file.path, filesystem=store, pre_buffer=True).read(use_threads=False).cast(LEDGER)
+                rows = _rows_in(file, store)
                 held.append(chosen(rows) if chosen is not None else rows)
                 size += held[-1].nbytes
                 if size >= RUN_BYTES:
@@ -305,7 +305,7 @@ class Ledger:
                     held, size = [], 0
             return parts + (_sorted_part(self._lake, held, kind or "parts") if held else [])
         except (*_FAULTS, pa.ArrowException) as error:
-            raise ApplyError(f"the files of {self.uri} cannot be rewritten: {error}") from error
+            raise ApplyError(f"the files of {self.uri} up to {file.path} cannot be rewritten: {error}") from error
 
     def checkpoint(self) -> None:
         """Let readers begin at the version that is known.
@@ -475,8 +475,18 @@ def of_ledger(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([LEDGER.field(name) for name in columns])
 
 
-def _sorted_part(lake: str, tables: Sequence[pa.Table], kind: str) -> list[WrittenPart]:
-    rows = pa.concat_tables(tables).combine_chunks().sort_by(_IN_ORDER)
+def _rows_in(file: LiveFile, store: pafs.FileSystem) -> pa.Table:
+    """The rows of a file. That of one commit is small: a data set, threads, or a read of each column cost more than its rows."""
+    if file.size > _SMALL_BYTES:
+        return pq.read_table(file.path, filesystem=store, partitioning=None).cast(LEDGER)
+    return pq.ParquetFile(file.path, filesystem=store, pre_buffer=True).read(use_threads=False).cast(LEDGER)
+
+
+def _sorted_part(lake: str, tables: list[pa.Table], kind: str) -> list[WrittenPart]:
+    """``tables`` as files; the list is empty then, as the rows are held twice already."""
+    rows = pa.concat_tables(tables).combine_chunks()
+    tables.clear()
+    rows = rows.sort_by(_IN_ORDER)
     return list(written_part(lake, iter(rows.to_batches(max_chunksize=_BATCH_ROWS)), kind))
 
 
