@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pyspark_tidb_binlog.binlog_source.pump_client.pump_set import Dependencies
-from pyspark_tidb_binlog.binlog_source.pump_client.writer import Pending, WriteFailed
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import WriteFailed
 
 Rule = Callable[[Sequence[bytes]], WriteFailed | None]
 """What a Pump says to these payloads; None = it takes them."""
@@ -73,7 +73,7 @@ class World:
 
 @dataclass
 class Wire:
-    """A connection; begun calls are answered at ``result``."""
+    """A connection."""
 
     world: World
     address: str
@@ -81,18 +81,14 @@ class Wire:
     def __post_init__(self) -> None:
         self.world.dialled.append(self.address)
 
-    def start(self, payload: bytes) -> Pending:
-        return self.start_many([payload])
+    def write(self, payload: bytes) -> None:
+        self.write_many([payload])
 
-    def start_many(self, payloads: Sequence[bytes]) -> Pending:
+    def write_many(self, payloads: Sequence[bytes]) -> None:
         self.world.calls.append(Call(self.address, tuple(payloads), self.world.clock.now()))
-
-        def result() -> None:
-            failure = self.world.rules.get(self.address, takes)(payloads)
-            if failure is not None:
-                raise failure
-
-        return Pending(result)
+        failure = self.world.rules.get(self.address, takes)(payloads)
+        if failure is not None:
+            raise failure
 
     def close(self) -> None:
         self.world.hung_up.append(self.address)
