@@ -153,16 +153,17 @@ def measure_lag(spark: SparkSession, delivery: str, load_: WorkloadConfig, warm:
             before, begun, seen = workload.status(), time.monotonic(), len(workload.probes())
             samples, probes = [sample_of(work_dir / "lake")], list[tuple[int, int]]()
 
-            def lags_of_minute(number: int, *, told: bool) -> list[float]:
+            def lags_of_minute(number: int) -> list[float]:
                 begin, end = samples[number - 1 : number + 1]
-                found = lags(within(probes, begin.at_ns, end.at_ns), watch.sightings)
-                if told:
-                    print(
-                        f"  minute {number}: p50 {percentile(found, 0.5):.2f} s, p99 {percentile(found, 0.99):.2f} s; {end.files} live files, "
-                        f"{end.versions} versions in the log",
-                        flush=True,
-                    )
-                return found
+                return lags(within(probes, begin.at_ns, end.at_ns), watch.sightings)
+
+            def tell_minute(number: int) -> None:
+                found, end = lags_of_minute(number), samples[number]
+                print(
+                    f"  minute {number}: p50 {percentile(found, 0.5):.2f} s, p99 {percentile(found, 0.99):.2f} s; {end.files} live files, "
+                    f"{end.versions} versions in the log",
+                    flush=True,
+                )
 
             while (left := 60.0 * minutes - (time.monotonic() - begun)) > 0:
                 run_for(replication, min(60.0, left))
@@ -170,12 +171,13 @@ def measure_lag(spark: SparkSession, delivery: str, load_: WorkloadConfig, warm:
                 probes += workload.probes(seen + len(probes))
                 if len(samples) > 2:
                     # The rows of the minute that has just ended may not all be there yet.
-                    lags_of_minute(len(samples) - 2, told=True)
+                    tell_minute(len(samples) - 2)
             rate = (workload.status().transactions - before.transactions) / (time.monotonic() - begun)
             catch_up(replication, workload.end().upto_ts)
             steps = [sum(report.seconds.values()) for report in replication.reports]
         probes += workload.probes(seen + len(probes))
-    by_minute = [lags_of_minute(number, told=number == len(samples) - 1) for number in range(1, len(samples))]
+    tell_minute(len(samples) - 1)
+    by_minute = [lags_of_minute(number) for number in range(1, len(samples))]
     measured = [one for found in by_minute for one in found]
     p50, p99 = (percentile(measured, share) for share in (0.5, 0.99))
     first, last = (percentile(found, 0.5) for found in (by_minute[0], by_minute[-1]))
