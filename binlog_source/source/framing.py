@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pyspark_tidb_binlog.binlog_source.source.buckets import buckets
 from pyspark_tidb_binlog.schemas.errors import Corruption, ProtocolViolation
 from pyspark_tidb_binlog.schemas.events import TSO_LOGICAL_BITS, BinlogType, ControlType
-from pyspark_tidb_binlog.schemas.packed import VALUE_BYTES, packed
+from pyspark_tidb_binlog.schemas.packed import gathered, packed
 from pyspark_tidb_binlog.schemas.pieces import PIECE_BYTES, pieces
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2, pump_pb2
 from pyspark_tidb_binlog.schemas.stages import PACKED, RAW
@@ -66,7 +66,7 @@ class Records:
         )
 
     @property
-    def size(self) -> int:
+    def nbytes(self) -> int:
         """Bytes of all payloads."""
         return sum(map(len, self.payloads))
 
@@ -232,16 +232,7 @@ def _binaries(values: Sequence[bytes | memoryview], pump: str) -> pa.BinaryArray
 
 def packed_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """``batches`` (``stages.RAW``) as ``stages.PACKED``: one value per bucket for every few megabytes, in order."""
-    waiting: list[pa.RecordBatch] = []
-    size = 0
-    for batch in filter(len, batches):
-        waiting.append(batch)
-        size += batch.nbytes
-        if size >= VALUE_BYTES:
-            yield _by_bucket(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield _by_bucket(waiting)
+    yield from map(_by_bucket, gathered(filter(len, batches)))
 
 
 def _by_bucket(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -39,8 +39,9 @@ from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery
+from pyspark_tidb_binlog.schemas.packed import gathered
 
-_BATCH_ROWS, _BATCH_BYTES = 10_000, 4 * 1024 * 1024
+_BATCH_ROWS = 10_000
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +71,8 @@ def raw_rows_of(part: BinlogPartition, config: SourceConfig, extra: StreamOption
     """A partition's rows, then its control rows, as ``stages.RAW``."""
     pump, losses = part.endpoint.pump, _Losses(part, config.fail_on_data_loss)
     with noted(extra.stop_file, pump) as note:
-        for records in _gathered(_records(part, _terms(part, config, extra, losses, note))):
+        runs = _records(part, _terms(part, config, extra, losses, note))
+        for records in map(joined, gathered(runs, most_rows=_BATCH_ROWS)):
             failpoints.point("source-read")
             for run in in_pieces(records):
                 yield raw_rows(run, pump, part.bucket_ids) if part.delivery is Delivery.RAW else sorted_rows(run, pump)
@@ -140,17 +142,3 @@ def _records(part: BinlogPartition, terms: ReadTerms) -> Iterator[Records]:
     if part.delivery is Delivery.RAW:
         return read_raw(part.endpoint, part.begin, part.end, part.after_ts, terms)
     return read_sorted(part.endpoint, part.after_ts, part.upto_ts, terms)
-
-
-def _gathered(runs: Iterator[Records]) -> Iterator[Records]:
-    """Runs joined into batches of ``_BATCH_ROWS`` rows or ``_BATCH_BYTES`` bytes."""
-    waiting: list[Records] = []
-    rows = size = 0
-    for run in runs:
-        waiting.append(run)
-        rows, size = rows + len(run), size + run.size
-        if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
-            yield joined(waiting)
-            waiting, rows, size = [], 0, 0
-    if waiting:
-        yield joined(waiting)

@@ -5,13 +5,13 @@ whole blocks can be skipped. Format of ``events``: ``schemas.packed``.
 """
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_tidb_binlog.schemas.packed import VALUE_BYTES, packed, unpacked
+from pyspark_tidb_binlog.schemas.packed import gathered, packed, unpacked
 from pyspark_tidb_binlog.schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT, ROW_SUMMARY, TRANSACTION
 
 BLOCK = pa.schema(
@@ -55,19 +55,9 @@ def slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
     Small values come together: those of a live stream have a hundred transactions each, and a round costs milliseconds.
     """
-    few, rows, size = list[pa.Table](), 0, 0
-    for value in chain.from_iterable(batch.column("transactions") for batch in batches):
-        few.append(unpacked([value], TRANSACTION))
-        rows, size = rows + len(few[-1]), size + few[-1].nbytes
-        if rows >= _SLICE or size >= VALUE_BYTES:
-            yield from _joined(few)
-            few, rows, size = [], 0, 0
-    yield from _joined(few)
-
-
-def _joined(tables: Sequence[pa.Table]) -> Iterator[pa.RecordBatch]:
-    if tables:
-        yield from pa.concat_tables(tables).combine_chunks().to_batches(max_chunksize=_SLICE)
+    values = chain.from_iterable(batch.column("transactions") for batch in batches)
+    for few in gathered((unpacked([value], TRANSACTION) for value in values), most_rows=_SLICE):
+        yield from pa.concat_tables(few).combine_chunks().to_batches(max_chunksize=_SLICE)
 
 
 def pack(kind: BlockKind, part: int, events: pa.Table) -> Iterator[pa.RecordBatch]:

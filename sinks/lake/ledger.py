@@ -40,6 +40,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.packed import gathered
 from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER, MEASURED
 
@@ -492,14 +493,7 @@ def _sorted_part(lake: str, tables: list[pa.Table], kind: str) -> list[WrittenPa
 
 def runs(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
     """``batches`` by about ``RUN_BYTES``. One stream took delta-rs 3 GiB of memory for rows of 100 kB (docs/adr/0012)."""
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        held.append(batch)
-        if sum(one.nbytes for one in held) >= RUN_BYTES:
-            yield held
-            held = []
-    if held:
-        yield held
+    return gathered(batches, RUN_BYTES)
 
 
 def with_directory(uri: str) -> str:
