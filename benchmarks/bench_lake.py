@@ -1,4 +1,4 @@
-"""The lake beside the MySQL sink: ``python -m benchmarks.bench_lake [--repeat 3] [--minutes 2] [--rate 500] [--only backlog|lag|mirrors]``.
+"""The lake beside the MySQL sink: ``python -m benchmarks.bench_lake [--repeat 3] [--minutes 2] [--rate 500] [--only backlog|lag|mirrors|read]``.
 
 Backlog: the case ``bench`` from two Pumps into an empty MariaDB and into an empty lake, in turns, on one session. Measured as ``bench_backlog`` does.
 Prints row events a second of both, and their ratio with its goal; also the time until the mirrors are published, the stream's end included.
@@ -8,6 +8,8 @@ follows the lake's log has read the row. Prints p50 and p99 of all and of each m
 step, so that an hour shows whether its end is as quick as its begin. Exit code 0 only if every goal is met.
 
 Mirrors: 1,000 tables of 10,000 rows with 50 changes each, and 10 of them, until they are published (``bench_mirrors``).
+
+Read: a table of a million rows with 50,000 changes that its mirror does not have yet, in a ledger of ten million.
 """
 
 import argparse
@@ -26,7 +28,7 @@ from pyspark.sql import SparkSession
 from benchmarks.bench_backlog import ROOT, be_frugal, memory_samples
 from benchmarks.bench_backlog import one as mysql_run
 from benchmarks.bench_lag import run_for
-from benchmarks.bench_mirrors import measure_mirrors
+from benchmarks.bench_mirrors import measure_mirrors, measure_read
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed
 from pyspark_tidb_binlog.binlog_source.emulator.workload import PROBE, WorkloadConfig
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
@@ -56,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     options.add_argument("--warm", type=float, default=15.0, help="seconds of the same load before measuring")
     options.add_argument("--rate", type=float, default=500.0, help="transactions a second")
     options.add_argument("--delivery", choices=("sorted", "raw"), default="sorted")
-    options.add_argument("--only", choices=("backlog", "lag", "mirrors"), help="one of them")
+    options.add_argument("--only", choices=("backlog", "lag", "read", "mirrors"), help="one of them")
     given = options.parse_args(argv)
     spark, reached = build_session("bench lake", master="local[2]"), True
     if given.only in (None, "backlog"):
@@ -64,6 +66,8 @@ def main(argv: Sequence[str]) -> int:
     if given.only in (None, "lag"):
         load_ = WorkloadConfig(rate=given.rate, sessions=16, ddl_every=0)
         reached &= measure_lag(spark, given.delivery, load_, given.warm, given.minutes)
+    if given.only in (None, "read"):
+        reached &= measure_read(spark)
     spark.stop()
     if given.only in (None, "mirrors"):
         reached &= measure_mirrors()

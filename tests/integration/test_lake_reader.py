@@ -92,7 +92,10 @@ SOME_KEYS = ("int_pk", "no_pk", "uniq_null", "comp_nonclustered", "str_ci", "pre
 def test_tables_are_what_the_upstream_had(
     case: str, few: int, some: Sequence[str], spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    setting, _ = lake_reader._IN_PLAN
     monkeypatch.setattr(lake_reader, "_FEW_BYTES", few)
+    monkeypatch.setattr(lake_reader, "_IN_PLAN", (setting, "0"))  # as for many changes; other tests have few
+    theirs = spark.conf.get(setting)
     partly_mirrored(tmp_path, case)
     history, lake = load_case(case).history, Lake(spark, tmp_path)
     tables = [(database, name) for database, name in load(GOLDEN / case).tables if name in some or not some]
@@ -101,6 +104,7 @@ def test_tables_are_what_the_upstream_had(
         table = history.find(database, name, int(history.newest_version))
         assert table is not None
         assert rows_of(lake.table(f"{database}.{name}"), table.info) == recorded(case, f"{database}.{name}", table.info), name
+    assert spark.conf.get(setting) == theirs != "0"
 
 
 def test_all_tables_are_of_one_moment(spark: SparkSession, tmp_path: Path) -> None:
