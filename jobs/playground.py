@@ -54,7 +54,7 @@ spark = build_session("lake")
 lake = Lake(spark, "%(dir)s")
 lake.table("{ORDERS}").groupBy("status").count().show()
 lake.at(lake.time - timedelta(seconds=5)).table("{ORDERS}").groupBy("status").count().show()
-lake.changes("{ORDERS}").where("op = 'update'").selectExpr("commit_time", "before:status::string", "after:status::string").show(5)
+lake.changes("{ORDERS}").where("op = 'update'").selectExpr("commit_time", "before:status::string as was", "after:status::string as became").show(5, False)
 """
 """What a person pastes to read a lake, as docs/playground.md has it; ``dir``: the lake."""
 LAG = """\

@@ -118,7 +118,7 @@ def change_options_of(options: Mapping[str, str]) -> ChangeOptions:
         raise ConfigError(f"option {RECORDED_OPTION} reads files, and no Pump: leave out {', '.join(beside)}")
     if "table" in given and "tables" in given:
         raise ConfigError("give either table (its own columns) or tables (all columns in before and after), not both")
-    table = NamedTable.of(given["table"]) if given.get("table") else None
+    table = NamedTable.of(given["table"], "option table") if given.get("table") else None
     ops = tuple(word.strip().lower() for word in given.get("ops", ",".join(OPS)).split(",") if word.strip())
     if not ops or set(ops) - set(OPS):
         raise ConfigError(f"option ops is {given['ops']!r}: give some of {', '.join(OPS)}")

@@ -8,7 +8,7 @@ generator and changes only its own rows, and DDLs run only between rounds, when 
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -168,6 +168,10 @@ class WorkloadSession:
         self._give_back(draft.left)
         self.transactions += 1
         self.changes += draft.txn.row_changes
+
+    def removed(self, table: str, handles: Collection[Handle]) -> None:
+        """Somebody else has removed rows."""
+        self._rows[table] = [handle for handle in self._rows[table] if handle not in handles]
 
     def added(self, table: str) -> None:
         """A table was created."""

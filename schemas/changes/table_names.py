@@ -17,6 +17,7 @@ _PART = r"`(?:[^`]|``)+`|[^.,`]+"
 _SIGN = re.compile(r"\[([*?[])\]")
 """A sign that is no wildcard, in a pattern."""
 _NAME = re.compile(rf"\s*({_PART})\.({_PART})\s*(?:,|$)")
+_SEVERAL = "give db.table, several separated by commas"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +31,15 @@ class NamedTable:
         return f"{self.database}.{self.table}"
 
     @classmethod
-    def of(cls, text: str) -> Self:
-        """The name in ``text``.
+    def of(cls, text: str, what: str = "the table") -> Self:
+        """The name in ``text``; ``what``: where it was given.
 
         Raises:
             ConfigError: it is not ``db.table``.
         """
-        found = list(_parts(text, "table"))
+        found = list(_parts(text, what, "give one as db.table"))
         if len(found) != 1:
-            raise ConfigError(f"option table is {text!r}: give one table as db.table")
+            raise ConfigError(f"{what} is {text!r}: give one as db.table")
         return cls(*map(_bare, found[0]))
 
     def is_of(self, database: str, table: str) -> bool:
@@ -56,7 +57,11 @@ class NamedTables:
     @classmethod
     def of(cls, text: str) -> Self:
         """The patterns in ``text``; ``ConfigError`` if they are not db.table, with ``*`` and ``?``."""
-        return cls(tuple((_pattern(database), _pattern(table)) for database, table in _parts(text, "tables")) if text.strip() else ())
+        return cls(
+            tuple((_pattern(database), _pattern(table)) for database, table in _parts(text, "option tables", _SEVERAL))
+            if text.strip()
+            else ()
+        )
 
     def choose(self, database: str, table: str) -> bool:
         """Whether a table is meant."""
@@ -77,14 +82,12 @@ class NamedTables:
         return any(fnmatchcase(database, d) for d, _ in self.patterns) if self.patterns else database not in SYSTEM
 
 
-def _parts(text: str, option: str) -> Iterator[tuple[str, str]]:
+def _parts(text: str, what: str, wanted: str) -> Iterator[tuple[str, str]]:
     at = 0
     while at < len(text):
         found = _NAME.match(text, at)
         if found is None:
-            raise ConfigError(
-                f"option {option} is {text!r}: give db.table, several separated by commas, with `back quotes` around odd names"
-            )
+            raise ConfigError(f"{what} is {text!r}: {wanted}, with `back quotes` around odd names")
         yield found[1], found[2]
         at = found.end()
 

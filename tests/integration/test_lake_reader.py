@@ -188,7 +188,7 @@ def test_what_cannot_be_read_is_an_error(spark: SparkSession, tmp_path: Path) ->
         "g_types.ints": "",
         "g_types.int": "did you mean g_types.ints?",
         "g_types.enums": "there is no table g_types.enums at .*; lake.tables",
-        "ints": "give db.table",
+        "ints": "the table is 'ints': give one as db.table",
     }.items():
         if words:
             with pytest.raises(ConfigError, match=words):

@@ -71,7 +71,7 @@ def test_patterns_choose_tables(patterns: str, yes: list[str], no: list[str]) ->
     ("options", "words"),
     [
         ({"table": "t"}, "option table is 't'"),
-        ({"table": "a.b, c.d"}, "give one table"),
+        ({"table": "a.b, c.d"}, "option table is 'a.b, c.d': give one as db.table"),
         ({"tables": "a"}, "option tables is 'a'"),
         ({"ops": ""}, "option ops is ''"),
         ({"heartbeats": "yes"}, "heartbeats is 'yes': give false or true"),

@@ -86,6 +86,19 @@ def test_counts_are_of_what_was_committed(ran):
     assert sum(session.changes for session in sessions) >= len(commits)
 
 
+def test_a_session_goes_on_after_somebody_else_has_removed_rows() -> None:
+    upstream, _, (session,), _ = run(3, rounds=20, sessions=1)
+    gone = upstream.rows("demo.ticket").keys()
+    txn = upstream.begin()
+    for handle in gone:
+        txn.delete("demo.ticket", handle)
+    txn.commit()
+    session.removed("demo.ticket", set(gone))
+    for _ in range(200):
+        session.transaction()
+    assert upstream.rows("demo.ticket") and gone.isdisjoint(upstream.rows("demo.ticket"))
+
+
 @pytest.mark.parametrize("kind", EVERY_TYPE)
 def test_values_fit_their_columns_and_have_a_comparable_text(kind):
     info = parsed(table_json(Table("t", (Column("c", kind),)), 1))

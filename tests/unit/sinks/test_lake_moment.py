@@ -62,7 +62,7 @@ def test_the_last_row_of_a_moment_holds() -> None:
         ("shop.orders", 25, r"there is no table shop.orders at .*; lake.tables\(\)"),
         ("shop.order", 15, "did you mean shop.orders"),
         ("shop.renamed", 15, "the lake has it from .* on"),
-        ("orders", 15, "give db.table"),
+        ("orders", 15, "the table is 'orders': give one as db.table"),
     ],
 )
 def test_a_table_that_cannot_be_read_says_why(name: str, after: int, words: str) -> None:
