@@ -359,8 +359,9 @@ class Round:
             self.tables[table_id] = _unloaded(now)
         elif known is None:
             self.tables[table_id] = aside(now, (former.why if former is not None else None) or _NOT_FROM_THE_BEGINNING)
-        elif known.state == DROPPED and job.kind.effect is JobEffect.RESTORES and known.path and known.why is None:
-            self.tables[table_id] = replace(now, state=MIRRORED)
+        elif known.state == DROPPED and job.kind.effect is JobEffect.RESTORES and known.why is None:
+            # One that was dropped before it was loaded has no mirror.
+            self.tables[table_id] = replace(now, state=MIRRORED) if known.path else _unloaded(now)
         elif known.state == LOADING:
             self.tables[table_id] = now
         elif known.state != MIRRORED:

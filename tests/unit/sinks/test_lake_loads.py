@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.sinks.lake import mirror_round, mirrors
 from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published
 from pyspark_tidb_binlog.sinks.lake.ledger import scanned, written_files
 from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TableLoads
-from pyspark_tidb_binlog.sinks.lake.moments import LOADING, Moment
+from pyspark_tidb_binlog.sinks.lake.moments import LOADING, MIRRORED, Moment
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.bank_states import TOTAL
 from tests.support.ddl_jobs import column, database, job, table
@@ -32,7 +32,7 @@ from tests.support.eventually import eventually
 from tests.support.golden_case import load_case
 from tests.support.golden_messages import replicate, spans_of
 from tests.support.lake_lives import PAUSE, life, replicate_loaded, sink_of
-from tests.support.lake_scene import KEY, LakeScene, followed_ts
+from tests.support.lake_scene import KEY, LakeScene, cells_of, followed_ts
 from tests.support.mirror_rows import assert_mirrored, published, totals
 from tests.support.recorded_upstream import RecordedUpstream, begin_of
 
@@ -316,18 +316,12 @@ def test_a_stop_does_not_wait_for_an_upstream_that_does_not_answer(tmp_path: Pat
     sink._mirrors._thread.join()
 
 
-def test_a_table_that_left_the_filters_before_it_was_loaded_is_set_aside(tmp_path: Path) -> None:
-    """Its rows do not come any more."""
-    scene = LakeScene(25, Selection.of(ApplyConfig(replicate_do_db=("d",))))
-    made = table(10, "t", [column(1, "id", KEY)])
-    for ts, one in ((10, database(1)), (11, database(2, "other", 1001)), (20, job(3, 3, made))):
-        scene.ddl(ts, one)
-    scene.ddl(40, job(4, 14, made, schema_id=1001, schema_name="other", query="rename table d.t to other.t"))
-    later = [True]
+def once_asked(asked: threading.Event) -> TableLoads:
+    """Loads of table 10, which has one row; they are put off until ``asked``."""
 
     class Upstream:
         def files_of(self, table: Any, uri: str, stored: pa.Schema) -> Any:
-            if later[0]:
+            if not asked.is_set():
                 raise LoadLater("not yet")
             return list(written_files(uri, stored, iter([pa.record_batch([pa.array([1], pa.int32())], schema=stored)])))
 
@@ -336,10 +330,36 @@ def test_a_table_that_left_the_filters_before_it_was_loaded_is_set_aside(tmp_pat
         assert at is not None
         return [table_as_job(at, history)]
 
-    sink = scene.sink(tmp_path, TableLoads(first, lambda ts, stopped: nullcontext(Upstream())))
+    return TableLoads(first, lambda ts, stopped: nullcontext(Upstream()))
+
+
+def test_a_table_that_comes_back_is_loaded_if_it_was_dropped_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirrors, "_RETRY_SECONDS", 0.1)
+    scene, made, asked = LakeScene(25), table(10, "t", [column(1, "id", KEY)]), threading.Event()
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, made))
+    scene.ddl(40, job(3, 4, None, table_id=10, query="drop table t"))
+    scene.ddl(50, job(4, 25, made, query="recover table t"))
+    sink = scene.sink(tmp_path, once_asked(asked))
+    scene.follow(sink, 40, 50)
+    asked.set()
+    eventually(lambda: published(tmp_path)["d.t"].state == MIRRORED)
+    sink.close()
+    assert cells_of(tmp_path, "d.t", "id") == [(1,)]
+
+
+def test_a_table_that_left_the_filters_before_it_was_loaded_is_set_aside(tmp_path: Path) -> None:
+    """Its rows do not come any more."""
+    scene = LakeScene(25, Selection.of(ApplyConfig(replicate_do_db=("d",))))
+    made = table(10, "t", [column(1, "id", KEY)])
+    for ts, one in ((10, database(1)), (11, database(2, "other", 1001)), (20, job(3, 3, made))):
+        scene.ddl(ts, one)
+    scene.ddl(40, job(4, 14, made, schema_id=1001, schema_name="other", query="rename table d.t to other.t"))
+    asked = threading.Event()
+    sink = scene.sink(tmp_path, once_asked(asked))
     scene.play(sink, 45)
     eventually(lambda: "other.t" in published(tmp_path))
-    later[0] = False
+    asked.set()
     eventually(lambda: published(tmp_path)["other.t"].state != LOADING)
     sink.close()
     assert published(tmp_path)["other.t"].why == "filters leave out other.t, and its rows from here on"
