@@ -201,7 +201,7 @@ def test_a_binlog_may_take_longer_than_a_pump_may_be_silent(pump: EmbeddedPump, 
     runs = (
         read_raw(endpoint, Position(0, 0), Position(*end), 0, terms) if delivery is Delivery.RAW else read_sorted(endpoint, 10, 30, terms)
     )
-    assert sum(run.size for run in runs) > 12 << 20
+    assert sum(run.nbytes for run in runs) > 12 << 20
 
 
 def test_a_message_that_takes_longer_is_waited_for_longer() -> None:
