@@ -1,8 +1,7 @@
 """Prepares the target's tables before their rows are copied: creates them as they are upstream at the snapshot, or empties them. [db]
 
 Promises: a table that was there before a copy is never dropped, so it keeps its own partitions, keys and triggers. For a first load it must be
-empty; for a table of a running stream its rows are removed. A missing table is created from its definition, or, if the target refuses that, without
-partitions, foreign keys and indexes over expressions. Everything runs under the lock of DDLs and after a check of the lease, and may be repeated.
+empty; for a table of a running stream its rows are removed. A missing table is created in the first form that the target takes (``made_table``). Everything runs under the lock of DDLs and after a check of the lease, and may be repeated.
 """
 
 import logging
@@ -17,13 +16,12 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, Ret
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, TableInfo
 from pyspark_tidb_binlog.sinks.mysql import lease
+from pyspark_tidb_binlog.sinks.mysql.ddl.made_table import make_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import SentDdl, execute
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlDelivery, DdlForm, Subject, referring
-from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
@@ -123,7 +121,7 @@ class TargetTables:
 
     def has_statement(self, wanted: WantedTable) -> bool:
         """Whether a statement creates the object there; if not, the log has named the loss."""
-        return bool(statement_of(wanted, self._dialect, Routes.of(self._apply)).sql)
+        return bool(rewrite(making(wanted, Routes.of(self._apply)), self._dialect, restored=False).sql)
 
     def without_rows(self, tables: Iterable[tuple[tuple[str, str], int]]) -> list[str]:
         """Those of the tables, each with the rows that were copied to it, that are not there, or are empty and should not be."""
@@ -147,25 +145,17 @@ class TargetTables:
 
     def _make(self, wanted: WantedTable) -> None:
         self._make_database(wanted.target.schema, wanted.database)
-        statement = statement_of(wanted, self._dialect, Routes.of(self._apply))
-        try:
-            self._send(wanted, statement)
-        except RetryableApplyError:
-            raise
-        except ApplyError as error:
-            if statement.plain is None:
-                raise
-            _log.warning(
-                "%s: the target refuses the CREATE TABLE, so the table is created of its columns and keys alone: %s", wanted.label, error
-            )
-            self._send(wanted, statement.plain)
-
-    def _send(self, wanted: WantedTable, statement: Rewritten) -> None:
-        for loss in statement.losses:
+        self._session.use(wanted.target.schema)
+        ddl = SentDdl(self._session, making(wanted, Routes.of(self._apply)), self._dialect)
+        if wanted.source.info.is_view or wanted.source.info.is_sequence:
+            text = rewrite(ddl.subject, self._dialect, restored=False)
+            losses = text.losses
+            if text.sql:
+                execute(replace(ddl, sql=text.sql))
+        else:
+            losses = make_table(ddl, execute)
+        for loss in losses:
             _log.warning("%s", loss)
-        if statement.sql:
-            self._session.use(wanted.target.schema)
-            execute(SentDdl(self._session, making(wanted, Routes.of(self._apply)), self._dialect, statement.sql))
 
     def _require_columns(self, wanted: WantedTable, there: TargetTable | None) -> None:
         found = as_found(wanted.target, there, partial=True, keyed=False) if there is not None else wanted.target
@@ -217,13 +207,6 @@ def other_keys(info: TableInfo, there: TargetTable) -> str:
     return " and ".join(words)
 
 
-def statement_of(wanted: WantedTable, dialect: Dialect, routes: Routes) -> Rewritten:
-    """What creates the table at the target. Pure."""
-    if routes.columns_of(wanted.source):
-        return create_table(wanted.target.schema, named(wanted.target), dialect)
-    return rewrite(making(wanted, routes), dialect, restored=False)
-
-
 def making(wanted: WantedTable, routes: Routes) -> Subject:
     """As if a job of the upstream made it. Pure."""
     source, target = wanted.source, wanted.target
@@ -243,15 +226,12 @@ def making(wanted: WantedTable, routes: Routes) -> Subject:
         multiple_table_infos=(),
         finished_ts=0,
     )
+    narrowed = bool(routes.columns_of(source))
     # What its foreign keys refer to has routes, too.
-    after = replace(referring(source, routes.target), schema=target.schema, name=target.name)
-    given = DdlDelivery(DdlForm.TEXT if after == source or source.info.is_view else DdlForm.INFOS)
+    info = target.info if narrowed else referring(source, routes.target).info
+    after = replace(source, schema=target.schema, name=target.name, info=info)
+    given = DdlDelivery(DdlForm.TEXT if (after == source and not narrowed) or source.info.is_view else DdlForm.INFOS)
     return Subject(job, wanted.create_text, target.schema, target.name, (), (after,), given, routes)
-
-
-def named(table: TableAt) -> TableInfo:
-    """Its info under its own name."""
-    return replace(table.info, name=table.name)
 
 
 def _kind(info: TableInfo) -> JobType:

@@ -38,6 +38,7 @@ from pyspark_tidb_binlog.schemas.table_changes import (
     diff,
 )
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnFlag, ColumnInfo, ColumnType, IndexInfo, TableInfo
+from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import finding_keys, without_columns
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import (
     charset_option,
@@ -128,8 +129,6 @@ class Alteration:
     dialect: Dialect
     schema: str = ""
     """The table's database at the target."""
-    expressions: bool = True
-    """Whether the target can make the indexes over expressions; a MariaDB has none."""
 
     @classmethod
     def of(cls, old: TableInfo, new: TableInfo, query: str, dialect: Dialect, schema: str = "") -> "Alteration | None":
@@ -139,7 +138,7 @@ class Alteration:
         """
         old, new = _public(old), _public(new)
         try:
-            whole = cls(old, new, tuple(diff(old, new, query)), dialect, schema, dialect.flavour is not Flavour.MARIADB)
+            whole = cls(old, new, tuple(diff(old, new, query)), dialect, schema)
         except SchemaMismatch:
             return None
         names = {c.name.lower() for c in visible(old)}
@@ -220,7 +219,40 @@ class Alteration:
         return ""
 
     def _can_make(self, key: IndexInfo) -> bool:
-        return self.expressions or not self.new.over_expression(key)
+        return self.dialect.flavour is not Flavour.MARIADB or not self.new.over_expression(key)
+
+    def is_needed(self, change: TableChange) -> bool:
+        """Whether rows cannot be held, found or written as upstream without ``change``."""
+        match change:
+            case AddColumn(column):
+                return not column.generated or column.generated_stored
+            case ModifyColumn(name):
+                column = column_of(self.new, name)
+                return not column.generated or column.generated_stored
+            case DropKey(name):
+                return any(k.unique or k.primary for k in self.old.indexes if k.name == name)
+            case AddKey(key):
+                return key.id in finding_keys(self.new) and not self.new.over_expression(key)
+        return isinstance(change, DropColumn | RenameColumn)
+
+    def words_of(self, change: TableChange) -> str:
+        """What a change makes, for a loss."""
+        match change:
+            case AddColumn(column):
+                return f"column {column.name}: {column_type(column)}{f' AS ({column.generated_expr})' if column.generated else ''}"
+            case AddKey(key):
+                return f"{'expression index' if self.new.over_expression(key) else 'key'} {key.name}"
+            case AddForeignKey(key):
+                return f"foreign key {key.name}"
+            case AlterOption(name):
+                return f"table option {name}"
+            case RenameKey(before, after):
+                return f"new name {after} of key {before}"
+            case ModifyColumn(name) | MoveColumn(name):
+                return f"change of column {name}"
+            case ModifyKey(name) | DropKey(name):
+                return f"change of key {name}"
+        return type(change).__name__
 
     def _column_clauses(self, left: Collection[TableChange], there: Mapping[str, OwnColumn] | None) -> Iterator[str]:
         added = {c.column.name for c in left if isinstance(c, AddColumn)}
@@ -294,6 +326,38 @@ class Alteration:
 def alter_table(table: TableAt, clauses: Collection[str]) -> str:
     """The statement that makes ``clauses``; empty if there are none."""
     return f"ALTER TABLE {table_name(table.schema, table.name)} {', '.join(clauses)}" if clauses else ""
+
+
+def as_there(subject: Subject, there: TargetTable) -> tuple[Subject, tuple[str, ...]]:
+    """``subject`` with its table as an earlier DDL has left it at the target, and what cannot be made of what it lacks.
+
+    A VIRTUAL column may have been left out, and a STORED one made plain. One that the job defines anew is tried again.
+    """
+    old, new = subject.old, subject.new
+    if old is None or new is None:
+        return subject, ()
+    columns = {c.name.lower(): c for c in there.columns}
+    computed = [c for c in visible(old.info) if c.generated]
+    absent = {c.id for c in computed if not c.generated_stored and c.name.lower() not in columns}
+    plain = {c.id for c in computed if c.generated_stored and (found := columns.get(c.name.lower())) and not found.generated}
+    if not absent | plain:
+        return subject, ()
+    same = {replace(c, name="", offset=0, state=PUBLIC) for c in computed}
+    still = {c.id for c in new.info.columns if c.id in absent and replace(c, name="", offset=0, state=PUBLIC) in same}
+    before = without_columns(_plain_columns(old.info, plain), absent)
+    after = without_columns(_plain_columns(new.info, plain), still)
+    swapped = {id(old): replace(old, info=before.info), id(new): replace(new, info=after.info)}
+    fitted = replace(
+        subject,
+        before=tuple(swapped.get(id(t), t) for t in subject.before),
+        after=tuple(swapped.get(id(t), t) for t in subject.after),
+    )
+    return fitted, tuple(loss for loss in after.losses if loss not in before.losses)
+
+
+def _plain_columns(info: TableInfo, ids: Collection[int]) -> TableInfo:
+    columns = tuple(replace(c, generated_expr="", generated_stored=False) if c.id in ids else c for c in info.columns)
+    return replace(info, columns=columns)
 
 
 def keys_of(changes: Collection[TableChange]) -> list[IndexInfo]:

@@ -182,13 +182,16 @@ class DdlRecord:
         at = str(self._session.query("SELECT UTC_TIMESTAMP(3)")[0][0])
         self._tries = [*self._tries, {"at": at, "step": step, "sql": sql, "words": str(error)}][-_MOST_TRIES:]
 
-    def note_told(self, *words: str) -> None:
-        """Record what rows were updated, or what is left out, in the caller's transaction: a later call, which cannot see it, has these words, too."""
+    def note_told(self, *words: str, sql: str = "") -> None:
+        """Record what rows were updated, or what is left out, in the caller's transaction: a later call, which cannot see it, has these words, too.
+
+        ``sql``: the statement that is sent from here on, because the target has refused the one before.
+        """
         check(self._session, self._lease)
         self.told = tuple(dict.fromkeys((*self.told, *words)))
         self._session.execute(
-            f"UPDATE {table_of(self._config)} SET losses = %s WHERE cluster_id = %s AND job_id = %s",
-            [json.dumps(self.told, ensure_ascii=False), self._lease.cluster_id, self._step.job.id],
+            f"UPDATE {table_of(self._config)} SET losses = %s, executed = IF(%s = '', executed, %s), tries = %s WHERE cluster_id = %s AND job_id = %s",
+            [json.dumps(self.told, ensure_ascii=False), sql, sql, self._tries_json(), self._lease.cluster_id, self._step.job.id],
         )
 
     def write_refused(self) -> None:

@@ -19,9 +19,9 @@ the target whether its effect is there and never applies it a second time. Nothi
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
@@ -35,13 +35,15 @@ from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, f
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import (
     UNCLEAR,
+    UNSEEN,
     Alteration,
+    OwnColumn,
     Presence,
     alter_table,
     altered_by,
+    as_there,
     by_changes,
     by_text,
-    keys_of,
     null_fills,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
@@ -66,12 +68,13 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import (
     snapshot_of,
     unlike,
 )
+from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import bare as bare_form
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, instead_of, scattered
-from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE, Around, SentDdl, around, execute
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE, OF_NO_DEFINITION, SentDdl, around, execute
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, joined, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import declare
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, declare, partition_by
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
 from pyspark_tidb_binlog.sinks.mysql.ddl.zone import DdlClock, clock_of, converted_otherwise, zone_setting
@@ -235,6 +238,8 @@ class _Run:
         judge = ExecutionCheck(self._session, self._step, self._subject, self._dialect, table_of(self._config))
         if earlier is not None and not elsewhere and judge.has_run(earlier, now):
             losses = (*_losses(texts), *self._other_values(), *(loss for text in texts for loss in self._declare(*text.then)))
+            if earlier.executed != joined(texts):  # a table was made in another form, and may lack parts that the target takes
+                losses = (*losses, *(loss for number in range(len(texts)) for loss in self._completed(self._made(number))))
             return self._finish(DdlOutcome(DONE, "found", self._step.query, losses))
         begun_here = earlier is not None and not earlier.refused and not earlier.was_refused_before
         if self._handed_over and not begun_here and not self._never and (found := self._by_another(texts)):
@@ -251,22 +256,22 @@ class _Run:
         return self._finish(outcome)
 
     def _run_changes(self, earlier: RecordedTry | None) -> DdlOutcome:
-        """Make the changes that the target does not have, in one statement; after a crash the same again."""
+        """Make the changes that the target does not have; after a crash the same again."""
         step, altered = self._step, altered_by(self._clock.subject, self._dialect)
-        sql, why = self._whole(altered), self._why_not()
+        why = self._why_not()
         if altered is None or why:
             self._write_intent(self._step.query, NOTHING_KEPT)
             return self._finish(self._pass_by(*(why or ("changes", UNCLEAR))))
         by_itself = all(isinstance(change, _REFUSED_TWICE) for change in altered.changes)
         unread = by_itself and earlier is None and self._handed_over is None and not by_text(altered, self._subject)
-        left, sql = (altered.changes, sql) if unread else self._lacking(altered)
+        left = self._whole(altered) if unread else self._lacking(altered)
         if earlier is None or earlier.refused:
-            self._write_intent(sql or step.query, NOTHING_KEPT)
-        losses = tuple(f"{self._subject.label}: {loss}" for loss in altered.losses())
+            self._write_intent(left.sql or step.query, NOTHING_KEPT)
         self._point("after-ddl-intent")
-        outcome = self._make_left(altered, left, sql, "nothing" if earlier is None else "found", unread=unread)
+        outcome = self._make_left(left, "nothing" if earlier is None else "found", unread=unread)
         self._point("after-ddl")
         if not outcome.freezes:
+            losses = tuple(f"{self._subject.label}: {loss}" for loss in altered.losses())
             converted = () if by_itself else converted_otherwise(self._subject, self._dialect.flavour)
             outcome = replace(outcome, losses=(*outcome.losses, *losses, *converted))
         else:
@@ -283,25 +288,28 @@ class _Run:
             return "policy", self._subject.given.why
         return None
 
-    def _lacking(self, altered: Alteration) -> tuple[tuple[TableChange, ...], str]:
-        """The changes that the target does not have, and the statement that makes them; empty if nothing need be made."""
+    def _whole(self, altered: Alteration) -> "_Left":
+        """Where nothing of the job is there yet."""
+        text = joined(self._statements()) if by_text(altered, self._clock.subject) else ""
+        return _Left(altered, altered.changes, self._table, text=text)
+
+    def _lacking(self, altered: Alteration) -> "_Left":
+        """The changes that the target does not have; from here on its table is what an earlier DDL has left it."""
         there = read_whole(self._session, self._table.schema, self._table.name)
         if there is None:
-            return altered.changes, self._whole(altered)
+            return self._whole(altered)
+        subject, lost = as_there(self._clock.subject, there)
+        self._clock = replace(self._clock, subject=subject)
+        altered = altered_by(subject, self._dialect) or altered
         presence = Presence(altered, there)
         left = presence.missing()
         if self._handed_over is not None:
             names = {c.name.lower() for c in there.columns}
             left = tuple(c for c in left if not self._handed_over.another_by_now(altered.changed_column(c), names))
-        if left == altered.changes and by_text(altered, self._subject):
-            return left, joined(self._statements())
-        return left, alter_table(self._table, altered.clauses(left, presence.own_columns()))
-
-    def _whole(self, altered: Alteration | None) -> str:
-        """The statement where nothing of the job is there yet."""
-        if altered is None:
-            return ""
-        return joined(self._statements()) if by_text(altered, self._subject) else alter_table(self._table, altered.clauses())
+        if left == altered.changes and by_text(altered, subject):
+            return self._whole(altered)
+        losses = tuple(f"{subject.label}: {loss}" for loss in lost)
+        return _Left(altered, left, self._table, presence.own_columns(), losses=losses)
 
     @property
     def _table(self) -> TableAt:
@@ -311,54 +319,89 @@ class _Run:
     def _declared(self, altered: Alteration) -> tuple[str, ...]:
         return self._declare(declare(table_name(self._table.schema, self._table.name), altered.filled(), altered.new, self._dialect))
 
-    def _make_left(
-        self, altered: Alteration, left: Collection[TableChange], sql: str, how: str = "nothing", *, unread: bool = False
-    ) -> DdlOutcome:
-        """Make the changes ``left`` by ``sql``; ``how``: the outcome where there are none."""
-        others = self._other_values() if any(isinstance(c, AddColumn) and c not in left for c in altered.changes) else ()
-        outcome = self._make(altered, sql, unread=unread) if sql else DdlOutcome(DONE, how, self._step.query, self._declared(altered))
-        return outcome if outcome.freezes else replace(outcome, losses=(*outcome.losses, *others))
+    def _make_left(self, left: "_Left", how: str = "nothing", *, unread: bool = False, bare: bool = False) -> DdlOutcome:
+        """``how``: the outcome where nothing is to be made."""
+        added = [c for c in left.altered.changes if isinstance(c, AddColumn)]
+        others = self._other_values() if any(c not in left.changes for c in added) else ()
+        outcome = (
+            self._make(left, unread=unread, bare=bare)
+            if left.sql
+            else DdlOutcome(DONE, how, self._step.query, self._declared(left.altered))
+        )
+        return outcome if outcome.freezes else replace(outcome, losses=(*left.losses, *outcome.losses, *others))
 
-    def _make(self, altered: Alteration, sql: str, *, unread: bool = False) -> DdlOutcome:
-        """``unread``: what the target has is read where it refuses ``sql``."""
+    def _make(self, left: "_Left", *, unread: bool = False, bare: bool = False) -> DdlOutcome:
+        """``unread``: what the target has is read where it refuses a statement. ``bare``: only what rows need is made."""
         if not unread:
             self._fill_nulls()
+        sql = left.sql
         try:
             self._send(sql)
         except RetryableApplyError:
             raise
         except ApplyError as error:
-            left, statement = self._lacking(altered)
-            if unread and statement != sql:
-                return self._make_left(altered, left, statement)
-            self._row.note_try("changes", sql, error)
-            if self._handed_over is not None and self._handed_over.already_so(error, None):
-                return DdlOutcome(DONE, "nothing", sql)
-            if not statement:
-                _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
-                return DdlOutcome(DONE, "nothing", sql, self._other_values())
-            quirk = around(self._sent(sql, error))
-            other = self._another_way(altered, left, sql, quirk)
-            if other is None:
-                return self._by_policy(self._step.query.rstrip("; "), str(error), quirk.todo)
-            return other
-        how = "text" if by_text(altered, self._subject) and sql == joined(self._statements()) else "changes"
-        return DdlOutcome(DONE, how, sql, self._declared(altered))
+            return self._otherwise(left, sql, error, unread=unread, bare=bare)
+        how = "text" if by_text(left.altered, self._clock.subject) and sql == joined(self._statements()) else "changes"
+        return DdlOutcome(DONE, how, sql, self._declared(left.altered))
 
-    def _another_way(self, altered: Alteration, left: tuple[TableChange, ...], sql: str, quirk: Around) -> DdlOutcome | None:
-        """What is done where the server refuses the statement as it is; None: nothing can be done."""
-        derived = alter_table(self._table, altered.clauses(left))
-        if by_text(altered, self._subject) and derived not in ("", sql):
-            return self._make(altered, derived)
+    def _otherwise(self, made: "_Left", sql: str, error: ApplyError, *, unread: bool, bare: bool) -> DdlOutcome:
+        """The next step of the ladder: the same changes in a simpler form, then what rows need and each other change by itself, then the policy."""
+        left = self._lacking(made.altered)
+        left = left.needed if bare else left
+        if unread and left.sql != sql:
+            return self._make_left(left)
+        self._row.note_try("changes", sql, error)
+        if self._handed_over is not None and self._handed_over.already_so(error, None):
+            return DdlOutcome(DONE, "nothing", sql)
+        if not left.sql:
+            _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
+            return DdlOutcome(DONE, "nothing", sql, self._other_values())
+        quirk = around(self._sent(sql, error, bare=bare))
         if quirk.sql:
-            return self._make(altered, quirk.sql)
-        if altered.expressions and not quirk.expressions and any(map(altered.new.over_expression, keys_of(left))):
-            without = replace(altered, expressions=False)
-            losses = tuple(f"{self._subject.label}: {loss}" for loss in without.losses())
-            _, statement = self._lacking(without)
-            found = self._make(without, statement) if statement else DdlOutcome(DONE, "nothing", sql)
-            return replace(found, losses=(*found.losses, *losses))
-        return None
+            return self._make(replace(left, text=quirk.sql), bare=bare)
+        if quirk.subject is not None:
+            self._told(quirk.losses)
+            self._clock = replace(self._clock, subject=quirk.subject)
+            left = self._lacking(made.altered)
+            return self._make_left(left.needed if bare else left, bare=bare)
+        if bare or error.errno in OF_NO_DEFINITION:
+            return self._by_policy(self._step.query.rstrip("; "), str(error), quirk.todo)
+        outcome = self._make_left(left.needed, bare=True)
+        if outcome.freezes:
+            return outcome
+        return replace(outcome, losses=(*outcome.losses, *self._one_by_one(self._table, left.altered)))
+
+    def _one_by_one(self, table: TableAt, altered: Alteration) -> tuple[str, ...]:
+        """Make each change that the target's ``table`` lacks by itself; what it refuses, in words.
+
+        Raises:
+            DdlRefused: rows, rights or room are in the way of one, and the policy is ``stop``.
+        """
+        losses, tried = list[str](), set[TableChange]()
+        while there := read_whole(self._session, table.schema, table.name):
+            presence = Presence(altered, there)
+            left = (c for c in presence.missing() if c not in tried and not (altered.is_needed(c) and presence.lack(c) == UNSEEN))
+            if (change := next(left, None)) is None:
+                break
+            tried.add(change)
+            if sql := alter_table(table, altered.clauses((change,), presence.own_columns())):
+                losses += self._part(table, altered.words_of(change), sql)
+        return tuple(losses)
+
+    def _part(self, table: TableAt, what: str, sql: str) -> tuple[str, ...]:
+        """Make a part of a definition that rows do not need; the loss, if the target refuses it."""
+        try:
+            self._send(sql)
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            self._row.note_try("part", sql, error)
+            if error.errno in OF_NO_DEFINITION and self._config.ddl_policy == "stop":
+                self._by_policy(sql, str(error))
+            loss = f"{table.schema}.{table.name}: {what} left out: {error.words or error}"
+            self._told((loss,))
+            return (loss,)
+        return ()
 
     def _by_another(self, texts: Sequence[Rewritten]) -> DdlOutcome | None:
         """The outcome of the DDL if another Drainer has executed it; an error if nobody can tell; None: it is to be executed."""
@@ -414,10 +457,9 @@ class _Run:
         how = next((how for how in ("derived", "text") if how in {one.how for one in found}), "nothing")
         return DdlOutcome(DONE, how, "; ".join(one.sql for one in found), tuple(loss for one in found for loss in one.losses))
 
-    def _one(self, number: int, text: Rewritten, now: SchemaSnapshot) -> DdlOutcome:
-        """Execute one of the job's statements; ``now``: the target before the first."""
-        job, after = self._subject.job, self._subject.after
-        made = after[number] if job.kind.makes_tables and number < len(after) else None
+    def _one(self, number: int, text: Rewritten, now: SchemaSnapshot, *, bare: bool = False) -> DdlOutcome:
+        """Execute one of the job's statements; ``now``: the target before the first; ``bare``: the table has only what rows need."""
+        made = self._made(number)
         try:
             self._send(text.sql)
         except RetryableApplyError:
@@ -428,28 +470,53 @@ class _Run:
             rows_stay = instead is not None and bool(instead.delete)  # also of a table that another Drainer passed over
             if text.may_fail or (not rows_stay and self._already_so(error, made)):
                 _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
-                return DdlOutcome(DONE, "nothing", text.sql, (*text.losses, *self._other_values()))
+                rest = self._completed(made) if self._is_from_here(made) else ()
+                return DdlOutcome(DONE, "nothing", text.sql, (*text.losses, *self._other_values(), *rest))
             if made is not None and error.errno == EXISTS_TABLE:
                 return self._by_policy(text.sql, f"{error}; {self._in_the_way(made)}", around(self._sent(text.sql, error)).todo)
             if not self._snapshot(made).same_as(now if made is None else now.only(made.schema, made.name)):
                 raise
-            quirk = around(self._sent(text.sql, error))
-            if (without := self._computing_nothing(number, quirk)) is not None:
-                self._told(quirk.losses)
-                return self._one(number, without, now)
+            quirk = around(replace(self._sent(text.sql, error, bare=bare), made=made))
+            if quirk.subject is not None:
+                self._clock = replace(self._clock, subject=quirk.subject)
+                simpler = self._statement(number, bare=bare)
+                self._told(quirk.losses, simpler.sql)
+                return self._one(number, simpler, now, bare=bare)
             if instead is not None:
                 return self._instead(text.sql, error, instead)
-            if text.plain is not None:
-                self._told(text.plain.losses)
-                found = self._one(number, text.plain, now)
-                return found if found.freezes else replace(found, how="derived")
+            if made is not None and not bare and error.errno not in OF_NO_DEFINITION:
+                simpler = self._statement(number, bare=True)
+                self._told((), simpler.sql)
+                return self._one(number, simpler, now, bare=True)
             return self._by_policy(text.sql, str(error), quirk.todo)
-        return DdlOutcome(DONE, "text", text.sql, (*text.losses, *self._declare(*text.then)))
+        losses = (*text.losses, *self._declare(*text.then), *(self._completed(made) if bare else ()))
+        return DdlOutcome(DONE, "derived" if bare else "text", text.sql, losses)
 
-    def _told(self, losses: Collection[str]) -> None:
-        """Record what a statement leaves out, in place of a refused one: after a crash nothing else tells it."""
+    def _made(self, number: int) -> TableAt | None:
+        """The table that the statement makes, in the form that the target was given."""
+        after = self._clock.subject.after
+        return after[number] if self._subject.job.kind.makes_tables and number < len(after) else None
+
+    def _statement(self, number: int, *, bare: bool) -> Rewritten:
+        text, made = self._statements()[number], self._made(number)
+        if not bare or made is None:
+            return text
+        return replace(text, sql=create_table(made.schema, bare_form(replace(made.info, name=made.name)), self._dialect).sql)
+
+    def _completed(self, made: TableAt | None) -> tuple[str, ...]:
+        """Make what a table lacks that this DDL has made of what rows need, here or before a crash; what the target refuses, in words."""
+        altered = made and Alteration.of(bare_form(made.info), made.info, "", self._dialect, made.schema)
+        if made is None or not altered:
+            return ()
+        there, whole = read_whole(self._session, made.schema, made.name), partition_by(made.info, self._dialect)
+        divide = bool(whole) and there is not None and not there.partitions
+        parts = self._part(made, "partitions", f"ALTER TABLE {table_name(made.schema, made.name)} {whole}") if divide else ()
+        return (*parts, *self._one_by_one(made, altered))
+
+    def _told(self, losses: Collection[str], sql: str = "") -> None:
+        """Record what is left out, and the statement in place of a refused one: after a crash nothing else tells it."""
         with in_transaction(self._session):
-            self._row.note_told(*losses)
+            self._row.note_told(*losses, sql=sql)
 
     def _instead(self, sql: str, error: ApplyError, instead: Instead) -> DdlOutcome:
         """What the DDL does to the rows of a table that lacks its partitions."""
@@ -506,8 +573,8 @@ class _Run:
         with with_settings(self._session, self._clock.settings):
             execute(self._sent(sql))
 
-    def _sent(self, sql: str = "", error: ApplyError | None = None, now: SchemaSnapshot | None = None) -> SentDdl:
-        return SentDdl(self._session, self._clock.subject, self._dialect, sql, error, now)
+    def _sent(self, sql: str = "", error: ApplyError | None = None, now: SchemaSnapshot | None = None, *, bare: bool = False) -> SentDdl:
+        return SentDdl(self._session, self._clock.subject, self._dialect, sql, error, now, bare=bare)
 
     def _use(self) -> None:
         if self._session.database == self._subject.schema:
@@ -545,25 +612,21 @@ class _Run:
             self._pass_by("rows", "; ".join(words))
         return words
 
+    def _is_from_here(self, table: TableAt | None) -> bool:
+        """Whether an earlier attempt of this DDL has made it."""
+        return table is not None and self._unfinished is not None and not self._unfinished.holds(table.schema, table.name)
+
     def _in_the_way(self, table: TableAt) -> str:
         """Why the existing table of this name cannot serve as the one to be created; empty if it can: it is equal to it and has no rows."""
-        made_here = self._unfinished is not None and not self._unfinished.holds(table.schema, table.name)
-        if not made_here:
+        if not self._is_from_here(table):
             differing = unlike(self._session, self._subject, self._dialect, table)
             if differing:
                 return f"the existing table is a different one: {'; '.join(lack.words for lack in differing)}"
-        elif column_names(self._session, table.schema, table.name) != tuple(c.name for c in visible(table.info)):
-            return "the existing table has other columns"
+        else:
+            names = column_names(self._session, table.schema, table.name)
+            if names != tuple(c.name for c in visible(table.info) if c.name in names or not c.generated or c.generated_stored):
+                return "the existing table has other columns"
         return "" if is_empty(self._session, table.schema, table.name) else "the existing table is not empty"
-
-    def _computing_nothing(self, number: int, quirk: Around) -> Rewritten | None:
-        """The statement from now on, where the server refuses to compute a STORED column: the column is plain. None: it has refused something else."""
-        if quirk.subject is None:
-            return None
-        self._clock = replace(self._clock, subject=quirk.subject)
-        text, losses = self._statements()[number], quirk.losses
-        whole = replace(text, losses=(*text.losses, *losses))
-        return whole if text.plain is None else replace(whole, plain=replace(text.plain, losses=(*text.plain.losses, *losses)))
 
     def _pass_by(self, step: str, words: str) -> DdlOutcome:
         """Apply the policy without executing anything; the reason is kept in ``tries``."""
@@ -607,6 +670,30 @@ class _Run:
             table, at = self._history.table_at(table_id, self._step.job.version), frozen.get(table_id)
             if table is not None and at is not None and at.columns is not None and (names := unwritten(table, at)):
                 yield f"{at.schema}.{at.name}: columns not written from here on: {', '.join(names)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What is left of an ALTER, and what makes it."""
+
+    altered: Alteration
+    changes: tuple[TableChange, ...]
+    table: TableAt
+    own: Mapping[str, OwnColumn] | None = None
+    """The target's columns; None: they are as the upstream's."""
+    text: str = ""
+    """A statement in place of the one for ``changes``."""
+    losses: tuple[str, ...] = ()
+
+    @property
+    def sql(self) -> str:
+        """The statement; empty if nothing is left."""
+        return self.text or alter_table(self.table, self.altered.clauses(self.changes, self.own))
+
+    @property
+    def needed(self) -> "_Left":
+        """Only what rows need."""
+        return replace(self, changes=tuple(c for c in self.changes if self.altered.is_needed(c)), text="")
 
 
 def _losses(texts: Sequence[Rewritten]) -> tuple[str, ...]:

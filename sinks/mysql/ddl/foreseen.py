@@ -1,8 +1,8 @@
 """Predicts before a stream starts which of the waiting DDLs the target will refuse, and what became of those that were begun: for ``drainer --check``. [db]
 
-Promises: reads only. A statement is given to PREPARE, which parses it and executes nothing, as ``sinks.mysql.ddl.executor`` would send it. Tables that it needs, or that
-are in its way, are looked up as the DDLs before it will leave them. What only execution shows is not predicted: a key that is too long, rows that do not fit, a full
-server. The text is the user's own, because TiDB's text is only in the binlog. A DDL that was begun is judged by its row in ``spark_ddl`` and the target.
+Promises: nothing of the target changes. A table is made as a temporary one, in the form that the target takes (``made_table.rehearsed``). Any other statement is given
+to PREPARE, which parses it and executes nothing. Tables that it needs, or that are in its way, are looked up as the DDLs before it will leave them. What only execution
+shows is not predicted: rows that do not fit, a full server. The text is the user's own, because TiDB's text is only in the binlog. A DDL that was begun is judged by its row in ``spark_ddl`` and the target.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,10 +17,11 @@ from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Presence, alter_table, altered_by, by_changes
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Presence, altered_by, by_changes
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import INTENT, RECORDED, REFUSED, RecordedTry
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import ExecutionCheck, snapshot_of, unlike
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import why_not_restored
+from pyspark_tidb_binlog.sinks.mysql.ddl.made_table import rehearsed
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import scattered
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, sql_kind, statements_of
@@ -83,7 +84,7 @@ def foreseen(
         tables: the target's present tables.
         databases: likewise, in lower case.
     """
-    selection, seen = Selection.of(config), _Seen(set(tables), set(databases), set(), dict(waiting.outcomes))
+    selection, seen = Selection.of(config), _Seen(set(tables), set(databases), set(), dict(waiting.outcomes), frozenset(databases))
     for step in waiting.steps():
         step = decided(step, waiting.history, selection)
         if step.decision.fate is DdlFate.FILTERED:
@@ -106,6 +107,14 @@ class _Seen:
     """Of ``tables``, those that a waiting DDL makes."""
     outcomes: dict[int, str]
     """Outcomes of the DDLs before, for RECOVER TABLE: a DDL that finds its tables counts as executed."""
+    present: frozenset[str]
+    """The target's databases now."""
+    losses: set[str] = field(default_factory=set)
+
+    def places(self, schema: str) -> Iterator[str]:
+        """Databases in which a temporary table may be made for one of ``schema``."""
+        others = sorted(self.present - {"information_schema", "performance_schema", "mysql", "sys"}) + ["mysql"]
+        yield from dict.fromkeys([*([schema] if schema.lower() in self.present else []), *others])
 
     def after(self, subject: Subject) -> None:
         gone = {(t.schema.lower(), t.name.lower()) for t in subject.before}
@@ -147,6 +156,8 @@ class _Look:
         else:
             for text in texts:
                 yield from self._statement(text)
+            if subject.job.kind.makes_tables:
+                yield from self._forms()
 
     def _why_not_sent(self) -> str:
         step, subject = self._step, self._subject
@@ -182,29 +193,38 @@ class _Look:
         return ""
 
     def _changes(self) -> Iterator[Remark]:
-        subject = self._subject
-        altered = altered_by(subject, self._dialect)
-        clauses = altered.clauses() if altered else []
-        said = self._said(alter_table(subject.old, clauses)) if clauses and subject.old else ""
-        if altered is None or said:
-            yield self._refused(said or UNCLEAR)
+        altered = altered_by(self._subject, self._dialect)
+        if altered is None:
+            yield self._refused(UNCLEAR)
             return
-        for loss in altered.losses():
-            yield note(self._where, f"the target cannot hold: {subject.label}: {loss}")
+        yield from self._losses(f"{self._subject.label}: {loss}" for loss in altered.losses())
+        yield from self._forms()
 
     def _statement(self, text: Rewritten) -> Iterator[Remark]:
-        said = self._said(text.sql) if text.sql and not text.may_fail else ""
-        also = self._said(text.plain.sql) if said and text.plain is not None else ""
-        if said and (text.plain is None or also):
-            yield self._refused(f"{said}; without what a server may refuse: {also}" if also else said)
+        yield from self._losses(text.losses)
+        if self._subject.job.kind.makes_tables:
             return
-        if said and text.plain is not None:
-            yield note(self._where, f"the target refuses the statement ({said}), so this one is executed: {text.plain.sql}")
-        yield from self._losses(text.plain if said and text.plain is not None else text)
+        said = self._said(text.sql) if text.sql and not text.may_fail else ""
+        if said:
+            yield self._refused(said)
 
-    def _losses(self, text: Rewritten) -> Iterator[Remark]:
-        for loss in text.losses:
-            yield note(self._where, f"the target cannot hold: {loss}")
+    def _forms(self) -> Iterator[Remark]:
+        """In which form the target will take each table as the job leaves it."""
+        if self._dialect.flavour is Flavour.TIDB:
+            return
+        for table in self._subject.after:
+            tried = (rehearsed(self._session, place, self._subject, table, self._dialect) for place in self._seen.places(table.schema))
+            losses, refused = next((found for found in tried if found is not None), ((), ""))
+            if refused:
+                yield self._refused(refused)
+            yield from self._losses(losses)
+
+    def _losses(self, losses: Iterable[str]) -> Iterator[Remark]:
+        """Those that no DDL before had."""
+        for loss in losses:
+            if loss not in self._seen.losses:
+                self._seen.losses.add(loss)
+                yield note(self._where, f"the target cannot hold: {loss}")
 
     def _said(self, sql: str) -> str:
         """What the server says against the statement; empty if nothing. TiDB is given its own text."""

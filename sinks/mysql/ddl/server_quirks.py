@@ -4,16 +4,31 @@ A row with error numbers is asked when the server has refused the statement with
 server would execute it and do something else than TiDB.
 """
 
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
+from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_string
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
-from pyspark_tidb_binlog.schemas.history import JobType
+from pyspark_tidb_binlog.schemas.history import JobType, TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
+from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import (
+    MOST_IN_ROW,
+    NearestForm,
+    computing_less,
+    names_in,
+    off_page,
+    with_prefixes,
+    with_server_names,
+    with_texts,
+    without_comments,
+    without_defaults,
+)
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot
-from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlDelivery, DdlForm, Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import UPSTREAM_DEFAULT, Dialect, is_text_or_words
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables, with_instant_columns
@@ -24,6 +39,42 @@ _GIVES_KEYS = "sql_generate_invisible_primary_key"
 EXISTS_TABLE = 1050
 _KEY_TOO_LONG = 1071
 _SNAPSHOT_TOO_OLD = 8055
+_FORCE = ", FORCE"
+_CANNOT_CREATE = 1005
+_OF_DEFAULTS = frozenset({1067, 1101})
+"""A default that is not valid, or that the type cannot have."""
+_OF_EXPRESSIONS = frozenset({1054, 1064, 1128, 1146, 1305, 1582, 1901, 1903, 1907, 3102, 3105, 3106, 3757, 3763, *range(3770, 3775)})
+"""A function, sequence, column or syntax that the server does not have, or not there."""
+OF_NO_DEFINITION = frozenset(
+    {
+        1021,
+        1022,
+        1044,
+        1049,
+        1050,
+        1060,
+        1061,
+        1062,
+        1114,
+        1138,
+        1142,
+        1143,
+        1146,
+        1227,
+        1264,
+        1265,
+        1290,
+        1292,
+        1366,
+        1370,
+        1406,
+        1451,
+        1452,
+        1836,
+        4025,
+    }
+)
+"""Rows, names, rights or room are in the way: a person repairs this, and nothing of the definition is left out."""
 _NOT_SO = frozenset({1227, 3750})
 """The account may not choose; the server requires a key."""
 
@@ -40,6 +91,34 @@ class SentDdl:
     """The server's refusal; None: it was not sent yet."""
     now: SchemaSnapshot | None = None
     """The target's tables, as long as its intent is not recorded."""
+    made: TableAt | None = None
+    """The table that it creates; None: it alters the job's own one."""
+    bare: bool = False
+    """It has only what rows need."""
+
+    @property
+    def table(self) -> TableAt | None:
+        """The definition that it is made of."""
+        return self.made or self.subject.new
+
+    @property
+    def words(self) -> str:
+        """What the server says against it: the first sentence."""
+        return (self.error.words or str(self.error)).partition(". ")[0] if self.error else ""
+
+    @property
+    def coming(self) -> list[ColumnInfo]:
+        """The columns that it makes or changes."""
+        old = None if self.made else self.subject.old
+        same = {replace(c, offset=0) for c in old.info.columns} if old else set[ColumnInfo]()
+        return [c for c in visible(self.table.info) if replace(c, offset=0) not in same] if self.table else []
+
+    def blamed(self, columns: Iterable[ColumnInfo]) -> list[ColumnInfo]:
+        """Those that the server names, or what their expressions name; all of them where nothing else is left that it may mean."""
+        columns = list(columns)
+        quoted = {(one or other).lower() for one, other in re.findall(r"`((?:[^`]|``)+)`|'((?:[^']|'')+)'", self.words)}
+        named = [c for c in columns if c.name.lower() in quoted or names_in(c.generated_expr) & quoted]
+        return named or (columns if self.bare else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +132,8 @@ class Around:
     sql: str = ""
     """The statement in its place."""
     subject: Subject | None = None
-    """What the statements in its place are made of."""
+    """What the statements in its place are made of: the same tables in a simpler form."""
     losses: tuple[str, ...] = ()
-    expressions: bool = True
-    """Whether the table gets its indexes over expressions."""
     todo: str = ""
     """What a person does, if nothing else helps."""
 
@@ -171,32 +248,82 @@ def _unlike_tables(ddl: SentDdl) -> Around | None:
     )
 
 
-def _not_computed(ddl: SentDdl) -> Around | None:
-    """A STORED column may not depend on this: in MariaDB 10.11 on a CHAR, whose blanks depend on the session. Or it may be in no primary key.
+def _nearest(form: Callable[[SentDdl, TableInfo], NearestForm | None]) -> Callable[[SentDdl], Around | None]:
+    """A row that replaces the definition of the table by a simpler one."""
 
-    It becomes a plain column, which rows write.
-    """
-    stored = [(t, c) for t in ddl.subject.after for c in t.info.columns if c.generated_stored]
-    if not stored or not ddl.subject.job.kind.makes_tables:
+    def simpler(ddl: SentDdl) -> Around | None:
+        table = ddl.table
+        found = form(ddl, table.info) if table is not None else None
+        if table is None or found is None or found.info == table.info:
+            return None
+        after = tuple(replace(t, info=found.info) if t is table else t for t in ddl.subject.after)
+        return Around(
+            subject=replace(ddl.subject, after=after), losses=tuple(f"{table.schema}.{table.name}: {loss}" for loss in found.losses)
+        )
+
+    return simpler
+
+
+def _of_infos(ddl: SentDdl) -> Around | None:
+    """A TiDB refuses the upstream's text, which may say more than the definition, or say it otherwise."""
+    if ddl.subject.given.form is not DdlForm.TEXT or ddl.table is None:
         return None
-    why = "is not computed by the target, which refuses its expression; it gets the upstream's values"
-    after = []
-    for t in ddl.subject.after:
-        columns = tuple(replace(c, generated_expr="", generated_stored=False) if c.generated_stored else c for c in t.info.columns)
-        after.append(replace(t, info=replace(t.info, columns=columns)))
+    return Around(subject=replace(ddl.subject, given=DdlDelivery(DdlForm.INFOS, "the target refuses the upstream's text")))
+
+
+def _computing_less(ddl: SentDdl, info: TableInfo) -> NearestForm | None:
+    """An expression that the server does not have, or does not take here: in MariaDB 10.11 a STORED one of a CHAR, whose blanks depend on the session."""
+    return computing_less(info, ddl.blamed(c for c in ddl.coming if c.generated), ddl.words)
+
+
+def _without_defaults(ddl: SentDdl, info: TableInfo) -> NearestForm | None:
+    """A default that the server does not have, or that the column's type cannot have there."""
+    declared = [c for c in ddl.coming if c.default is not None and not c.generated]
+    chosen = ddl.blamed(c for c in declared if c.default_is_expr)
+    return without_defaults(info, chosen or (ddl.blamed(declared) if ddl.error and ddl.error.errno in _OF_DEFAULTS else []), ddl.words)
+
+
+def _wide_rows(ddl: SentDdl) -> Around | None:
+    """Row size too large. A table's past counts in MariaDB: columns that were added and dropped without a copy of the table, which FORCE makes."""
+    if ddl.error is not None and str(MOST_IN_ROW) in ddl.error.words:
+        return _nearest(lambda ddl, info: with_texts(info, ddl.dialect, ddl.words))(ddl)
+    if ddl.made is None and ddl.dialect.flavour is Flavour.MARIADB and not ddl.sql.endswith(_FORCE):
+        return Around(sql=ddl.sql + _FORCE)
+    return _nearest(lambda ddl, info: off_page(info, ddl.dialect, ddl.words))(ddl)
+
+
+def _too_long(ddl: SentDdl, info: TableInfo) -> NearestForm | None:
+    """A VARCHAR of latin1 is one of utf8mb4 at the target."""
+    return with_texts(info, ddl.dialect, ddl.words, {c.name for c in ddl.blamed(ddl.coming)})
+
+
+def _without_comments(ddl: SentDdl, info: TableInfo) -> NearestForm | None:
+    return without_comments(info, ddl.words)
+
+
+def _foreign_keys_renamed(ddl: SentDdl, info: TableInfo) -> NearestForm | None:
+    """Names of foreign keys are unique in a database, at a TiDB in a table. MariaDB's 1005 has many reasons."""
+    if ddl.error is not None and ddl.error.errno == _CANNOT_CREATE and "errno: 121" not in ddl.words:
+        return None
+    old = ddl.subject.old.info.foreign_key_names if ddl.made is None and ddl.subject.old else ()
+    return with_server_names(info, set(info.foreign_key_names) - set(old), "the database has a foreign key of this name")
+
+
+def _key_prefixes(ddl: SentDdl, info: TableInfo) -> NearestForm | None:
+    """A key over a VARCHAR that is a text at the target, because rows were too long."""
+    old = ddl.subject.old
+    there = read_tables(ddl.session, [(old.schema, old.name)]).get((old.schema, old.name)) if old else None
+    texts = {c.name.lower() for c in there.columns if c.kind.endswith("text")} if there else set[str]()
+    return with_prefixes(info, texts, ddl.dialect)
+
+
+def _long_key(ddl: SentDdl) -> Around | None:
+    if not ddl.dialect.binary:
+        return None
     return Around(
-        subject=replace(ddl.subject, after=tuple(after)), losses=tuple(f"{t.schema}.{t.name}: column {c.name} {why}" for t, c in stored)
-    )
-
-
-def _not_indexed(ddl: SentDdl) -> Around:
-    """A syntax or function in an index that the server does not have, a value that it does not index. Not a lack of rights or of space, nor a duplicate value."""
-    long = ddl.error is not None and ddl.error.errno == _KEY_TOO_LONG
-    todo = (
-        "Texts of utf8, ascii and gbk are utf8mb4 at the target, where a key of them may be too long. Make the table, or change its columns, there by hand "
+        todo="Texts of utf8, ascii and gbk are utf8mb4 at the target, where a key of them may be too long. Make the table, or change its columns, there by hand "
         "with the upstream's charset, and start again"
     )
-    return Around(expressions=False, todo=todo if long and ddl.dialect.binary else "")
 
 
 def _short_rows(ddl: SentDdl) -> Around:
@@ -234,7 +361,14 @@ QUIRKS = (
     Quirk(_unlike_tables, (1731,)),
     Quirk(_key_not_given, (1235, 4108, 4109), Flavour.MYSQL),
     Quirk(_key_given, (1068,), Flavour.MYSQL),
-    Quirk(_not_computed, (1901, 1903, 3102, 3763)),
-    Quirk(_not_indexed, (1064, _KEY_TOO_LONG, 1170, 1235, 1305, 3751, 3752, 3753, 3754, 3757, 3758, 3761, 3762, *range(3903, 3909))),
+    Quirk(_of_infos, range(1000, 10_000), Flavour.TIDB),
+    Quirk(_nearest(_computing_less), _OF_EXPRESSIONS),
+    Quirk(_nearest(_without_defaults), _OF_EXPRESSIONS | _OF_DEFAULTS),
+    Quirk(_wide_rows, (1118,)),
+    Quirk(_nearest(_too_long), (1074,)),
+    Quirk(_nearest(_without_comments), (1628, 1629, 1688, 1793)),
+    Quirk(_nearest(_foreign_keys_renamed), (_CANNOT_CREATE, 1823, 1826)),
+    Quirk(_nearest(_key_prefixes), (1170,)),
+    Quirk(_long_key, (_KEY_TOO_LONG,)),
     Quirk(_short_rows, (1709,)),
 )

@@ -238,8 +238,7 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
     whole = tokenize(subject.query.strip().rstrip("; "), backslash_escapes=not restored)
     if by_text:
         sql = text_of(plain_strings(without_if_not_exists(whole), restored=restored))
-        plain = _create(subject, dialect) if subject.job.type == JobType.CREATE_TABLE else None
-        return Rewritten(sql, (), tuple(_afterwards(subject)), subject.job.type == JobType.SET_TIFLASH_REPLICA, by_infos=False, plain=plain)
+        return Rewritten(sql, (), tuple(_afterwards(subject)), subject.job.type == JobType.SET_TIFLASH_REPLICA, by_infos=False)
     only_tidb = any(t.kind is TokenKind.FEATURE_OPEN and t.text.startswith("/*T!") for t in whole)
     losses = (f"{subject.label}: what only TiDB has was left out",) if only_tidb else ()
     return Rewritten(text_of(plain_strings(without_end(without_features(whole)), restored=restored)), losses, by_infos=False)

@@ -12,7 +12,6 @@ options              charset, comment, where AUTO_INCREMENT begins; those of TiD
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from pyspark_tidb_binlog.schemas.arrowtypes import missing_value, zero_value
 from pyspark_tidb_binlog.schemas.column_pairs import visible
@@ -85,6 +84,8 @@ def column_definition(
         parts.pop()  # MariaDB does not accept NULL or NOT NULL on a generated column
     own_default = "" if lacks_sequence(column, dialect) else default_clause(column)
     clause = own_default if default is None else f"DEFAULT {default}"
+    if dialect.flavour is Flavour.MYSQL and column.tp in _NO_LITERAL and clause.startswith("DEFAULT '"):
+        clause = f"DEFAULT ({clause.removeprefix('DEFAULT ')})"
     if clause and not column.generated:
         parts.append(clause)
     if column.flag & ColumnFlag.AUTO_INCREMENT and not lacks_counter(column, info, dialect):
@@ -187,27 +188,18 @@ _DISTRIBUTED = (PartitionType.HASH, PartitionType.KEY)
 
 
 def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
-    """The table; if it has what a server may refuse, which are partitions, foreign keys and indexes over expressions, also the table without it."""
-    whole, plain = (_created(schema, info, dialect, plain=plain) for plain in (False, True))
-    return whole if plain.sql == whole.sql else replace(whole, plain=plain)
-
-
-def _created(schema: str, info: TableInfo, dialect: Dialect, *, plain: bool) -> Rewritten:
+    """The table as the upstream has it, without what no server of the flavour can hold."""
     losses = list[str]()
     parts = [column_definition(c, info, dialect, explicit=False) for c in visible(info)]
     if info.handle_columns() and info.pk_is_handle:
         parts.append("PRIMARY KEY (" + ", ".join(quote_name(c.name) for c in info.handle_columns()) + ")")
     for index in info.indexes:
-        if index.state == PUBLIC and info.over_expression(index) and (plain or dialect.flavour is Flavour.MARIADB):
+        if index.state == PUBLIC and info.over_expression(index) and dialect.flavour is Flavour.MARIADB:
             losses.append(f"expression index {index.name} left out")
         elif index.state == PUBLIC:
             parts.append(index_definition(index, dialect, info))
-    for key in info.foreign_keys:
-        if plain:
-            losses.append(f"foreign key {key.name} left out")
-        else:
-            parts.append(foreign_key_definition(key, schema))
-    partitions = "" if plain else partition_by(info, dialect)
+    parts += [foreign_key_definition(key, schema) for key in info.foreign_keys]
+    partitions = partition_by(info, dialect)
     if info.partitions and not partitions:
         losses.append("partitions left out")
     losses += left_out(info, dialect)

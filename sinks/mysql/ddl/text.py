@@ -23,8 +23,6 @@ class Rewritten:
     """Errors of the target are ignored."""
     by_infos: bool = True
     """It has the target's names and columns. A user's text may not."""
-    plain: "Rewritten | None" = None
-    """What is executed where the target refuses it."""
 
 
 def without_if_not_exists(tokens: Sequence[Token]) -> Tokens:

@@ -33,8 +33,9 @@ from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import (
     ranges_between,
 )
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import TidbServer, handle_of
-from pyspark_tidb_binlog.sinks.bootstrap.target_tables import WantedTable, statement_of
+from pyspark_tidb_binlog.sinks.bootstrap.target_tables import WantedTable, making
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expression, form_of, shows, whole
+from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes
@@ -285,7 +286,7 @@ REFERRING = replace(ITEM, info=replace(ITEM.info, foreign_keys=(ForeignKey("fk_1
 def test_a_table_is_made_from_its_definition() -> None:
     two = (PartitionDef(1, "p0"), PartitionDef(2, "p1"))
     item = replace(REFERRING, info=replace(REFERRING.info, partitions=two, partition_type=2, partition_expr="`id`", partition_enabled=True))
-    made = statement_of(WantedTable(item, item, SHOWN, None), Dialect(Flavour.MARIADB), NO_ROUTES)
+    made = rewrite(making(WantedTable(item, item, SHOWN, None), NO_ROUTES), Dialect(Flavour.MARIADB), restored=False)
     assert made.sql.startswith("CREATE TABLE `shop`.`item` (`id` BIGINT UNSIGNED NOT NULL,")
     assert "utf8mb4_nopad_bin" in made.sql and "FOREIGN KEY (`id`) REFERENCES `shop`.`other` (`id`)" in made.sql
     assert "PARTITION BY HASH (`id`) PARTITIONS 2" in made.sql
@@ -293,10 +294,10 @@ def test_a_table_is_made_from_its_definition() -> None:
 
 def test_a_table_with_a_route_or_a_list_of_columns() -> None:
     routes = Routes.of(ApplyConfig(routes=(TableRoute("shop", "item", "mart", "thing"), TableRoute("shop", "other", "mart", "more"))))
-    made = statement_of(WantedTable(REFERRING, routes.moved(REFERRING), SHOWN, None), Dialect(Flavour.MARIADB), routes)
+    made = rewrite(making(WantedTable(REFERRING, routes.moved(REFERRING), SHOWN, None), routes), Dialect(Flavour.MARIADB), restored=False)
     assert made.sql.startswith("CREATE TABLE `mart`.`thing` (") and "REFERENCES `mart`.`more`" in made.sql
     routes = Routes.of(ApplyConfig(routes=(TableRoute("shop", "item", "mart", "thing", ("id", "e")),)))
-    made = statement_of(WantedTable(ITEM, routes.moved(ITEM), SHOWN, None), Dialect(Flavour.MARIADB), routes)
+    made = rewrite(making(WantedTable(ITEM, routes.moved(ITEM), SHOWN, None), routes), Dialect(Flavour.MARIADB), restored=False)
     assert made.sql.startswith("CREATE TABLE `mart`.`thing` (`id` BIGINT") and "`f`" not in made.sql and "PARTITION" not in made.sql
 
 

@@ -9,6 +9,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import Alteration, altered_by, by_changes
+from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import bare
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, partition_by, partition_change
@@ -112,13 +113,12 @@ def test_what_no_other_server_has_is_a_loss(dialect: Dialect) -> None:
     ]
 
 
-def test_what_a_server_may_refuse_is_left_out_of_a_plain_table() -> None:
+def test_a_bare_table_has_what_rows_need() -> None:
     parts = partitioned(1, (11, "p0", "5"), expr="`id`")
-    whole = create_table("d", info_of(column(2, "n"), fk_info=[P], partition=parts), MARIADB)
-    made = whole.plain
-    assert made is not None and "PARTITION" in whole.sql and "FOREIGN KEY" in whole.sql and not whole.losses
-    assert made.sql == f"CREATE TABLE `d`.`t` ({ID_SQL}, `n` INT NULL, {KEY}) {CS}"
-    assert made.losses == ("d.t: foreign key fk_1 left out", "d.t: partitions left out")
+    info = info_of(column(2, "n", comment="words"), fk_info=[P], partition=parts, index_info=[index(1, "k", ("n", 1))], comment="more")
+    whole = create_table("d", info, MARIADB)
+    assert "PARTITION" in whole.sql and "FOREIGN KEY" in whole.sql and "KEY `k`" in whole.sql and not whole.losses
+    assert create_table("d", bare(info), MARIADB).sql == f"CREATE TABLE `d`.`t` ({ID_SQL}, `n` INT NULL, {KEY}) {CS}"
 
 
 def test_a_default_that_is_a_sequence_is_left_out_where_there_are_none() -> None:

@@ -1,0 +1,259 @@
+"""Nearest forms of a table's definition, for a server that refuses it as it is: each function returns a simpler definition, and what it left out in words. Pure.
+
+    TINYINT AS (regexp_like(a, '^1')) VIRTUAL    left out, with the keys and columns that are made of the column
+    VARCHAR(60) AS (upper(a)) STORED             a plain column, to which rows write the upstream's values
+    VARCHAR(9000) in a row of over 65,535 bytes  TEXT, or MEDIUMTEXT
+    VARCHAR(60) in a row of over 8,126 bytes     VARCHAR(64): from 256 bytes on InnoDB stores a value off the page. So CHAR, and BINARY with its zeros as VARBINARY
+
+Promises: every value that the upstream's column holds is held. Columns of keys keep their types. Each result differs from the definition that was given, or is None.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+
+from pyspark_tidb_binlog.schemas.column_pairs import visible
+from pyspark_tidb_binlog.schemas.ddl_tokens import tokenize
+from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnInfo, ColumnType, IndexInfo, TableInfo
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, is_text_or_words
+from pyspark_tidb_binlog.sinks.mysql.dialect import is_text
+
+MOST_IN_ROW, MOST_IN_PAGE = 65_535, 8_126
+"""Bytes of a row without texts and blobs (every server), and of its part in a page of 16 KiB (InnoDB)."""
+_OFF_PAGE = 256
+"""Bytes from which on a VARCHAR or VARBINARY may be stored off the page."""
+_POINTER = 41
+"""Bytes in the page of a value that is stored off it."""
+_TEXT = 65_535
+"""Bytes of a TEXT or BLOB."""
+_KEY_BYTES = 3_072
+_CHARACTER_BYTES = {"utf8mb4": 4, "utf8mb3": 3, "gbk": 2}
+_FIXED_BYTES = {ColumnType.TINYINT: 1, ColumnType.SMALLINT: 2, ColumnType.MEDIUMINT: 3, ColumnType.INT: 4, ColumnType.FLOAT: 4}
+_VARYING = frozenset({ColumnType.VARCHAR, ColumnType.VAR_STRING})
+_LOBS = frozenset({ColumnType.TINYBLOB, ColumnType.BLOB, ColumnType.MEDIUMBLOB, ColumnType.LONGBLOB, ColumnType.JSON})
+
+
+@dataclass(frozen=True, slots=True)
+class NearestForm:
+    """A definition, and what the upstream's has that it lacks, in words without the table's name."""
+
+    info: TableInfo
+    losses: tuple[str, ...] = ()
+
+
+def computing_less(info: TableInfo, refused: Collection[ColumnInfo], why: str) -> NearestForm | None:
+    """The table without the VIRTUAL columns of ``refused``, and what is made of them; its STORED ones are plain."""
+    plain = {c.id for c in refused if c.generated_stored}
+    gone = {c.id for c in refused if c.generated and not c.generated_stored}
+    names = {c.name.lower() for c in refused if c.id in gone}
+    more = True
+    while more:  # a column may be made of a column that is made of another one
+        made = [c for c in info.columns if c.generated and c.id not in gone | plain and names_in(c.generated_expr) & names]
+        plain |= {c.id for c in made if c.generated_stored}
+        gone |= {c.id for c in made if not c.generated_stored}
+        names |= {c.name.lower() for c in made if c.id in gone}
+        more = bool(made)
+    if not gone | plain:
+        return None
+    computed_here = {c: f"{column_type(c)} AS ({c.generated_expr})" for c in visible(info)}
+    losses = [f"column {c.name}: {words} is left out: {why}" for c, words in computed_here.items() if c.id in gone]
+    losses += [
+        f"column {c.name} is not computed by the target, and gets the upstream's values: {words}: {why}"
+        for c, words in computed_here.items()
+        if c.id in plain
+    ]
+    computed = {c.id: replace(c, generated_expr="", generated_stored=False) for c in info.columns if c.id in plain}
+    left = without_columns(replace(info, columns=tuple(computed.get(c.id, c) for c in info.columns)), gone)
+    return NearestForm(left.info, (*losses, *left.losses))
+
+
+def without_columns(info: TableInfo, gone: Collection[int]) -> NearestForm:
+    """The table without the columns of these ids, and without the keys, foreign keys and partitions that need them."""
+    names = {c.name.lower() for c in info.columns if c.id in gone}
+    kept = tuple(replace(c, offset=place) for place, c in enumerate(c for c in info.columns if c.id not in gone))
+    offsets = {c.id: c.offset for c in kept}
+    indexes, losses = list[IndexInfo](), list[str]()
+    for index in info.indexes:
+        ids = [c.id for c in info.index_columns(index)]
+        if all(i in offsets for i in ids):
+            parts = tuple(replace(part, offset=offsets[i]) for part, i in zip(index.columns, ids, strict=True))
+            indexes.append(replace(index, columns=parts))
+        elif index.state == PUBLIC:
+            losses.append(f"{'expression index' if info.over_expression(index) else 'key'} {index.name} left out")
+    foreign = tuple(k for k in info.foreign_keys if not names & {c.lower() for c in k.columns})
+    losses += [f"foreign key {k.name} left out" for k in info.foreign_keys if k not in foreign]
+    left = replace(info, columns=kept, indexes=tuple(indexes), foreign_keys=foreign)
+    if names & (names_in(info.partition_expr) | {c.lower() for c in info.partition_columns}):
+        left, losses = without_partitions(left), [*losses, "partitions left out"]
+    return NearestForm(left, tuple(losses))
+
+
+def without_partitions(info: TableInfo) -> TableInfo:
+    """The table in one piece."""
+    return replace(info, partitions=(), partition_type=0, partition_expr="", partition_columns=(), partition_num=0, partition_enabled=False)
+
+
+def without_defaults(info: TableInfo, refused: Collection[ColumnInfo], why: str) -> NearestForm | None:
+    """The table without the defaults of these columns, which rows do not need: they have all values."""
+    ids = {c.id for c in refused}
+    if not ids:
+        return None
+    columns = tuple(replace(c, default=None, default_bit=None, default_is_expr=False) if c.id in ids else c for c in info.columns)
+    return NearestForm(replace(info, columns=columns), tuple(f"column {c.name}: DEFAULT ({c.default}) left out: {why}" for c in refused))
+
+
+def without_comments(info: TableInfo, why: str) -> NearestForm | None:
+    """The table without any comment."""
+    plain = replace(
+        info,
+        comment="",
+        columns=tuple(replace(c, comment="") for c in info.columns),
+        indexes=tuple(replace(i, comment="") for i in info.indexes),
+        partitions=tuple(replace(p, comment="") for p in info.partitions),
+    )
+    return NearestForm(plain, (f"comments left out: {why}",)) if plain != info else None
+
+
+def with_server_names(info: TableInfo, names: Collection[str], why: str) -> NearestForm | None:
+    """The table whose foreign keys of these names are named by the server, in the form of a name that TiDB has made (``table_sql.foreign_key_definition``)."""
+    keys = tuple(replace(k, name=f"fk_0{n}") if k.name in names else k for n, k in enumerate(info.foreign_keys, 1))
+    if keys == info.foreign_keys:
+        return None
+    losses = (f"foreign key {k.name} has another name: {why}" for k in info.foreign_keys if k.name in names)
+    return NearestForm(replace(info, foreign_keys=keys), tuple(losses))
+
+
+def with_texts(info: TableInfo, dialect: Dialect, why: str, named: Collection[str] = ()) -> NearestForm | None:
+    """The table with its widest VARCHARs as texts, as many as are needed for a row; ``named``: those that are too long by themselves."""
+
+    def as_text(column: ColumnInfo) -> ColumnInfo:
+        tp = ColumnType.BLOB if declared_bytes(column, dialect) <= _TEXT else ColumnType.MEDIUMBLOB
+        return replace(column, tp=tp, flen=-1)
+
+    fit = [c for c in visible(info) if c.tp in _VARYING and not c.generated and (not named or c.name in named)]
+    return _smaller(info, fit, as_text, lambda c: _row_bytes(c, dialect), 0 if named else MOST_IN_ROW, why)
+
+
+def off_page(info: TableInfo, dialect: Dialect, why: str) -> NearestForm | None:
+    """The table with its widest short columns so long that InnoDB stores them off the page, as many as are needed."""
+
+    def longer(column: ColumnInfo) -> ColumnInfo:
+        flen = max(column.flen, ceil(_OFF_PAGE / character_bytes(column, dialect)))
+        zeros = column.flen if column.is_binary and column.tp == ColumnType.STRING else 0
+        default, origin = _padded(column.default, zeros), _padded(column.origin_default, zeros)
+        return replace(column, tp=ColumnType.VARCHAR, flen=flen, default=default, origin_default=origin)
+
+    fit = [
+        c
+        for c in visible(info)
+        if c.tp in {*_VARYING, ColumnType.STRING} and not c.generated and _POINTER < declared_bytes(c, dialect) < _OFF_PAGE
+    ]
+    return _smaller(info, fit, longer, lambda c: _page_bytes(c, dialect), MOST_IN_PAGE, why)
+
+
+def _padded(default: str | int | float | None, length: int) -> str | int | float | None:
+    """A default with the zeros that a BINARY of this length adds."""
+    return default.ljust(length, "\0") if isinstance(default, str) else default
+
+
+def _smaller(
+    info: TableInfo,
+    fit: Collection[ColumnInfo],
+    change: Callable[[ColumnInfo], ColumnInfo],
+    size: Callable[[ColumnInfo], int],
+    most: int,
+    why: str,
+) -> NearestForm | None:
+    """``info`` with the widest columns of ``fit`` changed until the sizes of all are at most ``most``, and at least one of them; columns of keys stay."""
+    keyed = {c.id for i in info.indexes for c in info.index_columns(i)} | {c.id for c in info.handle_columns()}
+    whole, changed = sum(map(size, visible(info))), dict[int, ColumnInfo]()
+    for column in sorted((c for c in fit if c.id not in keyed), key=size, reverse=True):
+        if changed and whole <= most:
+            break
+        changed[column.id] = change(column)
+        whole += size(changed[column.id]) - size(column)
+    if not changed:
+        return None
+    columns = tuple(changed.get(c.id, c) for c in info.columns)
+    losses = (
+        f"column {c.name} is {column_type(changed[c.id])} instead of {column_type(c)}: {why}" for c in info.columns if c.id in changed
+    )
+    return NearestForm(replace(info, columns=columns), tuple(losses))
+
+
+def with_prefixes(info: TableInfo, texts: Collection[str], dialect: Dialect) -> NearestForm | None:
+    """The table whose keys over ``texts``, names in lower case of columns that are texts at the target, have the declared length as prefix."""
+    by_offset = {c.offset: c for c in info.columns}
+
+    def prefixed(index: IndexInfo) -> IndexInfo:
+        parts = tuple(
+            replace(p, length=min(c.flen, _KEY_BYTES // character_bytes(c, dialect)) if not index.unique else c.flen)
+            if (c := by_offset[p.offset]).name.lower() in texts and p.length == WHOLE_COLUMN and c.flen > 0
+            else p
+            for p in index.columns
+        )
+        return replace(index, columns=parts)
+
+    found = replace(info, indexes=tuple(map(prefixed, info.indexes)))
+    return NearestForm(found) if found != info else None
+
+
+def bare(info: TableInfo) -> TableInfo:
+    """The table with what rows need: plain and STORED columns, and the keys by which rows are found."""
+    left = without_columns(info, {c.id for c in info.columns if c.hidden or (c.generated and not c.generated_stored)}).info
+    needed = finding_keys(left)
+    columns = tuple(
+        replace(c, comment="", default=None, default_is_expr=False) if c.default_is_expr else replace(c, comment="") for c in left.columns
+    )
+    keys = tuple(replace(i, comment="") for i in left.indexes if i.id in needed)
+    return without_partitions(replace(left, columns=columns, indexes=keys, foreign_keys=(), comment=""))
+
+
+def finding_keys(info: TableInfo) -> frozenset[int]:
+    """The ids of the indexes by which rows are found: the primary key, else the first unique key without NULL, else every unique key.
+
+    A column that counts needs one that begins with it.
+    """
+    unique = [i for i in info.indexes if i.unique or i.primary]
+    primary = [i for i in unique if i.primary]
+    certain = [i for i in unique if all(c.not_null for c in info.index_columns(i))]
+    found = primary or ([] if info.pk_is_handle else certain[:1] or unique)
+    return frozenset(i.id for i in found)
+
+
+def names_in(expression: str) -> frozenset[str]:
+    """The names in an expression as TiDB writes it, in lower case: each column is in backquotes."""
+    return frozenset(t.name.lower() for t in tokenize(expression, backslash_escapes=False) if t.text.startswith("`"))
+
+
+def expressions(info: TableInfo) -> Iterator[ColumnInfo]:
+    """The columns that are computed, or have an expression as default."""
+    return (c for c in visible(info) if c.generated or c.default_is_expr)
+
+
+def character_bytes(column: ColumnInfo, dialect: Dialect) -> int:
+    """The most bytes of a character of the column at the target."""
+    if not is_text_or_words(column):
+        return 1
+    return _CHARACTER_BYTES.get(dialect.charset(column.charset, column.collate).charset, 1)
+
+
+def declared_bytes(column: ColumnInfo, dialect: Dialect) -> int:
+    """The most bytes of a value at the target, of a type with a length."""
+    return max(column.flen, 1) * character_bytes(column, dialect)
+
+
+def _row_bytes(column: ColumnInfo, dialect: Dialect) -> int:
+    """Bytes that the column counts for the length of a row, about."""
+    if column.tp in _LOBS:
+        return 12
+    if column.tp in _VARYING or column.tp == ColumnType.STRING:
+        return declared_bytes(column, dialect) + 2
+    return max(column.flen, 8) // 2 + 1 if column.tp == ColumnType.DECIMAL else _FIXED_BYTES.get(ColumnType(column.tp), 8)
+
+
+def _page_bytes(column: ColumnInfo, dialect: Dialect) -> int:
+    """Bytes of the column that must be in the page, about."""
+    long = column.tp in _LOBS or ((column.tp in _VARYING or is_text(column)) and declared_bytes(column, dialect) >= _OFF_PAGE)
+    return _POINTER if long else _row_bytes(column, dialect)
