@@ -4,8 +4,8 @@ Prints a line for each remark: where, what, what to do. The check reads the sett
 ``[spark.upstream]``, and asks each Pump what a start asks. Of a MySQL-protocol target it reads the account's rights, the server's variables, databases
 and tables, and the DDLs that wait between the checkpoint and now.
 
-Promises: applies, registers and creates nothing. It takes no lease: a lock with another name is tried and released at once. The target's session is in a
-READ ONLY transaction, if the server supports them. Exit code 0: nothing hinders the stream; 1: something does; 2: a setting is wrong.
+Promises: applies, registers and creates nothing but temporary tables of its session. It takes no lease: a lock with another name is tried and released at once. The target's
+session is in a READ ONLY transaction otherwise, if the server supports them. Exit code 0: nothing hinders the stream; 1: something does; 2: a setting is wrong.
 """
 
 import contextlib
@@ -29,13 +29,13 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
-from pyspark_tidb_binlog.sinks.bootstrap.target_tables import not_empty
+from pyspark_tidb_binlog.sinks.bootstrap.target_tables import WantedTable, making, not_empty
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, writable
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_frozen, load_outcomes
-from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, begun, foreseen
+from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, begun, foreseen, forms
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
@@ -227,7 +227,7 @@ class TargetCheck:
         if stand is None or history is None:
             return
         if self._request.everything and not stand.progress.known:
-            yield from self._to_be_filled(history)
+            yield from self._to_be_filled(history, there)
             return
         yield from self._begins(stand)
         yield from stand.begun
@@ -319,13 +319,20 @@ class TargetCheck:
         if held is not None and held.life:
             yield note(self._where, f"the lease is held by {held.words}", NAMED["lease-held"].todo)
 
-    def _to_be_filled(self, history: SchemaHistory) -> Iterator[Remark]:
+    def _to_be_filled(self, history: SchemaHistory, inventory: Inventory) -> Iterator[Remark]:
         yield note(self._where, "has no checkpoint: --bootstrap-all fills the target and creates missing databases and tables")
         live = self._selection.live(history, history.newest_version)
         names = [(t.schema, t.name) for t in map(self._selection.routes.moved, live) if holds_rows(t)]
         there = read_tables(self._session, names)
         if filled := [f"{schema}.{name}" for schema, name in there if not is_empty(self._session, schema, name)]:
             yield hinders(self._where, not_empty(filled), "empty them, or start without --bootstrap-all")
+        config, routes = with_collations(self._config).apply, self._selection.routes
+        for table in filter(holds_rows, live):
+            subject = making(WantedTable(table, routes.moved(table), "", None), routes)
+            for losses, refused in forms(self._session, subject, dialect_of(self._session, config), inventory.databases):
+                yield from (note(subject.label, f"the target cannot hold: {loss}") for loss in losses)
+                if refused:
+                    yield hinders(subject.label, f"cannot be made: {refused}", "make it at the target by hand, so that it holds the rows")
 
     def _not_synced(self, waiting: WaitingDdls) -> Iterator[Remark]:
         fates = [decided(step, waiting.history, self._selection).decision.fate for step in waiting.steps()]

@@ -19,7 +19,8 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.bootstrap import snapshot_source as bootstrap
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Handle, Key
-from pyspark_tidb_binlog.sinks.bootstrap.target_tables import WantedTable, statement_of
+from pyspark_tidb_binlog.sinks.bootstrap.target_tables import WantedTable, making
+from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
@@ -155,7 +156,7 @@ class MirroredUpstream:
             self.sql(f"USE {schema}")
             name = f"{schema}.{table.name}"
             self.sql(f"DROP TABLE IF EXISTS {name}")
-            self.sql(statement_of(wanted, Dialect(Flavour.MARIADB), NO_ROUTES).sql)
+            self.sql(rewrite(making(wanted, NO_ROUTES), Dialect(Flavour.MARIADB), restored=False).sql)
             if not found.info.handle_columns():
                 self.sql(f"ALTER TABLE {name} ADD COLUMN {bootstrap.ROWID} BIGINT NULL INVISIBLE, ADD KEY ({bootstrap.ROWID})")
             self.sql(f"ALTER TABLE {name} ADD SYSTEM VERSIONING")

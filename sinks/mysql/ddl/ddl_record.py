@@ -190,8 +190,8 @@ class DdlRecord:
         check(self._session, self._lease)
         self.told = tuple(dict.fromkeys((*self.told, *words)))
         self._session.execute(
-            f"UPDATE {table_of(self._config)} SET losses = %s, executed = IF(%s = '', executed, %s), tries = %s WHERE cluster_id = %s AND job_id = %s",
-            [json.dumps(self.told, ensure_ascii=False), sql, sql, self._tries_json(), self._lease.cluster_id, self._step.job.id],
+            f"UPDATE {table_of(self._config)} SET losses = %s, executed = IF(%s = '', executed, %s) WHERE cluster_id = %s AND job_id = %s",
+            [json.dumps(self.told, ensure_ascii=False), sql, sql, self._lease.cluster_id, self._step.job.id],
         )
 
     def write_refused(self) -> None:

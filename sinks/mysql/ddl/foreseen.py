@@ -5,7 +5,7 @@ to PREPARE, which parses it and executes nothing. Tables that it needs, or that 
 shows is not predicted: rows that do not fit, a full server. The text is the user's own, because TiDB's text is only in the binlog. A DDL that was begun is judged by its row in ``spark_ddl`` and the target.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
@@ -97,6 +97,24 @@ def foreseen(
         seen.after(subject)
 
 
+_OF_SERVERS = ("information_schema", "performance_schema", "sys")
+
+
+def forms(session: Target, subject: Subject, dialect: Dialect, databases: Collection[str]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What the target will lack of each table after the job, and why it will take no form of it, as far as the account can find out.
+
+    Args:
+        session: of the target, in a transaction that only reads.
+        subject: the tables are its ``after``.
+        dialect: of the target; a TiDB takes the upstream's definitions.
+        databases: those that the target has, in lower case: a temporary table is made in one of them.
+    """
+    for table in subject.after if dialect.flavour is not Flavour.TIDB else ():
+        places = sorted(set(databases) - set(_OF_SERVERS), key=lambda name: (name != table.schema.lower(), name == "mysql", name))
+        tried = (rehearsed(session, place, subject, table, dialect) for place in places)
+        yield next((found for found in tried if found is not None), ((), ""))
+
+
 @dataclass(slots=True)
 class _Seen:
     """What the target will have when the next DDL is executed."""
@@ -110,11 +128,6 @@ class _Seen:
     present: frozenset[str]
     """The target's databases now."""
     losses: set[str] = field(default_factory=set)
-
-    def places(self, schema: str) -> Iterator[str]:
-        """Databases in which a temporary table may be made for one of ``schema``."""
-        others = sorted(self.present - {"information_schema", "performance_schema", "mysql", "sys"}) + ["mysql"]
-        yield from dict.fromkeys([*([schema] if schema.lower() in self.present else []), *others])
 
     def after(self, subject: Subject) -> None:
         gone = {(t.schema.lower(), t.name.lower()) for t in subject.before}
@@ -210,11 +223,7 @@ class _Look:
 
     def _forms(self) -> Iterator[Remark]:
         """In which form the target will take each table as the job leaves it."""
-        if self._dialect.flavour is Flavour.TIDB:
-            return
-        for table in self._subject.after:
-            tried = (rehearsed(self._session, place, self._subject, table, self._dialect) for place in self._seen.places(table.schema))
-            losses, refused = next((found for found in tried if found is not None), ((), ""))
+        for losses, refused in forms(self._session, self._subject, self._dialect, self._seen.present):
             if refused:
                 yield self._refused(refused)
             yield from self._losses(losses)

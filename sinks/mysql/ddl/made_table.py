@@ -85,9 +85,13 @@ def _part(ddl: SentDdl, table: TableAt, what: str, sql: str, send: Send) -> Iter
 def rehearsed(session: Target, database: str, subject: Subject, table: TableAt, dialect: Dialect) -> tuple[tuple[str, ...], str] | None:
     """In which form the target will take ``table``: what it will lack, and why it takes no form, both in words; found out with a temporary table.
 
-    Foreign keys and partitions, which such a table cannot have, are left out of it. None: the account may not make one in ``database``.
+    Foreign keys and partitions, which such a table cannot have, and sequences are left out of it. None: the account may not make one in ``database``.
     """
-    info = replace(without_partitions(table.info), foreign_keys=())
+    # A sequence may be made by a DDL before.
+    columns = tuple(
+        replace(c, default=None, default_is_expr=False) if "nextval(" in str(c.default).lower() else c for c in table.info.columns
+    )
+    info = replace(without_partitions(table.info), foreign_keys=(), columns=columns)
     job = replace(subject.job, type=JobType.CREATE_TABLE, table_info=info)
     made = replace(table, info=info)
     as_made = replace(subject, job=job, before=(), after=(made,), given=DdlDelivery(DdlForm.INFOS))
@@ -97,6 +101,7 @@ def rehearsed(session: Target, database: str, subject: Subject, table: TableAt, 
         sql = ddl.sql.replace(own, temporary, 1)
         session.execute(sql.replace("CREATE TABLE", "CREATE TEMPORARY TABLE", 1) if sql.startswith("CREATE TABLE") else sql)
 
+    session.rollback()  # the caller's transaction only reads, and may not make even a temporary table
     try:
         return make_table(SentDdl(session, as_made, dialect), send), ""
     except RetryableApplyError:
@@ -106,3 +111,4 @@ def rehearsed(session: Target, database: str, subject: Subject, table: TableAt, 
     finally:
         with contextlib.suppress(ApplyError):
             session.execute(f"DROP TEMPORARY TABLE IF EXISTS {temporary}")
+            session.execute("START TRANSACTION READ ONLY")

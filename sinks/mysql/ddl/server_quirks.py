@@ -116,8 +116,9 @@ class SentDdl:
     def blamed(self, columns: Iterable[ColumnInfo]) -> list[ColumnInfo]:
         """Those that the server names, or what their expressions name; all of them where nothing else is left that it may mean."""
         columns = list(columns)
-        quoted = {(one or other).lower() for one, other in re.findall(r"`((?:[^`]|``)+)`|'((?:[^']|'')+)'", self.words)}
-        named = [c for c in columns if c.name.lower() in quoted or names_in(c.generated_expr) & quoted]
+        found = [one or other for one, other in re.findall(r"`((?:[^`]|``)+)`|'((?:[^']|'')+)'", self.words)]
+        quoted = {name.lower() for text in found for name in (text, text.rpartition(".")[2])}
+        named = [c for c in columns if c.name.lower() in quoted or names_in(c.generated_expr or str(c.default)) & quoted]
         return named or (columns if self.bare else [])
 
 

@@ -77,4 +77,4 @@ def test_a_refusal_names_what_is_in_the_way(refusals: dict[str, list[int]], errn
 def test_a_row_applies_at_its_server_only() -> None:
     twice, sql = ApplyError("", 1068), "ALTER TABLE `d`.`t` ADD PRIMARY KEY (`n`)"
     assert around(sent(FakeServer({}), sql, twice)) == Around(sql="ALTER TABLE `d`.`t` DROP COLUMN `my_row_id`, ADD PRIMARY KEY (`n`)")
-    assert around(sent(FakeServer({}, flavour=Flavour.TIDB), sql, twice)) == Around()
+    assert not around(sent(FakeServer({}, flavour=Flavour.TIDB), sql, twice)).sql
