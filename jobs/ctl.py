@@ -98,6 +98,7 @@ _FLAGS: Mapping[str, Mapping[str, Any]] = {
     "-addr": {"default": "", "metavar": "HOST:PORT", "help": "the address of the Drainer, in place of the registered one"},
     "-config": {"type": Path, "metavar": "FILE", "help": "the Drainer's settings"},
     "-limit": {"type": int, "default": 20, "metavar": "N", "help": "how many findings (default: 20)"},
+    "-apply": {"help": "execute the statements and end the stream for good, instead of printing only"},
     "-json": {"help": "one JSON object per Drainer"},
     "-watch": {"help": f"a live panel, renewed every {_WATCH_SECONDS:g} s until Ctrl-C"},
     "-text": {
@@ -393,6 +394,13 @@ def _doctor(given: argparse.Namespace) -> int:
     return doctor.main(_settings(given), given.addr)
 
 
+def _promote(given: argparse.Namespace) -> int:
+    # Not at the top: no other command needs all that a check reads.
+    from pyspark_tidb_binlog.jobs.check import promote
+
+    return promote.main(_settings(given), apply=given.apply)
+
+
 COMMANDS: Mapping[str, Command] = {
     "pumps": Command(_list(PUMPS), "the registered Pumps", ("-show-offline-nodes",)),
     "drainers": Command(_list(DRAINERS), "the registered Drainers", ("-show-offline-nodes",)),
@@ -409,6 +417,7 @@ COMMANDS: Mapping[str, Command] = {
     "doctor": Command(_doctor, "whether all is well: ten checks, each ok or what to do", ("-config", "-addr"), asks=False),
     "status": Command(_status, "each Drainer: its position and what holds it back", ("-node-id", "-addr", "-json", "-watch")),
     "ddl": Command(_ddl, "the DDLs that the target did not execute as TiDB wrote them", ("-config",), asks=False),
+    "promote": Command(_promote, "what to set before applications write to the target", ("-config", "-apply"), asks=False),
     "findings": Command(_findings, "the newest findings", ("-config", "-limit"), asks=False),
 }
 """By name."""

@@ -140,6 +140,13 @@ def is_setval(query: str) -> bool:
     return len(tokens) > 1 and tokens[0].word == "SELECT" and tokens[1].word == "SETVAL"
 
 
+def read_setval(query: str) -> "tuple[QualifiedName, int]":
+    """The sequence and the number of a text for which ``is_setval`` holds."""
+    tokens = significant(query)
+    name, at = read_name(tokens, 3)
+    return name, int(text_of(tokens[at + 1 : -1]))
+
+
 def text_of(tokens: Sequence[Token]) -> str:
     """The text the tokens were made from."""
     return "".join(t.text for t in tokens)

@@ -39,7 +39,7 @@ from pyspark_tidb_binlog.sinks.engine.batch import (
 )
 from pyspark_tidb_binlog.sinks.engine.batch_report import REFUSED, BatchCounts, BatchReport, DdlNote, Stage, StageClock
 from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind
-from pyspark_tidb_binlog.sinks.engine.choice import NeverKept, chosen, decided, routed
+from pyspark_tidb_binlog.sinks.engine.choice import NeverKept, chosen, chosen_setvals, decided, routed
 from pyspark_tidb_binlog.sinks.engine.conditions import Condition, Conditions, hidden_events, hidden_rows, require, require_values
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, fitted
 from pyspark_tidb_binlog.sinks.engine.history_wait import WaitedFor, complete_history
@@ -229,7 +229,7 @@ class BatchApplier:
 
     def _apply_rows(self, rows: pa.Table, controls: Controls, counts: BatchCounts) -> None:
         rows = self._not_looped(self._not_ignored(rows.filter(pc.greater(rows.column("commit_ts"), controls.after_ts))))
-        found = merge(summarise(rows, [d.commit_ts for d in controls.ddls]))
+        found = merge(summarise(rows, controls.barriers))
         counts.begin(found.transactions, found.events, found.bytes, controls.findings)
         steps = self._steps(controls, found.tables)
         counts.tables = events_by_table(found.tables, steps)
@@ -304,7 +304,7 @@ class BatchApplier:
 
     def _summary(self, events: KeyedEvents, summaries: pa.Table, controls: Controls) -> RowSummary:
         """From ``summaries`` (``ROW_SUMMARY``); the rows are read again only when one of them spans a barrier."""
-        ddl_ts = [d.commit_ts for d in controls.ddls]
+        ddl_ts = controls.barriers
         found = placed(summaries, controls.after_ts, ddl_ts)
         if found is None:
             found = events.summaries((controls.after_ts, controls.upto_ts), ddl_ts)
@@ -336,6 +336,7 @@ class BatchApplier:
         there = self._fitted(step, counts, rows)
         if conditions := self._conditions(step, there):
             there = replace(there, hidden=hidden_rows(self._spark, rows, conditions))
+        self._set_sequences(step, counts)
         counts.add(self._sink.apply(rows, routed(there, self._selection), self.clock))
         self._applied = step.applied
 
@@ -344,8 +345,14 @@ class BatchApplier:
         there = self._fitted(step, counts)
         if conditions := self._conditions(step, there):
             there = replace(there, hidden=hidden_events(events, (step.after_ts, step.upto_ts), conditions))
+        self._set_sequences(step, counts)
         counts.add(self._sink.apply_parts(events, routed(there, self._selection), skipped, self.clock))
         self._applied = step.applied
+
+    def _set_sequences(self, step: RowsStep, counts: BatchCounts) -> None:
+        """Before the step's end is recorded: after a crash it is done again, which changes nothing."""
+        if setvals := chosen_setvals(step.setvals, self._selection):
+            counts.findings += self._sink.set_sequences(setvals)
 
     def _apply_ddl(self, step: DdlStep, counts: BatchCounts) -> None:
         with self.clock.timed(Stage.DDL):
@@ -412,7 +419,7 @@ class BatchApplier:
         if not gone:
             return events, found
         left = events.without(gone)
-        summaries = left.summaries((controls.after_ts, controls.upto_ts), [d.commit_ts for d in controls.ddls])
+        summaries = left.summaries((controls.after_ts, controls.upto_ts), controls.barriers)
         return left, merge(summaries)
 
     def _not_ignored(self, rows: pa.Table) -> pa.Table:

@@ -21,11 +21,12 @@ import pyarrow as pa
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import LeaseLost
+from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
-from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, SetVal
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,13 @@ class Sink(Protocol):
 
     def kept(self) -> Sequence[KeptTable]:
         """The tables that the sink keeps by itself, as they were last; quick, from any thread. Others have none."""
+        return ()
+
+    def set_sequences(self, setvals: Sequence[SetVal]) -> Sequence[Finding]:
+        """Have sequences give no number that the upstream has given; called before the step of ``setvals``, and again if that step is repeated.
+
+        A target without sequences does nothing. What is not done becomes a finding, once.
+        """
         return ()
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:

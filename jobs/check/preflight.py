@@ -316,7 +316,10 @@ class TargetCheck:
                 "stop that Drainer cleanly first if you can; else its last transactions may be in the target in part, and the stream begins in safe mode",
             )
         held = lease.look(self._session, self._upstream.cluster_id, self._config.apply.checkpoint_schema) if found.known else None
-        if held is not None and held.life:
+        if held is not None and held.life == lease.PROMOTED:
+            todo = lease.promoted_todo(self._upstream.cluster_id, self._config.apply.checkpoint_schema)
+            yield hinders(self._where, f"nothing is replicated to this target any more: it was promoted by {held.words}", todo)
+        elif held is not None and held.life:
             yield note(self._where, f"the lease is held by {held.words}", NAMED["lease-held"].todo)
 
     def _to_be_filled(self, history: SchemaHistory, inventory: Inventory) -> Iterator[Remark]:

@@ -39,7 +39,7 @@ from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.entry import documents
 from pyspark_tidb_binlog.jobs.entry.cli import replication_error_in
 from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest
-from pyspark_tidb_binlog.jobs.entry.local_paths import local_path
+from pyspark_tidb_binlog.jobs.entry.local_paths import history_cache
 from pyspark_tidb_binlog.jobs.spark.jvm_heap import HeapAfterBigBatches
 from pyspark_tidb_binlog.jobs.spark.session_check import require_session
 from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
@@ -57,7 +57,6 @@ from pyspark_tidb_binlog.jobs.stream.upstream_cluster import servers_at
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
-from pyspark_tidb_binlog.schemas.history_cache import HistoryCache
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.apply import ATOMIC_BYTES, BatchApplier
@@ -126,7 +125,7 @@ class Replication:
         if self._registry is not None:
             self._closing.callback(self._registry.close)
         self._status_ports = history_at(config.source, self._tls, self._closing)
-        self._feed = HistoryFeed(self._status_ports, _history_cache(config.checkpoint_dir, cluster_id), self._tls, self._pause)
+        self._feed = HistoryFeed(self._status_ports, history_cache(config.checkpoint_dir, cluster_id), self._tls, self._pause)
         self._config = with_collations(self._config)
         servers = partial(servers_at, self._status_ports, self._tls)
         self._loader = TableLoader(spark, self._config, bootstrap, self._stop, upstream, servers, self._join_cluster)
@@ -541,7 +540,7 @@ class Replication:
         def ports() -> StatusPorts:
             return StatusPorts(where() if callable(where) else status_ports(where), self._tls)
 
-        kept = _history_cache(config.checkpoint_dir, config.source.cluster_id, "snapshot")
+        kept = history_cache(config.checkpoint_dir, config.source.cluster_id, "snapshot")
         patience = self._feed.timeout
         taker = SnapshotTaker(
             SchemaReader(ports, patience, self._pause), self._feed, kept, lambda: mvcc_safe_point(registry, ports()), patience, self._pause
@@ -554,12 +553,6 @@ class Replication:
     def _unwrapped(self, failure: Exception) -> Exception:
         text = replication_error_in(str(failure))
         return ReplicationError(text) if text else self._checkpoint.disks.failure_in(str(failure)) or failure
-
-
-def _history_cache(checkpoint_dir: str, cluster_id: int, kind: str = "history") -> HistoryCache | None:
-    """The cache next to the checkpoint directory, if that is local; ``kind``: of the history, or of the snapshot that it begins with."""
-    local = local_path(checkpoint_dir)
-    return HistoryCache(local.with_name(f"{local.name}.{kind}"), cluster_id) if local is not None else None
 
 
 _warm: set[str] = set()

@@ -36,6 +36,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlace, CopyPlan, 
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, WantedTable, not_empty
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of, shows
 from pyspark_tidb_binlog.sinks.engine.conditions import Condition, hidden_places, require
+from pyspark_tidb_binlog.sinks.engine.segments import SetVal
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions, kept_sessions
@@ -45,6 +46,7 @@ from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import patient
 from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
+from pyspark_tidb_binlog.sinks.mysql.sequences import set_sequences
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried
 from pyspark_tidb_binlog.sinks.mysql.structure import databases_of
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
@@ -403,6 +405,7 @@ class Bootstrap:
         made_before = {(t.schema, t.name) for t in self._load().others}
         with self._at(head) as source:
             waiting = [self._wanted(source, table) for table in others]
+            given = {w.label: self._upstream.numbers_given(source, w.source) for w in waiting if w.source.info.is_sequence}
         for wanted in list(waiting):
             name = (wanted.source.schema, wanted.source.name)
             if name in made_before:
@@ -430,6 +433,9 @@ class Bootstrap:
                     refused = CopiedTable(wanted.source.schema, wanted.source.name, CopyState.MADE)
                     self._transact(partial(copy_record.forget, cluster_id=self._lease.cluster_id, schema=self._schema, table=refused))
                 break
+        setvals = [SetVal(w.target.schema, w.target.name, given[w.label]) for w in accepted if w.label in given]
+        for finding in self._transact(partial(set_sequences, setvals=setvals)):
+            _log.warning("%s: %s", finding.table, finding.words)
         return accepted
 
     def _copy_by_executors(self, head: CopyHead, work: Sequence[tuple[CopyPlan, CopiedRange]]) -> None:

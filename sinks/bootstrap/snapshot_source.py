@@ -195,6 +195,10 @@ class SnapshotSource:
         kind = "SEQUENCE" if table.info.is_sequence else "TABLE"
         return as_text(session.query(f"SHOW CREATE {kind} {_name(table)}")[0][1])
 
+    def numbers_given(self, session: Session, sequence: TableAt) -> int:
+        """The last number that is given, or in a server's cache, now: a snapshot does not hold it."""
+        return next(int(row[3]) - 1 for row in session.query(f"SHOW TABLE {_name(sequence)} NEXT_ROW_ID"))
+
     def ranges(self, session: Session, table: TableAt) -> tuple[KeyRange, ...]:
         """Ranges of the table's handle that hold about the same, for each partition; they need not, and nothing depends on it."""
         handle = handle_of(table.info.handle_columns())

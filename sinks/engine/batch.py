@@ -24,13 +24,18 @@ PARTIAL = ROW_SUMMARY.append(pa.field("interval", pa.int64(), nullable=False))
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """The punctuation and the DDL binlogs of a batch: its span (after_ts, upto_ts] and its barriers by commit_ts."""
+    """The punctuation and the DDL binlogs of a batch: its span (after_ts, upto_ts] and its DDLs by commit_ts."""
 
     after_ts: int
     upto_ts: int
     ddls: tuple[DdlEvent, ...]
     findings: tuple[Finding, ...] = ()
     """Lost binlogs: those that the Pumps no longer hold."""
+
+    @property
+    def barriers(self) -> list[int]:
+        """commit_ts of the DDLs that rows are applied before, ascending."""
+        return [d.commit_ts for d in self.ddls if not d.is_setval]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 Promises: every target gets the same decision. Filters see the upstream's table names, at the schema version that the target has.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.loopback import MarkTables
-from pyspark_tidb_binlog.sinks.engine.segments import DdlStep, RowsStep
+from pyspark_tidb_binlog.sinks.engine.segments import DdlStep, RowsStep, SetVal
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.routes import column_names
 
@@ -55,6 +56,12 @@ def chosen(step: RowsStep, selection: Selection) -> RowsStep:
 def routed(step: RowsStep, selection: Selection) -> RowsStep:
     """``step`` with its tables, which have the upstream's names, under those that they have at the target."""
     return replace(step, tables=selection.routes.all_moved(step.tables))
+
+
+def chosen_setvals(setvals: Iterable[SetVal], selection: Selection) -> tuple[SetVal, ...]:
+    """Those of sequences that are replicated, under the target's names."""
+    kept = ((selection.routes.target(s.schema, s.name), s.value) for s in setvals if selection.tables.keeps(s.schema, s.name))
+    return tuple(SetVal(to.schema, to.name, value) for to, value in kept)
 
 
 def decided(step: DdlStep, history: SchemaHistory, selection: Selection) -> DdlStep:

@@ -4,7 +4,8 @@ Promises: pure. The steps, in order, cover (after_ts, upto_ts] without a gap; af
 ``commit_ts <= `` its ``commit_ts`` (``upto_ts``) is in the target. Rules:
 
 * A DDL binlog is a barrier: rows with a lower commit_ts are applied before it.
-* No step for ``SELECT SETVAL``, the delete-only binlog of a DROP COLUMN (it marks the table as dropping), jobs that were cancelled,
+* ``SELECT SETVAL`` has no job and is no barrier: a RowsStep names those of its span, also if it has no rows.
+* No step for the delete-only binlog of a DROP COLUMN (it marks the table as dropping), jobs that were cancelled,
   rolled back or changed nothing, job types that no target supports, and jobs already applied.
 * The binlog of a multi-schema change commits after its last schema version, so binlogs of higher versions may come before it. It is executed with
   its own binlog, whatever version was read before; until then its tables are those before it (``behind``).
@@ -19,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import DELETE_ONLY, On
-from pyspark_tidb_binlog.schemas.ddl_tokens import is_setval, with_plain_strings
+from pyspark_tidb_binlog.schemas.ddl_tokens import is_setval, read_setval, with_plain_strings
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
@@ -41,6 +42,15 @@ class DdlEvent:
     def is_setval(self) -> bool:
         """Whether it has a DDL text but no job (``schemas.ddl_tokens``)."""
         return is_setval(self.query)
+
+
+@dataclass(frozen=True, slots=True)
+class SetVal:
+    """``SELECT SETVAL``: the numbers of a sequence up to ``value`` are given, or in a server's cache."""
+
+    schema: str
+    name: str
+    value: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +169,8 @@ class RowsStep:
     """Tables with a partition that was dropped early, and with rows in this step that may belong to it (``sinks.engine.early``)."""
     hidden: HiddenRows | None = None
     """The images that conditions hide; None: no table of the step has one."""
+    setvals: tuple[SetVal, ...] = ()
+    """In the order of commit_ts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,10 +262,14 @@ class _Planner:
         self._early_drops = [(span[0], job) for job in known if job is not None and job.type == JobType.DROP_PARTITION]
         """DROP PARTITIONs that are executed before their binlogs, and after which commit_ts."""
         self._rows: list[TableActivity] = []
+        self._setvals: tuple[SetVal, ...] = ()
+        """Those since the last step."""
         self._steps: list[RowsStep | DdlStep] = []
 
     def read_ddl(self, event: DdlEvent) -> None:
         if event.is_setval:
+            sequence, value = read_setval(event.query)
+            self._setvals += (SetVal(sequence.schema, sequence.name, value),)
             return
         job = self._history.job(event.job_id)
         if job is None:
@@ -303,14 +319,14 @@ class _Planner:
             return
         here = [t for t in self._rows if t.first_commit_ts <= upto]
         ids = sorted({t.table_id for t in here})
-        if ids or last:
+        if ids or last or self._setvals:
             found = {i: self._table(i) for i in ids}
             tables = {i: t for i, t in found.items() if t is not None}
             gone = frozenset(i for i in ids if i not in tables and i in self._history.tracks)
             events, size = sum(t.events for t in here), sum(t.bytes for t in here)
             stay = tuple(tables[i] for i in sorted({t.table_id for t in here if self._may_stay(t, upto)}) if i in tables)
-            self._steps.append(RowsStep(self._after, upto, events, tables, size, gone, self._applied, may_stay=stay))
-        self._after = upto
+            self._steps.append(RowsStep(self._after, upto, events, tables, size, gone, self._applied, may_stay=stay, setvals=self._setvals))
+        self._after, self._setvals = upto, ()
         self._rows = [t for t in self._rows if t.last_commit_ts > upto or t.last_commit_ts == 0]
 
     def _may_stay(self, touch: TableActivity, upto: int) -> bool:

@@ -7,6 +7,8 @@ transaction ends, and raises ``LeaseLost`` when another life has the lease. ``si
 
 The life is compared, not only the epoch: in a target restored from a backup, the epoch continues from an older value.
 
+A promoted target (``promote``) has a life that nobody has: nobody may take the lease again, until a person empties it.
+
 The row also holds the target's identity for this cluster: a uuid created with the row, and lost with it when the target is rebuilt.
 """
 
@@ -19,11 +21,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, LeaseLost
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.own_tables import made_with, require_sound
 from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT
 from pyspark_tidb_binlog.sinks.mysql.target import Target
+
+PROMOTED = "promoted"
+"""The life of a target to which applications write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +95,19 @@ def ensure_table(session: Target, schema: str) -> None:
 
 
 def take(session: Target, cluster_id: int, schema: str, holder: LeaseHolder) -> Lease:
-    """Take the lease with the next epoch, in the caller's transaction; waits for transactions that have checked the previous epoch."""
+    """Take the lease with the next epoch, in the caller's transaction; waits for transactions that have checked the previous epoch.
+
+    Raises:
+        ConfigError: the target is promoted.
+    """
     columns = "(cluster_id, epoch, life, drainer, host, pid, target)"
     fresh = [cluster_id, 0, "", "", "", 0, str(uuid.uuid4())]
     session.execute(f"INSERT IGNORE INTO {_table(schema)} {columns} VALUES (%s, %s, %s, %s, %s, %s, %s)", fresh)
     ((epoch, target),) = session.query(f"SELECT epoch, target FROM {_table(schema)} WHERE cluster_id = %s FOR UPDATE", [cluster_id])
+    if (row := look(session, cluster_id, schema)) is not None and row.life == PROMOTED:
+        raise ConfigError(
+            f"nothing is replicated to this target any more: it was promoted by {row.words}. {promoted_todo(cluster_id, schema)}"
+        )
     lease = Lease(cluster_id, schema, int(epoch) + 1, str(uuid.uuid4()), str(target))
     session.execute(
         f"UPDATE {_table(schema)} SET epoch = %s, life = %s, drainer = %s, host = %s, pid = %s, taken_at = NOW(3), renewed_at = NOW(3) "
@@ -155,7 +168,9 @@ def look(session: Target, cluster_id: int, schema: str, lock: str = "") -> Lease
     if not rows:
         return None
     epoch, life, target, drainer, host, pid, taken_at, micros = rows[0]
-    return LeaseRow(int(epoch), life, target, f"drainer {drainer!r} on {host} (pid {pid}) since {taken_at} UTC", float(micros or 0) / 1e6)
+    who = f"drainer {drainer!r} on {host} (pid {pid}) since {taken_at} UTC"
+    words = f"ctl promote on {host} at {taken_at} UTC" if life == PROMOTED else who
+    return LeaseRow(int(epoch), life, target, words, float(micros or 0) / 1e6)
 
 
 def renew(session: Target, lease: Lease) -> None:
@@ -172,6 +187,22 @@ def give_back(session: Target, lease: Lease) -> None:
     session.begin()
     session.execute(f"UPDATE {_table(lease.schema)} SET life = '' WHERE cluster_id = %s AND life = %s", [lease.cluster_id, lease.life])
     session.commit()
+
+
+def promote(session: Target, lease: Lease) -> None:
+    """End the stream for good: from now on ``take`` is refused; a transaction of its own."""
+    session.begin()
+    check(session, lease)
+    session.execute(f"UPDATE {_table(lease.schema)} SET life = %s, taken_at = NOW(3) WHERE cluster_id = %s", [PROMOTED, lease.cluster_id])
+    session.commit()
+
+
+def promoted_todo(cluster_id: int, schema: str) -> str:
+    """How a stream goes on into a promoted target anyway."""
+    return (
+        "Applications may have changed its rows since, and the stream would overwrite them. To replicate here anyway, make the rows as they are upstream, "
+        f"and run UPDATE {_table(schema)} SET life = '' WHERE cluster_id = {cluster_id}"
+    )
 
 
 def lock_name(kind: str, schema: str, cluster_id: int) -> str:

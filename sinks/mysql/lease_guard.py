@@ -58,6 +58,15 @@ def alone(session: Target, name: str, pause: Callable[[float], None] = lambda se
             _log.debug("the connection is lost, which released the lock")
 
 
+def is_held(session: Session, cluster_id: int, schema: str) -> bool:
+    """Whether a running Drainer holds the lease. Asked by trying the lock, which is released at once."""
+    name = lease.lock_name(GUARD, schema, cluster_id)
+    free = _got(session, name, 0)
+    if free:
+        session.query("SELECT RELEASE_LOCK(%s)", [name])
+    return not free
+
+
 class LeaseGuard:
     """Takes the lease and holds it until ``close``; one per life of a Drainer."""
 

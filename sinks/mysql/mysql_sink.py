@@ -27,7 +27,7 @@ from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.hidden import marked
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.late_record import Note
-from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, SetVal
 from pyspark_tidb_binlog.sinks.mysql import lease, parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.checked import Effects, checked
 from pyspark_tidb_binlog.sinks.mysql.ddl import sql_kinds
@@ -46,6 +46,7 @@ from pyspark_tidb_binlog.sinks.mysql.recorded_jobs import applied_at
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError, patient
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode, SafeStep
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
+from pyspark_tidb_binlog.sinks.mysql.sequences import set_sequences
 from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_ddl, connect, run_retried, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.structure import PartsOutdated
 from pyspark_tidb_binlog.sinks.mysql.tables_there import TablesThere
@@ -86,6 +87,8 @@ class MySQLSink(Sink):
         self._ddl_sessions = KeptSessions(self._connect_for_ddls, config.apply.lease_timeout)
         """Sessions of their own, because a DDL chooses a current database, which cannot be undone."""
         self._tables = TablesThere(config.apply, self._leased.ask)
+        self._unset: set[str] = set()
+        """Sequences that are findings already."""
 
     def open(self, begin: Callable[[str, int | None], int], history: Callable[[], SchemaHistory]) -> Opened:
         """Take the lease, create the tables and load the target's progress (``Sink.open``)."""
@@ -218,6 +221,16 @@ class MySQLSink(Sink):
         if session.mark is not None:
             require_sound(session, MARK_SCHEMA, MARK_TABLE)
             session.mark.remove_stale(session)
+
+    def set_sequences(self, setvals: Sequence[SetVal]) -> Sequence[Finding]:
+        """In a transaction that checks the lease, although no rollback takes a SETVAL back (``Sink.set_sequences``)."""
+        if self._flavour is Flavour.MYSQL or not self._settings.sync_ddl:
+            return ()
+        with self._record.one_at_a_time:
+            found = self._leased.transact(partial(set_sequences, setvals=setvals))
+        new = [one for one in found if one.table not in self._unset]
+        self._unset |= {one.table for one in new}
+        return new
 
     # Rows in one transaction.
 

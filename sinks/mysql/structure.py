@@ -11,7 +11,7 @@ after a lost connection, because the next connection may lead to another server.
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -441,6 +441,27 @@ def inventory_of(session: Target) -> Inventory:
         {_place(schema, table): as_text(engine or "") for schema, table, engine in tables},
         {_place(schema, table): as_text(name) for schema, table, name in triggers},
     )
+
+
+def counters_of(session: Target, but: Collection[str]) -> Iterator[tuple[str, str, str, int]]:
+    """Database, table and column of each AUTO_INCREMENT outside the databases ``but``, and the next number; 0: the server does not say."""
+    if session.flavour is Flavour.MYSQL:
+        session.execute("SET SESSION information_schema_stats_expiry = 0")  # or it says what was true a day ago
+    rows = session.query(
+        "SELECT c.table_schema, c.table_name, c.column_name, t.auto_increment FROM information_schema.columns c JOIN information_schema.tables t "
+        f"ON t.table_schema = c.table_schema AND t.table_name = c.table_name WHERE c.extra LIKE '%%auto_increment%%' AND LOWER(c.table_schema) NOT IN {_SYSTEM} "
+        "ORDER BY 1, 2",
+        [],
+    )
+    return ((as_text(d), as_text(t), as_text(c), int(n or 0)) for d, t, c, n in rows if as_text(d).lower() not in but)
+
+
+def sequences_of(session: Target, but: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Database and name of each sequence of a MariaDB outside the databases ``but``."""
+    where = f"table_type = 'SEQUENCE' AND LOWER(table_schema) NOT IN {_SYSTEM}"
+    rows = session.query(f"SELECT table_schema, table_name FROM information_schema.tables WHERE {where} ORDER BY 1, 2")
+    found = ((as_text(schema), as_text(name)) for schema, name in rows if session.flavour is Flavour.MARIADB)
+    return (one for one in found if one[0].lower() not in but)
 
 
 def _place(schema: Any, table: Any) -> Place:

@@ -16,11 +16,12 @@ import pyarrow as pa
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import LeaseLost
+from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables, hit
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
-from pyspark_tidb_binlog.sinks.engine.segments import DdlStep, RowsStep
+from pyspark_tidb_binlog.sinks.engine.segments import DdlStep, RowsStep, SetVal
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, lease_of
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
@@ -69,6 +70,10 @@ class RelayedSink(Sink):
     def defer(self, note: Callable[[int, int], None]) -> None:
         """As the target does (``Sink.defer``): a step in which nothing is applied needs no log."""
         self._behind.defer(note)
+
+    def set_sequences(self, setvals: Sequence[SetVal]) -> Sequence[Finding]:
+        """As the target does; the log does not have them (``Sink.set_sequences``)."""
+        return self._behind.set_sequences(setvals)
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """Write the log where the step may end half applied, then the target (``Sink.apply``)."""

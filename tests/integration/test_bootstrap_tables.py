@@ -28,6 +28,7 @@ from pyspark_tidb_binlog.sinks.mysql.lease import LeaseHolder
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import LeaseGuard
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
+from pyspark_tidb_binlog.sinks.mysql.sequences import place_of
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.lost_answers import losing
 from tests.support.private_mysql import MYSQLD, RealMariaDB
@@ -57,6 +58,11 @@ class StillServer(SnapshotSource):
         """Without what stands for ``_tidb_rowid``."""
         shown = super().create_text(session, table)
         return re.sub(r"`_tidb_rowid` [^,]*,|,\s*KEY `_tidb_rowid` \(`_tidb_rowid`\)", "", shown).replace(",\n  \n)", "\n)")
+
+    def numbers_given(self, session: Session, sequence: TableAt) -> int:
+        """As the server tells it that stands for TiDB."""
+        place = place_of(session, sequence.schema, sequence.name)
+        return place.next_value - place.increment
 
     def _boundaries(self, session: Session, table: TableAt, handle: Handle, partition: str) -> list[Key]:
         source = f"{quote_name(table.schema)}.{quote_name(table.name)}" + (f" PARTITION ({quote_name(partition)})" if partition else "")
@@ -327,7 +333,8 @@ def test_views_and_sequences(
         "CREATE VIEW seen.above AS SELECT v FROM seen.base",
         "CREATE VIEW seen.a_first AS SELECT v + 1 AS w FROM seen.above",
         "CREATE VIEW seen.theirs AS SELECT 1 AS one",
-        "CREATE SEQUENCE seen.numbers START WITH 5",
+        "CREATE SEQUENCE seen.numbers START WITH 5 INCREMENT BY 1 CACHE 1000",
+        "SELECT NEXTVAL(seen.numbers)",
         "CREATE DATABASE only_upstream",
         "CREATE TABLE only_upstream.t (a INT)",
         "CREATE VIEW seen.by_hand AS SELECT a FROM only_upstream.t",
@@ -357,7 +364,7 @@ def test_views_and_sequences(
     if MYSQLD:
         assert "seen.numbers: sequence left out, because MySQL has none" in caplog.text
     else:
-        assert run_sql(servers.target, "SELECT NEXTVAL(seen.numbers)") == [(5,)]
+        assert run_sql(servers.target, "SELECT NEXTVAL(seen.numbers)") == [(1005,)], "beyond what the upstream has given"
     run_sql(servers.source, "CREATE OR REPLACE VIEW seen.above AS SELECT v * 10 AS v FROM seen.base")
     run_sql(servers.source, "DROP SEQUENCE seen.numbers")
     run_sql(servers.target, "INSERT INTO seen.base VALUES (7, 7)")

@@ -31,6 +31,12 @@ def test_controls_are_the_span_and_the_ddls() -> None:
     assert found.ddls == (DdlEvent(12, 99, "ALTER TABLE t", 5),)
 
 
+def test_a_setval_is_no_barrier() -> None:
+    one = {"commit_ts": 11, "job_id": 98, "schema_state": 5, "query": b"SELECT SETVAL(`d`.`s`, 3);"}
+    found = controls_of(SPAN, pa.concat_tables([pa.Table.from_pylist([one], schema=DDL_EVENT), DDLS]))
+    assert [d.commit_ts for d in found.ddls] == [11, 12] and found.barriers == [12]
+
+
 def test_the_same_ddl_and_punctuation_from_two_pumps_are_one() -> None:
     assert controls_of(pa.concat_tables([SPAN, SPAN]), pa.concat_tables([DDLS, DDLS])) == controls_of(SPAN, DDLS)
 

@@ -9,6 +9,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import (
     DdlEvent,
     DdlStep,
     RowsStep,
+    SetVal,
     TableActivity,
     events_by_table,
     plan_steps,
@@ -61,17 +62,30 @@ def test_a_ddl_at_the_very_end_needs_no_step_behind_it() -> None:
 
 
 @pytest.mark.shows("ddl SELECT SETVAL", "ddl gotcha 9")
+def test_sequences_are_set_between_the_ddls_around_them() -> None:
+    events = [
+        ddl(10, 998, query="SELECT SETVAL(`d`.`s`, 2008);"),
+        ddl(50, 7),
+        ddl(60, 999, query=" select /* x */ setval(`d`.`a``b`, -3)"),
+        ddl(70, 998, query='SELECT SETVAL("d"."s", 3008);'),
+    ]
+    steps = plan_steps((0, 100), events, [TableActivity(20, 3, 55, 5, 90)], some(), AppliedJobs(3))
+    assert outline(steps) == [(0, 49, 0), ("ddl", 50, 7), (50, 100, 5)]
+    assert [s.setvals for s in steps if isinstance(s, RowsStep)] == [
+        (SetVal("d", "s", 2008),),
+        (SetVal("d", "a`b", -3), SetVal("d", "s", 3008)),
+    ]
+
+
 @pytest.mark.parametrize(
     "event",
     [
-        ddl(50, 999, query="SELECT SETVAL(`d`.`s`, 2008);"),
-        ddl(50, 999, query=" select /* x */ setval(`d`.`s`, 2008)"),
         ddl(50, 13),
         ddl(50, 14),
         ddl(50, 2),
         ddl(50, 12, state=1),
     ],
-    ids=["setval", "setval with comment", "unsupported", "cancelled", "applied", "delete-only twin"],
+    ids=["unsupported", "cancelled", "applied", "delete-only twin"],
 )
 def test_skipped_entirely(event: DdlEvent) -> None:
     steps = plan_steps((0, 100), [event], [TableActivity(20, 3, 20, 5, 90)], some(), AppliedJobs(11))
