@@ -433,7 +433,7 @@ class Bootstrap:
                     refused = CopiedTable(wanted.source.schema, wanted.source.name, CopyState.MADE)
                     self._transact(partial(copy_record.forget, cluster_id=self._lease.cluster_id, schema=self._schema, table=refused))
                 break
-        setvals = [SetVal(w.target.schema, w.target.name, given[w.label]) for w in accepted if w.label in given]
+        setvals = [SetVal(w.target.schema, w.target.name, last) for w in accepted if (last := given.get(w.label)) is not None]
         for finding in self._transact(partial(set_sequences, setvals=setvals)):
             _log.warning("%s: %s", finding.table, finding.words)
         return accepted

@@ -195,9 +195,15 @@ class SnapshotSource:
         kind = "SEQUENCE" if table.info.is_sequence else "TABLE"
         return as_text(session.query(f"SHOW CREATE {kind} {_name(table)}")[0][1])
 
-    def numbers_given(self, session: Session, sequence: TableAt) -> int:
-        """The last number that is given, or in a server's cache, now: a snapshot does not hold it."""
-        return next(int(row[3]) - 1 for row in session.query(f"SHOW TABLE {_name(sequence)} NEXT_ROW_ID"))
+    def numbers_given(self, session: Session, sequence: TableAt) -> int | None:
+        """The last number that is given, or in a server's cache, now: a snapshot does not hold it. None: the server does not say."""
+        try:
+            return next((int(row[3]) - 1 for row in session.query(f"SHOW TABLE {_name(sequence)} NEXT_ROW_ID")), None)
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            _log.warning("%s.%s: the copy begins at its START, because its next number cannot be read: %s", sequence.schema, sequence.name, error)
+            return None
 
     def ranges(self, session: Session, table: TableAt) -> tuple[KeyRange, ...]:
         """Ranges of the table's handle that hold about the same, for each partition; they need not, and nothing depends on it."""
