@@ -98,6 +98,8 @@ class Facts:
     """Which services do not answer the stream, in words; empty = all do."""
     unrecorded: str | None = None
     """Why the newest batches are not in the Delta tables; empty = they are."""
+    silent: tuple[str, ...] | None = None
+    """The TiDB servers that write no binlogs, though others do, in words."""
     registry: str | None = None
     """Why PD or the registry does not answer; empty = it does."""
     pumps: tuple[PumpFacts, ...] | None = None
@@ -280,6 +282,10 @@ ALARMS = (
           Rule(f"changes(binlog_drainer_checkpoint_tso[{STILL_SECONDS:g}s]) == 0"
                ' and ignoring(state) binlog_drainer_spark_state{state="online"} == 1 and binlog_drainer_spark_batches_total > 0',
                f"nothing was applied for {STILL_SECONDS:g} s", "30s")),
+    Alarm("tidb-without-binlog", Check.PUMPS, Severity.CRITICAL, lambda facts: None if facts.silent is None else "; ".join(facts.silent),
+          "end it: GET /binlog/recover at its status port if it is Skipping, binlog.enable if it is Off. Copy what was written meanwhile", "errors/upstream",
+          Rule("binlog_drainer_spark_tidb_without_binlog == 1",
+               "TiDB server {{ $labels.server }} writes no binlog: what is written through it is lost to the stream", "0s")),
     Alarm("registry-silent", Check.PUMPS, Severity.CRITICAL, lambda facts: facts.registry,
           "start PD, the registry or the Pumps, or correct pd-urls or spark.pumps", "errors/upstream"),
     Alarm("pump-unreachable", Check.PUMPS, Severity.CRITICAL, _of_pumps(_unreachable),

@@ -7,7 +7,7 @@
          ?after=N&wait=SECONDS   only what was written after revision N; waits up to SECONDS, 60 at most, for it (``Registry.changes``)
     GET  /registry/pumps/ID/own  {"state": the state that the node registered last itself, or null}
     PUT  /registry/pumps/ID      body: Status            (the last writer wins)
-    GET  /info/all               {"servers_num": 1, "all_servers_info": {id: {"ip": …, "listening_port": …}}}
+    GET  /info/all               {"servers_num": 1, "all_servers_info": {id: {"ip": …, "listening_port": …, "binlog_status": …}}}
     GET  /ddl/history            jobs, ascending; ?limit=N newest N, descending; ?start_job_id=S&limit=N ids <= S, descending
     GET  /mvcc/hex/KEY           rows.md 9.3
     GET  /schema, /schema/DB     every database, every table of one
@@ -155,6 +155,10 @@ class ClusterService:
         """Serve in threads."""
         self._server.serve(Methods(http=self.respond, http_threads=_WAITING + _ANSWERING))
         return self
+
+    def tell_server(self, binlog_status: str = "On") -> None:
+        """``/info/all`` has one TiDB server from now on, in this ``binlog_status``."""
+        self.servers = {"emulator": {"ip": "127.0.0.1", "listening_port": 4000, "binlog_status": binlog_status}}
 
     def stop(self) -> None:
         """Stop serving; clients that wait for a change are refused."""

@@ -15,15 +15,18 @@ _log = logging.getLogger(__name__)
 class PeriodicTask:
     """Calls ``act`` every ``interval`` seconds until stopped."""
 
-    def __init__(self, name: str, interval: float, act: Callable[[], None]) -> None:
+    def __init__(self, name: str, interval: float, act: Callable[[], None], *, at_once: bool = False) -> None:
+        """``at_once``: the first time now, not after an interval."""
         self._interval = interval
+        self._wait = 0.0 if at_once else interval
         self._act = act
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._interval):
+        while not self._stopped.wait(self._wait):
+            self._wait = self._interval
             try:
                 self._act()
             except (ReplicationError, OSError) as error:

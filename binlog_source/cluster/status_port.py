@@ -3,6 +3,7 @@
     GET /mvcc/hex/{key}        what the upstream reports about a transaction (rows.md 9.3)
     GET /schema, /schema/{db}  the schema that the TiDB server has now
     GET /ddl/history           one DDL job
+    GET /info/all              the TiDB servers: id, address, version, whether they write binlogs
 
 A port is ``http://host:port``, ``https://host:port``, or ``host:port`` as PD names it. The last form uses TLS if the cluster does.
 """
@@ -101,6 +102,10 @@ class StatusPorts:
     def versions(self) -> dict[str, str]:
         """The version of every TiDB server, such as ``8.0.11-TiDB-v8.3.0``, by its ``ip:port``; ``PumpUnavailable`` if no port answered."""
         return {_server(info): str(info.get("version", "")) for info in self._infos().values()}
+
+    def binlogs(self) -> dict[str, str]:
+        """``On``, ``Off``, ``Skipping`` or ``Unknown`` of every TiDB server, by its ``ip:port``; ``PumpUnavailable`` if no port answered."""
+        return {_server(info): str(info.get("binlog_status", "")) for info in self._infos().values()}
 
     def job(self, job_id: int) -> Any:
         """The JSON of one finished DDL job; None if the history does not have it. ``PumpUnavailable`` if no port answered."""

@@ -16,7 +16,7 @@ Promises: timestamps are physical milliseconds. Thread-safe; ``applied`` and ``p
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,6 +70,8 @@ class DrainerMetrics:
         """The newest promise of each Pump whose age was observed."""
         self.state = NodeState.ONLINE
         """The state that is registered."""
+        self.silent: Sequence[str] = ()
+        """The addresses of TiDB servers that write no binlogs."""
         self._exposition = Exposition(self._collect)
 
     def applied(self, batch: AppliedBatch) -> None:
@@ -143,3 +145,6 @@ class DrainerMetrics:
         yield count(f"{_OURS}fakes_sent_total", "Fake binlogs sent to idle Pumps.", "nodeID", sorted((reported.get("woken") or {}).items()))
         away = sorted(reported.get("unreachable") or {})
         yield gauges(f"{_OURS}pump_unreachable", "1 for a Pump that cannot be reached.", "nodeID", ((pump, 1.0) for pump in away))
+        yield gauges(
+            f"{_OURS}tidb_without_binlog", "1 for a TiDB server that writes no binlogs.", "server", ((one, 1.0) for one in self.silent)
+        )

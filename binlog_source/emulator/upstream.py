@@ -95,6 +95,7 @@ class Upstream(UpstreamState):
             table=self.table,
             gc_safe_point=lambda: self.mvcc.safe_point,
         )
+        service.tell_server()
         return service.start()
 
     def flush(self, timeout: float = 30.0) -> None:

@@ -3,8 +3,8 @@
     python -m pyspark_tidb_binlog.binlog_source.emulator.workload_process --data-dir DIR --cluster-id 7 [--rate 200] ...
 
 Promises: prints ``serving HOST:PORT`` before any Pump exists, so that Pumps can register there. ``open`` then waits for the Pumps and creates the tables.
-Commands are POST requests of its HTTP service: ``open``, ``start``, ``stop``, ``status``, ``client``, ``tables``, ``rows``, ``probes``, and ``mistake``;
-``WorkloadProcess`` has a method for each but the last. SIGTERM and Ctrl-C end the process.
+Commands are POST requests of its HTTP service: ``open``, ``start``, ``stop``, ``status``, ``client``, ``tables``, ``rows``, ``probes``, ``binlog``, and
+``mistake``; ``WorkloadProcess`` has a method for each but the last. SIGTERM and Ctrl-C end the process.
 """
 
 import argparse
@@ -85,8 +85,10 @@ class Host:
                 "tables": lambda query: self.tables(),
                 "rows": lambda query: self.rows(query["table"]),
                 "probes": lambda query: self._probes[int(query.get("after", 0)) :],
+                "binlog": lambda query: self.service.tell_server(query["status"]),
             },
         )
+        self.service.tell_server()
 
     def open(self, pumps: int) -> dict[str, Any]:
         """Wait for that many Pumps in the registry, then create the tables."""
@@ -290,6 +292,10 @@ class WorkloadProcess(ServerProcess):
     def probes(self, after: int = 0) -> list[tuple[int, int]]:
         """The probe rows past the first ``after``: (id, monotonic nanoseconds at which its commit returned)."""
         return [(number, at) for number, at in self._call("probes", after=after)]
+
+    def binlog(self, status: str) -> None:
+        """What ``/info/all`` says about its binlogs from now on; they are written all the same."""
+        self._call("binlog", status=status)
 
     def _call(self, command: str, **parameters: object) -> Any:
         try:

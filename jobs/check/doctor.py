@@ -134,6 +134,7 @@ class _History:
     jobs: int
     sight: UpstreamSight
     versions: Mapping[str, str]
+    silent: tuple[str, ...] | None
 
 
 def examined(config: DrainerConfig, address: str = "") -> Examined:
@@ -225,7 +226,7 @@ def _disk_in(pump: str, page: str) -> Disk | None:
 def _history(config: DrainerConfig) -> _History:
     with contextlib.ExitStack() as closing:
         upstream = UpstreamCheck(config, closing)
-        return _History(len(upstream.read_history().ordered), upstream.sight, upstream.versions)
+        return _History(len(upstream.read_history().ordered), upstream.sight, upstream.versions, upstream.silent)
 
 
 def _target(config: DrainerConfig, sight: Callable[[], UpstreamSight]) -> TargetSeen:
@@ -275,6 +276,7 @@ class _Answers:
         facts, at = self._stream()
         facts = replace(
             facts,
+            silent=facts.silent or (self.history.silent if isinstance(self.history, _History) else facts.silent),
             registry=self.pumps if isinstance(self.pumps, str) else "",
             pumps=self._all_pumps(facts.pumps or (), at) or None,
             history=self.history if isinstance(self.history, str) else "",

@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.check.upstream_account import UpstreamSight, upstream_remarks
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, drainer_config
 from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest, drainer_options
-from pyspark_tidb_binlog.jobs.stream.upstream_cluster import StreamServers, ports_at, servers_at
+from pyspark_tidb_binlog.jobs.stream.upstream_cluster import StreamServers, ports_at, servers_at, silent_among
 from pyspark_tidb_binlog.schemas.alarms import NAMED
 from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, PumpUnavailable, ReplicationError
@@ -120,6 +120,8 @@ class UpstreamCheck:
         self._servers: StreamServers = dict
         self.versions: Mapping[str, str] = {}
         """The version of each TiDB server, by its address, if a status port reports them."""
+        self.silent: tuple[str, ...] | None = None
+        """The servers that write no binlogs, though others do, in words; None = not known."""
 
     @property
     def sight(self) -> UpstreamSight:
@@ -134,6 +136,8 @@ class UpstreamCheck:
         for what in self.unfit.values():
             yield hinders("Pumps", what, NAMED["pump-unreachable"].todo)
         yield from self._tried("DDL history", self.read_history, NAMED["history-silent"].todo)
+        for what in self.silent or ():
+            yield hinders("TiDB", what, NAMED["tidb-without-binlog"].todo)
 
     def _tried(self, where: str, act: Callable[[], object], todo: str) -> Iterator[Remark]:
         try:
@@ -164,7 +168,9 @@ class UpstreamCheck:
         self._servers = partial(servers_at, where, self._tls)
         self._history = HistoryFeed(where, None, self._tls).snapshot()
         with contextlib.suppress(PumpUnavailable):
-            self.versions = ports_at(where, self._tls).versions()
+            ports = ports_at(where, self._tls)
+            self.versions = ports.versions()
+            self.silent = tuple(server.words for server in silent_among(ports.binlogs()))
         return self._history
 
 

@@ -26,6 +26,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.gc_hold import GcHold
 from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
 from pyspark_tidb_binlog.binlog_source.cluster.metrics_push import push_regularly
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
+from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.binlog_source.cluster.schema_reader import SchemaReader
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
@@ -53,7 +54,7 @@ from pyspark_tidb_binlog.jobs.stream.start_wait import StartWait
 from pyspark_tidb_binlog.jobs.stream.stream_progress import StreamProgress
 from pyspark_tidb_binlog.jobs.stream.table_loader import StreamStand, TableLoader
 from pyspark_tidb_binlog.jobs.stream.targets import sink_of, words_for
-from pyspark_tidb_binlog.jobs.stream.upstream_cluster import servers_at
+from pyspark_tidb_binlog.jobs.stream.upstream_cluster import LOOK_SECONDS, BinlogWatch, servers_at
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
@@ -136,10 +137,9 @@ class Replication:
         self._applier = BatchApplier(spark, self._config, self._sink, self._feed, self._take_report, self._note_ddl)
         self._heap = HeapAfterBigBatches.of(spark, ATOMIC_BYTES)
         _warm_up(spark, self._config)
-        self._counts = StreamProgress(self._sink, self._applier.clock, config.apply.log_row_data)
-        seen = PageFacts(
-            config.apply.drainer, words_for(self._config).where, config.apply.db_type, self.delivery, config.apply.log_row_data
-        )
+        apply, binlogs = config.apply, BinlogWatch(self._status_ports, self._tls)
+        self._counts = StreamProgress(self._sink, self._applier.clock, apply.log_row_data, binlogs)
+        seen = PageFacts(apply.drainer, words_for(self._config).where, apply.db_type, self.delivery, apply.log_row_data)
         self._page = LivePage(seen, self.progress, self._sink.kept)
         self._query: StreamingQuery | None = None
         self._delta: DeltaCheckpoint | None = None
@@ -362,6 +362,7 @@ class Replication:
         )
         self._page.start()
         self._closing.callback(self._page.close)
+        self._closing.callback(PeriodicTask("binlog status", LOOK_SECONDS, counts.binlogs.look, at_once=True).stop)
         controls = StreamControls(
             pause=gate.shut,
             resume=gate.open,
@@ -423,6 +424,7 @@ class Replication:
         return not self._applier.clock.idle or (query.status["isTriggerActive"] and not gate.asked)
 
     def _take_report(self, report: BatchReport) -> None:
+        report = dataclasses.replace(report, findings=(*report.findings, *self._counts.binlogs.findings()))
         self._counts.take(report)
         self._page.take(report)
         self._reported_ts = report.upto_ts

@@ -81,6 +81,8 @@ class Progress:
     """The progress of the copy in numbers; None = no copy runs, or it is not known yet."""
     stalled: str = ""
     """Which services do not answer, in words: the target, Pumps, the registry, the DDL history; empty = none is known to be silent."""
+    silent: tuple[str, ...] = ()
+    """The TiDB servers that write no binlogs, and since when, in words; empty = none is known."""
     still_seconds: float = 0.0
     """Since when no batch was applied. Idle Pumps promise something every few seconds, so it is small while nothing is held back."""
 
@@ -170,7 +172,7 @@ def as_json(progress: Progress) -> dict[str, Any]:
 def progress_in(said: Mapping[str, Any]) -> Progress:
     """The progress in the output of ``as_json``, also of another version: a missing field gets its default, an unknown field is ignored."""
     given = _known(Progress, said)
-    given["newest_findings"] = tuple(given.get("newest_findings", ()))
+    given |= {name: tuple(given.get(name, ())) for name in ("newest_findings", "silent")}
     given["pumps"] = tuple(SeenPump(**_known(SeenPump, pump)) for pump in given.get("pumps", ()))
     if given.get("copied"):
         given["copied"] = CopyProgress(**_known(CopyProgress, given["copied"]))
@@ -219,6 +221,7 @@ def facts_of(progress: Progress) -> Facts:
         holding=progress.holding,
         waiting=progress.stalled,
         unrecorded=progress.unrecorded,
+        silent=progress.silent,
         pumps=tuple(_pump(seen, asked=asked) for seen in progress.pumps) or None,
         findings=progress.findings,
         newest_finding=progress.newest_findings[-1] if progress.newest_findings else "",

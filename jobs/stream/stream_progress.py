@@ -19,6 +19,7 @@ from pyspark_tidb_binlog.binlog_source.drainer.drainer_metrics import AppliedBat
 from pyspark_tidb_binlog.binlog_source.source.read_notes import away, waiting
 from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, age_of, held_by, one_ddl, pumps_of, unanswered
+from pyspark_tidb_binlog.jobs.stream.upstream_cluster import BinlogWatch
 from pyspark_tidb_binlog.schemas.findings import in_words
 from pyspark_tidb_binlog.sinks.engine.batch_report import IDLE, REFUSED, BatchReport, DdlNote, Stage, StageClock
 from pyspark_tidb_binlog.sinks.sink import Sink
@@ -31,11 +32,12 @@ _SHOWN_FINDINGS = 20
 class StreamProgress:
     """The counts of one stream since its start."""
 
-    def __init__(self, sink: Sink, clock: StageClock, show_row_data: bool) -> None:
+    def __init__(self, sink: Sink, clock: StageClock, show_row_data: bool, binlogs: BinlogWatch) -> None:
         """``show_row_data``: whether the text of findings may contain row values."""
         self._sink = sink
         self._clock = clock
         self._show_row_data = show_row_data
+        self.binlogs = binlogs
         self._totals = Progress()
         self._fakes_sent = 0
         self._pumps: tuple[SeenPump, ...] = ()
@@ -116,6 +118,8 @@ class StreamProgress:
         self._pumps = pumps_of(reported, time.time(), resolved) or self._pumps
         missing = away(gate.file) if gate is not None else {}
         self._metrics.pumps(reported)
+        silent = self.binlogs.servers
+        self._metrics.silent = [server.address for server in silent]
         self._fakes_sent = max(self._fakes_sent, sum((reported.get("woken") or {}).values()))
         return dataclasses.replace(
             totals,
@@ -129,6 +133,7 @@ class StreamProgress:
             state=self._metrics.state.value,
             pumps=tuple(p if p.trouble else dataclasses.replace(p, trouble=missing.get(p.name, "")) for p in self._pumps),
             stalled=held.stalled,
+            silent=tuple(server.words for server in silent),
             still_seconds=now - self._advanced_at,
         )
 

@@ -29,6 +29,10 @@ SERIES = {
         ONLINE | {'binlog_drainer_checkpoint_tso{instance="d"}': "5x20"},
         ONLINE | {'binlog_drainer_checkpoint_tso{instance="d"}': "5+1x20"},
     ),
+    "tidb-without-binlog": (
+        {'binlog_drainer_spark_tidb_without_binlog{instance="d",server="a:4000"}': "1x20"},
+        {'binlog_drainer_spark_tidb_without_binlog{instance="d",server="a:4000"}': "1x5 stale"},
+    ),
     "pump-unreachable": (
         {'binlog_drainer_spark_pump_unreachable{instance="d",nodeID="p"}': "1x20"},
         {'binlog_drainer_spark_pump_unreachable{instance="d",nodeID="p"}': "_x20"},

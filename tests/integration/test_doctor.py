@@ -102,6 +102,24 @@ def test_a_pump_that_is_gone_and_a_finding(site: Site, registry: RegistryClient)
     assert found["findings"][0].startswith("warning: 1 findings, the newest: rows `d`.`t`: a row was missing; ")
 
 
+@pytest.mark.parametrize("status", ["On", "Skipping"])
+def test_a_tidb_that_writes_no_binlogs(site: Site, tmp_path: Path, status: str) -> None:
+    """A doctor asks it, also where the Drainer does not say so yet; what the Drainer says has since when."""
+    site.service.history = lambda: json.loads((tmp_path / "history.json").read_text())
+    site.service.tell_server(status)
+    code, found = site.doctor(spark__tidb_status=site.service.url)
+    if status == "On":
+        assert (code, not_well(found)) == (0, set()), found
+        return
+    assert (code, not_well(found)) == (1, {"Pumps"}), found
+    assert found["Pumps"][0].startswith("critical: TiDB server 127.0.0.1:4000 writes no binlog (Skipping); end it: GET /binlog/recover")
+    site.now(silent=("TiDB server 127.0.0.1:4000 writes no binlog (Skipping) since noon",))
+    for settings in ({"spark__tidb_status": site.service.url}, {}):
+        assert site.doctor(**settings)[1]["Pumps"][0].startswith(
+            "critical: TiDB server 127.0.0.1:4000 writes no binlog (Skipping) since noon; "
+        )
+
+
 def test_the_target_is_gone(site: Site, tmp_path: Path) -> None:
     code, found = site.doctor(spark__socket=str(tmp_path / "none"))
     assert (code, not_well(found)) == (1, {"target", "rights"}), [found[name] for name in not_well(found)]

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import signal
 import threading
 import time
@@ -18,6 +19,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryCl
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs import ctl
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.stream import replication
 from pyspark_tidb_binlog.schemas.errors import LeaseHeld, ReplicationError
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.http_client import fetch
@@ -212,6 +214,38 @@ def test_a_pause_waits_for_a_ddl_then_stands_still_and_a_resume_catches_up(
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])["summary"]
     stands_in_order(summary, scene, "paused")
     as_upstream(scene, summary)
+
+
+def test_a_tidb_that_writes_no_binlogs_is_an_alarm_and_stays_in_the_findings(
+    scene: Scene, in_session: Callable[..., InSession], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(replication, "LOOK_SECONDS", 0.1)
+    scene.workload.binlog("Skipping")
+    scene.workload.begin()
+    job = in_session()
+
+    def page(name: str) -> str:
+        return fetch(f"http://{address(scene)}/{name}", 10).text
+
+    until(job, lambda: bool(scene.registered()) and bool(progress(scene)["silent"]), "it is seen")
+    said = "TiDB server 127.0.0.1:4000 writes no binlog (Skipping) since before "
+    assert [words[: len(said)] for words in progress(scene)["silent"]] == [said]  # type: ignore[attr-defined]
+    until(job, lambda: "tidb-without-binlog" in {one["name"] for one in json.loads(page("page.json"))["alarms"]}, "it is an alarm")
+    metric = 'binlog_drainer_spark_tidb_without_binlog{server="127.0.0.1:4000"} 1'
+    until(job, lambda: metric in page("metrics"), metric)
+    scene.workload.binlog("On")
+    until(job, lambda: progress(scene)["findings"] == 2 and progress(scene)["silent"] == [], "it has passed, and stays a finding")
+    assert metric not in page("metrics")
+    job.end()
+    capsys.readouterr()
+    settings = scene.work_dir / "drainer.toml"
+    settings.write_text(f'spark.delta-dir = "{scene.work_dir / "delta"}"')
+    assert ctl.main(["findings", "-config", str(settings)]) == 0
+    began, ended = capsys.readouterr().out.splitlines()
+    assert f"lost: {said}" in began
+    assert re.search(
+        r"lost: TiDB server 127.0.0.1:4000 wrote no binlog \(Skipping\) from before [-0-9: ]+ UTC until [-0-9: ]+ UTC: ", ended
+    )
 
 
 @pytest.mark.slow

@@ -300,6 +300,19 @@ def test_without_a_history(check: Checks) -> None:
 
 
 @pytest.mark.shows("drainer --check")
+def test_a_tidb_that_writes_no_binlogs(check: Checks, request: pytest.FixtureRequest) -> None:
+    tidb = ClusterService(Oracle(), 1, history=lambda: JOBS).start()
+    request.addfinalizer(tidb.stop)
+    for status in ("On", "Unknown", "Off"):
+        tidb.tell_server(status)
+        assert check(spark__tidb_status=tidb.url).hindering == []
+    tidb.tell_server("Skipping")
+    found = check(spark__tidb_status=tidb.url)
+    assert (found.code, len(found.hindering)) == (1, 1)
+    assert "TiDB server 127.0.0.1:4000 writes no binlog (Skipping)" in found.hindering[0] and "/binlog/recover" in found.hindering[0]
+
+
+@pytest.mark.shows("drainer --check")
 def test_pumps_that_do_not_serve_the_stream(check: Checks, pump: EmbeddedPump) -> None:
     def of_another_cluster(asked: Asked) -> Iterator[bytes]:
         raise Refusal(UNKNOWN, "cluster ID are mismatch, 1 vs 9")

@@ -2,7 +2,7 @@
 
     DropKey, RenameKey, ModifyKey, AddKey      DROP, RENAME, ALTER INDEX, ADD KEY; an index over an expression is left out, a loss
     DropColumn, AddColumn                      DROP, ADD COLUMN, filled with TiDB's value for older rows; the declared default follows in a second statement
-    RenameColumn, ModifyColumn, MoveColumn     one CHANGE or MODIFY for each column, with its whole definition
+    RenameColumn, ModifyColumn, MoveColumn     one CHANGE or MODIFY for each column, with its whole definition; FIRST or AFTER only where the place is not the end
     DropForeignKey, AddForeignKey              DROP, ADD FOREIGN KEY
     AlterOption                                charset, comment and where AUTO_INCREMENT begins; the others are TiDB's own, losses
 
@@ -14,6 +14,7 @@ A server names a foreign key that has no name: TiDB ``fk_1``, InnoDB ``t_ibfk_1`
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import NamedTuple
 
 from pyspark_tidb_binlog.schemas.column_pairs import pair_columns, visible
@@ -119,6 +120,16 @@ class OwnColumn(NamedTuple):
 AS_UPSTREAM = OwnColumn()
 
 
+class _ColumnClause(NamedTuple):
+    """What makes the changes of one column."""
+
+    text: str
+    after: str = ""
+    """The column that ``text`` puts it behind; empty: none."""
+    brings: str = ""
+    """The name that is there only from now on; empty: none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Alteration:
     """What a job changes in one table."""
@@ -157,17 +168,36 @@ class Alteration:
 
         ``left``: those of ``changes`` that are to be made; None: all. ``there``: the target's columns by lower-case name; None: those of ``old``.
         """
-        left = self.changes if left is None else left
-        found = [
-            *(f"DROP FOREIGN KEY {quote_name(c.name)}" for c in left if isinstance(c, DropForeignKey)),
-            *(self._key_clause(c) for c in left if isinstance(c, DropKey)),
-            *(f"DROP COLUMN {quote_name(c.name)}" for c in left if isinstance(c, DropColumn)),
-            *self._column_clauses(left, there),
+        return [clause for group in self._groups(self.changes if left is None else left, there) for clause in group]
+
+    def statements(
+        self, table: TableAt, left: Collection[TableChange] | None = None, there: Mapping[str, OwnColumn] | None = None
+    ) -> list[str]:
+        """``clauses`` as ALTERs of ``table``, to be executed in this order: one or none; at a TiDB several, where one is refused."""
+        return [alter_table(table, group) for group in self._groups(self.changes if left is None else left, there) if group]
+
+    def _groups(self, left: Collection[TableChange], there: Mapping[str, OwnColumn] | None) -> list[list[str]]:
+        """A TiDB looks for the column of AFTER in the table as it is before the statement: what the statement brings or renames is not there (1054)."""
+        found: list[list[str]] = [
+            [
+                *(f"DROP FOREIGN KEY {quote_name(c.name)}" for c in left if isinstance(c, DropForeignKey)),
+                *(self._key_clause(c) for c in left if isinstance(c, DropKey)),
+                *(f"DROP COLUMN {quote_name(c.name)}" for c in left if isinstance(c, DropColumn)),
+            ]
+        ]
+        brought = set[str]()
+        for column in self._column_clauses(left, there):
+            if self.dialect.flavour is Flavour.TIDB and column.after and column.after in brought:
+                found.append([])
+                brought.clear()
+            found[-1].append(column.text)
+            brought.add(column.brings)
+        found[-1] += [
             *(self._key_clause(c) for c in left if isinstance(c, RenameKey | ModifyKey | AddKey)),
             *(f"ADD {foreign_key_definition(c.key, self.schema)}" for c in left if isinstance(c, AddForeignKey)),
             *self._options(left),
         ]
-        return [clause for clause in found if clause]
+        return [[clause for clause in group if clause] for group in found]
 
     def losses(self) -> Iterator[str]:
         """What the clauses leave out."""
@@ -254,26 +284,28 @@ class Alteration:
                 return f"change of key {name}"
         return type(change).__name__
 
-    def _column_clauses(self, left: Collection[TableChange], there: Mapping[str, OwnColumn] | None) -> Iterator[str]:
+    def _column_clauses(self, left: Collection[TableChange], there: Mapping[str, OwnColumn] | None) -> Iterator[_ColumnClause]:
         added = {c.column.name for c in left if isinstance(c, AddColumn)}
+        at_end = {c.name for c in takewhile(lambda c: c.name in added, reversed(visible(self.new)))}
         renamed = {c.after: c.before for c in left if isinstance(c, RenameColumn)}
-        placed = added | {c.name for c in left if isinstance(c, MoveColumn)}
+        placed = (added - at_end) | {c.name for c in left if isinstance(c, MoveColumn)}
         modified = {c.name: c for c in left if isinstance(c, ModifyColumn)}
-        position = "FIRST"
+        before = ""
         for column in visible(self.new):
             name = column.name
-            place = f" {position}" if name in placed else ""
+            after = before if name in placed else ""
+            place = "" if name not in placed else f" AFTER {quote_name(after)}" if after else " FIRST"
             if name in added:
-                yield f"ADD COLUMN {self._added(column)}{place}"
+                yield _ColumnClause(f"ADD COLUMN {self._added(column)}{place}", after, name)
             elif name in modified and name not in renamed and not place and self._only_default(modified[name]):
-                yield set_default(column)
+                yield _ColumnClause(set_default(column))
             elif place or name in renamed or name in modified:
                 own = there.get(renamed.get(name, name).lower(), AS_UPSTREAM) if there else AS_UPSTREAM
                 text = column_definition(column, self.new, self.dialect, explicit=True, type_=own.type, charset=own.charset)
                 verb = f"CHANGE COLUMN {quote_name(renamed[name])}" if name in renamed else "MODIFY COLUMN"
-                yield f"{verb} {text}{place}"
+                yield _ColumnClause(f"{verb} {text}{place}", after, name if name in renamed else "")
             if there is None or name in added or name in renamed or name.lower() in there:
-                position = f"AFTER {quote_name(name)}"
+                before = name
 
     def _only_default(self, change: ModifyColumn) -> bool:
         """Whether nothing but a plain default changes, or goes."""

@@ -7,6 +7,7 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.own_cluster import OwnCluster
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts
+from pyspark_tidb_binlog.jobs.stream.upstream_cluster import BinlogWatch
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.http_client import HttpAnswer
 
@@ -81,3 +82,47 @@ def test_only_the_clusters_own_port_proves_that_there_is_no_trace(
 def test_a_port_that_pd_names_is_not_asked_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StatusPorts, "_json", lambda ports, address, path: {"value": {"info": {}}})
     assert StatusPorts(("10.0.0.1:10080",), cluster=lambda: OURS).ask(5, b"k").finding.value == "no trace"
+
+
+NOON = 1_790_000_000.0
+
+
+def test_servers_that_write_no_binlogs_are_found_and_a_finding_says_from_when_until_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Off is what a cluster has that wants no binlogs; Unknown is a server that has written nothing yet."""
+    now = NOON
+    watch = BinlogWatch("http://a:10080", None, lambda: now)
+
+    def look(*statuses: str | None) -> list[str]:
+        nonlocal now
+        infos = {str(n): {"ip": "10.0.0.1", "listening_port": 4000 + n, "binlog_status": status} for n, status in enumerate(statuses)}
+        monkeypatch.setattr(StatusPorts, "_json", lambda ports, address, path: {"all_servers_info": infos})
+        watch.look()
+        now += 30
+        return [server.words for server in watch.servers]
+
+    skips = "TiDB server 10.0.0.1:4001 writes no binlog (Skipping) since 2026-09-21 14:15:50 UTC"
+    for harmless in (["On", "On"], ["Off", "Off"], ["Unknown", "On"], ["On", None], ["Off", "Unknown"], []):
+        assert look(*harmless) == []
+    assert look("Unknown", "Skipping") == look("On", "Skipping") == [skips]
+    monkeypatch.setattr(StatusPorts, "_json", lambda ports, address, path: {}[path])
+    watch.look()
+    assert [server.words for server in watch.servers] == [skips], "a port that does not answer says nothing"
+    now += 30
+    assert len(look("Off", "Skipping")) == 2
+    assert [(finding.kind, finding.words) for finding in watch.findings()] == [
+        ("lost", f"{skips}: what is written through it is lost to the stream"),
+        (
+            "lost",
+            "TiDB server 10.0.0.1:4000 writes no binlog (Off) since 2026-09-21 14:16:50 UTC: what is written through it is lost to the stream",
+        ),
+    ]
+    assert look("Off", "On") != [] and look("On") == []
+    ended = "wrote no binlog ({}) from 2026-09-21 {} UTC until 2026-09-21 {} UTC: copy what was written through it"
+    assert [finding.words for finding in watch.findings()] == [
+        f"TiDB server 10.0.0.1:4001 {ended.format('Skipping', '14:15:50', '14:18:20')}",
+        f"TiDB server 10.0.0.1:4000 {ended.format('Off', '14:16:50', '14:18:50')}",
+    ]
+    first = BinlogWatch("http://a:10080", None, lambda: NOON)
+    look("Skipping")
+    first.look()
+    assert [server.since for server in first.servers] == ["before 2026-09-21 14:13:20 UTC"]

@@ -11,6 +11,7 @@ import pytest
 from pyspark_tidb_binlog.binlog_source.source.read_notes import ReadNote, note_away
 from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
 from pyspark_tidb_binlog.jobs.stream.stream_progress import StreamProgress
+from pyspark_tidb_binlog.jobs.stream.upstream_cluster import BinlogWatch
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.engine.batch_report import REFUSED, DdlNote, Stage, StageClock
 
@@ -23,7 +24,7 @@ class Scene:
 
     def __init__(self, gate: BatchGate) -> None:
         self.sink, self.clock, self.gate = SimpleNamespace(commit_ts=TS, waiting_for=None), StageClock(), gate
-        self.counts = StreamProgress(cast(Any, self.sink), self.clock, show_row_data=False)
+        self.counts = StreamProgress(cast(Any, self.sink), self.clock, show_row_data=False, binlogs=BinlogWatch("none", None))
         self.query = SimpleNamespace(lastProgress={"sources": [{"latestOffset": json.dumps(REPORT)}]})
 
     def held(self) -> tuple[str, str]:

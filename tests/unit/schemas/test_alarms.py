@@ -18,6 +18,7 @@ WELL = Facts(
     still_seconds=0.1,
     waiting="",
     unrecorded="",
+    silent=(),
     registry="",
     pumps=(PUMP,),
     history="",
@@ -42,6 +43,10 @@ ON = {
     "waiting": (replace(WELL, waiting="target db1"), "the stream waits for target db1"),
     "lag": (replace(WELL, lag_seconds=90.0, holding="Pump p1"), "the target is 90.0 s behind, held back by Pump p1"),
     "no-progress": (replace(WELL, still_seconds=240.0, holding="ddl"), "nothing was applied for 4.0 min, held back by ddl"),
+    "tidb-without-binlog": (
+        replace(WELL, silent=("TiDB server a:4000 writes no binlog (Off)", "b")),
+        "TiDB server a:4000 writes no binlog (Off); b",
+    ),
     "registry-silent": (replace(WELL, registry="PD a:1 does not answer"), "PD a:1 does not answer"),
     "pump-unreachable": (pump(trouble="refused"), "Pump p2 cannot be reached: refused"),
     "pump-not-online": (pump(state="paused"), "Pump p2 is paused: it takes no more binlogs"),

@@ -39,8 +39,9 @@ RENAMED = column(1, "r", INT)
         ([B, RENAMED, C], "xbyrc", []),
         ([A, C], "abc", ["DROP COLUMN `b`"]),
         ([A, C], "ac", []),
-        ([A, B, C, column(4, "d", INT)], "abc", ["ADD COLUMN `d` INT NULL AFTER `c`"]),
-        ([A, B, C, column(4, "d", INT)], "ab", ["ADD COLUMN `d` INT NULL AFTER `b`"]),
+        ([A, B, C, column(4, "d", INT)], "abc", ["ADD COLUMN `d` INT NULL"]),
+        ([A, B, C, column(4, "d", INT)], "ab", ["ADD COLUMN `d` INT NULL"]),
+        ([A, B, column(4, "d", INT), C], "ac", ["ADD COLUMN `d` INT NULL AFTER `a`"]),
         ([A, B, C, column(4, "d", INT)], "dabc", []),
     ],
 )
@@ -51,11 +52,11 @@ def test_only_what_is_lacking_is_made(new: list[dict[str, Any]], there: str, wan
 
 def test_a_column_of_a_type_that_nobody_knows_hinders_no_other_one() -> None:
     vector = column(9, "v", {**INT, "Tp": 225})
-    assert left([A, vector], [A, vector, B], at_target("a", "v")) == ["ADD COLUMN `b` INT NULL AFTER `v`"]
+    assert left([A, vector], [A, vector, B], at_target("a", "v")) == ["ADD COLUMN `b` INT NULL"]
 
 
 def test_a_column_of_another_type_is_not_the_one_that_comes() -> None:
-    assert left([A], [A, B], at_target("a", "b", kind="varchar(9)")) == ["ADD COLUMN `b` INT NULL AFTER `a`"]
+    assert left([A], [A, B], at_target("a", "b", kind="varchar(9)")) == ["ADD COLUMN `b` INT NULL"]
 
 
 def test_a_column_that_gets_the_name_of_another_one_is_not_told_apart() -> None:
