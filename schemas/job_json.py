@@ -7,7 +7,16 @@ import base64
 from typing import Any
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo, Job
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ForeignKey, IndexInfo, PartitionDef, SequenceInfo, TableInfo, TtlInfo, ViewInfo
+from pyspark_tidb_binlog.schemas.tableinfo import (
+    ColumnInfo,
+    ForeignKey,
+    IndexInfo,
+    PartitionDef,
+    SequenceInfo,
+    TableInfo,
+    TtlInfo,
+    ViewInfo,
+)
 
 
 def job_json(job: Job) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_jobs import STATE_SYNCED, DbInfo, Job, JobType
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, RetryableApplyError
-from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, TableInfo
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import SentDdl, execute
@@ -24,6 +24,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlDelivery, DdlForm, Su
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
+from pyspark_tidb_binlog.sinks.mysql.ddl.views import make_view, out_of_place
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
@@ -107,19 +108,21 @@ class TargetTables:
                 what = "VIEW" if "VIEW" in kind else "SEQUENCE" if kind == "SEQUENCE" else "TABLE"
                 self._session.execute(f"DROP {what} IF EXISTS {table_name(schema, name)}")
 
-    def make_other(self, wanted: WantedTable) -> bool:
-        """Make a view or a sequence unless it is there; False: the target refuses it as long as others are missing."""
+    def make_other(self, wanted: WantedTable, history: SchemaHistory) -> str:
+        """Make a view or a sequence unless it is there; why the target refuses it, perhaps as long as others are missing; empty: it is there."""
         with self._alone():
             if self.is_there(wanted.target.schema, wanted.target.name):
-                return True
+                return ""
+            if why := out_of_place(making(wanted, Routes.of(self._apply)), history, self._apply):
+                return why
             try:
                 self._make(wanted)
             except RetryableApplyError:
                 raise
             except ApplyError as error:
                 _log.info("%s cannot be made yet: %s", wanted.label, error)
-                return False
-            return True
+                return str(error)
+            return ""
 
     def has_statement(self, wanted: WantedTable) -> bool:
         """Whether a statement creates the object there; if not, the log has named the loss."""
@@ -147,6 +150,11 @@ class TargetTables:
 
     def _make(self, wanted: WantedTable) -> None:
         self._make_database(wanted.target.schema, wanted.database)
+        if wanted.source.info.is_view:
+            self._session.use(wanted.target.schema)
+            for loss in make_view(self._session, making(wanted, Routes.of(self._apply)), self._dialect):
+                _log.warning("%s", loss)
+            return
         statement = statement_of(wanted, self._dialect, Routes.of(self._apply))
         try:
             self._send(wanted, statement)

@@ -12,6 +12,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import remarkable
+from pyspark_tidb_binlog.sinks.mysql.ddl.views import note_left_out
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.ddl_jobs import column, database, history, job, steps_of, table
 from tests.support.ddl_target import CONFIG, Died, apply, ddl_session, deadly
@@ -49,6 +50,7 @@ def dying_through(session: Session, step: DdlStep, h: SchemaHistory, config: App
     """Die once at each point, and finish; how it was done."""
     for point in POINTS:
         with deadly(point):
+            session.use("information_schema")  # a life begins in no database
             try:
                 apply(session, step, h, config)
             except Died:
@@ -107,6 +109,19 @@ def test_a_refused_view_is_made_when_its_table_comes(session: Session, helps: di
     session.execute("INSERT INTO d.later VALUES (7)")
     assert session.query("SELECT b FROM d.w") == [(8,)]
     assert left_out(session) == [] and remarkable(session, CONFIG.checkpoint_schema) == []
+
+
+def test_a_view_that_a_first_load_could_not_make_is_tried_again(session: Session) -> None:
+    of_view, of_table = job(2, 21, view(20, "v", "SELECT `id` AS `id` FROM `d`.`t`")), job(3, 3, table(10, "t"), query=MADE[1]["query"])
+    h = history(database(1), of_view, of_table)
+    made, _, helps = steps_of(h, {})
+    apply(session, made, h)
+    loaded = h.table_at(20, 2)
+    assert loaded is not None
+    note_left_out(session, CONFIG, 1, 5, loaded, "the server's words")
+    session.commit()
+    apply(session, helps, h)
+    assert left_out(session) == [] and session.query("SELECT * FROM d.v") == []
 
 
 def test_a_view_that_was_dropped_or_replaced_is_not_tried_again(session: Session) -> None:
@@ -195,7 +210,9 @@ def test_a_view_of_what_the_target_has_not_by_its_name(session: Session, config:
     """Also if the target has a table of that name."""
     session.execute("CREATE DATABASE d")
     session.execute("CREATE TABLE d.t (id INT)")
-    h = history(*MADE, job(3, 21, view(20, "v", "SELECT `id` AS `id` FROM `d`.`t`")), job(4, 3, table(12, "later"), query="CREATE TABLE x (id INT)"))
+    h = history(
+        *MADE, job(3, 21, view(20, "v", "SELECT `id` AS `id` FROM `d`.`t`")), job(4, 3, table(12, "later"), query="CREATE TABLE x (id INT)")
+    )
     assert tried(session, h, dataclasses.replace(CONFIG, **config))[2] == "left out"
     assert words in json.loads(session.query("SELECT losses FROM ddl_marks.spark_ddl WHERE job_id = 3")[0][0])[0]
     assert session.query("SHOW FULL TABLES FROM d WHERE table_type = 'VIEW'") == [] and left_out(session) == [3]

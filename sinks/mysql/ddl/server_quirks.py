@@ -258,7 +258,9 @@ def _definer_not_set(ddl: SentDdl) -> Around | None:
         return None
     why = "does not exist at the target" if ddl.error.errno == _NO_DEFINER else "may not be set by the target's user"
     after = tuple(replace(t, info=replace(t.info, view=replace(t.info.view, user="", host=""))) for t in subject.after if t.info.view)
-    return Around(subject=replace(subject, after=after), losses=(f"{subject.label}: the definer {account} {why}: CURRENT_USER in its place",))
+    return Around(
+        subject=replace(subject, after=after), losses=(f"{subject.label}: the definer {account} {why}: CURRENT_USER in its place",)
+    )
 
 
 QUIRKS = (

@@ -75,6 +75,15 @@ def make_view(session: Target, subject: Subject, dialect: Dialect) -> tuple[str,
     return text.losses
 
 
+def note_left_out(session: Target, config: ApplyConfig, cluster_id: int, ts: int, view: TableAt, words: str) -> None:
+    """Record, in the caller's transaction, a view that a first load at ``ts`` could not make, as the job of the negative id of its table (``table_as_job``)."""
+    session.execute(
+        f"REPLACE INTO {table_of(config)} (cluster_id, job_id, commit_ts, version, early, state, query, losses, note, began, ended) "
+        "VALUES (%s, %s, %s, %s, 0, %s, '', %s, %s, NOW(3), NOW(3))",
+        [cluster_id, -view.table_id, ts, view.version, DONE, json.dumps([words], ensure_ascii=False), LEFT_OUT],
+    )
+
+
 class LeftOutViews:
     """Those of one cluster."""
 
@@ -109,7 +118,7 @@ class LeftOutViews:
         sql = f"SELECT job_id FROM {table_of(self._config)} WHERE cluster_id = %s AND state = %s AND note = %s ORDER BY version"
         routes, found = Routes.of(self._config), []
         for (job_id,) in self._session.query(sql, [self._cluster_id, DONE, LEFT_OUT]):
-            for table_id in self._history.touched.get(int(job_id), ()):
+            for table_id in self._history.touched.get(int(job_id), ()) if job_id > 0 else (-int(job_id),):
                 view = self._history.table_at(table_id, job.version)
                 if job_id == job.id or view is None or not view.info.is_view:
                     continue
